@@ -1,0 +1,1 @@
+"""Lookahead Reasoning in pure PyTorch."""

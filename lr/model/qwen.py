@@ -1,0 +1,60 @@
+"""The decoder itself: embedding, layers, norm, head. Qwen3 and Qwen2 (with DeepSeek-R1-Distill-Qwen) differ only in two flags.
+
+`CausalLM.forward(batch, cache)` gets all it needs as arguments: a ragged batch of tokens with their positions and places, and the
+cache that holds what came before. `trunk` is the same network for any other notion of who attends to whom (training uses it with
+plain causal rows). Read next: `attention.py`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lr.model.config import ModelConfig
+from lr.model.layers import Attend, DecoderLayer, RMSNorm
+from lr.model.rope import inverse_frequencies, rotation
+
+
+class CausalLM(nn.Module):
+    """A dense Qwen decoder with weights of one dtype on one device.
+
+    Made with `lr.load_model` from a checkpoint, or directly from a config with freshly initialised weights.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.head = None if config.tie_word_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.set_rotation()
+
+    def set_rotation(self) -> None:
+        """Make the rotary frequencies (fp32 [d/2], not part of a checkpoint) on the device of the weights."""
+        self.frequencies, self.rotation_factor = inverse_frequencies(self.config)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
+
+    def trunk(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Final hidden states [n, e] of tokens [n] at positions [n]."""
+        if self.frequencies.device != tokens.device:
+            self.frequencies = self.frequencies.to(tokens.device)
+        cos, signed_sin = rotation(positions, self.frequencies, self.rotation_factor, self.dtype)
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x, cos, signed_sin, attend)
+        return self.norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Unnormalised log-probabilities [m, v] of the token after each hidden state [m, e]."""
+        return F.linear(hidden, self.embedding.weight if self.head is None else self.head.weight)
