@@ -1,0 +1,137 @@
+"""Growing many branches at once, whole or not at all.
+
+`with cache.append(tables, counts) as slots:` makes room for `counts[i]` more tokens in `tables[i]`, for the whole
+batch. Four steps, in this order, so that a failure at any of them leaves no trace:
+
+1. *Plan*: count the new blocks, copies included, without touching anything.
+2. *Allocate* all of them in one call, which succeeds whole or raises `OutOfBlocks`.
+3. *Prepare* the memory: zero the new blocks, copy the shared ones (the only step that touches tensors).
+4. *Apply*: tables get their blocks and new lengths. From here on an exception in the body of the `with` undoes step 4
+   and 2: blocks, refcounts, lengths and even the order of future block ids are as before.
+
+**Copy on write.** New tokens go behind the last valid one, so only a partly filled last block can be both shared and
+written; it is copied first. If all holders of a block write into it in the same batch, the last of them need not
+copy: the others have left. That one must be the *longest* of them: a shorter one would overwrite tokens which the
+longer ones need again when the batch is undone. Worked example with `block_size` 4, block 5 held by A and B, one
+token appended to each::
+
+    A blocks [5] length 3        A is longer, stays in block 5, slot 5*4 + 3 = 23 B blocks [5] length 1        B gets
+    a copy, block 6,        slot 6*4 + 1 = 25    slots = [23, 25], copies = [(5, 6)]
+
+    Had B stayed, its token would be in slot 21, on top of A's second token: lost if the forward then fails.
+
+This module knows neither torch nor the shape of a block. Read next: `cache.py`.
+"""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol
+
+from lr.errors import ProtocolError
+from lr.kvcache.pool import BlockPool
+from lr.kvcache.table import BlockTable, blocks_for
+
+
+class Owner(Protocol):
+    """What `Append` needs of the cache it works for."""
+
+    pool: BlockPool
+    open_append: "Append | None"
+
+    def prepare(self, fresh: list[int], copies: list[tuple[int, int]]) -> None:
+        """Zero the blocks `fresh`; copy block a to block b for each (a, b) of `copies`."""
+
+    def drop_blocks(self, blocks: Sequence[int]) -> None:
+        """Count one holder less of each block, in this order."""
+
+
+class Append:
+    """One all-or-nothing growth of a batch; a context manager that yields the slots of the new tokens.
+
+    Inside the `with` the lengths are already the new ones, and `slots` (batch order), `fresh` (blocks that were
+    zeroed) and `copies` (pairs from, to) can be read: a rank that follows needs them to do the same to its own slice."""
+
+    __slots__ = ("owner", "tables", "counts", "slots", "fresh", "copies", "_moved")
+
+    def __init__(self, owner: Owner, tables: Sequence[BlockTable], counts: Sequence[int]) -> None:
+        self.owner, self.tables, self.counts = owner, tuple(tables), tuple(counts)
+        self.slots: list[int] = []
+        self.fresh: list[int] = []
+        self.copies: list[tuple[int, int]] = []
+        self._moved: list[BlockTable] = []  # the tables that left a shared block, in the order of `copies`
+
+    def __enter__(self) -> list[int]:
+        if self.owner.open_append is not None:
+            raise ProtocolError("an append is open on this cache; close it before the next one begins.")
+        pool = self.owner.pool
+        needed, shared = 0, []
+        for table, count in zip(self.tables, self.counts, strict=True):
+            room = len(table.blocks) * table.block_size - table.length
+            if count > room:
+                needed += blocks_for(count - room, table.block_size)
+            if room and count and pool.refcount(table.blocks[-1]) > 1:
+                shared.append(table)
+        if needed or shared:
+            self._grow(needed, self._movers(shared))
+        self.owner.open_append = self
+        slots: list[int] = []
+        for table, count in zip(self.tables, self.counts, strict=True):
+            start = table.length
+            table.length = start + count
+            if count == 1:  # every decoded token comes this way
+                slots.append(table.blocks[-1] * table.block_size + start % table.block_size)
+            else:
+                slots += table.slots(start, start + count)
+        self.slots = slots
+        return slots
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.owner.open_append = None
+        if kind is not None:
+            self._undo()
+
+    def _movers(self, shared: list[BlockTable]) -> list[BlockTable]:
+        """Those of the tables whose last block is shared that must leave it; the longest comes last and may stay."""
+        leaving: dict[int, int] = {}
+        movers = []
+        for table in sorted(shared, key=lambda table: table.length):
+            block = table.blocks[-1]
+            left = leaving.get(block, 0)
+            if self.owner.pool.refcount(block) - left > 1:
+                leaving[block] = left + 1
+                movers.append(table)
+        return movers
+
+    def _grow(self, needed: int, movers: list[BlockTable]) -> None:
+        """Allocate, prepare, then hand the blocks out: to the movers first, then to the batch in order."""
+        owner = self.owner
+        taken = owner.pool.allocate(len(movers) + needed)
+        copies = [(table.blocks[-1], block) for table, block in zip(movers, taken, strict=False)]
+        fresh = taken[len(movers) :]
+        try:
+            owner.prepare(fresh, copies)
+        except BaseException:
+            owner.drop_blocks(taken[::-1])
+            raise
+        self.fresh, self.copies, self._moved = fresh, copies, movers
+        for table, (_, block) in zip(movers, copies, strict=True):
+            table.blocks[-1] = block
+        owner.drop_blocks([source for source, _ in copies])
+        used = 0
+        for table, count in zip(self.tables, self.counts, strict=True):
+            more = blocks_for(table.length + count, table.block_size) - len(table.blocks)
+            table.blocks += fresh[used : used + more]
+            used += more
+
+    def _undo(self) -> None:
+        """Shorten the tables, give the shared blocks back to those who left them, free what was taken."""
+        for table, count in zip(self.tables, self.counts, strict=True):
+            table.length -= count
+            del table.blocks[blocks_for(table.length, table.block_size) :]
+        for table, (source, _) in zip(self._moved, self.copies, strict=True):
+            table.blocks[-1] = source
+            self.owner.pool.share(source)
+        taken = [block for _, block in self.copies] + self.fresh
+        self.owner.drop_blocks(taken[::-1])

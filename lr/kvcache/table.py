@@ -1,0 +1,74 @@
+"""One branch's blocks: where in the cache the key and value of each of its tokens stand.
+
+A `BlockTable` is a list of block ids and a `length`. Position t (counted from 0) stands in block `blocks[t //
+block_size]` at offset `t % block_size`; its *slot* numbers all places of the cache in a row: `block * block_size +
+offset`. `length` alone says how many positions are valid; what stands behind it in the last block is stale and must
+be masked. A table never holds a block that it does not need: `len(blocks) == blocks_for(length, block_size)` at all
+times.
+
+Worked example with `block_size` 4 and `blocks = [7, 2]`, `length = 6`::
+
+    position   0  1  2  3  |  4  5  (6)  (7)          the last two are room for two more tokens
+    block      7  7  7  7  |  2  2   2    2
+    slot      28 29 30 31  |  8  9  10   11
+
+A table is changed by its cache only (`append`, `truncate`, `release`); the cache also counts the holders of each
+block. This module knows no tensor and no refcount. Read next: `append.py`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lr.errors import ProtocolError
+
+
+def blocks_for(length: int, block_size: int) -> int:
+    """How many blocks hold `length` tokens: 0 for 0, 1 for 1 to `block_size`, ..."""
+    return -(-length // block_size)
+
+
+@dataclass(eq=False, slots=True)
+class BlockTable:
+    """The blocks of one branch, in the order of its positions, and its number of valid tokens.
+
+    Compared and hashed by identity: two branches with the same blocks are still two branches.
+    """
+
+    block_size: int
+    blocks: list[int] = field(default_factory=list)
+    length: int = 0
+
+    @property
+    def room(self) -> int:
+        """How many more tokens fit into the blocks that the table holds (0 to `block_size` - 1)."""
+        return len(self.blocks) * self.block_size - self.length
+
+    def slot(self, position: int) -> int:
+        """The slot of a valid `position`; raises `ProtocolError` outside 0..length-1."""
+        if not 0 <= position < self.length:
+            raise ProtocolError(f"position {position} is not in the cache; this branch has {self.length} tokens there.")
+        return self.blocks[position // self.block_size] * self.block_size + position % self.block_size
+
+    def slots(self, start: int, stop: int) -> list[int]:
+        """The slots of the positions start, ..., stop - 1; raises `ProtocolError` unless 0 <= start <= stop <= length.
+
+        In the example above `slots(3, 6)` is `[31, 8, 9]`.
+        """
+        if not 0 <= start <= stop <= self.length:
+            raise ProtocolError(f"positions {start} to {stop} are not all in the cache; this branch has {self.length}.")
+        size, found = self.block_size, list[int]()
+        for index in range(start // size, blocks_for(stop, size)):
+            shift = (self.blocks[index] - index) * size  # slot minus position, the same within one block
+            found += range(max(start, index * size) + shift, min(stop, (index + 1) * size) + shift)
+        return found
+
+
+def block_rows(tables: Sequence[BlockTable]) -> list[list[int]]:
+    """The blocks of several tables as a rectangle [b, longest], short rows filled up with their own last block.
+
+    The filling must be masked away by its position. It repeats a block of the same branch, never an arbitrary id,
+    because a free block may contain anything, NaN included, and a mask that multiplies by zero does not remove NaN.
+    Example: tables with blocks [7, 2] and [5] give [[7, 2], [5, 5]]. Raises `ProtocolError` if a table is empty."""
+    longest = max((len(table.blocks) for table in tables), default=0)
+    if not all(table.blocks for table in tables):
+        raise ProtocolError("a branch without tokens has no blocks to read; append to it first.")
+    return [table.blocks + table.blocks[-1:] * (longest - len(table.blocks)) for table in tables]
