@@ -1,0 +1,59 @@
+# On a fresh machine with Python >= 3.10 and a package index, `make demo` or `make test` is all it takes.
+# Any of the variables can be given on the command line: make test PYTHON=python3.12 WORKERS=4 PYTEST="-k cache"
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+DEMO ?=
+PYTEST ?=
+
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# The models are tiny: one thread a process is the fastest, and the processes share the cores.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: help demo test lint format clean
+.DELETE_ON_ERROR:
+
+help: ## say what can be made
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+demo: $(VENV)/package.stamp ## solve a few problems with Lookahead Reasoning, and compare (DEMO="--problems 4" passes options on)
+	@$(BIN)/lr demo $(DEMO)
+
+test: $(VENV)/dev.stamp ## run every test (PYTEST="-k cache" passes options on)
+	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST)
+
+lint: $(VENV)/dev.stamp ## check style, format and types
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+format: $(VENV)/dev.stamp ## rewrite the sources in the agreed format
+	@$(BIN)/ruff check --fix-only
+	@$(BIN)/ruff format
+
+clean: ## remove the environment and everything that was built
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find lr tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp says that the environment holds what pyproject.toml and constraints.txt ask for; a change of either installs again.
+$(VENV)/made.stamp:
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) here. Install Python 3.10 or newer, or name one: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "$(PYTHON) is `$(PYTHON) --version 2>&1`; this project needs Python 3.10 or newer. Name one: make PYTHON=python3.12"; exit 1; }
+	@echo "Making a virtual environment in $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV) || \
+		{ echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu install the package python3-venv."; exit 1; }
+	@touch $@
+
+$(VENV)/package.stamp: $(VENV)/made.stamp pyproject.toml constraints.txt
+	@echo "Installing the package and PyTorch (a few hundred megabytes, once) ..."
+	@$(INSTALL) --quiet "pip>=23"
+	@$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/package.stamp
+	@echo "Installing what the tests and checks need ..."
+	@$(INSTALL) --quiet -e ".[dev]"
+	@touch $@

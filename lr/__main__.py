@@ -1,0 +1,6 @@
+"""`python -m lr` is the command `lr`. Read next: `cli.py`."""
+
+from lr.cli import main
+
+if __name__ == "__main__":
+    main()
