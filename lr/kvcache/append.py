@@ -15,8 +15,9 @@ copy: the others have left. That one must be the *longest* of them: a shorter on
 longer ones need again when the batch is undone. Worked example with `block_size` 4, block 5 held by A and B, one
 token appended to each::
 
-    A blocks [5] length 3        A is longer, stays in block 5, slot 5*4 + 3 = 23 B blocks [5] length 1        B gets
-    a copy, block 6,        slot 6*4 + 1 = 25    slots = [23, 25], copies = [(5, 6)]
+    A blocks [5] length 3        A is longer and stays in block 5    slot 5*4 + 3 = 23
+    B blocks [5] length 1        B gets a copy, block 6              slot 6*4 + 1 = 25
+    slots = [23, 25], copies = [(5, 6)]
 
     Had B stayed, its token would be in slot 21, on top of A's second token: lost if the forward then fails.
 
@@ -49,9 +50,10 @@ class Append:
     """One all-or-nothing growth of a batch; a context manager that yields the slots of the new tokens.
 
     Inside the `with` the lengths are already the new ones, and `slots` (batch order), `fresh` (blocks that were
-    zeroed) and `copies` (pairs from, to) can be read: a rank that follows needs them to do the same to its own slice."""
+    zeroed) and `copies` (pairs from, to) can be read: a rank that follows needs them to do the same to its own slice.
+    """
 
-    __slots__ = ("owner", "tables", "counts", "slots", "fresh", "copies", "_moved")
+    __slots__ = ("_moved", "copies", "counts", "fresh", "owner", "slots", "tables")
 
     def __init__(self, owner: Owner, tables: Sequence[BlockTable], counts: Sequence[int]) -> None:
         self.owner, self.tables, self.counts = owner, tuple(tables), tuple(counts)

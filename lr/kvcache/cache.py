@@ -15,8 +15,9 @@ that gathers whole blocks and masks the tail never multiplies zero by NaN. With 
 full of NaN, so that a test notices whoever still reads them.
 
 A cache belongs to one thread at a time. It does not know the model, the tokens or the positions' angles.
-Tensor-parallel followers own a cache of their slice of the heads and repeat the leader's `prepare` and `write`. Read
-next: `lr/model`."""
+Tensor-parallel followers own a cache of their slice of the heads and repeat the leader's `prepare` and `write`.
+Read next: `lr/model`.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -40,7 +41,8 @@ class PagedKVCache:
 
     `copied_blocks` and `zeroed_blocks` count what `prepare` has done so far, undone appends included; they are only
     for those who look on, nothing is decided by them. Raises `SettingError` for a size below 1 or a dtype that is not
-    a float."""
+    a float.
+    """
 
     def __init__(
         self,
@@ -136,7 +138,8 @@ class PagedKVCache:
         exception restores blocks, refcounts and lengths exactly.
 
         Raises `OutOfBlocks` on entry, having changed nothing; `ProtocolError` if a table is not live or comes twice,
-        if a count is negative, if the lists differ in length."""
+        if a count is negative, if the lists differ in length.
+        """
         if len(tables) != len(counts):
             raise ProtocolError(f"{len(tables)} tables were given with {len(counts)} counts; give one count per table.")
         for table in tables:
@@ -166,7 +169,7 @@ class PagedKVCache:
         self._value_slots[layer].index_copy_(0, slots, v)
 
     def gather(self, layer: int, block_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer in the blocks `block_ids` [b, nb], as two new tensors [b, nb * block_size, k, d].
+        """Keys and values of one layer in the blocks `block_ids` [b, nb], two new tensors [b, nb * block_size, k, d].
 
         Column t of row i is position t of branch i; columns behind its length must be masked. Fill short rows up with
         blocks of the same branch (`table.block_rows`), not with arbitrary ids.
@@ -182,7 +185,8 @@ class PagedKVCache:
         """Check the conservation law; raises `AssertionError` saying where it is broken.
 
         `tables` are all tables that should hold blocks; by default the live tables that the cache itself knows.
-        Given, they must be the live ones: a branch that somebody forgot to release is found in this way."""
+        Given, they must be the live ones: a branch that somebody forgot to release is found in this way.
+        """
         held: Counter[int] = Counter()
         tables = list(self._live if tables is None else tables)
         if forgotten := self._live - set(tables):
@@ -194,8 +198,9 @@ class PagedKVCache:
                 raise AssertionError(f"blocks and length do not fit: {table}")
             held.update(table.blocks)
         pool = self.pool
-        if pool.num_free + pool.num_used != pool.num_blocks:
-            raise AssertionError(f"{pool.num_free} free and {pool.num_used} used blocks are not {pool.num_blocks}")
+        used = sum(1 for block in range(pool.num_blocks) if pool.refcount(block))
+        if pool.num_free + used != pool.num_blocks:
+            raise AssertionError(f"{pool.num_free} free and {used} held blocks are not {pool.num_blocks}")
         for block in range(pool.num_blocks):
             if pool.refcount(block) != held[block]:
                 holders = [table for table in tables if block in table.blocks]

@@ -27,7 +27,7 @@ from lr.errors import OutOfBlocks, ProtocolError, SettingError
 class BlockPool:
     """`num_blocks` block ids with their reference counts; raises `SettingError` unless `num_blocks` >= 1."""
 
-    __slots__ = ("num_blocks", "_refcounts", "_free")
+    __slots__ = ("_free", "_refcounts", "num_blocks")
 
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 1:
@@ -44,7 +44,7 @@ class BlockPool:
     @property
     def num_used(self) -> int:
         """Blocks that at least one branch holds."""
-        return sum(1 for count in self._refcounts if count)
+        return self.num_blocks - len(self._free)
 
     def allocate(self, n: int) -> list[int]:
         """Take `n` free blocks, each with refcount 1, and return their ids in the order in which they were taken.
@@ -66,7 +66,7 @@ class BlockPool:
         self._refcounts[block] += 1
 
     def drop(self, block: int) -> bool:
-        """Count one holder of `block` less and tell whether it is free now; raises `ProtocolError` if it already was."""
+        """Count one holder of `block` less and tell whether it is free; raises `ProtocolError` if it already was."""
         self._held(block)
         self._refcounts[block] -= 1
         if self._refcounts[block]:

@@ -1,10 +1,10 @@
 """One branch's blocks: where in the cache the key and value of each of its tokens stand.
 
-A `BlockTable` is a list of block ids and a `length`. Position t (counted from 0) stands in block `blocks[t //
-block_size]` at offset `t % block_size`; its *slot* numbers all places of the cache in a row: `block * block_size +
-offset`. `length` alone says how many positions are valid; what stands behind it in the last block is stale and must
-be masked. A table never holds a block that it does not need: `len(blocks) == blocks_for(length, block_size)` at all
-times.
+A `BlockTable` is a list of block ids and a `length`. Position t (counted from 0) stands in block
+`blocks[t // block_size]` at offset `t % block_size`; its *slot* numbers all places of the cache in a row:
+`block * block_size + offset`. `length` alone says how many positions are valid; what stands behind it in the last block
+is stale and must be masked. A table never holds a block that it does not need, so at all times
+`len(blocks) == blocks_for(length, block_size)`.
 
 Worked example with `block_size` 4 and `blocks = [7, 2]`, `length = 6`::
 
@@ -13,7 +13,8 @@ Worked example with `block_size` 4 and `blocks = [7, 2]`, `length = 6`::
     slot      28 29 30 31  |  8  9  10   11
 
 A table is changed by its cache only (`append`, `truncate`, `release`); the cache also counts the holders of each
-block. This module knows no tensor and no refcount. Read next: `append.py`."""
+block. This module knows no tensor and no refcount. Read next: `append.py`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -67,7 +68,8 @@ def block_rows(tables: Sequence[BlockTable]) -> list[list[int]]:
 
     The filling must be masked away by its position. It repeats a block of the same branch, never an arbitrary id,
     because a free block may contain anything, NaN included, and a mask that multiplies by zero does not remove NaN.
-    Example: tables with blocks [7, 2] and [5] give [[7, 2], [5, 5]]. Raises `ProtocolError` if a table is empty."""
+    Example: tables with blocks [7, 2] and [5] give [[7, 2], [5, 5]]. Raises `ProtocolError` if a table is empty.
+    """
     longest = max((len(table.blocks) for table in tables), default=0)
     if not all(table.blocks for table in tables):
         raise ProtocolError("a branch without tokens has no blocks to read; append to it first.")
