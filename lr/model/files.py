@@ -1,0 +1,169 @@
+"""Where a checkpoint lies and how its files are opened: a directory, a name on the Hugging Face hub, or one of our tiny models.
+
+Everything that can be wrong with files (no such directory, a failed download, a truncated shard, an index that names a file that
+is not there) is said here. What the tensors mean is not known here. No torch is imported until a tensor is read.
+Read next: `weights.py`, which accounts for every key; `codec.py`, which reads the tokenizer of the same directory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from lr.errors import CheckpointError
+
+TINY_NAMES = ("tiny-target", "tiny-draft")
+"""The trained checkpoints that come with the package (see `lr.tiny`)."""
+
+_TEXT_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "vocab.json",
+    "merges.txt",
+    "*tokens*.json",
+    "chat_template*",
+)
+_WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
+    """The directory of a checkpoint: an existing directory, a tiny model by name, or a download from the Hugging Face hub.
+
+    With `weights=False` only the configuration and the tokenizer are downloaded. Raises CheckpointError.
+    """
+    name, path = str(name_or_path), Path(name_or_path).expanduser()
+    if name in TINY_NAMES:
+        from lr.tiny.names import checkpoint_path
+
+        return Path(checkpoint_path(name))
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise CheckpointError(
+            f"{name} is a file; a checkpoint is a directory with config.json and model.safetensors. Give the directory."
+        )
+    if not isinstance(name_or_path, str) or not _HUB_NAME.fullmatch(name):
+        raise CheckpointError(
+            f"there is no checkpoint {name!r}: no such directory, and not a name on the Hugging Face hub (owner/model). "
+            f"Give a directory, a hub name such as Qwen/Qwen3-0.6B, or one of {', '.join(TINY_NAMES)}."
+        )
+    return _download(name, _TEXT_FILES + _WEIGHT_FILES if weights else _TEXT_FILES)
+
+
+def _download(name: str, patterns: Iterable[str]) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(patterns)))
+    except Exception as error:  # what a failed download raises differs between versions and HTTP libraries
+        raise CheckpointError(
+            f"there is no directory {name}, and downloading {name} from the Hugging Face hub failed "
+            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}). Check the name and the "
+            "connection, or download the checkpoint elsewhere and give its directory."
+        ) from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises CheckpointError if the file is missing, unreadable or not an object."""
+    if not path.is_file():
+        inside = sorted(p.name for p in path.parent.iterdir())[:10] if path.parent.is_dir() else []
+        raise CheckpointError(
+            f"{path} does not exist. The directory has {', '.join(inside) if inside else 'nothing in it'}; "
+            "a checkpoint in Hugging Face layout is expected."
+        )
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON ({error}). Fetch the file again.") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds {type(value).__name__}; a JSON object is expected. Fetch the file again.")
+    return value
+
+
+def shard_files(directory: Path) -> dict[str, set[str]]:
+    """The safetensors files of a checkpoint, each with the keys its index promises (none where there is no index).
+
+    `model.safetensors` is taken before `model.safetensors.index.json`, as Hugging Face does.
+    """
+    if (directory / "model.safetensors").is_file():
+        return {"model.safetensors": set()}
+    index = directory / "model.safetensors.index.json"
+    if not index.is_file():
+        found = ", ".join(sorted(p.name for p in directory.iterdir())[:10]) or "nothing"
+        raise CheckpointError(
+            f"{directory} has no model.safetensors and no model.safetensors.index.json (it has {found}). "
+            "Only safetensors weights are read; convert others with transformers' save_pretrained."
+        )
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index} has no weight_map (key -> file). Fetch the file again.")
+    promised: dict[str, set[str]] = {}
+    for key, file in weight_map.items():
+        if not isinstance(file, str) or Path(file).name != file:
+            raise CheckpointError(f"{index} puts {key} into {file!r}; the plain name of a file beside it is expected.")
+        promised.setdefault(file, set()).add(key)
+    absent = sorted(file for file in promised if not (directory / file).is_file())
+    if absent:
+        raise CheckpointError(
+            f"{index} names {len(absent)} of {len(promised)} files that are not there: {', '.join(absent[:10])}. "
+            "Finish the download."
+        )
+    return promised
+
+
+class TensorFiles:
+    """The tensors of a checkpoint by key, read lazily from memory-mapped safetensors files. Made by `open_tensors`."""
+
+    def __init__(self, handles: dict[str, Any]) -> None:
+        self._handles = handles
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handles)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._handles
+
+    def slice(self, key: str) -> Any:
+        """A lazy view of one tensor: index it (`[:]`, `[a:b]`, `[:, a:b]`) to read only that part; has get_shape and get_dtype."""
+        return self._handles[key].get_slice(key)
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        return tuple(self.slice(key).get_shape())
+
+    def dtype_name(self, key: str) -> str:
+        """The dtype in safetensors' spelling, such as "BF16"."""
+        return str(self.slice(key).get_dtype())
+
+
+@contextmanager
+def open_tensors(directory: Path) -> Iterator[TensorFiles]:
+    """Open every shard of a checkpoint; the tensors are readable inside the `with`. Raises CheckpointError."""
+    from safetensors import SafetensorError, safe_open
+
+    handles: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for file, promised in shard_files(directory).items():
+            try:
+                handle = stack.enter_context(safe_open(str(directory / file), framework="pt"))
+                keys = set(handle.keys())
+            except (SafetensorError, OSError) as error:
+                raise CheckpointError(
+                    f"{directory / file} is not a whole safetensors file ({error}). It may be truncated, or a Git LFS pointer "
+                    "instead of the data: fetch it again."
+                ) from error
+            lost = sorted(promised - keys)
+            twice = sorted(keys & handles.keys())
+            if lost or twice:
+                raise CheckpointError(
+                    f"{directory / file} does not agree with the index: "
+                    f"{len(lost)} promised tensors are not in it ({', '.join(lost[:10]) or 'none'}), "
+                    f"{len(twice)} are in another file too ({', '.join(twice[:10]) or 'none'}). Fetch the checkpoint again."
+                )
+            handles.update(dict.fromkeys(keys, handle))
+        yield TensorFiles(handles)

@@ -1,0 +1,178 @@
+"""Loading a checkpoint into `CausalLM`, and writing one. Every key is accounted for; nothing is left at its random initial value.
+
+The network is built without storage, materialised once in its final dtype on its final device, and filled tensor by tensor from
+memory-mapped files, so that loading needs little more than the size of the model. Which key goes where stands in `keys.py`;
+files and downloads in `files.py`; the refusal of foreign configurations in `config_json.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lr.errors import CheckpointError, SettingError
+from lr.model.config import ModelConfig
+from lr.model.config_json import config_json, read_config
+from lr.model.files import TensorFiles, open_tensors, read_json, resolve
+from lr.model.keys import EMBEDDING_KEY, HARMLESS_SUFFIX, HEAD_KEY, Piece, pieces
+from lr.model.qwen import CausalLM
+
+_DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_DTYPE_NAMES = {"float64": "F64", "float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+_LISTED = 10
+
+
+def load_model(
+    name_or_path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+) -> CausalLM:
+    """The model of a checkpoint, frozen and in eval mode.
+
+    `name_or_path`: a directory in Hugging Face layout, a name on the hub (downloaded), "tiny-target" or "tiny-draft". `dtype` is
+    float64, float32, bfloat16 or float16; None keeps the checkpoint's. Raises CheckpointError if the checkpoint is not one that
+    this project computes exactly or if its keys do not account; SettingError for an impossible device or dtype.
+    """
+    place = _check_device(device)
+    if dtype is not None and dtype not in _DTYPES.values():
+        raise SettingError(f"dtype is {dtype}; expected one of {', '.join(map(str, _DTYPES.values()))}, or None.")
+    directory = resolve(name_or_path)
+    config = read_config(directory)
+    with open_tensors(directory) as tensors:
+        account(config, tensors, directory)
+        model = empty_model(config, dtype or _checkpoint_dtype(directory, tensors), place)
+        _fill(model, pieces(config), tensors)
+    return model
+
+
+def empty_model(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> CausalLM:
+    """A frozen model in eval mode whose weights have storage but no values yet."""
+    with torch.device("meta"):
+        model = CausalLM(config)
+    model = model.to(dtype).to_empty(device=device)
+    model.set_rotation()  # made on "meta" above; no part of a checkpoint
+    return model.requires_grad_(False).eval()
+
+
+def account(config: ModelConfig, tensors: TensorFiles, directory: Path) -> None:
+    """Check that a checkpoint holds exactly the tensors that `config` needs, in the right shapes. Raises CheckpointError."""
+    needed = {piece.key: piece.shape for piece in pieces(config)}
+    tied_head = config.tie_word_embeddings and HEAD_KEY in tensors and EMBEDDING_KEY in tensors
+    missing = [key for key in needed if key not in tensors]
+    unexpected = [
+        key
+        for key in tensors
+        if key not in needed and not key.endswith(HARMLESS_SUFFIX) and not (tied_head and key == HEAD_KEY)
+    ]
+    misshapen = [
+        f"{key} is {list(tensors.shape(key))}, expected {list(shape)}"
+        for key, shape in needed.items()
+        if key in tensors and tensors.shape(key) != shape
+    ]
+    foreign = [
+        f"{key} is {tensors.dtype_name(key)}"
+        for key in needed
+        if key in tensors and tensors.dtype_name(key) not in _DTYPES
+    ]
+    found = (
+        ("missing", missing),
+        ("unexpected", sorted(unexpected)),
+        ("of another shape", misshapen),
+        (f"of a dtype other than {', '.join(_DTYPES)}", foreign),
+    )
+    if any(keys for _, keys in found):
+        lists = " ".join(f"{len(keys)} {what}: {_some(keys)}." for what, keys in found if keys)
+        raise CheckpointError(
+            f"the tensors of {directory} are not those its config.json describes. {lists} Check that config.json belongs to "
+            "these weights (tie_word_embeddings, attention_bias, sizes) and that the weights are not adapters or quantised."
+        )
+    if tied_head and not torch.equal(tensors.slice(HEAD_KEY)[:], tensors.slice(EMBEDDING_KEY)[:]):
+        raise CheckpointError(
+            f"{directory} says tie_word_embeddings, but its {HEAD_KEY} differs from {EMBEDDING_KEY}. "
+            "Set tie_word_embeddings to false in config.json if the head is its own."
+        )
+
+
+def _fill(model: CausalLM, listed: list[Piece], tensors: TensorFiles) -> None:
+    parameters = dict(model.named_parameters())
+    unfilled = {name: parameter.shape[0] for name, parameter in parameters.items()}
+    with torch.no_grad():
+        for piece in listed:
+            rows = parameters[piece.parameter][piece.first : piece.first + piece.shape[0]]
+            rows.copy_(tensors.slice(piece.key)[:])
+            unfilled[piece.parameter] -= piece.shape[0]
+    assert not any(unfilled.values()), f"rows without a source: {unfilled}"
+
+
+def _checkpoint_dtype(directory: Path, tensors: TensorFiles) -> torch.dtype:
+    """What config.json says (`dtype`, formerly `torch_dtype`), else the dtype of the embedding."""
+    raw = read_json(directory / "config.json")
+    name = raw.get("dtype") or raw.get("torch_dtype")
+    if name is None:
+        return _DTYPES[tensors.dtype_name(EMBEDDING_KEY)]
+    spelled = str(name).removeprefix("torch.")
+    if spelled not in _DTYPE_NAMES:
+        raise CheckpointError(
+            f"config.json of {directory} says dtype {name!r}; expected one of {', '.join(_DTYPE_NAMES)}. "
+            "Give a dtype to load_model, or mend config.json."
+        )
+    return _DTYPES[_DTYPE_NAMES[spelled]]
+
+
+def _check_device(device: str | torch.device) -> torch.device:
+    try:
+        place = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise SettingError(f'device is {device!r}; expected "cpu", "cuda" or "cuda:0".') from error
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise SettingError(f'device is {device!r}, but torch finds no CUDA device here. Use device="cpu".')
+    return place
+
+
+def _some(items: list[str]) -> str:
+    more = f", and {len(items) - _LISTED} more" if len(items) > _LISTED else ""
+    return ", ".join(items[:_LISTED]) + more
+
+
+def save_model(model: CausalLM, directory: str | Path, *, extra: Mapping[str, Any] | None = None) -> None:
+    """Write a checkpoint in Hugging Face layout: config.json and one model.safetensors, in the dtype of the model.
+
+    `extra` is put into config.json (eos_token_id and the like). Other files that `directory` already holds (a tokenizer) are
+    kept, its old weights are not. Everything is written beside it first: at no moment does a half-written checkpoint lie there.
+    """
+    from safetensors.torch import save_file
+
+    directory = Path(directory)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    parameters = dict(model.named_parameters())
+    tensors = {
+        piece.key: parameters[piece.parameter].detach()[piece.first : piece.first + piece.shape[0]].cpu().contiguous()
+        for piece in pieces(model.config)
+    }
+    described = {**config_json(model.config), "dtype": str(model.dtype).removeprefix("torch."), **(extra or {})}
+    fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        save_file(tensors, fresh / "model.safetensors", metadata={"format": "pt"})
+        (fresh / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+        _exchange(fresh, directory)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _exchange(fresh: Path, directory: Path) -> None:
+    """Put `fresh` in the place of `directory`, with the files of the old directory that are not weights or configuration."""
+    fresh.chmod(0o755)  # mkdtemp makes private directories
+    if not directory.exists():
+        fresh.replace(directory)
+        return
+    for old in directory.iterdir():
+        if old.is_file() and old.name != "config.json" and not old.name.startswith("model"):
+            shutil.copy2(old, fresh / old.name)
+    retired = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    directory.replace(retired)
+    fresh.replace(directory)
+    shutil.rmtree(retired, ignore_errors=True)
