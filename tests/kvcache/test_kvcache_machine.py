@@ -1,0 +1,112 @@
+"""A random program of forks, appends, failures and releases against a model that is a list of token lists.
+
+After every step: the law holds, every live branch contains exactly its tokens (freed blocks are full of NaN), and the
+number of blocks that an append took and copied is the one of the formula.
+"""
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from kvcache_kit import assert_contents, blocks_needed, small_cache, snapshot, write_tokens
+
+from lr.errors import OutOfBlocks
+from lr.kvcache.table import BlockTable
+
+PICK = st.integers(0, 10**6)
+
+
+class ForwardFailed(Exception):
+    """Stands for whatever goes wrong in a forward pass."""
+
+
+class CacheMachine(RuleBasedStateMachine):
+    @initialize(num_blocks=st.integers(1, 14), block_size=st.integers(1, 5))
+    def start(self, num_blocks: int, block_size: int) -> None:
+        self.cache = small_cache(num_blocks, block_size)
+        self.tables: list[BlockTable] = []
+        self.tokens: list[list[int]] = []
+        self.next_token = 1
+
+    @precondition(lambda self: len(self.tables) < 8)
+    @rule()
+    def new(self) -> None:
+        self.tables.append(self.cache.new())
+        self.tokens.append([])
+
+    @precondition(lambda self: 0 < len(self.tables) < 8)
+    @rule(pick=PICK)
+    def fork(self, pick: int) -> None:
+        index = pick % len(self.tables)
+        free = self.cache.pool.num_free
+        self.tables.append(self.cache.fork(self.tables[index]))
+        self.tokens.append(list(self.tokens[index]))
+        assert self.cache.pool.num_free == free
+
+    @precondition(lambda self: self.tables)
+    @rule(
+        order=st.permutations(range(8)), counts=st.lists(st.integers(0, 7), min_size=1, max_size=8), fail=st.booleans()
+    )
+    def extend(self, order: list[int], counts: list[int], fail: bool) -> None:
+        """Append to a few branches in any order; half of the time the forward fails after its writes."""
+        chosen = [index for index in order if index < len(self.tables)][: len(counts)]
+        tables, counts = [self.tables[index] for index in chosen], counts[: len(chosen)]
+        tokens = [[self.next_token + 10 * row + j for j in range(count)] for row, count in enumerate(counts)]
+        self.next_token += 10 * len(counts)
+        new, copies = blocks_needed(tables, counts, self.cache.live_tables)
+        free, copied, before = self.cache.pool.num_free, self.cache.copied_blocks, snapshot(self.cache)
+        if new + copies > free:
+            with pytest.raises(OutOfBlocks) as full, self.cache.append(tables, counts):
+                pytest.fail("the append must not begin")
+            assert (full.value.needed, full.value.free) == (new + copies, free)
+            assert snapshot(self.cache) == before
+            return
+        try:
+            with self.cache.append(tables, counts) as slots:
+                assert len(set(slots)) == sum(counts)
+                assert self.cache.copied_blocks == copied + copies
+                assert self.cache.pool.num_free == free - new - copies
+                write_tokens(self.cache, slots, [token for some in tokens for token in some])
+                self.cache.check()
+                if fail:
+                    raise ForwardFailed
+        except ForwardFailed:
+            after = snapshot(self.cache)
+            assert all(after[part] == before[part] for part in ("tables", "refcounts", "free"))
+        else:
+            for index, some in zip(chosen, tokens, strict=True):
+                self.tokens[index] += some
+
+    @precondition(lambda self: self.tables)
+    @rule(pick=PICK, length=PICK)
+    def truncate(self, pick: int, length: int) -> None:
+        index = pick % len(self.tables)
+        length %= len(self.tokens[index]) + 1
+        self.cache.truncate(self.tables[index], length)
+        del self.tokens[index][length:]
+
+    @precondition(lambda self: self.tables)
+    @rule(pick=PICK)
+    def release(self, pick: int) -> None:
+        index = pick % len(self.tables)
+        self.cache.release(self.tables.pop(index))
+        self.tokens.pop(index)
+
+    @invariant()
+    def law_and_contents(self) -> None:
+        self.cache.check(self.tables)
+        assert_contents(self.cache, self.tables, self.tokens)
+        free = [block for block in range(self.cache.num_blocks) if not self.cache.pool.refcount(block)]
+        assert self.cache.keys[:, free].isnan().all()
+
+    def teardown(self) -> None:
+        for table in getattr(self, "tables", []):
+            self.cache.release(table)
+        if hasattr(self, "cache"):
+            assert self.cache.pool.num_free == self.cache.num_blocks
+
+
+CacheMachine.TestCase.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestCacheMachine = CacheMachine.TestCase
