@@ -1,0 +1,200 @@
+"""The tokenizer of a checkpoint and its chat template: text to ids for prompts, ids to bytes and text for steps.
+
+Generated text is never encoded again: token ids are the truth, `token_bytes` says where a step ends, `decode` is for verifiers and
+people. transformers is imported when a codec is loaded, not before (it takes seconds). What a model's logits mean is known here
+only by their number: ids from `vocab_size` on are padding of the embedding and stand for nothing.
+Read next: `token_bytes.py`; `files.py` for where the files come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lr.errors import CheckpointError, SettingError
+from lr.model.files import read_json, resolve
+from lr.model.token_bytes import byte_table
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """What generation_config.json recommends for sampling; None where it says nothing. `do_sample` False means greedy."""
+
+    do_sample: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+
+
+class Codec:
+    """A tokenizer with what the checkpoint says about ends and sampling. Made by `Codec.load`.
+
+    `eos_ids`: ids that end a sequence, the union of what generation_config.json, config.json and the tokenizer say. `vocab_size`:
+    ids 0 .. vocab_size - 1 are tokens (an embedding may have more rows). `tokenizer`: the transformers tokenizer itself.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        name: str,
+        eos_ids: Iterable[int] = (),
+        generation_defaults: GenerationDefaults | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.name = name
+        own = tokenizer.eos_token_id
+        self.eos_ids = frozenset(eos_ids) | (frozenset() if own is None else {own})
+        self.generation_defaults = generation_defaults or GenerationDefaults()
+        self._bytes: list[bytes] | None = None
+        self.vocab_size: int = max(tokenizer.get_vocab().values()) + 1
+        outside = sorted(token for token in self.eos_ids if not 0 <= token < self.vocab_size)
+        if not self.eos_ids or outside:
+            raise CheckpointError(
+                f"the end-of-sequence ids of {name} are {outside or 'not given'}; expected ids from 0 to {self.vocab_size - 1} in "
+                "eos_token_id of generation_config.json, config.json or the tokenizer. Without one no answer would end."
+            )
+
+    @classmethod
+    def load(cls, name_or_path: str | Path) -> Codec:
+        """The codec of a checkpoint, given as in `load_model`. Raises CheckpointError."""
+        directory = resolve(name_or_path, weights=False)
+        config, generation = (_optional_json(directory / f) for f in ("config.json", "generation_config.json"))
+        eos = {*_ids(config, directory / "config.json"), *_ids(generation, directory / "generation_config.json")}
+        stated = {name: generation.get(name) for name in GenerationDefaults.__dataclass_fields__}
+        return cls(
+            _load_tokenizer(directory),
+            name=str(name_or_path),
+            eos_ids=eos,
+            generation_defaults=GenerationDefaults(**stated),
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, nothing added. The text of a special token in it becomes that token."""
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def token_bytes(self, token: int) -> bytes:
+        """The exact bytes of one token; special tokens, the end of sequence among them, have none.
+
+        Raises SettingError for an id that is no token (a padding row of the embedding).
+        """
+        if self._bytes is None:
+            self._bytes = byte_table(self.tokenizer)
+        if not 0 <= token < self.vocab_size:
+            raise SettingError(
+                f"token id {token} is not in the vocabulary of {self.name} (0 to {self.vocab_size - 1}). "
+                "Give the runner vocab_size=codec.vocab_size, so that padding is never sampled."
+            )
+        return self._bytes[token]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of ids: their bytes as UTF-8, with U+FFFD for what is not (yet) a character. Special tokens do not show."""
+        return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
+
+    def chat(
+        self,
+        question: str,
+        *,
+        system: str | None = None,
+        enable_thinking: bool | None = None,
+        history: Sequence[tuple[str, str]] = (),
+    ) -> list[int]:
+        """The prompt ids of a question in the model's chat format, up to where the assistant begins to speak.
+
+        `history` holds earlier (question, answer) pairs. `enable_thinking` is handed to the template unless it is None; templates
+        that do not know it ignore it. Raises CheckpointError if there is no chat template, SettingError if it refuses.
+        """
+        messages = [] if system is None else [{"role": "system", "content": system}]
+        for earlier, answer in history:
+            messages += [{"role": "user", "content": earlier}, {"role": "assistant", "content": answer}]
+        messages.append({"role": "user", "content": question})
+        if not self.tokenizer.chat_template:
+            raise CheckpointError(
+                f"{self.name} has no chat template (chat_template in tokenizer_config.json, or chat_template.jinja). "
+                "Give the prompt as plain text, or use an instruction-tuned checkpoint."
+            )
+        options = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+        from jinja2 import TemplateError
+
+        try:
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+        except TemplateError as error:
+            raise SettingError(
+                f"the chat template of {self.name} refuses these messages (roles: {', '.join(m['role'] for m in messages)}): "
+                f"{error}. Leave out what it does not know, often the system message."
+            ) from error
+        return self.encode(text)  # the template has written the special tokens already
+
+
+def first_difference(target: Codec, draft: Codec) -> str | None:
+    """Where two vocabularies contradict each other, in words; None if ids mean the same to both.
+
+    The base vocabularies must be equal. Beyond them one may know added tokens that the other does not, but no id may stand for two
+    different texts.
+    """
+    ours, theirs = (_texts(codec) for codec in (target, draft))
+    differing = sorted(i for i in ours.keys() | theirs.keys() if ours.get(i) != theirs.get(i))
+    added = target.tokenizer.added_tokens_decoder.keys() | draft.tokenizer.added_tokens_decoder.keys()
+    contradictions = [i for i in differing if (i in ours and i in theirs) or i not in added]
+    if not contradictions:
+        return None
+    shown = "; ".join(f"id {i} is {_shown(ours, i)} and {_shown(theirs, i)}" for i in contradictions[:3])
+    return f"{len(contradictions)} ids differ: {shown}{'; ...' if len(contradictions) > 3 else ''}"
+
+
+def same_tokenizer(a: Codec, b: Codec) -> bool:
+    """Whether every id means the same to both, so that one can draft for the other."""
+    return first_difference(a, b) is None
+
+
+def require_same(target: Codec, draft: Codec) -> None:
+    """Raise SettingError, naming the first differences, unless the draft speaks the target's token ids."""
+    difference = first_difference(target, draft)
+    if difference is not None:
+        raise SettingError(
+            f"draft {draft.name} and target {target.name} have different vocabularies (target first): {difference}. "
+            "A draft must share the target's token ids: choose one of the same family."
+        )
+
+
+def _texts(codec: Codec) -> dict[int, str]:
+    return {token: text for text, token in codec.tokenizer.get_vocab().items()}
+
+
+def _shown(texts: dict[int, str], token: int) -> str:
+    return repr(texts[token]) if token in texts else "absent"
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def _ids(raw: dict[str, Any], path: Path) -> list[int]:
+    """`eos_token_id` of a JSON file: a number, a list of numbers, null or absent."""
+    value = raw.get("eos_token_id")
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
+        raise CheckpointError(f"{path} has eos_token_id = {value!r}; expected an id or a list of ids. Mend the file.")
+    return ids
+
+
+def _load_tokenizer(directory: Path) -> Any:
+    """tokenizer.json as it is, where there is one.
+
+    `AutoTokenizer` would, for some model types, rebuild the tokenizer from its vocabulary and put the pre-tokenizer of the class in
+    the place of the file's own; it serves here only for checkpoints without tokenizer.json.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    loader = PreTrainedTokenizerFast if (directory / "tokenizer.json").is_file() else AutoTokenizer
+    try:
+        return loader.from_pretrained(str(directory), local_files_only=True)
+    except Exception as error:  # a broken or missing tokenizer raises whatever its first failing reader raises
+        found = ", ".join(sorted(p.name for p in directory.iterdir())[:10])
+        raise CheckpointError(
+            f"no tokenizer could be loaded from {directory} ({type(error).__name__}: {error}). The directory has {found}; "
+            "tokenizer.json and tokenizer_config.json are expected."
+        ) from error
