@@ -1,7 +1,7 @@
 """Keyed randomness: every draw is a pure function of a key, never of a global, a clock or the order of calls.
 
-A `Stream` is a path of names and numbers, for example (seed, problem, sample, "target", step index). `stream.key(offset,
-purpose)` folds the path into 64 bits; what is drawn with the key (the noise behind a token, a coin) is decided by who uses it.
+A `Stream` is a path of names and numbers, for example (seed, problem, sample, "target", step index). `stream.key(number)`
+folds the path and a number into 64 bits; what is drawn with the key (the noise behind a token, a coin) is decided by who uses it.
 Two parts of the program that hold equal keys draw equal numbers: that is how plain decoding and Lookahead Reasoning come to emit
 the same tokens (DESIGN section 6), and how a draft may share the target's noise on purpose.
 
@@ -55,9 +55,9 @@ class Stream:
             state = _absorb(state, part)
         return Stream(state)
 
-    def key(self, offset: int, purpose: str = "sample") -> int:
-        """64 bits that belong to draw number `offset` of this stream, for one purpose."""
-        return _absorb(_absorb(self.state, purpose), offset)
+    def key(self, number: int) -> int:
+        """The 64 bits that belong to draw `number` of this stream."""
+        return _absorb(self.state, number)
 
 
 def uniform(key: int) -> float:

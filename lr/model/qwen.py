@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lr.kvcache.cache import PagedKVCache
+from lr.model.attention import AttentionBackend, paged_attention
+from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
 from lr.model.layers import Attend, DecoderLayer, RMSNorm
 from lr.model.rope import inverse_frequencies, rotation
@@ -58,3 +61,8 @@ class CausalLM(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Unnormalised log-probabilities [m, v] of the token after each hidden state [m, e]."""
         return F.linear(hidden, self.embedding.weight if self.head is None else self.head.weight)
+
+    def forward(self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend = paged_attention) -> Tensor:
+        """Feed a ragged batch: its K/V go into the cache at the batch's slots, its logits [m, v] come back."""
+        hidden = self.trunk(batch.tokens, batch.positions, backend(batch, cache))
+        return self.logits(hidden if batch.logit_rows is None else hidden[batch.logit_rows])

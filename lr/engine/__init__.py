@@ -1,0 +1,1 @@
+"""Drivers: what runs the algorithms on models."""

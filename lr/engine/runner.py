@@ -1,0 +1,190 @@
+"""A model, its cache, and branches: the one place where tokens meet tensors.
+
+A `Branch` is a token list and a block table. Tokens of the list that are not in the cache yet are *pending*; `feed` pushes whatever is
+pending on many branches through the model in one ragged forward. So there is no separate prefill, decode, correction or bonus: a
+prompt is a branch with many pending tokens, a decoded token is one more, a corrected step is a few. Example: a branch of 10 tokens,
+all cached; append 3 tokens, feed: one forward of 3 rows, and the logits after the last. Rewind it to 11 tokens: 11 are cached and
+nothing is pending. Read next: `spec/write.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lr.errors import ContextError, ProtocolError
+from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.table import BlockTable
+from lr.model.attention import AttentionBackend, paged_attention
+from lr.model.batch import RaggedBatch
+from lr.model.qwen import CausalLM
+from lr.types import require
+
+ForwardObserver = Callable[[int, int, float], None]
+"""Called after every forward with the number of branches, the number of tokens and the seconds it took."""
+
+
+class Branch:
+    """One sequence of a runner: `tokens` are its ids, `table` says where the first `cached` of them have their K/V."""
+
+    __slots__ = ("table", "tokens")
+
+    def __init__(self, tokens: list[int], table: BlockTable) -> None:
+        self.tokens = tokens
+        self.table = table
+
+    @property
+    def cached(self) -> int:
+        """Number of tokens whose K/V are in the cache."""
+        return self.table.length
+
+    @property
+    def pending(self) -> list[int]:
+        """The tokens that the next `feed` will push."""
+        return self.tokens[self.table.length :]
+
+    def append(self, token: int) -> None:
+        """Add one pending token."""
+        self.tokens.append(token)
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Add pending tokens."""
+        self.tokens.extend(tokens)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __repr__(self) -> str:
+        return f"Branch(tokens={len(self.tokens)}, cached={self.cached}, blocks={list(self.table.blocks)})"
+
+
+class ModelRunner:
+    """Runs one model over many branches. Several runners, of the same or of different models, live side by side.
+
+    `num_blocks` blocks of `block_size` tokens are the memory for all branches together. `vocab_size` cuts the logits to the ids that
+    the tokenizer knows (checkpoints pad their vocabulary, draft and target not always alike). `max_batch_tokens` bounds the rows of
+    one forward; longer prompts go in pieces. `observer` hears of every forward.
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        *,
+        num_blocks: int,
+        block_size: int = 16,
+        vocab_size: int | None = None,
+        max_batch_tokens: int = 4096,
+        backend: AttentionBackend = paged_attention,
+        observer: ForwardObserver | None = None,
+    ) -> None:
+        config = model.config
+        require(num_blocks > 0, "num_blocks", num_blocks, "a whole number > 0")
+        require(max_batch_tokens > 0, "max_batch_tokens", max_batch_tokens, "a whole number > 0")
+        self.vocab_size = config.vocab_size if vocab_size is None else vocab_size
+        require(
+            0 < self.vocab_size <= config.vocab_size,
+            "vocab_size",
+            vocab_size,
+            f"1 to {config.vocab_size}, the rows of the embedding",
+        )
+        self.model = model
+        self.max_batch_tokens = max_batch_tokens
+        self.backend = backend
+        self.observer = observer
+        self.cache = PagedKVCache(
+            num_layers=config.num_layers,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            dtype=model.dtype,
+            device=model.device,
+        )
+
+    @property
+    def context(self) -> int:
+        """The longest sequence the model can hold, in tokens."""
+        return self.model.config.max_position_embeddings
+
+    def open(self, tokens: Sequence[int]) -> Branch:
+        """A new branch that begins with `tokens` (at least one), all pending. Raises `ContextError` if they do not fit the model."""
+        require(len(tokens) > 0, "the number of tokens to open a branch with", 0, "at least one")
+        outside = next((t for t in tokens if not 0 <= t < self.vocab_size), 0)
+        require(
+            0 <= outside < self.vocab_size,
+            "a token id",
+            outside,
+            f"0 to {self.vocab_size - 1}, the ids of the tokenizer",
+        )
+        self._require_context(len(tokens))
+        return Branch(list(tokens), self.cache.new())
+
+    def fork(self, branch: Branch) -> Branch:
+        """A branch with the same tokens that shares all of the cache; no K/V is copied."""
+        return Branch(list(branch.tokens), self.cache.fork(branch.table))
+
+    def rewind(self, branch: Branch, length: int) -> None:
+        """Forget the tokens of a branch from `length` on, and what the cache holds of them."""
+        require(
+            0 <= length <= len(branch.tokens),
+            "the length to rewind to",
+            length,
+            f"0 to {len(branch.tokens)}, the branch's length",
+        )
+        if length < branch.table.length:
+            self.cache.truncate(branch.table, length)
+        del branch.tokens[length:]
+
+    def close(self, branch: Branch) -> None:
+        """Give the blocks of a branch back. It cannot be used afterwards."""
+        self.cache.release(branch.table)
+
+    def feed(self, branches: Sequence[Branch], logits: Literal["last", "all"] = "last") -> list[Tensor]:
+        """Push the pending tokens of every branch through the model, in one ragged forward (several if they exceed `max_batch_tokens`).
+
+        Returns one tensor per branch: "last": logits [v] of the token after its last one; "all": logits [t, v] after each of its t
+        pending tokens. Raises `OutOfBlocks` or `ContextError` with nothing changed by the failing forward; a branch without pending
+        tokens is a `ProtocolError`.
+        """
+        require(logits in ("last", "all"), "logits", logits, '"last" or "all"')
+        pending = [branch.pending for branch in branches]
+        for branch, tokens in zip(branches, pending, strict=True):
+            if not tokens:
+                raise ProtocolError(f"nothing is pending on {branch!r}: append tokens before feeding it.")
+            self._require_context(len(branch))
+        if sum(map(len, pending)) > self.max_batch_tokens:
+            return self._feed_in_pieces(branches, logits)
+        rows = self._forward(branches, pending, all_logits=logits == "all")
+        return list(rows) if logits == "last" else list(rows.split([len(tokens) for tokens in pending]))
+
+    def _feed_in_pieces(self, branches: Sequence[Branch], logits: Literal["last", "all"]) -> list[Tensor]:
+        """One branch after the other, at most `max_batch_tokens` rows at a time."""
+        results = []
+        for branch in branches:
+            pieces = []
+            while tokens := branch.pending[: self.max_batch_tokens]:
+                pieces.append(self._forward([branch], [tokens], all_logits=logits == "all"))
+            results.append(torch.cat(pieces) if logits == "all" else pieces[-1][0])
+        return results
+
+    @torch.inference_mode()
+    def _forward(self, branches: Sequence[Branch], tokens: Sequence[Sequence[int]], *, all_logits: bool) -> Tensor:
+        """One forward of `tokens[i]`, the first pending tokens of branch i. Logits [m, v] over the tokenizer's vocabulary."""
+        started = time.perf_counter()
+        tables = [branch.table for branch in branches]
+        with self.cache.append(tables, [len(row) for row in tokens]) as slots:
+            batch = RaggedBatch.build(tables, tokens, slots, all_logits=all_logits, device=self.model.device)
+            rows = self.model(batch, self.cache, self.backend)[:, : self.vocab_size]
+        if self.observer is not None:
+            self.observer(len(branches), len(batch.tokens), time.perf_counter() - started)
+        return rows
+
+    def _require_context(self, length: int) -> None:
+        if length > self.context:
+            raise ContextError(
+                f"{length} tokens do not fit the model's context of {self.context}. Shorten the prompt or lower max_tokens."
+            )

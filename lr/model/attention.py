@@ -1,0 +1,115 @@
+"""Attention over a paged cache. One signature, several back ends, held equal by a test.
+
+A back end takes (batch, cache) and gives the `attend` that the layers call: it stores the new keys and values at the batch's slots,
+then lets every query row see its own branch up to its own position (a mask by absolute positions: a chunk after a cache is not a
+prompt). Here: `reference_attention`, one branch at a time in plain arithmetic, the page to read; `paged_attention`, vectorised with
+PyTorch's fused attention over gathered pages. Axis letters: n rows, g branches of a group, c new tokens per branch, b blocks, h query
+heads, kv KV heads, d head dim, s key positions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.table import block_rows
+from lr.model.batch import RaggedBatch
+from lr.model.layers import Attend
+
+AttentionBackend = Callable[[RaggedBatch, PagedKVCache], Attend]
+
+
+def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
+    """softmax(q k^T / sqrt(d)) v, branch by branch, with an explicit causal mask. Slow and plain."""
+    device = batch.tokens.device
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        cache.write(layer, batch.slots, k, v)
+        mixed, start = [], 0
+        for count, length, table in zip(batch.counts, batch.lengths, batch.tables, strict=True):
+            rows = slice(start, start + count)
+            start += count
+            pages_k, pages_v = cache.gather(layer, torch.tensor([table.blocks], device=device))
+            repeat = q.shape[1] // k.shape[1]
+            keys = pages_k[0, :length].repeat_interleave(repeat, dim=1)  # [s, h, d]
+            values = pages_v[0, :length].repeat_interleave(repeat, dim=1)
+            scores = torch.einsum("chd,shd->hcs", q[rows], keys) / math.sqrt(q.shape[-1])
+            later = torch.arange(length, device=device)[None, :] > batch.positions[rows, None]  # [c, s]
+            weights = scores.masked_fill(later, -math.inf).softmax(-1)
+            mixed.append(torch.einsum("hcs,shd->chd", weights, values))
+        return torch.cat(mixed)
+
+    return attend
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The branches of a batch that bring equally many new tokens, so that they fit one fused call without padded query rows.
+
+    `rows` [g*c] are their rows in the batch (None: all of them, in order). `pages` [g, b] are their blocks, short tables filled up. `span` is the longest length. `bias`
+    [g, 1, c, s] is 0 where a query sees a key and -inf elsewhere (None where every query sees all s = span keys).
+    """
+
+    size: int
+    count: int
+    span: int
+    rows: Tensor | None
+    pages: Tensor
+    bias: Tensor | None
+
+
+def paged_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
+    """Fused attention over gathered pages; one call for all branches that bring the same number of new tokens."""
+    members: dict[int, list[int]] = {}
+    for branch, count in enumerate(batch.counts):
+        members.setdefault(count, []).append(branch)
+    whole = len(members) == 1
+    groups = [_group(batch, branches, cache.keys.dtype, whole=whole) for branches in members.values()]
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        cache.write(layer, batch.slots, k, v)
+        if whole:
+            return _attend_group(groups[0], q, *cache.gather(layer, groups[0].pages))
+        mixed = torch.empty_like(q)
+        for group in groups:
+            mixed[group.rows] = _attend_group(group, q[group.rows], *cache.gather(layer, group.pages))
+        return mixed
+
+    return attend
+
+
+def _group(batch: RaggedBatch, branches: list[int], dtype: torch.dtype, *, whole: bool) -> _Group:
+    """Lay out one group. Example: counts (1, 3, 1), branches [0, 2] (count 1): rows [0, 4], because branch 1 holds rows 1 to 3."""
+    device = batch.tokens.device
+    count = batch.counts[branches[0]]
+    lengths = [batch.lengths[i] for i in branches]
+    pages = torch.tensor(block_rows([batch.tables[i] for i in branches]))
+    rows = None
+    if not whole:
+        starts = [0]
+        for c in batch.counts:
+            starts.append(starts[-1] + c)
+        rows = torch.tensor([row for i in branches for row in range(starts[i], starts[i] + count)]).to(device)
+    bias = None
+    span = max(lengths)
+    if count > 1 or min(lengths) < span:
+        positions = batch.positions if rows is None else batch.positions[rows]
+        hidden = torch.arange(span, device=device) > positions.view(len(branches), 1, count, 1)
+        bias = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -math.inf)
+    return _Group(len(branches), count, span, rows, pages.to(device), bias)
+
+
+def _attend_group(group: _Group, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """q [g*c, h, d] over keys and values [g, b*block_size, kv, d] -> [g*c, h, d]."""
+    _, h, d = q.shape
+    queries = q.view(group.size, group.count, h, d).transpose(1, 2)  # [g, h, c, d]
+    keys = keys[:, : group.span].transpose(1, 2)  # [g, kv, s, d]
+    values = values[:, : group.span].transpose(1, 2)
+    mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=group.bias, enable_gqa=True)
+    return mixed.transpose(1, 2).reshape(-1, h, d)

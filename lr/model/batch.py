@@ -1,0 +1,56 @@
+"""A ragged batch: the new tokens of several branches, laid end to end, and where each branch's cache lives.
+
+No rectangle of tokens exists. A batch of three branches that bring 1, 4 and 2 new tokens has n = 7 rows; `counts` is (1, 4, 2).
+`lengths` are the lengths of the branches with the new tokens included, so branch i's new tokens stand at positions
+lengths[i] - counts[i] .. lengths[i] - 1. Example, block size 4, one branch of 6 tokens in blocks 9 and 2 that brings 2 more:
+positions (6, 7), slots (2*4+2, 2*4+3) = (10, 11), lengths (8,), blocks ((9, 2),).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lr.kvcache.table import BlockTable
+
+
+@dataclass(frozen=True)
+class RaggedBatch:
+    """What one forward needs to know, besides the cache. Positions come from the tables, never from module state.
+
+    `tokens` [n] ids, `positions` [n], `slots` [n] flat cache slots that receive the new K/V; per branch `counts`, `lengths` and its
+    block table; `logit_rows` [m] says which of the n rows need logits (None: all).
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    slots: Tensor
+    counts: tuple[int, ...]
+    lengths: tuple[int, ...]
+    tables: tuple[BlockTable, ...]
+    logit_rows: Tensor | None
+
+    @classmethod
+    def build(
+        cls,
+        tables: Sequence[BlockTable],
+        tokens: Sequence[Sequence[int]],
+        slots: Sequence[int],
+        *,
+        all_logits: bool,
+        device: torch.device,
+    ) -> RaggedBatch:
+        """The batch that feeds `tokens[i]` to `tables[i]`, whose lengths already include them (inside `cache.append`)."""
+        counts = tuple(map(len, tokens))
+        lengths = tuple(table.length for table in tables)
+        ids = [token for row in tokens for token in row]
+        positions = [p for count, length in zip(counts, lengths, strict=True) for p in range(length - count, length)]
+        last_rows = None
+        if not all_logits and len(ids) > len(counts):
+            ends = torch.tensor(counts).cumsum(0) - 1
+            last_rows = ends.to(device)
+        index = torch.tensor((ids, positions, slots), dtype=torch.int64).to(device)
+        return cls(index[0], index[1], index[2], counts, lengths, tuple(tables), last_rows)

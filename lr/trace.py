@@ -1,0 +1,136 @@
+"""What happened in a run, event by event, and the statistics that follow from it.
+
+Components report events to a `Trace`; none of them counts anything itself. Every number that the demo, the reports and the tests
+show (acceptance, forward passes, tokens per second) is a function of the events, and is defined here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lr.types import EmittedStep, Origin, Role, Step, Verdict
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """One ragged forward: `branches` rows, `tokens` positions over all rows, duration in seconds."""
+
+    role: Role
+    branches: int
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepWritten:
+    """A model finished a step. `index` is its place in the chain."""
+
+    role: Role
+    index: int
+    step: Step
+
+
+@dataclass(frozen=True)
+class StepJudged:
+    """A verdict was decided on (a pair behind the first rejection is not)."""
+
+    index: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class VerifierCall:
+    """The verifier was asked about a batch of pairs; duration in seconds."""
+
+    pairs: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepEmitted:
+    """A step joined the output."""
+
+    emitted: EmittedStep
+
+
+Event = ForwardPass | StepWritten | VerifierCall | StepJudged | StepEmitted
+
+
+@dataclass
+class Trace:
+    """The events of one run in order, each with its time in seconds since the trace was made."""
+
+    clock: Callable[[], float] = time.perf_counter
+    events: list[tuple[float, Event]] = field(default_factory=list)
+    start: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start = self.clock()
+
+    def record(self, event: Event) -> None:
+        self.events.append((self.clock() - self.start, event))
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts and times of one run or, summed with `+`, of several. Ratios are properties; they are None where nothing was counted."""
+
+    seconds: float = 0.0
+    steps: int = 0
+    tokens: int = 0
+    accepted: int = 0
+    judged: int = 0
+    drafted: int = 0
+    target_passes: int = 0
+    draft_passes: int = 0
+    target_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verifier_seconds: float = 0.0
+    draft_tokens: int = 0
+    target_tokens: int = 0
+
+    def __add__(self, other: Stats) -> Stats:
+        return Stats(**{name: getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__})
+
+    @property
+    def step_acceptance(self) -> float | None:
+        """Accepted draft steps / judged draft steps: the paper's acceptance rate alpha 1 (THEORY 2b)."""
+        return self.accepted / self.judged if self.judged else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        return self.tokens / self.seconds if self.seconds else None
+
+    @property
+    def tokens_per_target_pass(self) -> float | None:
+        return self.tokens / self.target_passes if self.target_passes else None
+
+
+def summarise(trace: Trace) -> Stats:
+    """The statistics of one run. `seconds` is the time from the start of the trace to its last event."""
+    events = [event for _, event in trace.events]
+    forwards = [e for e in events if isinstance(e, ForwardPass)]
+    written = [e for e in events if isinstance(e, StepWritten)]
+    judged = [e for e in events if isinstance(e, StepJudged)]
+    emitted = [e.emitted for e in events if isinstance(e, StepEmitted)]
+
+    def of(role: Role) -> list[ForwardPass]:
+        return [f for f in forwards if f.role is role]
+
+    return Stats(
+        seconds=trace.events[-1][0] if trace.events else 0.0,
+        steps=len(emitted),
+        tokens=sum(len(e.step.tokens) for e in emitted),
+        accepted=sum(e.origin is Origin.ACCEPTED for e in emitted),
+        judged=len(judged),
+        drafted=sum(w.role is Role.DRAFT for w in written),
+        target_passes=len(of(Role.TARGET)),
+        draft_passes=len(of(Role.DRAFT)),
+        target_seconds=sum(f.seconds for f in of(Role.TARGET)),
+        draft_seconds=sum(f.seconds for f in of(Role.DRAFT)),
+        verifier_seconds=sum(e.seconds for e in events if isinstance(e, VerifierCall)),
+        draft_tokens=sum(len(w.step.tokens) for w in written if w.role is Role.DRAFT),
+        target_tokens=sum(len(w.step.tokens) for w in written if w.role is Role.TARGET),
+    )
