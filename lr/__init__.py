@@ -1,1 +1,31 @@
-"""Lookahead Reasoning in pure PyTorch."""
+"""Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch. The public names are loaded when they are first used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lr.engine.runner import Branch, ModelRunner
+    from lr.model.qwen import CausalLM
+    from lr.model.weights import load_model
+    from lr.reasoner import Reasoner
+    from lr.result import Result
+
+__version__ = "0.1.0"
+__all__ = ["Branch", "CausalLM", "ModelRunner", "Reasoner", "Result", "load_model"]
+
+_HOMES = {
+    "Branch": "lr.engine.runner",
+    "CausalLM": "lr.model.qwen",
+    "ModelRunner": "lr.engine.runner",
+    "Reasoner": "lr.reasoner",
+    "Result": "lr.result",
+    "load_model": "lr.model.weights",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lr' has no attribute {name!r}; its public names are {', '.join(__all__)}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,6 +1,6 @@
-"""`python -m lr` is the command `lr`. Read next: `cli.py`."""
+"""`python -m lr` is `lr`."""
 
-from lr.cli import main
+from lr.cli import entry
 
 if __name__ == "__main__":
-    main()
+    entry()

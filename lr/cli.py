@@ -1,0 +1,95 @@
+"""The `lr` command: finds the command that the words name, reads its flags with tyro, and turns user errors into one message.
+
+Each command is a frozen dataclass with a `run` method in `lr/commands/`; its fields are its flags. Exit codes: 0 done, 2 the user's
+to mend (one message, no traceback), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from lr.errors import LRError
+
+COMMANDS = {
+    ("demo",): ("lr.commands.demo", "Demo", "watch the tiny models reason, and compare plain decoding with lookahead"),
+    ("generate",): ("lr.commands.generate", "Generate", "answer one question with any checkpoint"),
+    ("info",): ("lr.commands.info", "Info", "what this machine offers: versions, devices, checkpoints"),
+    ("tiny", "eval"): ("lr.commands.tiny_eval", "TinyEval", "measure the tiny models on held-out problems"),
+    ("bench", "decode"): (
+        "lr.commands.bench_decode",
+        "BenchDecode",
+        "time plain decoding against other implementations",
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the return value is the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    name = next((name for name in COMMANDS if tuple(words[: len(name)]) == name), None)
+    if name is None:
+        return _without_command(words)
+    try:
+        return _run(name, words[len(name) :])
+    except LRError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone (lr demo | head)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(name: tuple[str, ...], flags: Sequence[str]) -> int:
+    import tyro
+
+    module, command, _ = COMMANDS[name]
+    made = tyro.cli(
+        getattr(import_module(module), command),
+        args=list(flags),
+        prog=" ".join(("lr", *name)),
+        use_underscores=True,
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    made.run()
+    return 0
+
+
+def _without_command(words: Sequence[str]) -> int:
+    """Help, the version, or what is wrong with the words."""
+    if words[:1] == ["--version"]:
+        from lr import __version__
+
+        print(f"lr {__version__}")
+        return 0
+    asked = words[-1:] in (["-h"], ["--help"])
+    group = words[0] if words and not words[0].startswith("-") else None
+    shown = {name: entry for name, entry in COMMANDS.items() if group is None or name[0] == group}
+    if not words or (asked and shown):
+        print(_help(shown))
+        return 0
+    print(f"error: there is no command {' '.join(words)!r}.\n\n{_help(shown or COMMANDS)}", file=sys.stderr)
+    return 2
+
+
+def _help(commands: dict[tuple[str, ...], tuple[str, str, str]]) -> str:
+    lines = [f"  lr {' '.join(name):<14} {summary}" for name, (_, _, summary) in commands.items()]
+    return "\n".join(
+        [
+            "Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch.",
+            "",
+            *lines,
+            "",
+            "lr COMMAND --help explains its flags.",
+        ]
+    )
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())

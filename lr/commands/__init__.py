@@ -1,0 +1,1 @@
+"""The commands of `lr`, one file each. Only here, and in `cli.py`, is anything printed."""

@@ -1,0 +1,36 @@
+"""`lr generate`: one question, any checkpoint, the answer as it is decided."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+import tyro
+
+from lr.commands.models import ModelChoice
+from lr.commands.show import STYLES, console, summary
+from lr.options import GenerateOptions
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Answer one question. The answer goes to standard output as it is decided, the statistics to standard error."""
+
+    question: tyro.conf.Positional[str]
+    """What to ask; the checkpoint's chat template is put around it."""
+    choice: ModelChoice = field(default_factory=ModelChoice)
+    options: GenerateOptions = field(default_factory=GenerateOptions)
+
+    def run(self) -> None:
+        reasoner = self.choice.load(needs_draft=self.options.mode != "ar")
+        run = reasoner.run(self.question, **dataclasses.asdict(self.options))
+        out = console()
+        for step in run:
+            out.print(step.text, style=STYLES[step.origin], end="", markup=False)
+        result = run.finish()
+        if not result.text.endswith("\n"):
+            out.print()
+        notes = console(stderr=True)
+        notes.print(f"[dim]{summary(result.stats)}[/]")
+        if not result.finished:
+            notes.print("[dim]the answer was cut: the token budget (--max_tokens) or the context was reached[/]")

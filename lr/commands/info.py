@@ -1,0 +1,38 @@
+"""`lr info`: what this machine offers."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from lr.commands.show import console
+
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "tyro", "rich")
+
+
+@dataclass(frozen=True)
+class Info:
+    """Print versions, devices and the checkpoints that come with the package."""
+
+    def run(self) -> None:
+        import torch
+
+        from lr import __version__
+        from lr.commands.models import Placement
+        from lr.model.files import TINY_NAMES, resolve
+
+        out = console()
+        out.print(f"lr {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+        for package in PACKAGES:
+            try:
+                out.print(f"  {package} {version(package)}")
+            except PackageNotFoundError:
+                out.print(f"  {package} is not installed")
+        out.print(f"device: {Placement().torch_device()}, {torch.get_num_threads()} CPU threads")
+        for index in range(torch.cuda.device_count()):
+            properties = torch.cuda.get_device_properties(index)
+            out.print(f"  cuda:{index} {properties.name}, {properties.total_memory / 2**30:.0f} GiB")
+        for name in TINY_NAMES:
+            size = sum(file.stat().st_size for file in resolve(name).rglob("*") if file.is_file())
+            out.print(f"checkpoint {name}: {size / 2**20:.1f} MiB")

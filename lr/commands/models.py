@@ -1,0 +1,107 @@
+"""The flags that choose models and where they run, shared by the commands, and the `Reasoner` they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+    from lr.reasoner import Reasoner
+
+DtypeName = Literal["float64", "float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where and in which precision models run."""
+
+    device: str = "auto"
+    """auto (CUDA, else MPS, else the CPU), or a torch device such as cuda:1."""
+    dtype: DtypeName | None = None
+    """None: float32 on the CPU, the checkpoint's own elsewhere."""
+    threads: int | None = None
+    """CPU threads; None: one for the tiny models (more only get in their way), torch's default for others."""
+    num_blocks: int | None = None
+    """Cache blocks of 16 tokens per model; None: as many as the answer can need."""
+
+    def torch_device(self) -> torch.device:
+        """The device. Raises SettingError for one that torch does not know or this machine does not have."""
+        import torch
+
+        from lr.errors import SettingError
+
+        if self.device == "auto":
+            mps = torch.backends.mps.is_available()
+            return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")
+        try:
+            device = torch.device(self.device)
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise SettingError(
+                f"device is {self.device!r}, which cannot be used here: {reason} Try --device auto."
+            ) from error
+        return device
+
+    def torch_dtype(self) -> torch.dtype | None:
+        import torch
+
+        found: torch.dtype | None = None if self.dtype is None else getattr(torch, self.dtype)
+        return found
+
+    def set_threads(self, *models: str | None) -> int:
+        """Set torch's CPU threads for these models; returns how many."""
+        import torch
+
+        from lr.types import require
+
+        if self.threads is not None:
+            require(self.threads > 0, "threads", self.threads, "a whole number > 0")
+            torch.set_num_threads(self.threads)
+        elif all(model is None or model.startswith("tiny-") for model in models):
+            torch.set_num_threads(1)
+        return torch.get_num_threads()
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """Which models, which verifier, and where they run."""
+
+    model: str = "tiny-target"
+    """The target: tiny-target, a directory in Hugging Face layout, or a hub id."""
+    draft_model: str | None = None
+    """The draft; None: tiny-draft for tiny-target. It must share the target's tokenizer."""
+    judge_model: str | None = None
+    """A judge model, for verifiers that use one."""
+    verifier: str | None = None
+    """How steps are compared: exact (equal tokens) or oracle (the tiny language's own). None: oracle for the tiny models, else exact."""
+    place: Placement = Placement()
+
+    def drafting(self) -> str | None:
+        return "tiny-draft" if self.draft_model is None and self.model == "tiny-target" else self.draft_model
+
+    def verifying(self) -> str:
+        return self.verifier or ("oracle" if self.model == "tiny-target" else "exact")
+
+    def load(self, *, needs_draft: bool) -> Reasoner:
+        """The reasoner these flags describe; no draft is loaded for plain decoding."""
+        from lr.errors import SettingError
+        from lr.reasoner import Reasoner
+
+        if needs_draft and self.drafting() is None:
+            raise SettingError(
+                f"Lookahead Reasoning with {self.model} needs a draft: give --draft_model (a smaller checkpoint of the same "
+                "family), or decode plainly with --mode ar."
+            )
+        self.place.set_threads(self.model, self.drafting())
+        return Reasoner(
+            self.model,
+            self.drafting() if needs_draft else None,
+            self.verifying(),
+            judge=self.judge_model,
+            device=self.place.torch_device(),
+            dtype=self.place.torch_dtype(),
+            num_blocks=self.place.num_blocks,
+        )

@@ -1,0 +1,1 @@
+"""Evaluation: answers and how they are graded."""

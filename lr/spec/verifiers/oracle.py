@@ -1,0 +1,35 @@
+"""The oracle of the tiny language: two steps mean the same iff both can be read and say the same (`tiny/oracle.py`).
+
+It knows only the tiny language; for other text there is no oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lr.spec.verifiers.base import Pair
+from lr.tiny.oracle import parse
+from lr.types import Verdict
+
+
+class OracleVerifier:
+    """Accepts iff both steps parse to the same meaning. `decode` turns token ids into text."""
+
+    name = "oracle"
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self.decode = decode
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        return [self._judge(self.decode(pair.draft.tokens), self.decode(pair.target.tokens)) for pair in pairs]
+
+    def _judge(self, draft: str, target: str) -> Verdict:
+        ours, theirs = parse(draft), parse(target)
+        if ours is None or theirs is None:
+            return Verdict(
+                aligned=False, why=f"the {'draft' if ours is None else 'target'} step is not in the language"
+            )
+        if ours == theirs:
+            return Verdict(aligned=True, why="same meaning")
+        field = next(name for name in ours._fields if getattr(ours, name) != getattr(theirs, name))
+        return Verdict(aligned=False, why=f"{field} differs")
