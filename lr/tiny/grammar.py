@@ -1,0 +1,162 @@
+"""How the tiny language is worded: templates with synonyms, and two styles over the same grammar.
+
+A template is a line of words. `{B}` is a slot, `[so|thus|hence]` a choice among synonyms (an empty one leaves the place out), `@HAS` a
+named phrase from `PHRASES`. Every choice, the template itself included, lists what the target prefers first and what the draft
+prefers last: a style is a geometric weighting of the list, from the front or from the back. Both styles can say everything, so a
+model of one style can read and continue the other. That gap in wording is what token-level speculation pays for, and what
+step-level speculation, which compares meanings, does not.
+
+The oracle (`oracle.py`) is derived from these same templates, so that nothing can be worded that it cannot read.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from enum import Enum
+
+from lr.tiny.language import Kind, Meaning
+
+RATIO = 0.45  # weight of an alternative relative to the one before it in the order of preference
+
+PHRASES = {
+    "HAS": "[has|owns|holds]",
+    "HAVE": "[have|own|hold]",
+    "WE": "[we|you|I]",
+    "GET": "[get|find|obtain]",
+    "EQ": "[=|is|makes]",
+    "SO": "[so|thus|hence]",
+    "END": "[|altogether|now] .",
+    "BOX": "\\boxed{ {z} }",
+}
+
+RELATIONS = {
+    "add": ("{n} [more|extra|additional] than {A}", "{x} [+|plus] {n} @EQ {z}"),
+    "subtract": ("{n} [fewer|less|under] than {A}", "{x} [-|minus] {n} @EQ {z}"),
+    "times": ("{n} times [as many as|the share of] {A}", "{x} [*|times] {n} @EQ {z}"),
+    "half": ("half [as many as|the share of] {A}", "{x} [/|over] 2 @EQ {z}"),
+    "sum": ("as many as {A} and {C} [together|combined]", "{x} [+|plus] {y} @EQ {z}"),
+}
+
+QUESTIONS = {
+    "value": "how many {item} {A} @HAS",
+    "total": "how many {item} {A} and {B} @HAVE [together|combined|altogether]",
+    "difference": "[by how many|how many more] {item} {A} and {B} differ",
+}
+
+CALCULATIONS = {
+    "value": ("", ""),
+    "total": ("{x} [+|plus] {y} @EQ {z}", "[together|combined]"),
+    "difference": ("{x} [-|minus] {y} @EQ {z}", "[apart|different]"),
+}
+
+
+def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
+    """All templates of every (kind, operation), the target's favourite first."""
+    table: dict[tuple[Kind, str], tuple[str, ...]] = {}
+    for query, asked in QUESTIONS.items():
+        table[Kind.GOAL, query] = (
+            f"[We|You|I] [need|want|have] to [find|determine|compute] {asked} .",
+            f"The [question|text|story] [asks|says] to [find|determine|compute] {asked} .",
+            f"[Our|My|One] [goal|task|aim] is to [find|determine|compute] {asked} .",
+        )
+    table[Kind.GIVEN, ""] = (
+        "[Initially|Originally|Before] {A} @HAS {z} {item} @END",
+        "The [question|text|story] [says|states] that {A} @HAS {z} {item} @END",
+        "[We|You|I] [know|see|read] that {A} [starts|begins|opens] with {z} {item} @END",
+    )
+    for operation, (relation, expression) in RELATIONS.items():
+        table[Kind.OPERATION, operation] = (
+            f"[Then|Next|Now] {{B}} @HAS {relation} , @SO @WE @GET {expression} {{item}} @END",
+            f"[Since|As|Because] {{B}} @HAS {relation} , the [number|count|tally] [is|becomes] {expression} {{item}} @END",
+            f"[We|You|I] [know|see|read] that {{B}} @HAS {relation} [,|:] @WE @GET {expression} {{item}} @END",
+        )
+    for query, (expression, adverb) in CALCULATIONS.items():
+        first = f"[So|Thus|Hence] they are {adverb} {expression} , and" if expression else "[So|Thus|Hence]"
+        last = f"[Finally|Therefore|Lastly] , @WE @GET {adverb} {expression}"
+        table[Kind.ANSWER, query] = (
+            f"{first} the [answer|result|number] [is|equals|becomes] @BOX .",
+            f"{last} , [giving|yielding|making] @BOX ."
+            if expression
+            else f"[Finally|Therefore|Lastly] , @WE @GET @BOX .",
+        )
+    return table
+
+
+TEMPLATES = _templates()
+Piece = tuple[str, ...]
+"""One place of a template: its alternatives. Each is a run of words; a slot is a word such as `{B}`; one alternative = no choice."""
+
+_PIECE = re.compile(r"\[([^\]]*)\]|(\S+)")
+
+
+def pieces(template: str) -> tuple[Piece, ...]:
+    """The places of a template in order, phrases expanded: "{B} [has|owns] ." -> ("{B}",), ("has", "owns"), (".",)."""
+    expanded = re.sub(r"@(\w+)", lambda match: PHRASES[match.group(1)], template)
+    return tuple(
+        (match.group(2),) if match.group(2) else tuple(match.group(1).split("|")) for match in _PIECE.finditer(expanded)
+    )
+
+
+PIECES = {key: tuple(pieces(template) for template in templates) for key, templates in TEMPLATES.items()}
+
+
+class Style(Enum):
+    """Whose taste in words: the target's (alternatives from the front) or the draft's (from the back)."""
+
+    TARGET = "target"
+    DRAFT = "draft"
+
+    @property
+    def other(self) -> Style:
+        return Style.DRAFT if self is Style.TARGET else Style.TARGET
+
+
+def weights(style: Style, count: int) -> tuple[float, ...]:
+    """The probabilities of `count` alternatives under a style; two give (0.78, 0.22) for the target."""
+    raw = [RATIO**i for i in range(count)]
+    total = sum(raw)
+    ordered = raw if style is Style.TARGET else raw[::-1]
+    return tuple(w / total for w in ordered)
+
+
+def render(meaning: Meaning, style: Style, rng: random.Random) -> str:
+    """Say `meaning` in random words of a style (without the blank line that ends a step)."""
+    options = PIECES[meaning.kind, meaning.operation]
+    values = slots(meaning)
+    chosen = options[_pick(rng, style, len(options))]
+    words = (places[_pick(rng, style, len(places))] for places in chosen)
+    return glue(values.get(word, word) for word in words)
+
+
+def _pick(rng: random.Random, style: Style, count: int) -> int:
+    return 0 if count == 1 else rng.choices(range(count), weights(style, count))[0]
+
+
+def slots(meaning: Meaning) -> dict[str, str]:
+    """What stands in the slots of a template: {A} and {C} references, {B} entity, {n} {x} {y} operands, {z} result, {item}."""
+    values = {"{item}": meaning.item, "{z}": str(meaning.result)}
+    names = meaning.references
+    if meaning.kind is Kind.GOAL:
+        values |= dict(zip(("{A}", "{B}"), names, strict=False))
+    elif meaning.kind is Kind.GIVEN:
+        values["{A}"] = meaning.entity
+    else:
+        values["{B}"] = meaning.entity
+        values |= dict(zip(("{A}", "{C}"), names, strict=False))
+    if meaning.operands:
+        values["{x}"] = str(meaning.operands[0])
+        values["{y}"] = values["{n}"] = str(meaning.operands[1])
+    return values
+
+
+def glue(words: Iterator[str]) -> str:
+    """Words to text: one space between words, none before punctuation or inside the box."""
+    text = " ".join(word for word in words if word)
+    return re.sub(r" ([,.;:}])", r"\1", text).replace("{ ", "{")
+
+
+def unglue(text: str) -> str:
+    """The inverse of `glue`: every punctuation mark a word of its own."""
+    return re.sub(r"([,.;:}])", r" \1", text).replace("{", "{ ")

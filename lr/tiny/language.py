@@ -1,0 +1,182 @@
+"""The tiny reasoning language: what can be said. How it is worded is in `grammar.py`, how it is read back in `oracle.py`.
+
+A problem names a start quantity and one to six operations on it, each of which gives a new person a quantity, and asks for a value,
+a total or a difference. Its solution is a list of `Meaning`: the goal, the given, one per operation, the answer. Everything is a
+pure function of (split, index, seed); training and test problems are told apart by a hash of the question, so they are disjoint
+whatever the seeds. All quantities lie in 2..99.
+
+`far` is the share of operations that refer to any earlier person instead of the latest. The published models are trained at 0.
+Standard library only. Read next: `grammar.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+NAMES = tuple("Ann Ben Cleo Dan Eva Finn Gus Hana Ivan Jo Kim Leo Mia Nora Omar Pia".split())
+ITEMS = tuple("apples pears coins marbles stickers cards shells buttons pencils stamps".split())
+LOWEST, HIGHEST = 2, 99
+MAX_OPERATIONS = 6
+TEST_SHARE = 16  # one question in sixteen belongs to the test split
+
+
+class Kind(Enum):
+    """What a step of a solution is for."""
+
+    GOAL = "goal"
+    GIVEN = "given"
+    OPERATION = "operation"
+    ANSWER = "answer"
+
+
+class Split(Enum):
+    """Which problems may be trained on and which are held out."""
+
+    TRAIN = "train"
+    TEST = "test"
+
+
+class Meaning(NamedTuple):
+    """What a step says, whatever its words. Two steps mean the same iff both can be read and their meanings are equal.
+
+    `operation`: add, subtract, times, half, sum for an operation; value, total, difference for goal and answer; "" for the given.
+    `entity`: the person who is said to own something ("" where nobody is). `references`: the people it is derived from, in order.
+    `operands` and `result` are numbers as written, right or wrong (a goal has none). `item`: what is counted ("" in an answer).
+    """
+
+    kind: Kind
+    operation: str
+    entity: str = ""
+    references: tuple[str, ...] = ()
+    operands: tuple[int, ...] = ()
+    result: int | None = None
+    item: str = ""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A question with its solution. `steps` runs goal, given, operations, answer; `answer` is the number in the box."""
+
+    question: str
+    steps: tuple[Meaning, ...]
+    answer: int
+
+
+def split_of(question: str) -> Split:
+    """The split a question belongs to: decided by its text alone, so that no question is ever in both."""
+    digest = hashlib.blake2b(question.encode(), digest_size=8).digest()
+    return Split.TEST if digest[0] % TEST_SHARE == 0 else Split.TRAIN
+
+
+def problem(split: Split, index: int, seed: int = 0, far: float = 0.0) -> Problem:
+    """Problem number `index` of a split. Deterministic; candidates of the other split are skipped."""
+    rng = random.Random(f"problem/{split.value}/{seed}/{index}/{far}")
+    while True:
+        candidate = _draw(rng, far)
+        if candidate is not None and split_of(candidate.question) is split:
+            return candidate
+
+
+def _draw(rng: random.Random, far: float) -> Problem | None:
+    """One random problem, or None where the query that was drawn has no answer within the bounds."""
+    names, item = list(NAMES), ITEMS[rng.randrange(len(ITEMS))]
+    rng.shuffle(names)
+    people = [(names[0], rng.randrange(3, 51))]
+    operations = []
+    for _ in range(rng.randrange(1, MAX_OPERATIONS + 1)):
+        latest = people[rng.randrange(len(people))] if rng.random() < far else people[-1]
+        step = _operation(rng, names[len(people)], latest, people, item)
+        operations.append(step)
+        assert step.result is not None
+        people.append((step.entity, step.result))
+    query = _query(rng, people, item)
+    if query is None:
+        return None
+    goal, answer = query
+    given = Meaning(Kind.GIVEN, "", entity=people[0][0], result=people[0][1], item=item)
+    assert answer.result is not None
+    return Problem(_question(given, operations, goal), (goal, given, *operations, answer), answer.result)
+
+
+def _operation(
+    rng: random.Random, person: str, latest: tuple[str, int], people: list[tuple[str, int]], item: str
+) -> Meaning:
+    """A random operation on the quantity of `latest` whose result lies within the bounds."""
+    name, value = latest
+    while True:
+        operation = ("add", "subtract", "times", "half", "sum")[rng.randrange(5)]
+        references, operands = (name,), (value, rng.randrange(2, 41))
+        if operation == "times":
+            operands = (value, rng.randrange(2, 5))
+        elif operation == "half":
+            operands = (value, 2)
+        elif operation == "sum":
+            others = [person for person in people if person[0] != name]
+            if not others:
+                continue
+            references, operands = (others[-1][0], name), (others[-1][1], value)
+        if operation == "half" and value % 2:
+            continue
+        result = calculate(operation, operands)
+        if LOWEST <= result <= HIGHEST:
+            return Meaning(Kind.OPERATION, operation, person, references, operands, result, item)
+
+
+def drill(rng: random.Random) -> Meaning:
+    """A single true operation between two random people, for arithmetic practice."""
+    names = list(NAMES)
+    rng.shuffle(names)
+    people = [(name, rng.randrange(LOWEST, HIGHEST + 1)) for name in names[:2]]
+    return _operation(rng, names[2], people[-1], people, ITEMS[rng.randrange(len(ITEMS))])
+
+
+def calculate(operation: str, operands: tuple[int, ...]) -> int:
+    """The true result of an operation (half: of an even number; difference: larger first)."""
+    a, b = operands
+    if operation in ("add", "sum", "total"):
+        return a + b
+    if operation in ("subtract", "difference"):
+        return a - b
+    return a * b if operation == "times" else a // b
+
+
+def _query(rng: random.Random, people: list[tuple[str, int]], item: str) -> tuple[Meaning, Meaning] | None:
+    """Goal and answer: the value of the latest person, or total or difference of the latest two."""
+    (first, a), (second, b) = people[-2], people[-1]
+    operation = ("value", "total", "difference")[rng.randrange(3)]
+    if operation == "value":
+        answer = Meaning(Kind.ANSWER, operation, result=b)
+        return Meaning(Kind.GOAL, operation, references=(second,), item=item), answer
+    operands = (max(a, b), min(a, b)) if operation == "difference" else (a, b)
+    result = calculate(operation, operands)
+    if not LOWEST <= result <= HIGHEST:
+        return None
+    goal = Meaning(Kind.GOAL, operation, references=(first, second), item=item)
+    return goal, Meaning(Kind.ANSWER, operation, operands=operands, result=result)
+
+
+def _question(given: Meaning, operations: list[Meaning], goal: Meaning) -> str:
+    """The question in plain words: one sentence per fact, then what is asked."""
+    sentences = [f"At first {given.entity} has {given.result} {given.item}."]
+    for step in operations:
+        amount = {
+            "add": f"{step.operands[1]} more {step.item} than {step.references[0]}",
+            "subtract": f"{step.operands[1]} fewer {step.item} than {step.references[0]}",
+            "times": f"{step.operands[1]} times as many {step.item} as {step.references[0]}",
+            "half": f"half as many {step.item} as {step.references[0]}",
+            "sum": f"as many {step.item} as {' and '.join(step.references)} together",
+        }[step.operation]
+        sentences.append(f"Then {step.entity} gets {amount}.")
+    asked = " and ".join(goal.references)
+    sentences.append(
+        {
+            "value": f"How many {goal.item} does {asked} have?",
+            "total": f"How many {goal.item} do {asked} have together?",
+            "difference": f"By how many {goal.item} do {asked} differ?",
+        }[goal.operation]
+    )
+    return " ".join(sentences)

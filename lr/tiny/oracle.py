@@ -1,0 +1,71 @@
+"""The oracle: reads a step of the tiny language back into its meaning, and judges whether two steps mean the same.
+
+Its patterns are made from the templates of `grammar.py`, one per template, with named groups for the slots; a slot that a template
+names twice must hold the same value twice. What no pattern reads has no meaning and equals nothing, itself included.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lr.tiny.grammar import PIECES, Piece, glue, unglue
+from lr.tiny.language import ITEMS, NAMES, Kind, Meaning
+
+_VALUES = {"{item}": "|".join(ITEMS)} | dict.fromkeys(("{A}", "{B}", "{C}"), "|".join(NAMES))
+
+
+def _pattern(template: tuple[Piece, ...]) -> re.Pattern[str]:
+    """The regular expression of a template over unglued text; every word is followed by one space."""
+    parts, seen = [], set()
+    for alternatives in template:
+        word = alternatives[0]
+        if len(alternatives) == 1 and word.startswith("{") and word.endswith("}"):
+            name = word[1:-1]
+            value = _VALUES.get(word, "[0-9]+")
+            parts.append(f"(?P={name}) " if name in seen else f"(?P<{name}>{value}) ")
+            seen.add(name)
+        else:
+            parts.append("(?:" + "|".join(re.escape(words) + " " if words else "" for words in alternatives) + ")")
+    return re.compile("".join(parts))
+
+
+_PATTERNS = tuple((key, _pattern(template)) for key, templates in PIECES.items() for template in templates)
+
+
+def parse(text: str) -> Meaning | None:
+    """What a step says, or None if it is not a sentence of the language. White space around it (its boundary) is ignored."""
+    text = text.strip()
+    spaced = unglue(text) + " "
+    if glue(iter(spaced.split())) != text:
+        return None
+    for (kind, operation), pattern in _PATTERNS:
+        match = pattern.fullmatch(spaced)
+        if match:
+            return _meaning(kind, operation, match.groupdict())
+    return None
+
+
+def _meaning(kind: Kind, operation: str, found: dict[str, str]) -> Meaning:
+    """The meaning behind the slots of a matched template (the inverse of `grammar.slots`)."""
+    result = int(found["z"]) if "z" in found else None
+    item = found.get("item", "")
+    if kind is Kind.GOAL:
+        return Meaning(kind, operation, references=tuple(found[s] for s in "AB" if s in found), item=item)
+    if kind is Kind.GIVEN:
+        return Meaning(kind, operation, entity=found["A"], result=result, item=item)
+    second = found.get("n", found.get("y", "2"))
+    operands = (int(found["x"]), int(second)) if "x" in found else ()
+    references = tuple(found[s] for s in "AC" if s in found)
+    return Meaning(kind, operation, found.get("B", ""), references, operands, result, item)
+
+
+def same_meaning(first: str, second: str) -> bool:
+    """Whether two steps mean the same: both can be read, and their meanings are equal."""
+    meaning = parse(first)
+    return meaning is not None and meaning == parse(second)
+
+
+def boxed(text: str) -> int | None:
+    """The number in the last box of a solution, or None."""
+    found = re.findall(r"\\boxed\{([0-9]+)\}", text)
+    return int(found[-1]) if found else None

@@ -1,0 +1,160 @@
+"""The training loop of the tiny models: data-parallel over processes, checkpointed, and resumed bit for bit.
+
+One step: every process takes a batch of its own, the gradients (and the sum of the loss weights) are added up by one all-reduce of one
+flat buffer, and every process makes the same update. The schedule is a function of the share of the token budget that is spent:
+warm-up, then cosine down to 2 %. The same all-reduce carries two flags, so that all processes stop or save at the same step.
+
+`scripts/train_tiny.py` starts the processes, evaluates and exports.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lr.errors import SettingError
+from lr.model.qwen import CausalLM
+from lr.tiny.dense import hidden_rows
+from lr.tiny.muon import Muon
+from lr.tiny.rows import Batch, RowMaker
+
+FLAGS = 3  # slots behind the gradients in the flat buffer: weight sum, stop, save
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained. `tokens` is the budget over all processes, `batch` the tokens of one step over all processes."""
+
+    tokens: int
+    batch: int = 2560
+    matrix_rate: float = 0.02
+    other_rate: float = 3e-3
+    warmup: int = 50
+    last_rate: float = 0.02
+    clip: float = 1.0
+    drills: float = 0.4
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1 or self.batch < 1:
+            raise SettingError(f"tokens={self.tokens}, batch={self.batch}: both must be at least 1")
+
+    def rate(self, step: int, spent: int) -> float:
+        """The factor on the learning rates: linear warm-up, then cosine from 1 to `last_rate` over the budget."""
+        share = min(1.0, spent / self.tokens)
+        cosine = self.last_rate + (1 - self.last_rate) * 0.5 * (1 + math.cos(math.pi * share))
+        return cosine * min(1.0, (step + 1) / self.warmup)
+
+
+@dataclass
+class Progress:
+    """Where training is: steps made, tokens spent, and each process's place in the data."""
+
+    step: int = 0
+    tokens: int = 0
+    places: tuple[tuple[int, int], ...] = ()
+
+
+class Trainer:
+    """A model with its optimisers, data and progress, in one of `world` processes."""
+
+    def __init__(self, model: CausalLM, rows: RowMaker, recipe: Recipe) -> None:
+        self.world = dist.get_world_size() if dist.is_initialized() else 1
+        self.rank = dist.get_rank() if dist.is_initialized() else 0
+        self.model, self.rows, self.recipe = model, rows, recipe
+        matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and name.startswith("layers.")]
+        others = [p for name, p in model.named_parameters() if p.ndim != 2 or not name.startswith("layers.")]
+        self.buffer = _flatten_gradients([*matrices, *others])
+        self.muon = Muon(matrices)
+        self.adam = torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+        self.progress = Progress(places=tuple((rank, 0) for rank in range(self.world)))
+        self.batches = self._batches()
+
+    def _batches(self) -> Iterator[Batch]:
+        place = self.progress.places[self.rank]
+        return self.rows.batches(place, self.world, self.recipe.batch // self.world, self.recipe.drills)
+
+    def step(self, stop: bool = False, save: bool = False) -> tuple[float, bool, bool]:
+        """One update. Returns the mean weighted loss over all processes, and whether any of them asked to stop or to save."""
+        batch = next(self.batches)
+        tokens, weights = batch.tokens.to(self.model.device), batch.weights.to(self.model.device)
+        self.buffer.zero_()
+        loss = weighted_loss(self.model, tokens, weights)
+        loss.backward()
+        total = torch.tensor([weights.sum(), stop, save], dtype=torch.float32, device=self.buffer.device)
+        self.buffer[-FLAGS:] = total
+        counts = torch.tensor([float(loss.detach()), tokens.numel()], dtype=torch.float64)
+        if self.world > 1:
+            dist.all_reduce(self.buffer)
+            dist.all_reduce(counts)
+        weight, stop_all, save_all = self.buffer[-FLAGS:].tolist()
+        gradients = self.buffer[:-FLAGS].div_(weight)
+        norm = gradients.norm()
+        gradients.mul_(torch.clamp(self.recipe.clip / (norm + 1e-6), max=1.0))
+        rate = self.recipe.rate(self.progress.step, self.progress.tokens)
+        self.muon.step(rate * self.recipe.matrix_rate)
+        for group in self.adam.param_groups:
+            group["lr"] = rate * self.recipe.other_rate
+        self.adam.step()
+        places = list(self.progress.places)
+        places[self.rank] = batch.place
+        self.progress = Progress(self.progress.step + 1, self.progress.tokens + int(counts[1]), tuple(places))
+        return float(counts[0]) / weight, stop_all > 0, save_all > 0
+
+    def save(self, path: Path) -> None:
+        """Write everything that resuming needs, atomically. All processes call it; the first writes."""
+        places: list[tuple[int, int] | None] = [None] * self.world
+        if self.world > 1:
+            dist.all_gather_object(places, self.progress.places[self.rank])
+            self.progress.places = tuple(place for place in places if place is not None)
+        if self.rank == 0:
+            state = {
+                "model": self.model.state_dict(),
+                "muon": self.muon.state_dict(),
+                "adam": self.adam.state_dict(),
+                "progress": asdict(self.progress),
+                "recipe": asdict(self.recipe),
+            }
+            torch.save(state, path.with_suffix(".new"))
+            os.replace(path.with_suffix(".new"), path)
+
+    def load(self, path: Path) -> None:
+        """Go on where `save` left off. Raises SettingError if the number of processes differs."""
+        state = torch.load(path, weights_only=True)
+        places = tuple(tuple(place) for place in state["progress"]["places"])
+        if len(places) != self.world:
+            raise SettingError(f"{path} was written by {len(places)} processes, this is {self.world}: use as many")
+        self.model.load_state_dict(state["model"])
+        self.muon.load_state_dict(state["muon"])
+        self.adam.load_state_dict(state["adam"])
+        self.progress = Progress(state["progress"]["step"], state["progress"]["tokens"], places)
+        self.batches = self._batches()
+
+
+def weighted_loss(model: CausalLM, tokens: Tensor, weights: Tensor) -> Tensor:
+    """Sum over rows [r, t] of weight times cross-entropy of each token given those before it. bf16 products, fp32 weights."""
+    chosen = weights[:, 1:].flatten().nonzero()[:, 0]
+    with torch.autocast(tokens.device.type, torch.bfloat16):
+        hidden = hidden_rows(model, tokens)[:, :-1].flatten(0, 1)[chosen]
+        logits = model.logits(hidden).float()
+    losses = F.cross_entropy(logits, tokens[:, 1:].flatten()[chosen], reduction="none")
+    return (losses * weights[:, 1:].flatten()[chosen]).sum()
+
+
+def _flatten_gradients(parameters: list[nn.Parameter]) -> Tensor:
+    """One buffer for all gradients, so that one all-reduce adds them up; each `grad` is a view into it."""
+    buffer = torch.zeros(sum(p.numel() for p in parameters) + FLAGS, device=parameters[0].device)
+    at = 0
+    for p in parameters:
+        p.grad = buffer[at : at + p.numel()].view_as(p)
+        at += p.numel()
+    return buffer
+
+

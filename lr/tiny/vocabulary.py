@@ -1,0 +1,65 @@
+"""The tokenizer of the tiny language: a Hugging Face fast tokenizer of Qwen's kind with one token per word.
+
+Byte-level BPE without merges: a word that is in the vocabulary (with its leading space) is one token, and so is every digit, the
+blank line that ends a step, and the opening of the answer's box; anything else falls apart into bytes, so any text comes back
+unchanged. The chat template is ChatML. Read next: `rows.py`, which makes training rows of these tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from lr.tiny.grammar import PIECES
+from lr.tiny.language import ITEMS, NAMES, Split, problem
+
+PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+PIECE = r"\n\n| ?\\boxed\{| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]|\s"
+"""What is one piece: the blank line, the box, a word, a digit, a mark, white space. Words, digits and marks keep one leading space."""
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def vocabulary() -> list[str]:
+    """Every word of the language as it stands in text, with and without leading space where both occur. Sorted."""
+    words: set[str] = {"system", "user", "assistant", "\n\n", " \\boxed{", "\\boxed{"}
+    words |= {f" {word}" for word in (*NAMES, *ITEMS, *"0123456789")}
+    for templates in PIECES.values():
+        for template in templates:
+            plain = [word for places in template for run in places for word in run.split() if not word.startswith("{")]
+            words |= {word for word in plain if word[0].isupper()}
+            words |= {f" {word}" for word in plain if word not in ",.:;}" and not word.startswith("\\")}
+    for index in range(200):  # the questions have a fixed wording: two hundred of them use every word there is
+        words |= set(re.findall(r" ?[A-Za-z]+", problem(Split.TRAIN, index).question))
+    return sorted(word for word in words if len(word) > 1)
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """The tokenizer, made from the grammar. Ids: 256 bytes, then the words in order, then the three special tokens."""
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    entries = sorted(pre_tokenizers.ByteLevel.alphabet())
+    entries += ["".join(piece for piece, _ in to_bytes.pre_tokenize_str(word)) for word in vocabulary()]
+    tokenizer = Tokenizer(models.BPE({entry: i for i, entry in enumerate(entries)}, merges=[], ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(PIECE), "isolated"), to_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=PAD,
+        additional_special_tokens=[START],
+        clean_up_tokenization_spaces=False,
+        model_max_length=1024,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def save_tokenizer(folder: Path) -> None:
+    """Write tokenizer.json, tokenizer_config.json and the chat template to `folder`."""
+    build_tokenizer().save_pretrained(folder)

@@ -1,0 +1,142 @@
+"""Train a tiny model from a seed: the target first, then the draft from the target's first layers.
+
+    python scripts/train_tiny.py --role target --out training/target
+    python scripts/train_tiny.py --role draft --out training/draft --from training/target/state.pt --tokens 600000
+
+Two processes of one thread each on a CPU, one process on a GPU. Progress goes to standard output; a checkpoint is written every two
+minutes and at the end; Ctrl-C writes one and stops; `--resume` goes on from it. The finished model is a Hugging Face checkpoint in
+OUT/hf.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from lr.model.qwen import CausalLM
+from lr.tiny.checks import report_line, solve, write_steps
+from lr.tiny.export import export, tiny_config
+from lr.tiny.grammar import Style
+from lr.tiny.rows import RowMaker
+from lr.tiny.training import Recipe, Trainer
+from lr.tiny.vocabulary import build_tokenizer
+
+LAYERS = {"target": 20, "draft": 2}
+TOKENS = {"target": 9_000_000, "draft": 700_000}
+SAVE_SECONDS = 120.0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--role", choices=sorted(LAYERS), required=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and the finished model")
+    parser.add_argument("--tokens", type=int, help="token budget of the schedule (default 9M for the target, 0.7M for the draft)")
+    parser.add_argument("--steps", type=int, help="stop after this many steps, wherever the schedule is")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--drills", type=float, default=0.4, help="share of the tokens that are arithmetic drills")
+    parser.add_argument("--rate", type=float, default=0.02, help="Muon's learning rate")
+    parser.add_argument("--processes", type=int, default=1 if torch.cuda.is_available() else 2)
+    parser.add_argument("--from", dest="start", type=Path, help="state.pt of a target whose first layers to start from")
+    parser.add_argument("--eval-every", type=int, default=1_000_000, help="tokens between accuracy checks")
+    parser.add_argument("--resume", action="store_true")
+    return parser.parse_args()
+
+
+def initial_model(args: argparse.Namespace, vocab_size: int) -> CausalLM:
+    """Fresh weights from the seed (standard deviation 0.02 for matrices), or the first layers of another model."""
+    torch.manual_seed(args.seed)
+    model = CausalLM(tiny_config(LAYERS[args.role], vocab_size))
+    for name, p in model.named_parameters():
+        if p.ndim == 2:
+            torch.nn.init.normal_(p, std=0.02 if "embedding" in name else p.shape[1] ** -0.5)
+        if name.endswith(("out.weight", "down.weight")):
+            torch.nn.init.zeros_(p)  # every layer starts as the identity, which is what lets twenty of them train from scratch
+    if args.start:
+        state = torch.load(args.start, weights_only=True)["model"]
+        mine = model.state_dict()
+        model.load_state_dict({name: state[name] for name in mine})
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def work(rank: int, args: argparse.Namespace) -> None:
+    """What one process does."""
+    torch.set_num_threads(1)
+    if args.processes > 1:
+        dist.init_process_group("gloo", f"file://{args.out.resolve()}/rendezvous", rank=rank, world_size=args.processes)
+    tokenizer = build_tokenizer()
+    rows = RowMaker(tokenizer, Style(args.role), args.seed)
+    recipe = Recipe(args.tokens or TOKENS[args.role], drills=args.drills, matrix_rate=args.rate)
+    trainer = Trainer(initial_model(args, len(tokenizer)), rows, recipe)
+    if args.resume:
+        trainer.load(args.out / "state.pt")
+    train(trainer, args)
+    trainer.save(args.out / "state.pt")
+    if rank == 0:
+        export(trainer.model, args.out / "hf")
+    if args.processes > 1:
+        dist.destroy_process_group()
+
+
+def train(trainer: Trainer, args: argparse.Namespace) -> None:
+    """Steps until the budget is spent, with progress, checkpoints and accuracy checks."""
+    asked: list[int] = []
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda number, frame: asked.append(number))
+    began = saved = shown = time.perf_counter()
+    first, mean = trainer.progress.tokens, 0.0
+    last_step = args.steps or 10**9
+    while trainer.progress.tokens < trainer.recipe.tokens and trainer.progress.step < last_step:
+        due = trainer.rank == 0 and time.perf_counter() - saved > SAVE_SECONDS
+        before = trainer.progress.tokens
+        loss, stop, save = trainer.step(stop=bool(asked), save=due)
+        mean = loss if mean == 0 else 0.95 * mean + 0.05 * loss
+        now, spent = time.perf_counter(), trainer.progress.tokens
+        if trainer.rank == 0 and now - shown > 15:
+            speed = (spent - first) / (now - began)
+            left = (trainer.recipe.tokens - spent) / speed / 60
+            print(f"{(now - began) / 60:6.1f} min  step {trainer.progress.step:5d}  {spent / 1e6:6.3f}M tokens  "
+                  f"loss {mean:.3f}  {speed:.0f} tokens/s  {left:.0f} min left", flush=True)  # fmt: skip
+            shown = now
+        if save or stop:
+            trainer.save(args.out / "state.pt")
+            saved = now
+        if stop:
+            return
+        if spent // args.eval_every != before // args.eval_every:
+            check(trainer, args)
+    check(trainer, args)
+
+
+def check(trainer: Trainer, args: argparse.Namespace) -> None:
+    """Accuracy on held-out problems, the problems shared out over the processes; and a fresh exported copy."""
+    torch.manual_seed(0)
+    trainer.model.eval()
+    mine = range(trainer.rank, 48, trainer.world)
+    counts = solve(trainer.model, trainer.rows, mine) + write_steps(trainer.model, trainer.rows, mine)
+    total = torch.tensor(counts, dtype=torch.float64)
+    if trainer.world > 1:
+        dist.all_reduce(total)
+    if trainer.rank == 0:
+        print("        " + report_line(total.tolist()), flush=True)
+        export(trainer.model, args.out / "hf")
+    trainer.model.train()
+
+
+def main() -> None:
+    args = arguments()
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "rendezvous").unlink(missing_ok=True)
+    if args.processes == 1:
+        work(0, args)
+    else:
+        mp.spawn(work, (args,), nprocs=args.processes)
+
+
+if __name__ == "__main__":
+    main()
