@@ -4,7 +4,7 @@
     floor 1   logic without tensors; runs, and is tested, where there is no torch
     floor 2   tensors: cache, model, sampling, verifiers
     floor 3   what puts the parts together: runner, reference loop, reasoner, evaluation, pictures
-    floor 4   what a person starts: command line, benchmarks
+    floor 4   what a person starts: the command line with its commands
 
 A module that is new stands in no table yet, and the first test below says so. Choose the lowest floor it can live on.
 """
@@ -27,22 +27,24 @@ FLOORS = {
         *["lr.spec", "lr.spec.steps", "lr.spec.eligibility", "lr.spec.scheduler"],
         "lr.theory.*",
         *["lr.tiny", "lr.tiny.language", "lr.tiny.grammar", "lr.tiny.oracle"],
+        *["lr.options", "lr.result", "lr.eval", "lr.eval.answers"],
         *["lr.engine", "lr.engine.scripted", "lr.engine.simulate"],
     ],
     2: [
         "lr.kvcache.cache",
         "lr.model.*",
-        *["lr.tiny.vocabulary", "lr.tiny.rows", "lr.tiny.muon"],
+        *["lr.tiny.vocabulary", "lr.tiny.rows", "lr.tiny.muon", "lr.tiny.dense", "lr.tiny.export"],
         *["lr.spec.sampling", "lr.spec.write", "lr.spec.acceptance", "lr.spec.drafters", "lr.spec.token_sd"],
         "lr.spec.verifiers.*",
     ],
     3: [
         *["lr.engine.runner", "lr.engine.lockstep", "lr.engine.overlapped"],
         "lr.spec.reference",
+        *["lr.tiny.training", "lr.tiny.checks"],
         "lr.reasoner",
         *["lr.eval.*", "lr.viz.*"],
     ],
-    4: ["lr.cli", "lr.cli.*", "lr.__main__", "lr.bench", "lr.bench.*"],
+    4: ["lr.cli", "lr.commands.*", "lr.__main__"],
 }
 KEPT_APART = [("lr.kvcache", "lr.model"), ("lr.spec", "lr.model")]
 """(room, room it never imports): the cache serves any model; speculation speaks to a protocol that the runner satisfies."""
