@@ -17,6 +17,7 @@ from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
 
 
+@torch.inference_mode()
 def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
     """Probabilities [b, v] from logits [b, v], at least fp32; one-hot at temperature 0. The input is not changed.
 
@@ -42,7 +43,7 @@ def _keep_top_p(probs: Tensor, top_p: float) -> Tensor:
 
     Example: probs (0.5, 0.3, 0.2), top_p 0.6: before the tokens lie 0, 0.5 and 0.8, so the first two stay: (0.625, 0.375, 0).
     """
-    ordered, order = probs.sort(-1, descending=True, stable=True)
+    ordered, order = probs.sort(stable=True, dim=-1, descending=True)
     ordered[ordered.cumsum(-1) - ordered >= top_p] = 0.0
     kept = torch.zeros_like(probs).scatter_(-1, order, ordered)
     return kept / kept.sum(-1, keepdim=True)
@@ -52,6 +53,7 @@ def _at_least_fp32(logits: Tensor) -> torch.dtype:
     return torch.float64 if logits.dtype is torch.float64 else torch.float32
 
 
+@torch.inference_mode()
 def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
     """One token id per row of probs [b, v], drawn with the row's 64-bit key: argmax over the tokens of log p + Gumbel noise.
 
