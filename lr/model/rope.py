@@ -40,8 +40,9 @@ def _yarn_frequencies(yarn: YarnScaling, theta: float, d: int) -> tuple[Tensor, 
     if low == high:
         high += 0.001  # a ramp of no width would divide by zero
     powers = theta ** (torch.arange(0, d, 2).to(torch.float32) / d)
-    stretched = ((torch.arange(d // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
-    frequencies = 1.0 / (yarn.factor * powers) * stretched + 1.0 / powers * (1 - stretched)
+    kept = 1 - ((torch.arange(d // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    # (1 - kept) is rounded once more than the ramp itself; Hugging Face computes it so, and far positions magnify the difference
+    frequencies = 1.0 / (yarn.factor * powers) * (1 - kept) + 1.0 / powers * kept
     return frequencies, _yarn_attention_factor(yarn)
 
 

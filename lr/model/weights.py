@@ -25,6 +25,7 @@ from lr.model.qwen import CausalLM
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _DTYPE_NAMES = {"float64": "F64", "float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+_REPLACED = ("config.json", "model*.safetensors", "model.safetensors.index.json")
 _LISTED = 10
 
 
@@ -141,38 +142,29 @@ def _some(items: list[str]) -> str:
 def save_model(model: CausalLM, directory: str | Path, *, extra: Mapping[str, Any] | None = None) -> None:
     """Write a checkpoint in Hugging Face layout: config.json and one model.safetensors, in the dtype of the model.
 
-    `extra` is put into config.json (eos_token_id and the like). Other files that `directory` already holds (a tokenizer) are
-    kept, its old weights are not. Everything is written beside it first: at no moment does a half-written checkpoint lie there.
+    `extra` is put into config.json (eos_token_id and the like). What else `directory` already holds (a tokenizer) is kept, its old
+    weights are not. Everything is written beside it first and put in place by renaming, so that no half-written checkpoint ever
+    lies there. Raises CheckpointError if no config.json can describe the model or `directory` is a file.
     """
     from safetensors.torch import save_file
 
-    directory = Path(directory)
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory = Path(directory).resolve()
+    if directory.exists() and not directory.is_dir():
+        raise CheckpointError(f"{directory} is a file; a checkpoint is written into a directory. Give another name.")
+    described = {**config_json(model.config), "dtype": str(model.dtype).removeprefix("torch."), **(extra or {})}
     parameters = dict(model.named_parameters())
     tensors = {
         piece.key: parameters[piece.parameter].detach()[piece.first : piece.first + piece.shape[0]].cpu().contiguous()
         for piece in pieces(model.config)
     }
-    described = {**config_json(model.config), "dtype": str(model.dtype).removeprefix("torch."), **(extra or {})}
-    fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    try:
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as beside:
+        fresh, retired = Path(beside, "fresh"), Path(beside, "retired")
+        if directory.exists():
+            shutil.copytree(directory, fresh, ignore=shutil.ignore_patterns(*_REPLACED))
+        fresh.mkdir(exist_ok=True)
         save_file(tensors, fresh / "model.safetensors", metadata={"format": "pt"})
         (fresh / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
-        _exchange(fresh, directory)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _exchange(fresh: Path, directory: Path) -> None:
-    """Put `fresh` in the place of `directory`, with the files of the old directory that are not weights or configuration."""
-    fresh.chmod(0o755)  # mkdtemp makes private directories
-    if not directory.exists():
+        if directory.exists():
+            directory.replace(retired)
         fresh.replace(directory)
-        return
-    for old in directory.iterdir():
-        if old.is_file() and old.name != "config.json" and not old.name.startswith("model"):
-            shutil.copy2(old, fresh / old.name)
-    retired = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    directory.replace(retired)
-    fresh.replace(directory)
-    shutil.rmtree(retired, ignore_errors=True)

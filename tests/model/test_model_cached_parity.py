@@ -1,0 +1,129 @@
+"""A chunk after a cache: m tokens fed earlier, then c more, against transformers' forward over the whole sequence.
+
+Blocks hold 16 tokens; m stands before, at and behind their edges. In the caches here free memory is full of NaN, and so is every
+block that is given back: whoever reads what is not the branch's own fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_kit import KINDS, YARN, hf_logits, hf_model, random_tokens
+from torch import Tensor
+
+from lr.engine.runner import ModelRunner
+from lr.kvcache.cache import PagedKVCache
+from lr.model.attention import AttentionBackend, paged_attention, reference_attention
+from lr.model.qwen import CausalLM
+from lr.model.weights import load_model
+
+CACHED = (0, 1, 15, 16, 17, 40)
+CHUNKS = (1, 2, 5, 16, 33)
+TOKENS = random_tokens(max(CACHED) + max(CHUNKS))
+Case = tuple[Path, Tensor]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
+    """kind -> (directory, transformers' logits [t, v] of TOKENS), made once. Heads in groups of two, positions beyond YaRN's 32."""
+
+    @cache
+    def make(kind: str) -> Case:
+        directory = tmp_path_factory.mktemp(kind)
+        model = hf_model(kind, rope_parameters=YARN)
+        model.save_pretrained(directory)
+        return directory, hf_logits(model, TOKENS)
+
+    return make
+
+
+def runner_for(model: CausalLM, backend: AttentionBackend, **settings: Any) -> ModelRunner:
+    """A runner whose cache shows NaN to whoever looks where nothing was written."""
+    runner = ModelRunner(model, num_blocks=40, backend=backend, **settings)
+    c = runner.cache
+    runner.cache = PagedKVCache(
+        num_layers=c.num_layers,
+        num_kv_heads=c.num_kv_heads,
+        head_dim=c.head_dim,
+        num_blocks=c.num_blocks,
+        block_size=c.block_size,
+        dtype=model.dtype,
+        device="cpu",
+        poison_freed=True,
+    )
+    return runner
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=["fp64", "fp32"])
+@pytest.mark.parametrize("backend", [reference_attention, paged_attention])
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunk_after_cache(
+    checkpoint: Callable[[str], Case], kind: str, backend: AttentionBackend, dtype: torch.dtype, tolerance: float
+) -> None:
+    directory, expected = checkpoint(kind)
+    scale = float(expected.abs().max())
+    runner = runner_for(load_model(directory, dtype=dtype), backend)
+    for m in CACHED:
+        for c in CHUNKS:
+            branch = runner.open(TOKENS[: m or c].tolist())
+            if m:
+                runner.feed([branch])
+                branch.extend(TOKENS[m : m + c].tolist())
+            (logits,) = runner.feed([branch], logits="all")
+            error = float((logits.double() - expected[m : m + c]).abs().max()) / scale
+            assert error < tolerance, f"{m} cached, then {c}"
+            runner.close(branch)
+    runner.cache.check([])
+
+
+@pytest.mark.parametrize("backend", [reference_attention, paged_attention])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ragged_batch(checkpoint: Callable[[str], Case], kind: str, backend: AttentionBackend) -> None:
+    """All branches of the grid in one forward, in a scrambled order, are what each is alone."""
+    directory, expected = checkpoint(kind)
+    runner = runner_for(load_model(directory, dtype=torch.float64), backend)
+    grid = [(m, c) for c in (1, 5, 16) for m in CACHED[1:]]
+    grid = [grid[7 * i % len(grid)] for i in range(len(grid))]
+    branches = [runner.open(TOKENS[:m].tolist()) for m, _ in grid]
+    last = runner.feed(branches)
+    for branch, (m, c), logits in zip(branches, grid, last, strict=True):
+        torch.testing.assert_close(logits, expected[m - 1], rtol=0, atol=1e-10)
+        branch.extend(TOKENS[m : m + c].tolist())
+    for (m, c), logits in zip(grid, runner.feed(branches, logits="all"), strict=True):
+        torch.testing.assert_close(logits, expected[m : m + c], rtol=0, atol=1e-10)
+    runner.cache.check([branch.table for branch in branches])
+
+
+@pytest.mark.parametrize("backend", [reference_attention, paged_attention])
+def test_after_rewind_and_fork(checkpoint: Callable[[str], Case], backend: AttentionBackend) -> None:
+    """What was rejected leaves no trace: wrong tokens are fed and taken back, on a branch and on its fork, inside shared blocks."""
+    directory, expected = checkpoint("qwen3")
+    runner = runner_for(load_model(directory, dtype=torch.float64), backend)
+    trunk = runner.open(TOKENS[:21].tolist())
+    runner.feed([trunk])
+    wrong = runner.fork(trunk)
+    trunk.extend([5, 5, 5, 5])
+    wrong.extend([7] * 20)
+    runner.feed([trunk, wrong])
+    runner.rewind(trunk, 19)
+    runner.rewind(wrong, 9)
+    trunk.extend(TOKENS[19:40].tolist())
+    wrong.extend(TOKENS[9:30].tolist())
+    ours = runner.feed([wrong, trunk], logits="all")
+    torch.testing.assert_close(ours[0], expected[9:30], rtol=0, atol=1e-10)
+    torch.testing.assert_close(ours[1], expected[19:40], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("backend", [reference_attention, paged_attention])
+@pytest.mark.parametrize("at_once", [1, 7, 16])
+def test_prompt_in_pieces(checkpoint: Callable[[str], Case], backend: AttentionBackend, at_once: int) -> None:
+    """A prompt longer than one forward may take gives the same logits after every token."""
+    directory, expected = checkpoint("qwen2")
+    runner = runner_for(load_model(directory, dtype=torch.float64), backend, max_batch_tokens=at_once)
+    (logits,) = runner.feed([runner.open(TOKENS.tolist())], logits="all")
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)

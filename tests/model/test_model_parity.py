@@ -1,0 +1,133 @@
+"""Our network computes what transformers computes, from the same checkpoint, to 1e-10 in fp64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_kit import KINDS, YARN, edit_json, hf_logits, hf_model, our_logits, random_tokens
+from transformers import AutoModelForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from lr.model.config_json import read_config
+from lr.model.rope import inverse_frequencies
+from lr.model.weights import load_model
+
+
+def assert_parity(model: Any, directory: Path, tolerance: float = 1e-10) -> None:
+    """Logits of 80 random tokens agree; they are spread widely enough for that to mean something."""
+    tokens = random_tokens(80)
+    expected = hf_logits(model, tokens)
+    assert expected.std() > 0.5
+    torch.testing.assert_close(
+        our_logits(load_model(directory, dtype=torch.float64), tokens), expected, rtol=0, atol=tolerance
+    )
+
+
+@pytest.mark.parametrize("rope", [None, YARN], ids=["plain", "yarn"])
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits(tmp_path: Path, kind: str, kv_heads: int, tied: bool, rope: dict[str, Any] | None) -> None:
+    model = hf_model(kind, num_key_value_heads=kv_heads, tie_word_embeddings=tied, rope_parameters=rope)
+    model.save_pretrained(tmp_path)
+    assert_parity(model, tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("head_dim", [6, 8, 16])
+def test_head_dim_is_a_setting_of_its_own(tmp_path: Path, kind: str, head_dim: int) -> None:
+    """hidden / heads is 8 here. Qwen2 checkpoints may state a head_dim too, and transformers follows it."""
+    model = hf_model(kind, head_dim=head_dim)
+    model.save_pretrained(tmp_path)
+    assert load_model(tmp_path).config.head_dim == head_dim
+    assert_parity(model, tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_shards(tmp_path: Path, kind: str) -> None:
+    model = hf_model(kind)
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 3
+    assert not (tmp_path / "model.safetensors").exists()
+    assert_parity(model, tmp_path)
+
+
+@pytest.mark.parametrize("theta", [100.0, 1_000_000])
+@pytest.mark.parametrize("eps", [1e-6, 1e-2])
+def test_theta_and_epsilon(tmp_path: Path, theta: float, eps: float) -> None:
+    model = hf_model("qwen3", rms_norm_eps=eps, rope_parameters={"rope_type": "default", "rope_theta": theta})
+    model.save_pretrained(tmp_path)
+    assert_parity(model, tmp_path)
+
+
+YARN_VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"attention_factor": 1.3},
+    {"mscale": 0.7, "mscale_all_dim": 1.1},
+    {"mscale": 0.7},
+    {"truncate": False},
+    {"beta_fast": 8.0, "beta_slow": 2.0},
+    {"factor": 1.0},
+    {"factor": None, "original_max_position_embeddings": 128},
+    {"factor": 40.0, "original_max_position_embeddings": 4096, "rope_theta": 1_000_000},
+    {"factor": 2.0, "original_max_position_embeddings": 4, "rope_theta": 17.0},
+]
+
+
+@pytest.mark.parametrize("head_dim", [8, 64, 128])
+@pytest.mark.parametrize("variant", YARN_VARIANTS, ids=str)
+def test_yarn_frequencies(variant: dict[str, Any], head_dim: int) -> None:
+    """The frequencies and the factor themselves, bit for bit, for every setting that YaRN has."""
+    hf = hf_model("qwen3", num_hidden_layers=1, head_dim=head_dim, rope_parameters={**YARN, **variant}).config
+    expected, expected_factor = ROPE_INIT_FUNCTIONS["yarn"](hf, device="cpu")
+    frequencies, factor = inverse_frequencies(read_config({**hf.to_dict(), "architectures": ["Qwen3ForCausalLM"]}))
+    assert frequencies.dtype is torch.float32
+    assert torch.equal(frequencies, expected)
+    assert factor == expected_factor
+
+
+@pytest.mark.parametrize("variant", [YARN_VARIANTS[i] for i in (1, 2, 4, 5)], ids=str)
+def test_yarn_variants(tmp_path: Path, variant: dict[str, Any]) -> None:
+    model = hf_model("qwen3", rope_parameters={**YARN, **variant})
+    model.save_pretrained(tmp_path)
+    assert_parity(model, tmp_path)
+
+
+def test_both_spellings_of_rope_give_the_same_logits(tmp_path: Path) -> None:
+    model = hf_model("qwen3", rope_parameters=YARN)
+    model.save_pretrained(tmp_path)
+    tokens = random_tokens(80)
+    new = our_logits(load_model(tmp_path), tokens)
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    edit_json(tmp_path / "config.json", rope_parameters=None, rope_theta=10_000.0, rope_scaling=scaling)
+    assert torch.equal(our_logits(load_model(tmp_path), tokens), new)
+    edit_json(tmp_path / "config.json", rope_scaling=None)
+    assert not torch.allclose(our_logits(load_model(tmp_path), tokens), new)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_absent_keys_mean_what_they_mean_to_transformers(tmp_path: Path, kind: str) -> None:
+    """A config.json with sizes alone: head_dim, theta, epsilon, tying and activation are transformers' defaults."""
+    model = hf_model(kind, **({"head_dim": 128} if kind == "qwen3" else {}))
+    model.save_pretrained(tmp_path)
+    absent = ("head_dim", "rope_parameters", "rms_norm_eps", "tie_word_embeddings", "hidden_act", "attention_bias")
+    edit_json(tmp_path / "config.json", **dict.fromkeys(absent), layer_types=None)
+    reread = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
+    assert_parity(reread, tmp_path)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1), (torch.float16, 0.01)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_lower_precision(tmp_path: Path, kind: str, dtype: torch.dtype, tolerance: float) -> None:
+    """The whole computation in `dtype`, against transformers in fp64: only rounding is between them."""
+    model = hf_model(kind)
+    model.save_pretrained(tmp_path)
+    tokens = random_tokens(40)
+    expected = hf_logits(model, tokens)
+    ours = our_logits(load_model(tmp_path, dtype=dtype), tokens)
+    assert ours.dtype is dtype
+    error = float((ours.double() - expected).abs().mean() / expected.std())
+    assert error < tolerance
