@@ -1,4 +1,4 @@
-"""`python -m lr` is `lr`."""
+"""`python -m lr` is the command `lr`. Read next: `cli.py`."""
 
 from lr.cli import entry
 

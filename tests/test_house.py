@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import re
 from pathlib import Path
 
@@ -107,6 +107,40 @@ def test_documents_name_what_exists(path: Path) -> None:
         assert (path.parent / link).exists(), f"the link to {link} leads nowhere"
     for name in re.findall(r"`((?:lr|tests|scripts|docs)/[\w./-]+)`", text):
         assert (ROOT / name).exists(), f"{name} does not exist"
+
+
+def test_readme_shows_the_tree_as_it_is() -> None:
+    """A line of the tree begins with a folder or goes on with the one above; every module stands in its folder's lines."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    tree = re.search(r"```\n(lr/\n.*?)```", readme, re.DOTALL)
+    assert tree, "the README ends with the file tree"
+    shown, folder = set(), Path("lr")
+    for line in tree[1].splitlines():
+        named = re.match(r" *([\w/]+)/(?= |$)", line)
+        if named:
+            folder = Path("lr", named[1]) if line.startswith(" ") else Path(named[1])
+            assert (ROOT / folder).is_dir(), f"the README shows {folder}, which does not exist"
+        elif not line.startswith("    "):
+            folder = Path("lr")
+        shown |= {folder / name for name in re.findall(r"\w+\.py", line)}
+    there = {m.path.relative_to(ROOT) for m in PACKAGE if m.path.name not in {"__init__.py", "__main__.py"}}
+    assert not there - shown, "the file tree of the README lacks these"
+    assert not {path for path in shown - there if not (ROOT / path).exists()}, "the README shows files that are gone"
+
+
+def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
+    assert "answer: 10" in capsys.readouterr().out
+
+
+def test_figures_are_what_their_script_draws() -> None:
+    spec = importlib.util.spec_from_file_location("draw_overview", ROOT / "scripts" / "draw_overview.py")
+    assert spec and spec.loader
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.FIGURE.read_text(encoding="utf-8") == script.picture()
 
 
 def resolve(dotted: str) -> object:
