@@ -17,6 +17,8 @@ from lr.errors import CheckpointError, SettingError
 from lr.model.files import read_json, resolve
 from lr.model.token_bytes import byte_table
 
+_VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model")
+
 
 @dataclass(frozen=True)
 class GenerationDefaults:
@@ -187,14 +189,21 @@ def _load_tokenizer(directory: Path) -> Any:
     `AutoTokenizer` would, for some model types, rebuild the tokenizer from its vocabulary and put the pre-tokenizer of the class in
     the place of the file's own; it serves here only for checkpoints without tokenizer.json.
     """
+    found = sorted(p.name for p in directory.iterdir())
+    if not set(_VOCABULARIES) & set(
+        found
+    ):  # AutoTokenizer would make an empty tokenizer of the class for the model type
+        raise CheckpointError(
+            f"{directory} has no tokenizer: it has {', '.join(found[:10]) or 'nothing'}, expected {' or '.join(_VOCABULARIES)}. "
+            "Put the tokenizer of the model beside its weights."
+        )
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    loader = PreTrainedTokenizerFast if (directory / "tokenizer.json").is_file() else AutoTokenizer
+    loader = PreTrainedTokenizerFast if "tokenizer.json" in found else AutoTokenizer
     try:
         return loader.from_pretrained(str(directory), local_files_only=True)
-    except Exception as error:  # a broken or missing tokenizer raises whatever its first failing reader raises
-        found = ", ".join(sorted(p.name for p in directory.iterdir())[:10])
+    except Exception as error:  # a broken tokenizer raises whatever its first failing reader raises
         raise CheckpointError(
-            f"no tokenizer could be loaded from {directory} ({type(error).__name__}: {error}). The directory has {found}; "
-            "tokenizer.json and tokenizer_config.json are expected."
+            f"the tokenizer of {directory} cannot be read ({type(error).__name__}: {error}). "
+            "Fetch tokenizer.json and tokenizer_config.json again."
         ) from error

@@ -40,7 +40,7 @@ def load_model(
     """
     place = _check_device(device)
     if dtype is not None and dtype not in _DTYPES.values():
-        raise SettingError(f"dtype is {dtype}; expected one of {', '.join(map(str, _DTYPES.values()))}, or None.")
+        raise SettingError(f"dtype is {dtype!r}; expected one of {', '.join(map(str, _DTYPES.values()))}, or None.")
     directory = resolve(name_or_path)
     config = read_config(directory)
     with open_tensors(directory) as tensors:
