@@ -31,9 +31,8 @@ def _absorb(state: int, part: int | str) -> int:
     if isinstance(part, str):
         word = int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "little")
         return mix64(mix64(state + GOLDEN) ^ word ^ 1)
-    word = mix64(part * 2 + GOLDEN)
-    high = part >> 63
-    if high not in (0, -1):
+    word = mix64(part + MIX1)
+    if part >> 63 not in (0, -1):  # more than 64 bits: the rest must count too
         word ^= int.from_bytes(hashlib.blake2b(str(part).encode(), digest_size=8).digest(), "little")
     return mix64(mix64(state + GOLDEN) ^ word)
 

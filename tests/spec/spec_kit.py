@@ -1,0 +1,75 @@
+"""What the tests of speculation share: small random models in fp64, a toy vocabulary, writers, and the output of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from lr.engine.runner import ModelRunner
+from lr.model.config import ModelConfig
+from lr.model.qwen import CausalLM
+from lr.rng import Stream
+from lr.spec.steps import BlankLineSegmenter
+from lr.spec.write import StepWriter
+from lr.trace import ForwardPass, Trace
+from lr.types import EmittedStep, Role, SamplingParams
+
+EOS = 11
+PIECES = [b"\n\n", b"\n", b".\n", b".\n\nx", b" ", *(bytes([letter]) for letter in b"abcdef"), b""]
+"""The bytes of the 12 tokens: several ways to make a blank line, and the end of sequence, which has no bytes."""
+PROMPT = [5, 6, 7]
+
+
+def random_model(seed: int, *, layers: int = 2, vocab_size: int = len(PIECES), context: int = 512) -> CausalLM:
+    """A random model whose distributions are neither flat nor one-hot."""
+    config = ModelConfig(vocab_size, 32, 48, layers, 4, 2, 8, context, 1e-6, 10_000.0, False, True, True)
+    model = CausalLM(config).double().requires_grad_(False).eval()
+    noise = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        drawn = torch.randn(parameter.shape, generator=noise, dtype=torch.float64)
+        parameter.copy_(1 + 0.1 * drawn if "norm" in name else 0.3 * drawn)
+    return model
+
+
+def writer(
+    role: Role,
+    model: CausalLM,
+    *,
+    temperature: float = 0.0,
+    seed: int = 0,
+    stream: str | None = None,
+    num_blocks: int = 300,
+    block_size: int = 4,
+    trace: Trace | None = None,
+) -> StepWriter:
+    """A writer on a runner of its own; `stream` names its randomness (None: the role's own)."""
+    trace = Trace() if trace is None else trace
+
+    def saw(branches: int, tokens: int, seconds: float) -> None:
+        trace.record(ForwardPass(role, branches, tokens, seconds))
+
+    return StepWriter(
+        role=role,
+        runner=ModelRunner(model, num_blocks=num_blocks, block_size=block_size, observer=saw),
+        sampling=SamplingParams(temperature),
+        segmenter=BlankLineSegmenter(PIECES.__getitem__),
+        eos_ids=frozenset({EOS}),
+        stream=Stream.root(seed).child(stream or role.value),
+        trace=trace,
+    )
+
+
+def tokens_of(emitted: Iterable[EmittedStep]) -> list[int]:
+    return [token for step in emitted for token in step.step.tokens]
+
+
+def all_released(*writers: StepWriter) -> bool:
+    """Whether no branch holds a block any more."""
+    return all(w.runner.cache.pool.num_used == 0 for w in writers)  # type: ignore[attr-defined]
+
+
+def rows_per_forward(trace: Trace, role: Role) -> list[tuple[int, int]]:
+    """(branches, tokens) of every forward of a role, in order."""
+    events: Sequence[object] = [event for _, event in trace.events]
+    return [(e.branches, e.tokens) for e in events if isinstance(e, ForwardPass) and e.role is role]
