@@ -36,7 +36,7 @@ def test_copies_by_formula(block_size: int, forks: int, root_writes: bool, toget
         cache = small_cache(64, block_size)
         root = filled(cache, prefix)
         twins = [cache.fork(root) for _ in range(forks)]
-        writers, idle = (twins + [root], []) if root_writes else (twins, [root])
+        writers, idle = ([*twins, root], []) if root_writes else (twins, [root])
         new = [[100 + row, 200 + row] for row in range(len(writers))]
         used = cache.pool.num_used
         if together:

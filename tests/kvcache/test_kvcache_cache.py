@@ -55,6 +55,15 @@ def test_truncate_keeps_the_front_and_drops_whole_blocks(length: int) -> None:
     assert_contents(cache, [root, twin], [[*range(1, length + 1), 77], list(range(1, 10))])
 
 
+def test_a_branch_cut_back_grows_into_the_same_blocks() -> None:
+    cache = small_cache()
+    root = filled(cache, 16)
+    blocks = list(root.blocks)
+    cache.truncate(root, 3)
+    extend(cache, [root], [list(range(4, 17))])
+    assert root.blocks == blocks
+
+
 def test_truncate_refuses_other_lengths() -> None:
     cache = small_cache()
     root = filled(cache, 5)

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from kvcache_kit import assert_contents, blocks_needed, small_cache, snapshot, write_tokens
+from kvcache_kit import assert_contents, blocks_needed, filled, small_cache, snapshot, write_tokens
 
 from lr.errors import OutOfBlocks
 from lr.kvcache.table import BlockTable
 
 PICK = st.integers(0, 10**6)
+TABLES = 5  # at most; few and small, so that blocks are often shared and rarely run out
 
 
 class ForwardFailed(Exception):
@@ -21,31 +22,36 @@ class ForwardFailed(Exception):
 
 
 class CacheMachine(RuleBasedStateMachine):
-    @initialize(num_blocks=st.integers(1, 14), block_size=st.integers(1, 5))
+    @initialize(num_blocks=st.sampled_from([40, 20, 10]), block_size=st.sampled_from([4, 3, 2, 1]))
     def start(self, num_blocks: int, block_size: int) -> None:
         self.cache = small_cache(num_blocks, block_size)
-        self.tables: list[BlockTable] = []
-        self.tokens: list[list[int]] = []
-        self.next_token = 1
+        self.tokens = [[1, 2, 3, 4, 5]]  # a prompt, so that the first fork already shares something
+        self.tables: list[BlockTable] = [filled(self.cache, 5)]
+        self.next_token = 6
 
-    @precondition(lambda self: len(self.tables) < 8)
+    @precondition(lambda self: len(self.tables) < TABLES)
     @rule()
     def new(self) -> None:
         self.tables.append(self.cache.new())
         self.tokens.append([])
 
-    @precondition(lambda self: 0 < len(self.tables) < 8)
-    @rule(pick=PICK)
-    def fork(self, pick: int) -> None:
+    @precondition(lambda self: 0 < len(self.tables) < TABLES)
+    @rule(pick=PICK, cut=st.integers(0, 3))
+    def fork(self, pick: int, cut: int) -> None:
+        """A twin, cut back by a few tokens as after a rejection: holders of one block then differ in length."""
         index = pick % len(self.tables)
+        keep = max(0, len(self.tokens[index]) - cut)
         free = self.cache.pool.num_free
         self.tables.append(self.cache.fork(self.tables[index]))
-        self.tokens.append(list(self.tokens[index]))
+        self.cache.truncate(self.tables[-1], keep)
+        self.tokens.append(self.tokens[index][:keep])
         assert self.cache.pool.num_free == free
 
     @precondition(lambda self: self.tables)
     @rule(
-        order=st.permutations(range(8)), counts=st.lists(st.integers(0, 7), min_size=1, max_size=8), fail=st.booleans()
+        order=st.permutations(range(TABLES)),
+        counts=st.lists(st.integers(0, 4), min_size=1, max_size=TABLES),
+        fail=st.booleans(),
     )
     def extend(self, order: list[int], counts: list[int], fail: bool) -> None:
         """Append to a few branches in any order; half of the time the forward fails after its writes."""
@@ -60,6 +66,7 @@ class CacheMachine(RuleBasedStateMachine):
                 pytest.fail("the append must not begin")
             assert (full.value.needed, full.value.free) == (new + copies, free)
             assert snapshot(self.cache) == before
+            self.release(0)  # as a program would, to go on
             return
         try:
             with self.cache.append(tables, counts) as slots:
@@ -76,6 +83,21 @@ class CacheMachine(RuleBasedStateMachine):
         else:
             for index, some in zip(chosen, tokens, strict=True):
                 self.tokens[index] += some
+
+    @precondition(lambda self: 0 < len(self.tables) < TABLES)
+    @rule(pick=PICK, cut=st.integers(0, 3), counts=st.tuples(*[st.integers(1, 4)] * 2), fail=st.booleans())
+    def fork_and_extend(self, pick: int, cut: int, counts: tuple[int, int], fail: bool) -> None:
+        """The move that copies: a branch and its twin are both written to, the twin first if `pick` is odd."""
+        index = pick % len(self.tables)
+        self.fork(index, cut)
+        pair = [index, len(self.tables) - 1]
+        self.extend(pair[::-1] if pick % 2 else pair, list(counts), fail)
+
+    @precondition(lambda self: self.tables)
+    @rule(fail=st.booleans())
+    def decode(self, fail: bool) -> None:
+        """One token for every branch, the most frequent append of all."""
+        self.extend(list(range(TABLES)), [1] * TABLES, fail)
 
     @precondition(lambda self: self.tables)
     @rule(pick=PICK, length=PICK)
