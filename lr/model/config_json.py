@@ -68,7 +68,7 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=_head_dim(raw, kind, heads),
-        max_position_embeddings=_count(raw, "max_position_embeddings"),
+        max_position_embeddings=_context(raw, yarn),
         rms_norm_eps=_positive("rms_norm_eps", raw.get("rms_norm_eps", _NORM_EPS)),
         rope_theta=theta,
         qkv_bias=kind == "qwen2",
@@ -209,6 +209,15 @@ def _yarn(raw: Mapping[str, Any], rope: Mapping[str, Any]) -> YarnScaling:
     numbers = {k: _positive(k, v) for k, v in rope.items() if k not in ("truncate", "original_max_position_embeddings")}
     factor = numbers.pop("factor", longest / original)
     return YarnScaling(factor, original, truncate=_flag({"truncate": True, **rope}, "truncate"), **numbers)
+
+
+def _context(raw: Mapping[str, Any], yarn: YarnScaling | None) -> int:
+    """The longest sequence. Qwen's recipe for YaRN adds the scaling alone and leaves max_position_embeddings as it was.
+
+    Example: max_position_embeddings 40960 with factor 4 over an original context of 32768 is a context of 131072.
+    """
+    stated = _count(raw, "max_position_embeddings")
+    return stated if yarn is None else max(stated, int(yarn.factor * yarn.original_max_position_embeddings))
 
 
 def _count(raw: Mapping[str, Any], key: str) -> int:

@@ -132,6 +132,15 @@ def test_yarn() -> None:
     assert read_config(outside).yarn == YarnScaling(2.0, 64)
 
 
+def test_context_with_yarn() -> None:
+    """Whichever is longer: what is stated, or what the scaling makes of the original context."""
+    stretched = {**QWEN3, "max_position_embeddings": 40960}
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    assert read_config(stretched).max_position_embeddings == 40960
+    assert read_config({**stretched, "rope_scaling": scaling}).max_position_embeddings == 131072
+    assert read_config({**stretched, "rope_scaling": {**scaling, "factor": 1.0}}).max_position_embeddings == 40960
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, "LlamaForCausalLM"),
     ("moe", {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}, "Qwen3MoeForCausalLM"),
