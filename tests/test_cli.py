@@ -1,0 +1,142 @@
+"""The command line as a stranger meets it: help, answers on stdout, and one message with exit code 2 for everything that is theirs to mend."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from door_kit import write_checkpoint, write_foreign_checkpoint
+
+from lr.cli import COMMANDS, main
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("cli") / "target", seed=1)
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("cli") / "draft", seed=2)
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert all(" ".join(("lr", *name)) in shown for name in COMMANDS)
+    assert main(["--help"]) == 0
+    assert main(["bench", "--help"]) == 0
+    assert "lr demo" not in capsys.readouterr().out.split("lr COMMAND")[1]
+
+
+@pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
+def test_every_command_explains_its_flags(name: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main([*name, "--help"])
+    assert exit_.value.code == 0
+    assert "options" in capsys.readouterr().out
+
+
+def test_python_m_lr_is_the_same_door() -> None:
+    done = subprocess.run([sys.executable, "-m", "lr", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("lr 0.")
+
+
+@pytest.mark.parametrize("words", [["frob"], ["tiny"], ["tiny", "frob"], ["--frob"]])
+def test_unknown_commands_get_the_list(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(words)
+    captured = capsys.readouterr()
+    assert code == 2
+    assert "there is no command" in captured.err
+    assert "lr " in captured.err
+    assert captured.out == ""
+
+
+def test_generate_writes_the_answer_to_stdout(target: Path, draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--model", str(target), "--draft_model", str(draft), "--max_tokens", "30", "--seed", "4"]
+    outputs = []
+    for mode in ("lr", "ar"):
+        assert main(["generate", "How many?", *flags, "--mode", mode, "--verifier", "exact", "--dtype", "float64"]) == 0
+        captured = capsys.readouterr()
+        outputs.append(captured.out)
+        assert "target passes" in captured.err
+        assert "\x1b" not in captured.out  # plain text when piped
+    assert outputs[0] == outputs[1] != "\n"
+
+
+def fails(capsys: pytest.CaptureFixture[str], words: list[str], *expected: str) -> None:
+    """The command ends with code 2, one message that contains `expected`, no traceback and nothing on stdout."""
+    try:
+        code: object = main(words)
+    except SystemExit as exit_:  # tyro's own way out
+        code = exit_.code
+    captured = capsys.readouterr()
+    message = " ".join(captured.err.replace("│", " ").split())
+    assert code == 2, message
+    assert captured.out == ""
+    assert "Traceback" not in message
+    for part in expected:
+        assert part in message
+
+
+def test_impossible_settings(target: Path, draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["generate", "q", "--model", str(target), "--draft_model", str(draft)]
+    fails(capsys, [*base, "--depth", "0"], "depth is 0, expected a whole number from 1 to")
+    fails(capsys, [*base, "--depth", "many"], "--depth", "many")
+    fails(capsys, [*base, "--top_p", "7"], "top_p is 7.0, expected a number in (0, 1]")
+    fails(capsys, [*base, "--mode", "fast"], "--mode", "ar", "lr")
+    fails(capsys, [*base, "--threads", "0"], "threads is 0")
+    fails(capsys, [*base, "--device", "abacus"], "device is 'abacus'", "--device auto")
+    fails(capsys, [*base, "--verifier", "guess"], "there is no verifier 'guess'; choose one of: exact, oracle")
+    fails(capsys, [*base, "--num_blocks", "2"], "the KV cache is full", "of 2 are free", "num_blocks")
+    fails(capsys, ["generate", "q", "--model", str(target)], "needs a draft", "--draft_model", "--mode ar")
+    fails(capsys, ["demo", "--problems", "0"], "problems is 0")
+
+
+def test_prompts_longer_than_the_context(target: Path, draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["--model", str(target), "--draft_model", str(draft), "--verifier", "exact"]
+    fails(capsys, ["generate", "coins " * 600, *base], "the context is 512", "Shorten the question")
+
+
+def test_checkpoints_that_are_none(
+    target: Path, draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def fails_with(model: object, *expected: str) -> None:
+        fails(capsys, ["generate", "q", "--model", str(model), "--draft_model", str(draft)], *expected)
+
+    fails_with(tmp_path / "nowhere", "nowhere", "no such directory")
+    fails_with(tmp_path, "has no tokenizer: it has nothing")
+    broken = write_checkpoint(tmp_path / "broken", seed=1)
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    fails_with(broken, "model.safetensors")
+    foreign = write_checkpoint(tmp_path / "llama", seed=1)
+    config = foreign / "config.json"
+    config.write_text(config.read_text().replace("Qwen3ForCausalLM", "LlamaForCausalLM"))
+    fails_with(foreign, "LlamaForCausalLM")
+    fails_with(write_foreign_checkpoint(tmp_path / "foreign"), "different vocabularies", "same family")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["broken", "foreign", "llama"]  # nothing left behind
+
+
+def test_a_verifier_for_another_language_is_refused_with_the_choices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign = str(write_foreign_checkpoint(tmp_path / "foreign"))
+    words = ["generate", "q", "--model", foreign, "--draft_model", foreign, "--verifier", "oracle"]
+    fails(capsys, words, "knows only the tiny language", "choose one of: exact")
+
+
+def test_one_thread_for_the_tiny_models() -> None:
+    from lr.commands.models import Placement
+
+    before = torch.get_num_threads()
+    try:
+        assert Placement(threads=2).set_threads("tiny-target") == 2
+        assert Placement().set_threads("tiny-target", "tiny-draft") == 1
+    finally:
+        torch.set_num_threads(before)
