@@ -26,7 +26,7 @@ FLOORS = {
         *["lr.model", "lr.model.config"],
         *["lr.spec", "lr.spec.steps", "lr.spec.eligibility", "lr.spec.scheduler"],
         "lr.theory.*",
-        *["lr.tiny", "lr.tiny.language", "lr.tiny.grammar", "lr.tiny.oracle"],
+        *["lr.tiny", "lr.tiny.language", "lr.tiny.grammar", "lr.tiny.oracle", "lr.tiny.names", "lr.tiny.report"],
         *["lr.options", "lr.result", "lr.eval", "lr.eval.answers"],
         *["lr.engine", "lr.engine.scripted", "lr.engine.simulate"],
     ],
@@ -35,12 +35,12 @@ FLOORS = {
         "lr.model.*",
         *["lr.tiny.vocabulary", "lr.tiny.rows", "lr.tiny.muon", "lr.tiny.dense", "lr.tiny.export"],
         *["lr.spec.sampling", "lr.spec.write", "lr.spec.acceptance", "lr.spec.drafters", "lr.spec.token_sd"],
-        "lr.spec.verifiers.*",
+        *["lr.spec.verifiers.*", "lr.spec.rules.*", "lr.spec.museum"],
     ],
     3: [
         *["lr.engine.runner", "lr.engine.lockstep", "lr.engine.overlapped"],
         "lr.spec.reference",
-        *["lr.tiny.training", "lr.tiny.checks"],
+        *["lr.tiny.training", "lr.tiny.checks", "lr.tiny.evaluate"],
         "lr.reasoner",
         *["lr.eval.*", "lr.viz.*"],
     ],
@@ -159,7 +159,10 @@ def test_imports_without_torch(module: Module) -> None:
 
 
 def test_transformers_gives_the_tokenizer_and_nothing_of_the_model() -> None:
+    """But for `lr/eval` and the commands, which may time other people's models against ours."""
     for module in at_most(3):
+        if inside(module.name, "lr.eval"):
+            continue
         for node in ast.walk(module.tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "transformers":
                 assert all("Token" in alias.name for alias in node.names), f"{module.name}: {ast.unparse(node)}"

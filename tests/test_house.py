@@ -110,22 +110,21 @@ def test_documents_name_what_exists(path: Path) -> None:
 
 
 def test_readme_shows_the_tree_as_it_is() -> None:
-    """A line of the tree begins with a folder or goes on with the one above; every module stands in its folder's lines."""
+    """A line of the tree begins with a folder, or goes on with the one above. Every room is shown, and nothing that is not there."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     tree = re.search(r"```\n(lr/\n.*?)```", readme, re.DOTALL)
     assert tree, "the README ends with the file tree"
-    shown, folder = set(), Path("lr")
+    folder, shown = Path("lr"), {Path("lr")}
     for line in tree[1].splitlines():
-        named = re.match(r" *([\w/]+)/(?= |$)", line)
-        if named:
-            folder = Path("lr", named[1]) if line.startswith(" ") else Path(named[1])
-            assert (ROOT / folder).is_dir(), f"the README shows {folder}, which does not exist"
+        if named := re.match(r"( *)([\w/]+)/(?= |$)", line):
+            folder = Path("lr", named[2]) if named[1] else Path(named[2])
+            shown.add(folder)
         elif not line.startswith("    "):
             folder = Path("lr")
         shown |= {folder / name for name in re.findall(r"\w+\.py", line)}
-    there = {m.path.relative_to(ROOT) for m in PACKAGE if m.path.name not in {"__init__.py", "__main__.py"}}
-    assert not there - shown, "the file tree of the README lacks these"
-    assert not {path for path in shown - there if not (ROOT / path).exists()}, "the README shows files that are gone"
+    assert not [str(path) for path in shown if not (ROOT / path).exists()], "the README shows what is gone"
+    rooms = {module.path.parent.relative_to(ROOT) for module in PACKAGE}
+    assert not [str(path) for path in rooms - shown], "the file tree of the README lacks these rooms"
 
 
 def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
