@@ -1,4 +1,4 @@
-"""The command line as a stranger meets it: help, answers on stdout, and one message with exit code 2 for everything that is theirs to mend."""
+"""The command line as a stranger meets it: help, answers on stdout; for what is theirs to mend one message and exit code 2."""
 
 from __future__ import annotations
 
