@@ -8,7 +8,6 @@ unchanged. The chat template is ChatML. Read next: `rows.py`, which makes traini
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -58,8 +57,3 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
     fast.chat_template = CHAT_TEMPLATE
     return fast
-
-
-def save_tokenizer(folder: Path) -> None:
-    """Write tokenizer.json, tokenizer_config.json and the chat template to `folder`."""
-    build_tokenizer().save_pretrained(folder)

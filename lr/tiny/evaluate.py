@@ -1,0 +1,235 @@
+"""What the tiny models can do, measured on held-out problems with the engine. The command is `lr tiny eval`.
+
+Accuracy: each model solves the problems alone. Token acceptance: the mean over the target's own solutions of sum_x min(p(x), q(x)), which is
+the chance that a token drawn from the draft survives the rejection rule (Leviathan et al., arXiv 2211.17192, section 3.2).
+Step acceptance: a chain grows from the prompt; at every position both models write one step from the same prefix, the oracle judges,
+and the draft's step joins the chain if it means the same, else the target's. That is Lookahead Reasoning seen from the chain, so this is
+its alpha_1. The layer ablation leaves out one layer of the target at a time: a layer that can be left out is padding.
+
+It knows nothing of speed; `lr bench decode` measures that. Read next: `report.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from lr.engine.runner import Branch, ModelRunner
+from lr.model.codec import Codec
+from lr.model.layers import Attend
+from lr.model.qwen import CausalLM
+from lr.model.weights import load_model
+from lr.rng import Stream
+from lr.spec.sampling import distribution
+from lr.spec.steps import BlankLineSegmenter
+from lr.spec.write import Limits, StepJob, StepWriter
+from lr.tiny.language import Problem, Split, problem
+from lr.tiny.oracle import boxed, parse, same_meaning
+from lr.tiny.report import Tally, TinyReport
+from lr.trace import Trace
+from lr.types import Role, SamplingParams, require
+
+BLOCK_SIZE = 16
+BATCH = 32  # problems that are worked on together
+LIMITS = Limits(max_tokens=400)
+
+
+@dataclass(frozen=True)
+class EvalSettings:
+    """How much to measure. `ablation_problems` is per layer; 0 leaves the ablation out."""
+
+    problems: int = 128
+    seed: int = 0
+    temperature: float = 0.6
+    far: float = 0.0
+    ablation_problems: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.problems > 0, "problems", self.problems, "a whole number > 0")
+        require(self.ablation_problems >= 0, "ablation_problems", self.ablation_problems, "a whole number >= 0")
+
+
+class Voice:
+    """One model that writes: runner, codec and step writer."""
+
+    def __init__(self, role: Role, model: CausalLM, codec: Codec, settings: EvalSettings) -> None:
+        per_branch = model.config.max_position_embeddings // BLOCK_SIZE
+        self.codec = codec
+        self.sampling = SamplingParams(temperature=settings.temperature)
+        self.runner = ModelRunner(
+            model, num_blocks=2 * BATCH * per_branch, block_size=BLOCK_SIZE, vocab_size=codec.vocab_size
+        )
+        segmenter = BlankLineSegmenter(codec.token_bytes)
+        stream = Stream.root(settings.seed).child("tiny eval", role.value)
+        self.writer = StepWriter(role, self.runner, self.sampling, segmenter, codec.eos_ids, stream, Trace())
+
+    def write(self, branches: Sequence[Branch], numbers: Sequence[int]) -> list[tuple[int, ...]]:
+        """One step at the end of each branch. `numbers` tell the draws apart: one per step that is ever written."""
+        jobs = [
+            StepJob(branch, number, LIMITS.step_limit(0)) for branch, number in zip(branches, numbers, strict=True)
+        ]
+        return [step.tokens for step in self.writer.write(jobs)]
+
+    def ended(self, step: Sequence[int]) -> bool:
+        return step[-1] in self.codec.eos_ids
+
+    def probabilities(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
+        """The distributions [t, v] from which each of the t tokens of `text` after `prompt` was, or would be, drawn."""
+        branch = self.runner.open([*prompt, *text[:-1]])
+        logits = self.runner.feed([branch], "all")[0][len(prompt) - 1 :]
+        self.runner.close(branch)
+        return distribution(logits, self.sampling)
+
+
+def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> TinyReport:
+    """Measure a target and a draft, each a directory or the name of a tiny model, on held-out problems."""
+    codecs = [Codec.load(name) for name in (target, draft)]
+    models = [load_model(name, dtype=torch.float32) for name in (target, draft)]
+    roles = (Role.TARGET, Role.DRAFT)
+    voices = [Voice(role, model, codec, settings) for role, model, codec in zip(roles, models, codecs, strict=True)]
+    tallies: dict[str, Tally] = {}
+    right = [0, 0]
+    for first in range(0, settings.problems, BATCH):
+        indices = range(first, min(first + BATCH, settings.problems))
+        problems = [problem(Split.TEST, i, settings.seed, settings.far) for i in indices]
+        solutions = [solve(voice, problems) for voice in voices]
+        for model in range(2):
+            right[model] += count_right(voices[model], problems, solutions[model])
+        for what, steps in zip(problems, solutions[0], strict=True):
+            _token_acceptance(voices[0], voices[1], what, steps, tallies)
+        _step_acceptance(voices[0], voices[1], problems, tallies)
+    ablation = _ablation(models[0], codecs[0], settings) if settings.ablation_problems else ()
+    return TinyReport(settings.problems, settings.temperature, right[0], right[1], tallies, ablation)
+
+
+def solve(voice: Voice, problems: Sequence[Problem]) -> list[list[tuple[int, ...]]]:
+    """The model's own solution of each problem, in steps."""
+    branches = [voice.runner.open(voice.codec.chat(what.question)) for what in problems]
+    solutions: list[list[tuple[int, ...]]] = [[] for _ in problems]
+    lengths = [len(branch) for branch in branches]
+    live = list(range(len(problems)))
+    while live:
+        written = voice.write([branches[i] for i in live], [_number(problems[i], len(solutions[i])) for i in live])
+        for i, step in zip(live, written, strict=True):
+            solutions[i].append(step)
+        live = [
+            i
+            for i in live
+            if not voice.ended(solutions[i][-1]) and len(branches[i]) - lengths[i] < LIMITS.max_tokens
+        ]
+    for branch in branches:
+        voice.runner.close(branch)
+    return solutions
+
+
+def count_right(voice: Voice, problems: Sequence[Problem], solutions: Sequence[list[tuple[int, ...]]]) -> int:
+    """How many solutions have the right number in the last box."""
+    answers = [boxed("".join(voice.codec.decode(step) for step in steps)) for steps in solutions]
+    return sum(answer == what.answer for answer, what in zip(answers, problems, strict=True))
+
+
+def _number(what: Problem, index: int, sibling: int = 0) -> int:
+    """A number of its own for every step: problem, place in the chain, and which of several tries."""
+    return Stream.root(index).child(what.question, sibling).key(0) >> 1
+
+
+def _token_acceptance(
+    target: Voice, draft: Voice, what: Problem, steps: list[tuple[int, ...]], tallies: dict[str, Tally]
+) -> None:
+    """Add sum_x min(p, q) at every token of the target's solution to the tally of its step's kind."""
+    prompt, text = target.codec.chat(what.question), [token for step in steps for token in step]
+    p, q = target.probabilities(prompt, text), draft.probabilities(prompt, text)
+    overlaps = torch.minimum(p, q).sum(-1).tolist()
+    at = 0
+    for step in steps:
+        tally = tallies.setdefault(kind_of(target.codec.decode(step)), Tally())
+        tally.positions += len(step)
+        tally.overlap += sum(overlaps[at : at + len(step)])
+        at += len(step)
+
+
+def kind_of(text: str) -> str:
+    """The kind of a step: goal, given, operation, answer; "unreadable" if it is not in the language."""
+    meaning = parse(text)
+    return "unreadable" if meaning is None else meaning.kind.value
+
+
+def _step_acceptance(target: Voice, draft: Voice, problems: Sequence[Problem], tallies: dict[str, Tally]) -> None:
+    """Grow the chains of a batch of problems and add up, by kind of the target's step, what the oracle says of each pair."""
+    voices = (target, draft)
+    chains = [target.codec.chat(what.question) for what in problems]
+    branches = [[voice.runner.open(chain) for chain in chains] for voice in voices]
+    limits = [len(chain) + LIMITS.max_tokens for chain in chains]
+    live, index = list(range(len(problems))), 0
+    while live:
+        numbers = [_number(problems[i], index) for i in live]
+        again = [_number(problems[i], index, sibling=1) for i in live]
+        forks = [target.runner.fork(branches[0][i]) for i in live]
+        own = target.write([branches[0][i] for i in live] + forks, numbers + again)
+        for fork in forks:
+            target.runner.close(fork)
+        drafts = draft.write([branches[1][i] for i in live], numbers)
+        for place, i in enumerate(live):
+            mine, other, guess = own[place], own[len(live) + place], drafts[place]
+            accepted = _judge(target, mine, guess, other, tallies)
+            chains[i] = chains[i] + list(guess if accepted else mine)
+            for voice, row in zip(voices, branches, strict=True):
+                voice.runner.rewind(row[i], len(chains[i]) - len(guess if accepted else mine))
+                row[i].extend(chains[i][len(row[i]) :])
+        live = [i for i in live if not target.ended(chains[i]) and len(chains[i]) < limits[i]]
+        index += 1
+    for voice, row in zip(voices, branches, strict=True):
+        for branch in row:
+            voice.runner.close(branch)
+
+
+def _judge(
+    target: Voice, mine: tuple[int, ...], guess: tuple[int, ...], other: tuple[int, ...], tallies: dict[str, Tally]
+) -> bool:
+    """Judge the draft's step `guess` (and the target's second try `other`) against the target's step `mine`."""
+    text = target.codec.decode(mine)
+    tally = tallies.setdefault(kind_of(text), Tally())
+    ends_alike = target.ended(mine) == target.ended(guess)
+    accepted = ends_alike and same_meaning(text, target.codec.decode(guess))
+    tally.steps += 1
+    tally.tokens += len(mine)
+    tally.draft_tokens += len(guess)
+    tally.accepted += accepted
+    tally.exact += mine == guess
+    tally.self_accepted += same_meaning(text, target.codec.decode(other))
+    tally.self_exact += mine == other
+    return accepted
+
+
+class _Skipped(nn.Module):
+    """A layer that is left out: what goes in comes out."""
+
+    def forward(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
+        return x
+
+
+def without_layer(model: CausalLM, layer: int) -> CausalLM:
+    """The model with one layer skipped; it shares the weights of the others."""
+    lesser = copy.copy(model)
+    lesser._modules = dict(model._modules)
+    lesser.layers = nn.ModuleList(_Skipped() if i == layer else block for i, block in enumerate(model.layers))
+    return lesser
+
+
+def _ablation(model: CausalLM, codec: Codec, settings: EvalSettings) -> tuple[float, ...]:
+    """The target's accuracy with each single layer skipped."""
+    problems = [problem(Split.TEST, i, settings.seed, settings.far) for i in range(settings.ablation_problems)]
+    accuracies = []
+    for layer in range(model.config.num_layers):
+        voice = Voice(Role.TARGET, without_layer(model, layer), codec, settings)
+        right = 0
+        for first in range(0, len(problems), BATCH):
+            some = problems[first : first + BATCH]
+            right += count_right(voice, some, solve(voice, some))
+        accuracies.append(right / len(problems))
+    return tuple(accuracies)
