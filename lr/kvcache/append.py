@@ -28,7 +28,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol
 
-from lr.errors import ProtocolError
 from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable, blocks_for
 
@@ -38,6 +37,9 @@ class Owner(Protocol):
 
     pool: BlockPool
     open_append: "Append | None"
+
+    def admit(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> None:
+        """Raise `ProtocolError` if these tables cannot grow by these counts now."""
 
     def prepare(self, fresh: list[int], copies: list[tuple[int, int]]) -> None:
         """Zero the blocks `fresh`; copy block a to block b for each (a, b) of `copies`."""
@@ -57,14 +59,12 @@ class Append:
 
     def __init__(self, owner: Owner, tables: Sequence[BlockTable], counts: Sequence[int]) -> None:
         self.owner, self.tables, self.counts = owner, tuple(tables), tuple(counts)
-        self.slots: list[int] = []
+
+    def __enter__(self) -> list[int]:
+        self.owner.admit(self.tables, self.counts)
         self.fresh: list[int] = []
         self.copies: list[tuple[int, int]] = []
         self._moved: list[BlockTable] = []  # the tables that left a shared block, in the order of `copies`
-
-    def __enter__(self) -> list[int]:
-        if self.owner.open_append is not None:
-            raise ProtocolError("an append is open on this cache; close it before the next one begins.")
         pool = self.owner.pool
         needed, shared = 0, []
         for table, count in zip(self.tables, self.counts, strict=True):
@@ -84,7 +84,7 @@ class Append:
                 slots.append(table.blocks[-1] * table.block_size + start % table.block_size)
             else:
                 slots += table.slots(start, start + count)
-        self.slots = slots
+        self.slots: list[int] = slots
         return slots
 
     def __exit__(

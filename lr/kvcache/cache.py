@@ -133,21 +133,13 @@ class PagedKVCache:
         """Room for `counts[i]` more tokens in `tables[i]`, all or nothing; to be used in a `with` statement.
 
         Entering yields the slots [sum of counts], in batch order, where the caller writes the new keys and values.
-        Inside, every `length` already includes the new tokens (token j of table i has position `length - counts[i] +
-        j`), and no table may be forked, truncated, released or appended to. A clean exit keeps everything; an
-        exception restores blocks, refcounts and lengths exactly.
+        Inside, every `length` already includes the new tokens (token j of table i has position
+        `length - counts[i] + j`), and no table may be forked, truncated, released or appended to.
+        A clean exit keeps everything; an exception restores blocks, refcounts and lengths exactly.
 
-        Raises `OutOfBlocks` on entry, having changed nothing; `ProtocolError` if a table is not live or comes twice,
+        Entering raises `OutOfBlocks`, having changed nothing; `ProtocolError` if a table is not live or comes twice,
         if a count is negative, if the lists differ in length.
         """
-        if len(tables) != len(counts):
-            raise ProtocolError(f"{len(tables)} tables were given with {len(counts)} counts; give one count per table.")
-        for table in tables:
-            self._changeable(table)
-        if len(tables) > 1 and len(set(tables)) != len(tables):
-            raise ProtocolError("the same table comes twice in one batch; add its counts up, or fork it first.")
-        if counts and min(counts) < 0:
-            raise ProtocolError(f"{min(counts)} tokens cannot be appended; use truncate to shorten a branch.")
         return Append(self, tables, counts)
 
     # Tensors
@@ -206,10 +198,22 @@ class PagedKVCache:
                 holders = [table for table in tables if block in table.blocks]
                 raise AssertionError(f"block {block} has refcount {pool.refcount(block)}, held by {holders}")
 
-    # Inside
+    # Inside: for `Append`, not for users of the cache
+
+    def admit(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> None:
+        """Raise `ProtocolError` if these tables cannot grow by these counts now; `Append` asks before it begins."""
+        if len(tables) != len(counts):
+            raise ProtocolError(f"{len(tables)} tables were given with {len(counts)} counts; give one count per table.")
+        self._closed()
+        for table in tables:
+            self._owned(table)
+        if len(tables) > 1 and len(set(tables)) != len(tables):
+            raise ProtocolError("the same table comes twice in one batch; add its counts up, or fork it first.")
+        if counts and min(counts) < 0:
+            raise ProtocolError(f"{min(counts)} tokens cannot be appended; use truncate to shorten a branch.")
 
     def drop_blocks(self, blocks: Sequence[int]) -> None:
-        """Count one holder less of each block, in this order; for `Append`, not for users of the cache."""
+        """Count one holder less of each block, in this order."""
         freed = [block for block in blocks if self.pool.drop(block)]
         if self.poison_freed and freed:
             self.keys.index_fill_(1, self._ids(freed), torch.nan)
@@ -219,7 +223,13 @@ class PagedKVCache:
         return torch.tensor(blocks, dtype=torch.int64, device=self.keys.device)
 
     def _changeable(self, table: BlockTable) -> None:
+        self._closed()
+        self._owned(table)
+
+    def _owned(self, table: BlockTable) -> None:
         if table not in self._live:
             raise ProtocolError(f"not a live table of this cache (released, or of another one): {table}")
+
+    def _closed(self) -> None:
         if self.open_append is not None:
             raise ProtocolError("an append is open on this cache; leave its `with` before the next change.")

@@ -179,22 +179,39 @@ def test_misuse_of_append() -> None:
         ([foreign], [1], "not a live table"),
     ]
     for tables, counts, message in misuse:
-        with pytest.raises(ProtocolError, match=message):
-            cache.append(tables, counts)
+        with pytest.raises(ProtocolError, match=message), cache.append(tables, counts):
+            pytest.fail("the append must not begin")
     assert snapshot(cache) == before
 
 
 def test_no_change_of_the_branches_inside_an_append() -> None:
     cache = small_cache()
     root, other = filled(cache, 6), filled(cache, 2)
-    waiting = cache.append([other], [1])
     with cache.append([root], [1]) as slots:
         write_tokens(cache, slots, [7])
         for change in (cache.fork, cache.release, lambda table: cache.truncate(table, 0)):
             with pytest.raises(ProtocolError, match="open"):
                 change(other)
-        with pytest.raises(ProtocolError, match="open"):
-            cache.append([other], [1])
-        with pytest.raises(ProtocolError, match="open"), waiting:
-            pytest.fail("the append must not begin")
+        for tables in ([other], []):
+            with pytest.raises(ProtocolError, match="open"), cache.append(tables, [1] * len(tables)):
+                pytest.fail("the append must not begin")
     assert_contents(cache, [root, other], [[1, 2, 3, 4, 5, 6, 7], [1, 2]])
+
+
+def test_an_append_kept_for_later_plans_when_it_is_entered() -> None:
+    cache = small_cache()
+    root = filled(cache, 3)
+    twin = cache.fork(root)
+    growth = cache.append([twin], [1])
+    for token in range(4, 8):
+        with growth as slots:
+            write_tokens(cache, slots, [token])
+    assert cache.copied_blocks == 1
+    before = snapshot(cache)
+    with pytest.raises(ForwardFailed), growth:
+        raise ForwardFailed
+    assert snapshot(cache) == before
+    assert_contents(cache, [root, twin], [[1, 2, 3], [1, 2, 3, 4, 5, 6, 7]])
+    cache.release(twin)
+    with pytest.raises(ProtocolError, match="not a live table"), growth:
+        pytest.fail("the append must not begin")
