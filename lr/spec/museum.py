@@ -25,7 +25,7 @@ from lr.spec.sampling import distribution
 from lr.types import SamplingParams
 
 ONE = (ROOT,)
-THREE = (ROOT, ROOT, ROOT)
+TWO = (ROOT, ROOT)
 
 
 class RedrawRule(RejectRule):
@@ -134,17 +134,17 @@ def exhibits() -> list[Exhibit]:
             partial(drawn_drafts, parents=ONE),
         ),
         Exhibit(
-            "a fresh target sample per candidate",
-            "the target draws until something matches, so what the draft likes comes out more often than p allows",
-            FreshSamplesRule(),
-            partial(drawn_drafts, parents=THREE),
-        ),
-        Exhibit(
             "unwarped q in the ratio",
             "the draft drew from its top-p set, where its tokens are likelier than its softmax says",
             RejectRule(),
             drawn_warped_said_raw,
             warp=top_p,
+        ),
+        Exhibit(
+            "a fresh target sample per candidate",
+            "the target draws until something matches, so what the draft likes comes out more often than p allows",
+            FreshSamplesRule(),
+            partial(drawn_drafts, parents=TWO),
         ),
     ]
 
