@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lr.engine.runner import Branch, ModelRunner
+    from lr.engine.runner import ModelRunner
+    from lr.kvcache.branch import Branch
     from lr.model.qwen import CausalLM
     from lr.model.weights import load_model
     from lr.reasoner import Reasoner
@@ -16,7 +17,7 @@ __version__ = "0.1.0"
 __all__ = ["Branch", "CausalLM", "ModelRunner", "Reasoner", "Result", "load_model"]
 
 _HOMES = {
-    "Branch": "lr.engine.runner",
+    "Branch": "lr.kvcache.branch",
     "CausalLM": "lr.model.qwen",
     "ModelRunner": "lr.engine.runner",
     "Reasoner": "lr.reasoner",

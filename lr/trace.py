@@ -41,6 +41,22 @@ class StepJudged:
 
 
 @dataclass(frozen=True)
+class TokenRound:
+    """One round of token-level speculation on one branch that had a proposal.
+
+    `proposed` tokens (nodes of the tree), `depth` of the proposal, `accepted` of them; `emitted` tokens of the round, the one after
+    the accepted ones included, that belong to the step (what lies behind the step's end is dropped).
+    """
+
+    role: Role
+    index: int
+    proposed: int
+    depth: int
+    accepted: int
+    emitted: int
+
+
+@dataclass(frozen=True)
 class VerifierCall:
     """The verifier was asked about a batch of pairs; duration in seconds."""
 
@@ -55,7 +71,7 @@ class StepEmitted:
     emitted: EmittedStep
 
 
-Event = ForwardPass | StepWritten | VerifierCall | StepJudged | StepEmitted
+Event = ForwardPass | StepWritten | TokenRound | VerifierCall | StepJudged | StepEmitted
 
 
 @dataclass

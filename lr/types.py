@@ -67,6 +67,13 @@ class Role(Enum):
     TARGET = "target"
 
 
+class Coupling(Enum):
+    """Whether the draft draws with the target's noise. Always named in results: it changes how often the two agree, never their laws."""
+
+    INDEPENDENT = "independent"
+    SHARED = "shared"
+
+
 @dataclass(frozen=True)
 class Step:
     """One step as a model wrote it: its token ids, boundary or end-of-sequence token included, and why it ended."""

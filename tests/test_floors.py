@@ -22,9 +22,9 @@ FLOORS = {
     # A name ending in ".*" is a whole room of one floor; an exact name wins over it, a longer room over a shorter.
     0: ["lr", "lr.types", "lr.errors", "lr.rng", "lr.trace"],
     1: [
-        *["lr.kvcache", "lr.kvcache.pool", "lr.kvcache.table", "lr.kvcache.append"],
+        *["lr.kvcache", "lr.kvcache.pool", "lr.kvcache.table", "lr.kvcache.append", "lr.kvcache.branch"],
         *["lr.model", "lr.model.config"],
-        *["lr.spec", "lr.spec.steps", "lr.spec.eligibility", "lr.spec.scheduler"],
+        *["lr.spec", "lr.spec.steps", "lr.spec.eligibility", "lr.spec.scheduler", "lr.spec.runner"],
         "lr.theory.*",
         *["lr.tiny", "lr.tiny.language", "lr.tiny.grammar", "lr.tiny.oracle", "lr.tiny.names", "lr.tiny.report"],
         *["lr.options", "lr.result", "lr.eval", "lr.eval.answers"],
@@ -34,7 +34,7 @@ FLOORS = {
         "lr.kvcache.cache",
         "lr.model.*",
         *["lr.tiny.vocabulary", "lr.tiny.rows", "lr.tiny.muon", "lr.tiny.dense", "lr.tiny.export"],
-        *["lr.spec.sampling", "lr.spec.write", "lr.spec.acceptance", "lr.spec.drafters", "lr.spec.token_sd"],
+        *["lr.spec.sampling", "lr.spec.write", "lr.spec.acceptance", "lr.spec.drafters.*", "lr.spec.token_sd"],
         *["lr.spec.verifiers.*", "lr.spec.rules.*", "lr.spec.museum"],
     ],
     3: [

@@ -10,15 +10,15 @@ nothing is pending. Read next: `spec/write.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from lr.errors import ContextError, ProtocolError
+from lr.kvcache.branch import Branch
 from lr.kvcache.cache import PagedKVCache
-from lr.kvcache.table import BlockTable
 from lr.model.attention import AttentionBackend, paged_attention
 from lr.model.batch import RaggedBatch
 from lr.model.qwen import CausalLM
@@ -28,45 +28,12 @@ ForwardObserver = Callable[[int, int, float], None]
 """Called after every forward with the number of branches, the number of tokens and the seconds it took."""
 
 
-class Branch:
-    """One sequence of a runner: `tokens` are its ids, `table` says where the first `cached` of them have their K/V."""
-
-    __slots__ = ("table", "tokens")
-
-    def __init__(self, tokens: list[int], table: BlockTable) -> None:
-        self.tokens = tokens
-        self.table = table
-
-    @property
-    def cached(self) -> int:
-        """Number of tokens whose K/V are in the cache."""
-        return self.table.length
-
-    @property
-    def pending(self) -> list[int]:
-        """The tokens that the next `feed` will push."""
-        return self.tokens[self.table.length :]
-
-    def append(self, token: int) -> None:
-        """Add one pending token."""
-        self.tokens.append(token)
-
-    def extend(self, tokens: Iterable[int]) -> None:
-        """Add pending tokens."""
-        self.tokens.extend(tokens)
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __repr__(self) -> str:
-        return f"Branch(tokens={len(self.tokens)}, cached={self.cached}, blocks={list(self.table.blocks)})"
-
-
 class ModelRunner:
     """Runs one model over many branches. Several runners, of the same or of different models, live side by side.
 
     `num_blocks` blocks of `block_size` tokens are the memory for all branches together. `vocab_size` cuts the logits to the ids that
-    the tokenizer knows (checkpoints pad their vocabulary, draft and target not always alike). `max_batch_tokens` bounds the rows of
+    the tokenizer knows (checkpoints pad their vocabulary, draft and target not always alike); ids from `known_tokens` on, which the
+    target knows and this model does not, can be fed but have probability 0. `max_batch_tokens` bounds the rows of
     one forward; longer prompts go in pieces. `observer` hears of every forward.
     """
 
@@ -77,6 +44,7 @@ class ModelRunner:
         num_blocks: int,
         block_size: int = 16,
         vocab_size: int | None = None,
+        known_tokens: int | None = None,
         max_batch_tokens: int = 4096,
         backend: AttentionBackend = paged_attention,
         observer: ForwardObserver | None = None,
@@ -91,6 +59,7 @@ class ModelRunner:
             vocab_size,
             f"1 to {config.vocab_size}, the rows of the embedding",
         )
+        self.known_tokens = self.vocab_size if known_tokens is None else min(known_tokens, self.vocab_size)
         self.model = model
         self.max_batch_tokens = max_batch_tokens
         self.backend = backend
@@ -143,42 +112,53 @@ class ModelRunner:
         """Give the blocks of a branch back. It cannot be used afterwards."""
         self.cache.release(branch.table)
 
-    def feed(self, branches: Sequence[Branch], logits: Literal["last", "all"] = "last") -> list[Tensor]:
+    def become(self, branch: Branch, other: Branch) -> None:
+        """Let `branch` go on as `other`, with its tokens and its cache; `other` is closed. Nothing is copied."""
+        self.cache.release(branch.table)
+        branch.tokens, branch.table = other.tokens, other.table
+
+    def feed(self, branches: Sequence[Branch], logits: Literal["last", "all"] | Sequence[int] = "last") -> list[Tensor]:
         """Push the pending tokens of every branch through the model, in one ragged forward (several if they exceed `max_batch_tokens`).
 
         Returns one tensor per branch: "last": logits [v] of the token after its last one; "all": logits [t, v] after each of its t
-        pending tokens. Raises `OutOfBlocks` or `ContextError` with nothing changed by the failing forward; a branch without pending
-        tokens is a `ProtocolError`.
+        pending tokens; a list of numbers: logits [r, v] after each of the last r of branch i, r = logits[i]. Raises `OutOfBlocks` or
+        `ContextError` with nothing changed by the failing forward; a branch without pending tokens is a `ProtocolError`.
         """
-        require(logits in ("last", "all"), "logits", logits, '"last" or "all"')
         pending = [branch.pending for branch in branches]
         for branch, tokens in zip(branches, pending, strict=True):
             if not tokens:
                 raise ProtocolError(f"nothing is pending on {branch!r}: append tokens before feeding it.")
             self._require_context(len(branch))
+        wanted = _wanted(logits, pending)
         if sum(map(len, pending)) > self.max_batch_tokens:
-            return self._feed_in_pieces(branches, logits)
-        rows = self._forward(branches, pending, all_logits=logits == "all")
-        return list(rows) if logits == "last" else list(rows.split([len(tokens) for tokens in pending]))
+            rows = [self._feed_in_pieces(branch, count) for branch, count in zip(branches, wanted, strict=True)]
+        elif logits == "last":
+            return list(self._forward(branches, pending, wanted))
+        else:
+            rows = list(self._forward(branches, pending, wanted).split(wanted))
+        return [row[0] for row in rows] if logits == "last" else rows
 
-    def _feed_in_pieces(self, branches: Sequence[Branch], logits: Literal["last", "all"]) -> list[Tensor]:
-        """One branch after the other, at most `max_batch_tokens` rows at a time."""
-        results = []
-        for branch in branches:
-            pieces = []
-            while tokens := branch.pending[: self.max_batch_tokens]:
-                pieces.append(self._forward([branch], [tokens], all_logits=logits == "all"))
-            results.append(torch.cat(pieces) if logits == "all" else pieces[-1][0])
-        return results
+    def _feed_in_pieces(self, branch: Branch, wanted: int) -> Tensor:
+        """The last `wanted` rows [wanted, v] of one branch, fed at most `max_batch_tokens` tokens at a time.
+
+        Example: 11 pending tokens, pieces of 4, 5 rows wanted: pieces of 4, 4 and 3 tokens give their last 0, 2 and 3 rows.
+        """
+        pieces = []
+        while tokens := branch.pending[: self.max_batch_tokens]:
+            behind = len(branch.pending) - len(tokens)
+            pieces.append(self._forward([branch], [tokens], [min(len(tokens), max(0, wanted - behind))]))
+        return torch.cat(pieces)
 
     @torch.inference_mode()
-    def _forward(self, branches: Sequence[Branch], tokens: Sequence[Sequence[int]], *, all_logits: bool) -> Tensor:
-        """One forward of `tokens[i]`, the first pending tokens of branch i. Logits [m, v] over the tokenizer's vocabulary."""
+    def _forward(self, branches: Sequence[Branch], tokens: Sequence[Sequence[int]], wanted: Sequence[int]) -> Tensor:
+        """One forward of `tokens[i]`, the first pending tokens of branch i; logits [sum of wanted, v] after the last wanted[i] of each."""
         started = time.perf_counter()
         tables = [branch.table for branch in branches]
         with self.cache.append(tables, [len(row) for row in tokens]) as slots:
-            batch = RaggedBatch.build(tables, tokens, slots, all_logits=all_logits, device=self.model.device)
+            batch = RaggedBatch.build(tables, tokens, slots, wanted=wanted, device=self.model.device)
             rows = self.model(batch, self.cache, self.backend)[:, : self.vocab_size]
+        if self.known_tokens < self.vocab_size:
+            rows[:, self.known_tokens :] = -torch.inf
         if self.observer is not None:
             self.observer(len(branches), len(batch.tokens), time.perf_counter() - started)
         return rows
@@ -188,3 +168,13 @@ class ModelRunner:
             raise ContextError(
                 f"{length} tokens do not fit the model's context of {self.context}. Shorten the prompt or lower max_tokens."
             )
+
+
+def _wanted(logits: Literal["last", "all"] | Sequence[int], pending: Sequence[Sequence[int]]) -> list[int]:
+    """How many rows of logits each branch gets."""
+    if isinstance(logits, str):
+        require(logits in ("last", "all"), "logits", logits, '"last", "all" or a number of rows per branch')
+        return [1 if logits == "last" else len(tokens) for tokens in pending]
+    for count, tokens in zip(logits, pending, strict=True):
+        require(1 <= count <= len(tokens), "a number of rows in logits", count, f"1 to {len(tokens)}, what is pending")
+    return list(logits)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -40,17 +41,21 @@ class RaggedBatch:
         tokens: Sequence[Sequence[int]],
         slots: Sequence[int],
         *,
-        all_logits: bool,
+        wanted: Sequence[int],
         device: torch.device,
     ) -> RaggedBatch:
-        """The batch that feeds `tokens[i]` to `tables[i]`, whose lengths already include them (inside `cache.append`)."""
+        """The batch that feeds `tokens[i]` to `tables[i]`, whose lengths already include them (inside `cache.append`).
+
+        Logits are asked for after the last `wanted[i]` tokens of each. Example: counts (3, 1), wanted (2, 1): rows 1, 2 and 3.
+        """
         counts = tuple(map(len, tokens))
         lengths = tuple(table.length for table in tables)
         ids = [token for row in tokens for token in row]
         positions = [p for count, length in zip(counts, lengths, strict=True) for p in range(length - count, length)]
-        last_rows = None
-        if not all_logits and len(ids) > len(counts):
-            ends = torch.tensor(counts).cumsum(0) - 1
-            last_rows = ends.to(device)
+        logit_rows = None
+        if sum(wanted) < len(ids):
+            ends = accumulate(counts)
+            rows = [row for end, count in zip(ends, wanted, strict=True) for row in range(end - count, end)]
+            logit_rows = torch.tensor(rows, dtype=torch.int64).to(device)
         index = torch.tensor((ids, positions, slots), dtype=torch.int64).to(device)
-        return cls(index[0], index[1], index[2], counts, lengths, tuple(tables), last_rows)
+        return cls(index[0], index[1], index[2], counts, lengths, tuple(tables), logit_rows)

@@ -22,9 +22,11 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
+from lr.kvcache.branch import Branch
+from lr.spec.drafters.mirror import follow
 from lr.spec.eligibility import may_be_drafted, verdict_by_form
 from lr.spec.verifiers.base import Pair, Verifier, judge_safely
-from lr.spec.write import Branch, Limits, Runner, StepJob, StepWriter
+from lr.spec.write import Limits, StepJob, StepWriter
 from lr.trace import StepEmitted, StepJudged, VerifierCall
 from lr.types import EmittedStep, Finish, Origin, Step, Verdict
 
@@ -56,7 +58,7 @@ def lookahead(
             survivor = rows[min(len(outcome), len(rows)) - 1]
             for row in rows:
                 if row is not survivor:
-                    target.runner.close(row)
+                    target.close(row)
             rows = [survivor]
             for emitted in outcome:
                 if emitted.verdict is not None:
@@ -65,11 +67,11 @@ def lookahead(
                 written += len(emitted.step.tokens)
                 target.trace.record(StepEmitted(emitted))
                 yield emitted
-            _follow(draft.runner, draft_branch, survivor.tokens)
+            follow(draft.runner, draft_branch, survivor.tokens)
     finally:
         for row in rows:
-            target.runner.close(row)
-        draft.runner.close(draft_branch)
+            target.close(row)
+        draft.close(draft_branch)
 
 
 def _write_drafts(
@@ -156,10 +158,3 @@ def _outcome(
     elif kept < len(steps):
         emitted.append(EmittedStep(index + kept, steps[kept], Origin.BONUS if drafts else Origin.TARGET))
     return emitted
-
-
-def _follow(runner: Runner, branch: Branch, tokens: Sequence[int]) -> None:
-    """Make the draft's branch hold `tokens`: what it wrote beyond the accepted steps goes, the target's step becomes pending."""
-    same = next((i for i, (a, b) in enumerate(zip(branch.tokens, tokens, strict=False)) if a != b), len(branch))
-    runner.rewind(branch, min(same, len(branch), len(tokens) - 1))
-    branch.extend(tokens[len(branch) :])

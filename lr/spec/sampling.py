@@ -69,8 +69,16 @@ def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
     return table.argmax(-1).tolist()
 
 
+@torch.inference_mode()
+def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
+    """log p + noise, fp64 [b, v]: the scores whose largest `sample` takes, for those who want the next largest too."""
+    words = torch.tensor([_signed(key) for key in keys], dtype=torch.int64).to(probs.device)
+    ids = torch.arange(probs.shape[-1], device=probs.device)
+    return probs.to(torch.float64).log() + gumbel_noise(words[:, None], ids)
+
+
 def gumbel_noise(words: Tensor, ids: Tensor) -> Tensor:
-    """Standard Gumbel numbers, fp64, elementwise from 64-bit words and token ids (both int64, any one shape)."""
+    """Standard Gumbel numbers, fp64, elementwise from 64-bit words and token ids (both int64, shapes that broadcast)."""
     bits = _mix64(words ^ _mix64((ids + 1) * _signed(GOLDEN)))
     uniform = ((bits >> 11) & ((1 << 53) - 1)).to(torch.float64).add_(0.5).mul_(2.0**-53)  # in (0, 1), never 0 or 1
     return uniform.log_().neg_().log_().neg_()

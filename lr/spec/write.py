@@ -13,45 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from lr.kvcache.branch import Branch
 from lr.rng import Stream
+from lr.spec.acceptance import Draws
+from lr.spec.drafters.base import Context
+from lr.spec.runner import Runner
 from lr.spec.sampling import distribution, sample
 from lr.spec.steps import BoundaryDetector, Segmenter
-from lr.trace import StepEmitted, StepWritten, Trace
+from lr.spec.token_sd import RoundEnd, Speculation, speculate
+from lr.trace import StepEmitted, StepWritten, TokenRound, Trace
 from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams, Step, require
-
-
-class Branch(Protocol):
-    """A sequence of tokens in a runner's cache."""
-
-    tokens: list[int]
-
-    @property
-    def pending(self) -> list[int]: ...
-
-    def append(self, token: int) -> None: ...
-
-    def extend(self, tokens: Sequence[int]) -> None: ...
-
-    def __len__(self) -> int: ...
-
-
-class Runner(Protocol):
-    """What this room needs of `engine.runner.ModelRunner`."""
-
-    def open(self, tokens: Sequence[int]) -> Branch: ...
-
-    def fork(self, branch: Branch) -> Branch: ...
-
-    def rewind(self, branch: Branch, length: int) -> None: ...
-
-    def close(self, branch: Branch) -> None: ...
-
-    def feed(self, branches: Sequence[Branch], logits: Literal["last", "all"] = "last") -> list[Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -82,9 +57,30 @@ class StepJob:
     finish: Finish | None = None
 
 
+@dataclass(frozen=True)
+class _Live:
+    """A job that is being written, with its own randomness and its own eye for the boundary."""
+
+    job: StepJob
+    stream: Stream
+    detector: BoundaryDetector
+
+    @property
+    def draws(self) -> Draws:
+        return Draws(self.stream, len(self.job.tokens))
+
+    @property
+    def context(self) -> Context:
+        """What a drafter gets to see. One token comes without being drafted, so one less than the limit may be."""
+        return Context(self.job.branch, self.job.limit - len(self.job.tokens) - 1, self.draws)
+
+
 @dataclass
 class StepWriter:
-    """A model in its role. `stream` is the role's own; the draw for a token is keyed by (stream, step index, offset in the step)."""
+    """A model in its role. `stream` is the role's own; the draw for a token is keyed by (stream, step index, offset in the step).
+
+    With `speculation` the tokens inside each step are guessed ahead; without it every token takes one forward.
+    """
 
     role: Role
     runner: Runner
@@ -93,30 +89,68 @@ class StepWriter:
     eos_ids: frozenset[int]
     stream: Stream
     trace: Trace
+    speculation: Speculation | None = None
 
     def write(self, jobs: Sequence[StepJob], logits: Sequence[Tensor] | None = None) -> list[Step]:
         """Write one step per job. `logits` are those of the first tokens ([v] each), where the caller has them already."""
-        detectors = [self.segmenter.start() for _ in jobs]
-        streams = [self.stream.child(job.index) for job in jobs]
-        live = list(range(len(jobs)))
-        rows = self.runner.feed([job.branch for job in jobs]) if logits is None else logits
-        while True:
-            probs = distribution(torch.stack(tuple(rows)), self.sampling)
-            tokens = sample(probs, [streams[i].key(len(jobs[i].tokens)) for i in live])
-            for i, token in zip(live, tokens, strict=True):
-                self._take(jobs[i], token, detectors[i])
-            live = [i for i in live if jobs[i].finish is None]
-            if not live:
-                return [self._written(job) for job in jobs]
-            rows = self.runner.feed([jobs[i].branch for i in live])
+        live = [_Live(job, self.stream.child(job.index), self.segmenter.start()) for job in jobs]
+        if logits is not None:
+            live = self._sample(live, logits)
+        while live:
+            if self.speculation is None:
+                live = self._sample(live, self.runner.feed([one.job.branch for one in live]))
+            else:
+                live = self._speculate(live, self.speculation)
+        return [self._written(job) for job in jobs]
 
-    def _take(self, job: StepJob, token: int, detector: BoundaryDetector) -> None:
-        """Append a token to its step and see whether the step ends with it: end of sequence first, boundary, then the limit."""
-        job.branch.append(token)
+    def close(self, branch: Branch) -> None:
+        """Close a branch of this writer's runner, and what a drafter keeps for it."""
+        if self.speculation is not None:
+            self.speculation.drafter.forget([branch])
+        self.runner.close(branch)
+
+    def _sample(self, live: Sequence[_Live], logits: Sequence[Tensor]) -> list[_Live]:
+        """One token for each, from its logits [v]; returns those that are not finished."""
+        probs = distribution(torch.stack(tuple(logits)), self.sampling)
+        tokens = sample(probs, [one.draws.sample_key(0) for one in live])
+        for one, token in zip(live, tokens, strict=True):
+            one.job.branch.append(token)
+            self._take(one, token)
+        return [one for one in live if one.job.finish is None]
+
+    def _speculate(self, live: Sequence[_Live], speculation: Speculation) -> list[_Live]:
+        """One round of token-level speculation for each; what was decided behind a step's end is taken back."""
+        ends = speculate(self.runner, self.sampling, speculation, [one.context for one in live])
+        for one, end in zip(live, ends, strict=True):
+            self._take_round(one, end)
+        return [one for one in live if one.job.finish is None]
+
+    def _take_round(self, one: _Live, end: RoundEnd) -> None:
+        """Take a round's tokens up to the step's end. Its last token stays pending, the cache holds everything before.
+
+        Example: "a b \n\n c" was decided on a branch of 10 tokens: the step ends with the third, so the branch is cut back to
+        12 tokens and the boundary is appended again: 13 tokens, 12 of them cached.
+        """
+        branch, start = one.job.branch, len(one.job.branch) - len(end.tokens)
+        taken = 0
+        for token in end.tokens:
+            taken += 1
+            self._take(one, token)
+            if one.job.finish is not None:
+                break
+        if taken < len(end.tokens):
+            self.runner.rewind(branch, start + taken - 1)
+            branch.append(end.tokens[taken - 1])
+        if end.proposed:
+            self.trace.record(TokenRound(self.role, one.job.index, end.proposed, end.depth, end.accepted, taken))
+
+    def _take(self, one: _Live, token: int) -> None:
+        """Count a token to its step and see whether the step ends with it: end of sequence first, boundary, then the limit."""
+        job = one.job
         job.tokens.append(token)
         if token in self.eos_ids:
             job.finish = Finish.EOS
-        elif detector.feed(token):
+        elif one.detector.feed(token):
             job.finish = Finish.BOUNDARY
         elif len(job.tokens) >= job.limit:
             job.finish = Finish.LENGTH
@@ -142,4 +176,4 @@ def decode_plainly(prompt: Sequence[int], target: StepWriter, limits: Limits) ->
                 return
             index, written = index + 1, written + len(step.tokens)
     finally:
-        target.runner.close(branch)
+        target.close(branch)

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lr.engine.runner import Branch, ModelRunner
+from lr.engine.runner import ModelRunner
 from lr.errors import ContextError, OutOfBlocks, ProtocolError, SettingError
+from lr.kvcache.branch import Branch
 from lr.model.attention import AttentionBackend, paged_attention, reference_attention
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
