@@ -24,7 +24,7 @@ from lr.tiny.checks import report_line, solve, write_steps
 from lr.tiny.export import export, tiny_config
 from lr.tiny.grammar import Style
 from lr.tiny.rows import RowMaker
-from lr.tiny.training import Recipe, Trainer
+from lr.tiny.training import Recipe, Trainer, fresh_model
 from lr.tiny.vocabulary import build_tokenizer
 
 LAYERS = {"target": 20, "draft": 2}
@@ -33,10 +33,13 @@ SAVE_SECONDS = 120.0
 
 
 def arguments() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--role", choices=sorted(LAYERS), required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and the finished model")
-    parser.add_argument("--tokens", type=int, help="token budget of the schedule (default 9M for the target, 0.7M for the draft)")
+    parser.add_argument(
+        "--tokens", type=int, help="token budget of the schedule (default 9M for the target, 0.7M for the draft)"
+    )
     parser.add_argument("--steps", type=int, help="stop after this many steps, wherever the schedule is")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--drills", type=float, default=0.4, help="share of the tokens that are arithmetic drills")
@@ -49,18 +52,8 @@ def arguments() -> argparse.Namespace:
 
 
 def initial_model(args: argparse.Namespace, vocab_size: int) -> CausalLM:
-    """Fresh weights from the seed, or the first layers of another model.
-
-    The embedding begins large (standard deviation 0.1, not the usual 0.02): with small beginnings the sixteen names, which look alike to
-    the loss until they can be copied, drift together in the first steps and are then not told apart for millions of tokens.
-    """
-    torch.manual_seed(args.seed)
-    model = CausalLM(tiny_config(LAYERS[args.role], vocab_size))
-    for name, p in model.named_parameters():
-        if p.ndim == 2:
-            torch.nn.init.normal_(p, std=0.1 if "embedding" in name else p.shape[1] ** -0.5)
-        if name.endswith(("out.weight", "down.weight")):
-            torch.nn.init.zeros_(p)  # every layer starts as the identity, which is what lets twenty of them train from scratch
+    """Fresh weights from the seed, or the first layers of another model."""
+    model = fresh_model(tiny_config(LAYERS[args.role], vocab_size), args.seed)
     if args.start:
         state = torch.load(args.start, weights_only=True)["model"]
         mine = model.state_dict()
@@ -93,19 +86,17 @@ def train(trainer: Trainer, args: argparse.Namespace) -> None:
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda number, frame: asked.append(number))
     began = saved = shown = time.perf_counter()
-    first, mean = trainer.progress.tokens, 0.0
+    first = trainer.progress.tokens
+    means: dict[str, float] = {}
     last_step = args.steps or 10**9
     while trainer.progress.tokens < trainer.recipe.tokens and trainer.progress.step < last_step:
         due = trainer.rank == 0 and time.perf_counter() - saved > SAVE_SECONDS
         before = trainer.progress.tokens
-        loss, stop, save = trainer.step(stop=bool(asked), save=due)
-        mean = loss if mean == 0 else 0.95 * mean + 0.05 * loss
+        losses, stop, save = trainer.step(stop=bool(asked), save=due)
+        means = {name: 0.95 * means.get(name, loss) + 0.05 * loss for name, loss in losses.items()}
         now, spent = time.perf_counter(), trainer.progress.tokens
         if trainer.rank == 0 and now - shown > 15:
-            speed = (spent - first) / (now - began)
-            left = (trainer.recipe.tokens - spent) / speed / 60
-            print(f"{(now - began) / 60:6.1f} min  step {trainer.progress.step:5d}  {spent / 1e6:6.3f}M tokens  "
-                  f"loss {mean:.3f}  {speed:.0f} tokens/s  {left:.0f} min left", flush=True)  # fmt: skip
+            print(progress_line(trainer, means, now - began, spent - first), flush=True)
             shown = now
         if save or stop:
             trainer.save(args.out / "state.pt")
@@ -115,6 +106,17 @@ def train(trainer: Trainer, args: argparse.Namespace) -> None:
         if spent // args.eval_every != before // args.eval_every:
             check(trainer, args)
     check(trainer, args)
+
+
+def progress_line(trainer: Trainer, means: dict[str, float], seconds: float, tokens: int) -> str:
+    """Time, place in the schedule, mean losses by class of token, speed, and the minutes that are left."""
+    spent, speed = trainer.progress.tokens, tokens / seconds
+    losses = "  ".join(f"{name} {mean:.3f}" for name, mean in means.items())
+    left = (trainer.recipe.tokens - spent) / speed / 60
+    return (
+        f"{seconds / 60:6.1f} min  step {trainer.progress.step:5d}  {spent / 1e6:6.3f}M tokens  {losses}  "
+        f"{speed:.0f} tokens/s  {left:.0f} min left"
+    )
 
 
 def check(trainer: Trainer, args: argparse.Namespace) -> None:
@@ -133,6 +135,7 @@ def check(trainer: Trainer, args: argparse.Namespace) -> None:
 
 
 def main() -> None:
+    """Start the processes."""
     args = arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "rendezvous").unlink(missing_ok=True)

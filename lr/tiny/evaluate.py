@@ -1,7 +1,7 @@
 """What the tiny models can do, measured on held-out problems with the engine. The command is `lr tiny eval`.
 
-Accuracy: each model solves the problems alone. Token acceptance: the mean over the target's own solutions of sum_x min(p(x), q(x)), which is
-the chance that a token drawn from the draft survives the rejection rule (Leviathan et al., arXiv 2211.17192, section 3.2).
+Accuracy: each model solves the problems alone. Token acceptance: the mean over the target's own solutions of sum_x min(p(x), q(x)), the
+chance that a token drawn from the draft survives the rejection rule (Leviathan et al., arXiv 2211.17192, section 3.2).
 Step acceptance: a chain grows from the prompt; at every position both models write one step from the same prefix, the oracle judges,
 and the draft's step joins the chain if it means the same, else the target's. That is Lookahead Reasoning seen from the chain, so this is
 its alpha_1. The layer ablation leaves out one layer of the target at a time: a layer that can be left out is padding.
@@ -70,9 +70,7 @@ class Voice:
 
     def write(self, branches: Sequence[Branch], numbers: Sequence[int]) -> list[tuple[int, ...]]:
         """One step at the end of each branch. `numbers` tell the draws apart: one per step that is ever written."""
-        jobs = [
-            StepJob(branch, number, LIMITS.step_limit(0)) for branch, number in zip(branches, numbers, strict=True)
-        ]
+        jobs = [StepJob(branch, number, LIMITS.step_limit(0)) for branch, number in zip(branches, numbers, strict=True)]
         return [step.tokens for step in self.writer.write(jobs)]
 
     def ended(self, step: Sequence[int]) -> bool:
@@ -118,9 +116,7 @@ def solve(voice: Voice, problems: Sequence[Problem]) -> list[list[tuple[int, ...
         for i, step in zip(live, written, strict=True):
             solutions[i].append(step)
         live = [
-            i
-            for i in live
-            if not voice.ended(solutions[i][-1]) and len(branches[i]) - lengths[i] < LIMITS.max_tokens
+            i for i in live if not voice.ended(solutions[i][-1]) and len(branches[i]) - lengths[i] < LIMITS.max_tokens
         ]
     for branch in branches:
         voice.runner.close(branch)

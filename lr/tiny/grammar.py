@@ -79,7 +79,7 @@ def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
             f"{first} the [answer|result|number] [is|equals|becomes] @BOX .",
             f"{last} , [giving|yielding|making] @BOX ."
             if expression
-            else f"[Finally|Therefore|Lastly] , @WE @GET @BOX .",
+            else "[Finally|Therefore|Lastly] , @WE @GET @BOX .",
         )
     return table
 

@@ -109,7 +109,8 @@ def _operation(
     name, value = latest
     while True:
         operation = ("add", "subtract", "times", "half", "sum")[rng.randrange(5)]
-        references, operands = (name,), (value, rng.randrange(2, 41))
+        references: tuple[str, ...] = (name,)
+        operands = (value, rng.randrange(2, 41))
         if operation == "times":
             operands = (value, rng.randrange(2, 5))
         elif operation == "half":

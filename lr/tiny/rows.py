@@ -113,9 +113,7 @@ class RowMaker:
 
     def _groups(self, pool: int, budget: int, rng: random.Random) -> list[list[Row]]:
         """The rows of a pool in groups of like length and at most `budget` tokens, in random order."""
-        rows = [
-            self.problem_row(problem(Split.TRAIN, pool * POOL_ROWS + i, self.seed), rng) for i in range(POOL_ROWS)
-        ]
+        rows = [self.problem_row(problem(Split.TRAIN, pool * POOL_ROWS + i, self.seed), rng) for i in range(POOL_ROWS)]
         rows.sort(key=lambda row: len(row[0]))
         groups: list[list[Row]] = [[]]
         for row in rows:

@@ -10,7 +10,6 @@ warm-up, then cosine down to 2 %. The same all-reduce carries two flags, so that
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,12 +20,33 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lr.errors import SettingError
+from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.tiny.dense import hidden_rows
 from lr.tiny.muon import Muon
-from lr.tiny.rows import Batch, RowMaker
+from lr.tiny.rows import DIGIT_WEIGHT, NAME_WEIGHT, Batch, RowMaker
 
+CLASSES = ("loss", "digits", "names", "words")
 FLAGS = 3  # slots behind the gradients in the flat buffer: weight sum, stop, save
+
+
+EMBEDDING_STD = 0.1
+
+
+def fresh_model(config: ModelConfig, seed: int) -> CausalLM:
+    """A model with random weights from a seed. Every layer begins as the identity: its two output matrices are zero.
+
+    The embedding begins large (0.1, not the usual 0.02): with small beginnings the sixteen names, which look alike to the loss until they
+    can be copied, drift together in the first steps and are then not told apart for millions of tokens.
+    """
+    torch.manual_seed(seed)
+    model = CausalLM(config)
+    for name, p in model.named_parameters():
+        if name.endswith(("out.weight", "down.weight")):
+            nn.init.zeros_(p)
+        elif p.ndim == 2:
+            nn.init.normal_(p, std=EMBEDDING_STD if name.startswith("embedding") else p.shape[1] ** -0.5)
+    return model
 
 
 @dataclass(frozen=True)
@@ -81,16 +101,17 @@ class Trainer:
         place = self.progress.places[self.rank]
         return self.rows.batches(place, self.world, self.recipe.batch // self.world, self.recipe.drills)
 
-    def step(self, stop: bool = False, save: bool = False) -> tuple[float, bool, bool]:
-        """One update. Returns the mean weighted loss over all processes, and whether any of them asked to stop or to save."""
+    def step(self, stop: bool = False, save: bool = False) -> tuple[dict[str, float], bool, bool]:
+        """One update. Returns the mean loss by class of token over all processes ("loss" is the weighted mean that is trained on), and
+        whether any of them asked to stop or to save."""
         batch = next(self.batches)
         tokens, weights = batch.tokens.to(self.model.device), batch.weights.to(self.model.device)
         self.buffer.zero_()
-        loss = weighted_loss(self.model, tokens, weights)
-        loss.backward()
+        losses, weight_of = token_losses(self.model, tokens, weights)
+        (losses * weight_of).sum().backward()
         total = torch.tensor([weights.sum(), stop, save], dtype=torch.float32, device=self.buffer.device)
         self.buffer[-FLAGS:] = total
-        counts = torch.tensor([float(loss.detach()), tokens.numel()], dtype=torch.float64)
+        counts = _by_class(losses.detach(), weight_of, tokens.numel())
         if self.world > 1:
             dist.all_reduce(self.buffer)
             dist.all_reduce(counts)
@@ -105,15 +126,16 @@ class Trainer:
         self.adam.step()
         places = list(self.progress.places)
         places[self.rank] = batch.place
-        self.progress = Progress(self.progress.step + 1, self.progress.tokens + int(counts[1]), tuple(places))
-        return float(counts[0]) / weight, stop_all > 0, save_all > 0
+        self.progress = Progress(self.progress.step + 1, self.progress.tokens + int(counts[-1]), tuple(places))
+        means = (counts[: len(CLASSES)] / counts[len(CLASSES) : -1].clamp(min=1)).tolist()
+        return dict(zip(CLASSES, means, strict=True)), stop_all > 0, save_all > 0
 
     def save(self, path: Path) -> None:
         """Write everything that resuming needs, atomically. All processes call it; the first writes."""
-        places: list[tuple[int, int] | None] = [None] * self.world
         if self.world > 1:
+            places = list(self.progress.places)
             dist.all_gather_object(places, self.progress.places[self.rank])
-            self.progress.places = tuple(place for place in places if place is not None)
+            self.progress.places = tuple(places)
         if self.rank == 0:
             state = {
                 "model": self.model.state_dict(),
@@ -123,7 +145,7 @@ class Trainer:
                 "recipe": asdict(self.recipe),
             }
             torch.save(state, path.with_suffix(".new"))
-            os.replace(path.with_suffix(".new"), path)
+            path.with_suffix(".new").replace(path)
 
     def load(self, path: Path) -> None:
         """Go on where `save` left off. Raises SettingError if the number of processes differs."""
@@ -138,14 +160,25 @@ class Trainer:
         self.batches = self._batches()
 
 
-def weighted_loss(model: CausalLM, tokens: Tensor, weights: Tensor) -> Tensor:
-    """Sum over rows [r, t] of weight times cross-entropy of each token given those before it. bf16 products, fp32 weights."""
+def token_losses(model: CausalLM, tokens: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy [m] of each of the m tokens of rows [r, t] that carry weight, given those before it, and their weights [m].
+
+    Matrix products in bf16, everything else in fp32.
+    """
     chosen = weights[:, 1:].flatten().nonzero()[:, 0]
     with torch.autocast(tokens.device.type, torch.bfloat16):
         hidden = hidden_rows(model, tokens)[:, :-1].flatten(0, 1)[chosen]
         logits = model.logits(hidden).float()
     losses = F.cross_entropy(logits, tokens[:, 1:].flatten()[chosen], reduction="none")
-    return (losses * weights[:, 1:].flatten()[chosen]).sum()
+    return losses, weights[:, 1:].flatten()[chosen]
+
+
+def _by_class(losses: Tensor, weight_of: Tensor, tokens: int) -> Tensor:
+    """What to add up over the processes for the progress line: sums per class, then counts per class, then tokens; float64."""
+    masks = [weight_of == weight for weight in (DIGIT_WEIGHT, NAME_WEIGHT, 1.0)]
+    sums = [(losses * weight_of).sum(), *(losses[mask].sum() for mask in masks)]
+    counts = [weight_of.sum(), *(mask.sum() for mask in masks)]
+    return torch.tensor([*map(float, sums), *map(float, counts), tokens], dtype=torch.float64)
 
 
 def _flatten_gradients(parameters: list[nn.Parameter]) -> Tensor:
@@ -156,5 +189,3 @@ def _flatten_gradients(parameters: list[nn.Parameter]) -> Tensor:
         p.grad = buffer[at : at + p.numel()].view_as(p)
         at += p.numel()
     return buffer
-
-

@@ -1,0 +1,107 @@
+"""Grammar and oracle are inverse to each other, in both styles; the oracle tells the smallest changes of meaning apart."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+
+from lr.tiny.grammar import PIECES, Style, glue, render, unglue, weights
+from lr.tiny.language import ITEMS, NAMES, Kind, Meaning, Split, problem
+from lr.tiny.oracle import boxed, parse, same_meaning
+
+MEANINGS = [step for i in range(700) for step in problem(Split.TEST, i).steps]
+
+
+@pytest.mark.parametrize("style", list(Style))
+def test_round_trip(style: Style) -> None:
+    rng = random.Random(0)
+    assert len(MEANINGS) > 4000
+    for meaning in MEANINGS:
+        text = render(meaning, style, rng)
+        assert parse(text) == meaning, text
+
+
+def test_every_alternative_can_be_read() -> None:
+    """Not sampled: every template with every alternative of every place, the others at their first."""
+    examples = {(m.kind, m.operation): m for m in MEANINGS}
+    assert examples.keys() == PIECES.keys()
+    from lr.tiny.grammar import slots
+
+    for key, templates in PIECES.items():
+        values = slots(examples[key])
+        for template in templates:
+            for place, alternatives in enumerate(template):
+                for chosen in alternatives:
+                    words = [chosen if i == place else other[0] for i, other in enumerate(template)]
+                    text = glue(values.get(word, word) for word in words)
+                    assert parse(text) == examples[key], text
+
+
+def test_the_styles_differ_but_overlap() -> None:
+    rng = random.Random(1)
+    step = next(m for m in MEANINGS if m.kind is Kind.OPERATION)
+    mine = {render(step, Style.TARGET, rng) for _ in range(300)}
+    theirs = {render(step, Style.DRAFT, rng) for _ in range(300)}
+    assert len(mine & theirs) < 0.05 * len(mine | theirs)
+    assert weights(Style.TARGET, 3) == weights(Style.DRAFT, 3)[::-1]
+    assert sum(weights(Style.TARGET, 3)) == pytest.approx(1)
+
+
+def test_minimal_changes_are_told_apart() -> None:
+    """One number, one person, one item changed wherever it stands: never the same meaning, and never an error."""
+    rng = random.Random(2)
+    changed = 0
+    for meaning in MEANINGS[:1500]:
+        text = render(meaning, rng.choice(list(Style)), rng)
+        places = list(re.finditer(r"\d+|" + "|".join(rf"\b{word}\b" for word in (*NAMES, *ITEMS)), text))
+        place = rng.choice(places)
+        word = place.group()
+        if word.isdigit():
+            other = str(int(word) + rng.choice((-1, 1, 10)))
+        else:
+            other = rng.choice([w for w in (NAMES if word in NAMES else ITEMS) if w != word])
+        edited = text[: place.start()] + other + text[place.end() :]
+        assert not same_meaning(text, edited), edited
+        changed += 1
+    assert changed == 1500
+
+
+def test_other_operations_mean_other_things() -> None:
+    step = Meaning(Kind.OPERATION, "add", "Bob", ("Ann",), (12, 5), 17, "apples")
+    text = "Then Eva has 5 more than Ann, so we get 12 + 5 = 17 apples."
+    assert parse(text) == step._replace(entity="Eva")
+    assert not same_meaning(text, "Then Eva has 5 fewer than Ann, so we get 12 - 5 = 7 apples.")
+    assert same_meaning(text, "I read that Eva holds 5 extra than Ann: you find 12 plus 5 makes 17 apples now.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Eva has 17.",
+        "Then Eva has 5 more than Ann, so we get 12 + 6 = 18 apples.",  # says 5, adds 6
+        "Then Eva has 5 more than Ann, so we get 12 - 5 = 7 apples.",  # says more, subtracts
+        "Then Eva has 5 more  than Ann, so we get 12 + 5 = 17 apples.",  # two spaces
+        "Then Eva has 5 more than Zoe, so we get 12 + 5 = 17 apples.",  # nobody of the language
+        "So the answer is \\boxed{17.",
+    ],
+)
+def test_what_is_not_in_the_language_equals_nothing(text: str) -> None:
+    assert parse(text) is None
+    assert not same_meaning(text, text)
+
+
+def test_boundary_and_white_space_around_a_step_do_not_count() -> None:
+    assert same_meaning("So the answer is \\boxed{17}.", "\nLastly, I get \\boxed{17}.\n\n")
+
+
+def test_glue_and_unglue() -> None:
+    text = "So they are together 3 + 4 = 7, and the answer is \\boxed{7}."
+    assert glue(iter(unglue(text).split())) == text
+
+
+def test_boxed() -> None:
+    assert boxed("first \\boxed{3} then \\boxed{17}.") == 17
+    assert boxed("no box") is None

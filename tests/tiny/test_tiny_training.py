@@ -1,0 +1,146 @@
+"""Rows, optimiser and loop: the loss falls where it should, and an interrupted training ends in the very same weights."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+
+from lr.errors import SettingError
+from lr.model.qwen import CausalLM
+from lr.tiny.dense import hidden_rows, sample_rows
+from lr.tiny.export import tiny_config
+from lr.tiny.grammar import Style
+from lr.tiny.language import Split, problem
+from lr.tiny.muon import Muon, orthogonalise
+from lr.tiny.oracle import parse
+from lr.tiny.rows import DIGIT_WEIGHT, RowMaker
+from lr.tiny.training import Recipe, Trainer, fresh_model
+from lr.tiny.vocabulary import build_tokenizer
+
+TOKENIZER = build_tokenizer()
+
+
+def rows(style: Style = Style.TARGET) -> RowMaker:
+    return RowMaker(TOKENIZER, style, seed=5)
+
+
+def trainer() -> Trainer:
+    model = fresh_model(tiny_config(1, len(TOKENIZER)), seed=0)
+    return Trainer(model, rows(), Recipe(tokens=5000, batch=300, warmup=5))
+
+
+def weights_of(model: CausalLM) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def test_resuming_gives_the_same_weights_bit_for_bit(tmp_path: Path) -> None:
+    straight, first = trainer(), trainer()
+    losses = [straight.step()[0] for _ in range(3)]
+    assert losses[0] == first.step()[0]
+    first.save(tmp_path / "state.pt")
+    second = trainer()
+    second.load(tmp_path / "state.pt")
+    assert [second.step()[0] for _ in range(2)] == losses[1:]
+    assert second.progress == straight.progress
+    for a, b in zip(weights_of(straight.model), weights_of(second.model), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_loss_falls() -> None:
+    one = trainer()
+    losses = [one.step()[0] for _ in range(8)]
+    assert losses[-1]["loss"] < 0.8 * losses[0]["loss"]
+    assert set(losses[0]) == {"loss", "digits", "names", "words"}
+
+
+def test_as_many_processes_as_before(tmp_path: Path) -> None:
+    one = trainer()
+    one.progress.places = ((0, 0), (1, 0))
+    torch.save(
+        {"progress": {"step": 0, "tokens": 0, "places": one.progress.places}, "model": {}, "muon": [], "adam": {}},
+        tmp_path / "state.pt",
+    )
+    with pytest.raises(SettingError, match="written by 2 processes"):
+        one.load(tmp_path / "state.pt")
+
+
+def test_schedule() -> None:
+    recipe = Recipe(tokens=1000, warmup=10)
+    assert recipe.rate(0, 0) == pytest.approx(0.1)
+    assert recipe.rate(100, 500) == pytest.approx(0.51)
+    assert recipe.rate(200, 1000) == recipe.rate(300, 2000) == pytest.approx(0.02)
+    with pytest.raises(SettingError):
+        Recipe(tokens=0)
+
+
+def test_a_row_has_loss_on_its_own_style_only() -> None:
+    """The prompt carries none, nor does a step of the other style; every step that carries loss can be read."""
+    foreign = 0
+    for i in range(40):
+        what = problem(Split.TRAIN, i)
+        ids, weights = rows().problem_row(what, random.Random(i))
+        assert len(ids) == len(weights)
+        prompt = rows().prompt(what.question)
+        assert ids[: len(prompt)] == prompt and not any(weights[: len(prompt)])
+        steps = TOKENIZER.decode(ids[len(prompt) : -1]).split("\n\n")
+        assert [parse(step) for step in steps] == list(what.steps)
+        at = len(prompt)
+        for step in steps:
+            width = len(TOKENIZER.encode(step, add_special_tokens=False)) + 1
+            here = weights[at : at + width]
+            assert all(here) or not any(here)
+            foreign += not any(here)
+            at += width
+    assert 30 < foreign < 120
+
+
+def test_a_drill_has_loss_on_results_only() -> None:
+    seen = set()
+    for seed in range(20):
+        ids, weights = rows().drill_row(80, random.Random(seed))
+        assert len(ids) <= 80
+        results = [ids[i] for i in range(len(ids)) if weights[i] == DIGIT_WEIGHT]
+        assert results and all(TOKENIZER.decode([token]).strip().isdigit() for token in results)
+        seen.add("Then" in TOKENIZER.decode(ids) or "read" in TOKENIZER.decode(ids))
+    assert seen == {True, False}, "both kinds of drill occur"
+
+
+def test_batches_resume_at_a_place_and_are_shared_out() -> None:
+    batches = list(islice(rows().batches((0, 0), 1, 1200, 0.4), 6))
+    again = list(islice(rows().batches(batches[2].place, 1, 1200, 0.4), 3))
+    for a, b in zip(batches[3:], again, strict=True):
+        assert torch.equal(a.tokens, b.tokens) and torch.equal(a.weights, b.weights) and a.place == b.place
+    assert all(batch.tokens.numel() < 1700 for batch in batches)
+    other = next(rows().batches((1, 0), 2, 1200, 0.4))
+    assert not torch.equal(other.tokens, batches[0].tokens)
+
+
+@pytest.mark.parametrize("shape", [(6, 4, 9), (2, 9, 4)])
+def test_orthogonalise(shape: tuple[int, ...]) -> None:
+    stack = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    singular = torch.linalg.svdvals(orthogonalise(stack))
+    assert singular.min() > 0.5 and singular.max() < 1.4
+
+
+def test_muon_moves_against_the_gradient_at_its_rate() -> None:
+    matrix = torch.nn.Parameter(torch.zeros(4, 4))
+    matrix.grad = torch.eye(4) * 3.0
+    Muon([matrix]).step(rate=0.1)
+    assert torch.all(matrix.diagonal() < -0.05) and torch.all(matrix.diagonal() > -0.15)
+
+
+def test_rectangles_agree_with_the_sampler() -> None:
+    """Greedy continuations, token by token with a cache, are the argmax of the full causal pass over prompt and continuation."""
+    model = fresh_model(tiny_config(2, len(TOKENIZER)), seed=1)
+    torch.nn.init.normal_(model.layers[0].mlp.down.weight, std=0.1)
+    prompts = [[5, 6, 7], [8, 9, 10, 11, 12]]
+    written = sample_rows(model, prompts, {-1}, 10, 0.0, torch.Generator())
+    assert [len(prompt) + len(text) for prompt, text in zip(prompts, written, strict=True)] == [10, 10]
+    with torch.no_grad():
+        logits = model.logits(hidden_rows(model, torch.tensor([p + w for p, w in zip(prompts, written, strict=True)])))
+    for row, (prompt, text) in enumerate(zip(prompts, written, strict=True)):
+        assert logits[row, len(prompt) - 1 : -1].argmax(-1).tolist() == text
