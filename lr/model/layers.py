@@ -20,19 +20,30 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm over the last axis (Zhang and Sennrich, arXiv 1910.07467), computed in fp32 as Hugging Face does."""
+    """Root-mean-square norm over the last axis, with a weight per channel."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
+        self.eps = torch.tensor(
+            eps, dtype=torch.float32, device="cpu"
+        )  # a Python number would be made a tensor again on every call
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dtype is torch.float32:
-            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        x32 = x.to(torch.float32)
-        x32 = x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.weight * x32.to(x.dtype)
+        return rms_norm(x, self.weight, self.eps)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
+    """weight * x / sqrt(mean(x^2) + eps) (Zhang and Sennrich, arXiv 1910.07467), computed in fp32 as Hugging Face does.
+
+    The mean is over the last axis, `weight` is anything that broadcasts over x.
+    """
+    if x.dtype is torch.float32:  # the same in fewer calls: on small models calls are what costs
+        mean_square = torch.add(eps, x.square().sum(-1, keepdim=True), alpha=1 / x.shape[-1])
+        return (x * mean_square.rsqrt_()).mul_(weight)
+    x32 = x.to(torch.float32)
+    x32 = x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    return weight * x32.to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -49,13 +60,15 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
 
     def forward(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
-        n = x.shape[0]
+        n, h, kv = x.shape[0], self.num_heads, self.num_kv_heads
         heads = self.qkv(x).view(n, -1, self.head_dim)
-        q, k, v = heads.split((self.num_heads, self.num_kv_heads, self.num_kv_heads), dim=1)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        mixed = attend(self.layer, rotate(q, cos, signed_sin), rotate(k, cos, signed_sin), v)
-        return self.out(mixed.reshape(n, self.num_heads * self.head_dim))
+        qk, v = heads.split_with_sizes((h + kv, kv), 1)
+        if self.q_norm is not None and self.k_norm is not None:  # q and k heads in one go, each with its weight
+            weight = torch.cat((self.q_norm.weight.expand(h, -1), self.k_norm.weight.expand(kv, -1)))
+            qk = rms_norm(qk, weight, self.q_norm.eps)
+        q, k = rotate(qk, cos, signed_sin).split_with_sizes((h, kv), 1)
+        mixed = attend(self.layer, q, k, v)
+        return self.out(mixed.reshape(n, h * self.head_dim))
 
 
 class MLP(nn.Module):
