@@ -65,9 +65,11 @@ def rotation(positions: Tensor, frequencies: Tensor, factor: float, dtype: torch
     The first half of the signed sines is negated: rotating (x1, x2) gives (x1 cos - x2 sin, x2 cos + x1 sin), which is
     (x1, x2) * cos + (x2, x1) * (-sin, sin).
     """
-    angles = positions.to(torch.float32)[:, None] * frequencies
-    cos, sin = angles.cos() * factor, angles.sin() * factor
-    return torch.cat((cos, cos), -1)[:, None].to(dtype), torch.cat((-sin, sin), -1)[:, None].to(dtype)
+    angles = positions.to(torch.float32).view(-1, 1, 1) * frequencies
+    cos, sin = angles.cos(), angles.sin()
+    if factor != 1:
+        cos, sin = cos * factor, sin * factor
+    return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
