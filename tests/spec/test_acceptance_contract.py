@@ -174,8 +174,8 @@ def test_lossless_means_exactly_the_law_of_the_target(rule: AcceptanceRule, kind
         assert error < EXACT or not rule.lossless
 
 
-def test_half_precision_rows_of_fp32(rule: AcceptanceRule) -> None:
-    """Rows that sum to one only roughly, as a model gives them, and drafts the target can hardly write."""
+def test_rows_as_a_model_gives_them(rule: AcceptanceRule) -> None:
+    """fp32 rows, which sum to one only roughly, and drafts that the target can hardly write."""
     generator = torch.Generator().manual_seed(9)
     rows = (torch.randn(5, 300, generator=generator) * 30).softmax(-1)
     for q in (None, rows[:4], (torch.randn(4, 300, generator=generator) * 30).softmax(-1)):
