@@ -8,17 +8,62 @@ from typing import Literal
 from lr.types import SamplingParams, require
 
 MAX_DEPTH = 64
+MODES = ("ar", "sd", "lr", "lr+sd")
+DRAFT_MODEL_DRAFTERS = ("draft", "tree")
+"""The drafters that are made of a draft model."""
+TOKEN_CHOICES = {
+    "drafter": ("ngram", "draft", "tree", "suffix"),
+    "acceptance": ("reject", "block", "match"),
+    "coupling": ("independent", "shared"),
+}
 
 
 @dataclass(frozen=True)
-class GenerateOptions:
+class TokenOptions:
+    """Settings of token-level speculation (modes sd and lr+sd)."""
+
+    drafter: Literal["ngram", "draft", "tree", "suffix"] = "draft"
+    """Who guesses the next tokens in sd and lr+sd: ngram (prompt lookup), suffix (longest repeated end), draft (the draft model),
+    tree (a token tree of the draft model)."""
+    num_speculative_tokens: int = 6
+    """How many tokens are guessed ahead at most."""
+    prompt_lookup_max: int = 2
+    """Longest n-gram that drafter ngram looks up."""
+    prompt_lookup_min: int = 1
+    """Shortest n-gram that drafter ngram looks up."""
+    min_confidence: float = 0.0
+    """Drafter draft stops after a token whose law has no token as likely as this; 0 never stops early."""
+    branching: tuple[int, ...] = (3, 2, 1, 1)
+    """Drafter tree: how many candidates at each place."""
+    acceptance: Literal["reject", "block", "match"] = "reject"
+    """The rule that decides about guessed tokens: reject (rejection sampling), block (block verification), match (sample matching:
+    emits exactly what plain decoding would)."""
+    coupling: Literal["independent", "shared"] = "independent"
+    """Whether the draft model's guesses are drawn with the target's noise: they then agree more often under match."""
+
+    def __post_init__(self) -> None:
+        for name, choices in TOKEN_CHOICES.items():
+            _one_of(name, getattr(self, name), choices)
+        k = self.num_speculative_tokens
+        require(_whole(k) and k >= 1, "num_speculative_tokens", k, "a whole number >= 1")
+        lookup = (self.prompt_lookup_min, self.prompt_lookup_max)
+        proper = all(map(_whole, lookup)) and 1 <= lookup[0] <= lookup[1]
+        require(proper, "(prompt_lookup_min, prompt_lookup_max)", lookup, "whole numbers, 1 <= min <= max")
+        require(0 <= self.min_confidence <= 1, "min_confidence", self.min_confidence, "a number in [0, 1]")
+        proper = len(self.branching) > 0 and all(_whole(width) and width >= 1 for width in self.branching)
+        require(proper, "branching", self.branching, "one whole number >= 1 per level, such as (3, 2, 1)")
+
+
+@dataclass(frozen=True)
+class GenerateOptions(TokenOptions):
     """Settings of one generation; a sampling setting of None is taken from the checkpoint's generation_config.json.
 
     Raises `SettingError` at construction if one is impossible.
     """
 
-    mode: Literal["ar", "lr"] = "lr"
-    """ar: plain decoding of the target, one token at a time. lr: Lookahead Reasoning."""
+    mode: Literal["ar", "sd", "lr", "lr+sd"] = "lr"
+    """ar: plain decoding of the target, one token at a time. sd: token-level speculative decoding. lr: Lookahead Reasoning, step by
+    step. lr+sd: both, token-level speculation inside the steps."""
     depth: int = 4
     """How many draft steps to write ahead (gamma in the paper)."""
     width: int = 1
@@ -47,7 +92,8 @@ class GenerateOptions:
     """Handed to chat templates that know it (Qwen3); None leaves it to the template."""
 
     def __post_init__(self) -> None:
-        require(self.mode in ("ar", "lr"), "mode", self.mode, "'ar' (plain decoding) or 'lr' (Lookahead Reasoning)")
+        super().__post_init__()
+        _one_of("mode", self.mode, MODES)
         require(
             _whole(self.depth) and 1 <= self.depth <= MAX_DEPTH,
             "depth",
@@ -71,5 +117,14 @@ class GenerateOptions:
         return SamplingParams(**{name: getattr(default, name) if v is None else v for name, v in stated.items()})
 
 
+def needs_draft(options: GenerateOptions) -> bool:
+    """Whether these settings need a draft model: for steps, or for tokens."""
+    return options.mode.startswith("lr") or (options.mode == "sd" and options.drafter in DRAFT_MODEL_DRAFTERS)
+
+
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    require(value in choices, name, value, f"one of {', '.join(choices)}")

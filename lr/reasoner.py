@@ -12,20 +12,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from functools import partial
+from math import prod
 from pathlib import Path
 
 import torch
 
 from lr.engine.runner import ModelRunner
+from lr.engine.speculation import make_speculation
 from lr.errors import ContextError, SettingError
 from lr.model.codec import Codec, require_same
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.options import GenerateOptions
+from lr.options import DRAFT_MODEL_DRAFTERS, GenerateOptions, needs_draft
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
 from lr.spec.reference import lookahead
 from lr.spec.steps import BlankLineSegmenter
+from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.choose import choose_verifier
 from lr.spec.write import Limits, StepWriter, decode_plainly
@@ -63,9 +66,7 @@ class Reasoner:
         if draft is not None:
             draft_codec = Codec.load(draft)
             require_same(self.codec, draft_codec)
-            self.vocab_size = min(self.codec.vocab_size, draft_codec.vocab_size)
-        else:
-            self.vocab_size = self.codec.vocab_size
+            self.known_tokens = draft_codec.vocab_size
         self.verifier = (
             choose_verifier(
                 verifier, decode=self.codec.decode, speaks_tiny=_speaks_tiny(self.codec), checkpoint=str(target)
@@ -78,6 +79,11 @@ class Reasoner:
         self.num_blocks = num_blocks
         self.target = load_model(target, device=device, dtype=dtype)
         self.draft = None if draft is None else load_model(draft, device=device, dtype=dtype)
+        if self.draft is not None and self.draft.config.vocab_size < self.codec.vocab_size:
+            raise SettingError(
+                f"draft {draft} embeds {self.draft.config.vocab_size} token ids, target {target} writes {self.codec.vocab_size}. "
+                "Choose a draft whose embedding has a row for each of the target's tokens."
+            )
 
     def generate(self, question: str, **options: object) -> Result:
         """Answer a question. `options` are the fields of `GenerateOptions`: mode, depth, temperature, seed, max_tokens, ..."""
@@ -135,14 +141,16 @@ class Run:
 
     def _start(self) -> Iterator[EmittedStep]:
         options, reasoner = self.options, self.reasoner
-        if options.mode == "ar":
-            limits = self._limits(reasoner.target)
-            return decode_plainly(self.prompt, self._writer(Role.TARGET, reasoner.target, limits), limits)
-        if reasoner.draft is None:
-            raise SettingError("mode 'lr' needs a draft model; give one, or use mode 'ar'.")
-        assert not isinstance(reasoner.verifier, str)
-        limits = self._limits(reasoner.target, reasoner.draft)
+        drafting = needs_draft(options)
+        if drafting and reasoner.draft is None:
+            raise SettingError(f"mode {options.mode!r} needs a draft model here; give one, or use mode 'ar'.")
+        models = [reasoner.target] if reasoner.draft is None or not drafting else [reasoner.target, reasoner.draft]
+        limits = self._limits(*models)
         target = self._writer(Role.TARGET, reasoner.target, limits)
+        if not options.mode.startswith("lr"):
+            return decode_plainly(self.prompt, target, limits)
+        assert reasoner.draft is not None
+        assert not isinstance(reasoner.verifier, str)
         draft = self._writer(Role.DRAFT, reasoner.draft, limits)
         return lookahead(self.prompt, target, draft, reasoner.verifier, limits, options.depth)
 
@@ -160,32 +168,49 @@ class Run:
 
     def _writer(self, role: Role, model: CausalLM, limits: Limits) -> StepWriter:
         options, reasoner = self.options, self.reasoner
-        rows = options.depth + 1 if options.mode == "lr" else 1
-        runner = ModelRunner(
-            model,
-            num_blocks=reasoner.num_blocks or _blocks(len(self.prompt), limits, rows),
-            block_size=BLOCK_SIZE,
-            vocab_size=reasoner.vocab_size,
-            observer=partial(self._saw_forward, role),
-        )
         return StepWriter(
             role=role,
-            runner=runner,
+            runner=self._runner(role, model, limits),
             sampling=self.sampling,
             segmenter=BlankLineSegmenter(reasoner.codec.token_bytes),
             eos_ids=reasoner.codec.eos_ids,
             stream=Stream.root(options.seed).child(self.question, options.sample, role.value),
             trace=self.trace,
+            speculation=self._speculation(role, limits) if options.mode.endswith("sd") else None,
         )
+
+    def _runner(self, role: Role, model: CausalLM, limits: Limits) -> ModelRunner:
+        options, reasoner = self.options, self.reasoner
+        rows = options.depth + 1 if options.mode.startswith("lr") else 1
+        leaves = prod(options.branching) if options.mode.endswith("sd") and options.drafter == "tree" else 1
+        return ModelRunner(
+            model,
+            num_blocks=reasoner.num_blocks or _blocks(len(self.prompt), limits, rows, leaves),
+            block_size=BLOCK_SIZE,
+            vocab_size=reasoner.codec.vocab_size,
+            known_tokens=reasoner.known_tokens if role is Role.DRAFT else None,
+            observer=partial(self._saw_forward, role),
+        )
+
+    def _speculation(self, role: Role, limits: Limits) -> Speculation | None:
+        """How this role's tokens are guessed. A draft model does not draft for itself."""
+        options, reasoner = self.options, self.reasoner
+        if options.drafter not in DRAFT_MODEL_DRAFTERS:
+            return make_speculation(options, self.sampling, reasoner.codec.eos_ids, runner=None)
+        if role is Role.DRAFT:
+            return None
+        assert reasoner.draft is not None
+        runner = self._runner(Role.DRAFT, reasoner.draft, limits)
+        return make_speculation(options, self.sampling, reasoner.codec.eos_ids, runner=runner)
 
     def _saw_forward(self, role: Role, branches: int, tokens: int, seconds: float) -> None:
         self.trace.record(ForwardPass(role, branches, tokens, seconds))
 
 
-def _blocks(prompt: int, limits: Limits, rows: int) -> int:
-    """Blocks that suffice: one trunk of the longest chain, and per row its own step with a copied first block and a part block."""
+def _blocks(prompt: int, limits: Limits, rows: int, leaves: int) -> int:
+    """Blocks that suffice: one trunk of the longest chain, and per row its own step; per path of a token tree a copied and a new block."""
     trunk = -(-(prompt + limits.max_tokens + limits.max_step_tokens) // BLOCK_SIZE)
-    return trunk + rows * (limits.max_step_tokens // BLOCK_SIZE + 3)
+    return trunk + rows * (limits.max_step_tokens // BLOCK_SIZE + 3 + 4 * (leaves - 1))
 
 
 def _default_sampling(codec: Codec) -> SamplingParams:

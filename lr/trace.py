@@ -7,8 +7,9 @@ show (acceptance, forward passes, tokens per second) is a function of the events
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from lr.types import EmittedStep, Origin, Role, Step, Verdict
 
@@ -90,6 +91,72 @@ class Trace:
 
 
 @dataclass(frozen=True)
+class TokenRounds:
+    """Token-level speculation in numbers, under vLLM's names and by its definitions.
+
+    `histogram[n]` counts the rounds that accepted n tokens, up to the deepest proposal; rounds without a proposal do not count.
+    `tried`: places at which a round decided about a draft: all up to its first rejection. `emitted`: tokens of those rounds that belong
+    to a step, the one after the accepted included.
+    """
+
+    histogram: tuple[int, ...] = ()
+    drafted: int = 0
+    tried: int = 0
+    accepted: int = 0
+    emitted: int = 0
+
+    @classmethod
+    def of(cls, rounds: Iterable[TokenRound]) -> TokenRounds:
+        """The numbers of some rounds."""
+        kept = [r for r in rounds if r.proposed]
+        if not kept:
+            return cls()
+        deepest = max(r.depth for r in kept)
+        return cls(
+            histogram=tuple(sum(r.accepted == n for r in kept) for n in range(deepest + 1)),
+            drafted=sum(r.proposed for r in kept),
+            tried=sum(min(r.accepted + 1, r.depth) for r in kept),
+            accepted=sum(r.accepted for r in kept),
+            emitted=sum(r.emitted for r in kept),
+        )
+
+    def __add__(self, other: TokenRounds) -> TokenRounds:
+        both = zip_longest(self.histogram, other.histogram, fillvalue=0)
+        return TokenRounds(
+            tuple(a + b for a, b in both),
+            self.drafted + other.drafted,
+            self.tried + other.tried,
+            self.accepted + other.accepted,
+            self.emitted + other.emitted,
+        )
+
+    @property
+    def count(self) -> int:
+        """Rounds that had a proposal (vLLM: drafts)."""
+        return sum(self.histogram)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """accepted / drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """1 + accepted / rounds: tokens that a round decides on average."""
+        return 1 + self.accepted / self.count if self.count else None
+
+    @property
+    def acceptance_by_position(self) -> tuple[float, ...]:
+        """The share of all rounds that accepted more than i tokens, for i = 0, 1, ... (unconditional)."""
+        return tuple(sum(self.histogram[i + 1 :]) / self.count for i in range(len(self.histogram) - 1))
+
+    @property
+    def conditional_acceptance(self) -> float | None:
+        """accepted / tried: THEORY's alpha 2, where acceptances are independent of each other and of the place."""
+        return self.accepted / self.tried if self.tried else None
+
+
+@dataclass(frozen=True)
 class Stats:
     """Counts and times of one run or, summed with `+`, of several. Ratios are properties; they are None where nothing was counted."""
 
@@ -106,6 +173,7 @@ class Stats:
     verifier_seconds: float = 0.0
     draft_tokens: int = 0
     target_tokens: int = 0
+    rounds: TokenRounds = TokenRounds()
 
     def __add__(self, other: Stats) -> Stats:
         return Stats(**{name: getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__})
@@ -114,6 +182,11 @@ class Stats:
     def step_acceptance(self) -> float | None:
         """Accepted draft steps / judged draft steps: the paper's acceptance rate alpha 1 (THEORY 2b)."""
         return self.accepted / self.judged if self.judged else None
+
+    @property
+    def token_acceptance(self) -> float | None:
+        """Accepted guessed tokens / guessed tokens of the target's rounds (vLLM's draft acceptance rate)."""
+        return self.rounds.acceptance_rate
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -149,4 +222,5 @@ def summarise(trace: Trace) -> Stats:
         verifier_seconds=sum(e.seconds for e in events if isinstance(e, VerifierCall)),
         draft_tokens=sum(len(w.step.tokens) for w in written if w.role is Role.DRAFT),
         target_tokens=sum(len(w.step.tokens) for w in written if w.role is Role.TARGET),
+        rounds=TokenRounds.of(e for e in events if isinstance(e, TokenRound) and e.role is Role.TARGET),
     )

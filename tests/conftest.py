@@ -1,5 +1,36 @@
-"""One thread per test process: the tensors are tiny and threads only get in each other's way."""
+"""Two rules for every test: one thread, and the cache's conservation law holds afterwards in every cache that is alive."""
 
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakSet
+
+import pytest
 import torch
 
-torch.set_num_threads(1)
+from lr.kvcache.cache import PagedKVCache
+
+torch.set_num_threads(1)  # the tensors are tiny: threads only get in each other's way
+
+
+@pytest.fixture(scope="session", autouse=True)
+def caches() -> Iterator["WeakSet[PagedKVCache]"]:
+    """Every cache that is built while the tests run, as long as somebody holds it."""
+    seen: WeakSet[PagedKVCache] = WeakSet()
+    build = PagedKVCache.__init__
+
+    def build_and_remember(self: PagedKVCache, **settings: Any) -> None:
+        build(self, **settings)
+        seen.add(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PagedKVCache, "__init__", build_and_remember)
+        yield seen
+
+
+@pytest.fixture(autouse=True)
+def conservation_law(caches: "WeakSet[PagedKVCache]") -> Iterator[None]:
+    """After the test: free + used = total, each refcount is the number of holders, and no append was left open."""
+    yield
+    for cache in list(caches):
+        cache.check()
+        assert cache.open_append is None

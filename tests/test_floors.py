@@ -38,7 +38,7 @@ FLOORS = {
         *["lr.spec.verifiers.*", "lr.spec.rules.*", "lr.spec.museum"],
     ],
     3: [
-        *["lr.engine.runner", "lr.engine.lockstep", "lr.engine.overlapped"],
+        *["lr.engine.runner", "lr.engine.speculation", "lr.engine.lockstep", "lr.engine.overlapped"],
         "lr.spec.reference",
         *["lr.tiny.training", "lr.tiny.checks", "lr.tiny.evaluate"],
         "lr.reasoner",

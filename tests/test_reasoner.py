@@ -49,6 +49,18 @@ def test_exact_lookahead_is_plain_decoding(exact: Reasoner, temperature: float |
     assert exact.generate(QUESTION, mode="lr", depth=depth, **how).tokens == plain.tokens
 
 
+@pytest.mark.parametrize("mode", ["sd", "lr+sd"])
+@pytest.mark.parametrize("drafter", ["ngram", "suffix", "draft", "tree"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_matching_at_both_levels_is_plain_decoding(
+    exact: Reasoner, mode: str, drafter: str, temperature: float
+) -> None:
+    how = {"temperature": temperature, "max_tokens": 40, "max_step_tokens": 20}
+    plain = exact.generate(QUESTION, mode="ar", **how)
+    shared = {"drafter": drafter, "acceptance": "match", "coupling": "shared", "branching": (2, 1)}
+    assert exact.generate(QUESTION, mode=mode, **how, **shared).tokens == plain.tokens
+
+
 def test_a_result_says_who_wrote_what(checkpoints: tuple[Path, Path]) -> None:
     reasoner = Reasoner(*checkpoints, Coin())
     result = reasoner.generate(QUESTION, max_tokens=300, temperature=1.2, ignore_half_sentence=False)
@@ -101,13 +113,20 @@ def test_the_context_bounds_the_answer(checkpoints: tuple[Path, Path]) -> None:
     [
         ({"depth": 0}, "depth is 0"),
         ({"depth": 2.5}, "depth is 2.5"),
-        ({"mode": "fast"}, "mode is 'fast', expected 'ar'"),
+        ({"mode": "fast"}, "mode is 'fast', expected one of ar, sd, lr"),
+        ({"drafter": "oracle"}, "drafter is 'oracle', expected one of ngram"),
+        ({"acceptance": "hope"}, "acceptance is 'hope'"),
+        ({"coupling": "tight"}, "coupling is 'tight'"),
+        ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0"),
+        ({"prompt_lookup_min": 3}, r"\(prompt_lookup_min, prompt_lookup_max\) is \(3, 2\)"),
+        ({"branching": ()}, r"branching is \(\)"),
+        ({"mode": "sd", "drafter": "tree", "acceptance": "block"}, "rule 'block' verifies chains only"),
         ({"width": 2}, "width is 2"),
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"max_step_tokens": -1}, "max_step_tokens is -1"),
         ({"temperature": -0.1}, "temperature is -0.1"),
         ({"seed": "x"}, "seed is 'x'"),
-        ({"depht": 3}, "no option depht; the options are mode, depth"),
+        ({"depht": 3}, "no option depht; the options are drafter"),
     ],
 )
 def test_impossible_options_are_refused(exact: Reasoner, options: dict[str, object], message: str) -> None:
@@ -135,8 +154,10 @@ def test_different_tokenizers_are_refused(checkpoints: tuple[Path, Path], tmp_pa
 def test_without_a_draft_there_is_plain_decoding(checkpoints: tuple[Path, Path]) -> None:
     reasoner = Reasoner(checkpoints[0], None)
     assert reasoner.generate(QUESTION, mode="ar", max_tokens=5).tokens
-    with pytest.raises(SettingError, match="needs a draft"):
-        reasoner.generate(QUESTION)
+    assert reasoner.generate(QUESTION, mode="sd", drafter="ngram", max_tokens=5).tokens
+    for options in ({}, {"mode": "sd"}, {"mode": "lr+sd", "drafter": "ngram"}):
+        with pytest.raises(SettingError, match="needs a draft"):
+            reasoner.generate(QUESTION, **options)
 
 
 def test_too_few_blocks_say_so(checkpoints: tuple[Path, Path]) -> None:

@@ -11,14 +11,19 @@ from rich.table import Table
 
 from lr.commands.models import ModelChoice
 from lr.commands.show import console, legend, step_line
+from lr.options import MODES
 from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.tiny.language import Problem, Split, problem
 from lr.trace import Stats
 from lr.types import require
 
-MODES = ("ar", "lr")
-NAMES = {"ar": "ar: plain decoding", "lr": "lr: Lookahead Reasoning"}
+NAMES = {
+    "ar": "ar: plain decoding",
+    "sd": "sd: tokens guessed ahead",
+    "lr": "lr: Lookahead Reasoning",
+    "lr+sd": "lr+sd: both",
+}
 
 
 @dataclass(frozen=True)
@@ -55,12 +60,12 @@ class Demo:
         )
 
     def _solve(self, reasoner: Reasoner, index: int, out: Console) -> tuple[Problem, dict[str, Result]]:
-        """One problem in every mode; the mode that goes first alternates, so that drifts of the machine's speed cancel."""
+        """One problem in every mode; the modes take turns in going first, so that drifts of the machine's speed cancel."""
         task, results = problem(Split.TEST, index), {}
-        shown = index < self.show
+        shown, order = index < self.show, list(MODES)
         if shown:
             out.print(f"[bold]problem {index + 1}[/]  {task.question}")
-        for mode in MODES if index % 2 else MODES[::-1]:
+        for mode in order[index % len(order) :] + order[: index % len(order)]:
             run = reasoner.run(task.question, mode=mode, depth=self.depth, temperature=self.temperature, seed=self.seed)
             for step in run:
                 if shown and mode == "lr":
@@ -73,7 +78,15 @@ class Demo:
 
 def _table(solved: list[tuple[Problem, dict[str, Result]]]) -> Table:
     table = Table(title=f"{len(solved)} held-out problems", title_justify="left")
-    columns = ("accuracy", "tokens/s", "step acceptance", "target passes", "tokens per target pass", "speedup")
+    columns = (
+        "accuracy",
+        "tokens/s",
+        "step acceptance",
+        "token acceptance",
+        "target passes",
+        "tokens per target pass",
+        "speedup",
+    )
     table.add_column("mode")
     for column in columns:
         table.add_column(column, justify="right")
@@ -81,22 +94,22 @@ def _table(solved: list[tuple[Problem, dict[str, Result]]]) -> Table:
     for mode in MODES:
         stats = totals[mode]
         right = sum(results[mode].answer == str(task.answer) for task, results in solved)
-        acceptance = "" if stats.step_acceptance is None else f"{stats.step_acceptance:.2f}"
         table.add_row(
             NAMES[mode],
             f"{right}/{len(solved)}",
             f"{_rate(stats):.0f}",
-            acceptance,
+            _ratio(stats.step_acceptance),
+            _ratio(stats.token_acceptance),
             str(stats.target_passes),
             f"{stats.tokens_per_target_pass or 0:.2f}",
-            "1.00" if mode == "ar" else _speedup(solved, totals),
+            "1.00" if mode == "ar" else _speedup(solved, totals, mode),
         )
     return table
 
 
-def _speedup(solved: list[tuple[Problem, dict[str, Result]]], totals: dict[str, Stats]) -> str:
-    ratios = [_rate(results["lr"].stats) / _rate(results["ar"].stats) for _, results in solved]
-    total = f"{_rate(totals['lr']) / _rate(totals['ar']):.2f}"
+def _speedup(solved: list[tuple[Problem, dict[str, Result]]], totals: dict[str, Stats], mode: str) -> str:
+    ratios = [_rate(results[mode].stats) / _rate(results["ar"].stats) for _, results in solved]
+    total = f"{_rate(totals[mode]) / _rate(totals['ar']):.2f}"
     if len(ratios) < 4:
         return total
     low, _, high = quantiles(ratios, n=4)
@@ -105,3 +118,7 @@ def _speedup(solved: list[tuple[Problem, dict[str, Result]]], totals: dict[str, 
 
 def _rate(stats: Stats) -> float:
     return stats.tokens_per_second or 0.0
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

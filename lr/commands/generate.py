@@ -9,7 +9,7 @@ import tyro
 
 from lr.commands.models import ModelChoice
 from lr.commands.show import STYLES, console, summary
-from lr.options import GenerateOptions
+from lr.options import GenerateOptions, needs_draft
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Generate:
     options: GenerateOptions = field(default_factory=GenerateOptions)
 
     def run(self) -> None:
-        reasoner = self.choice.load(needs_draft=self.options.mode != "ar")
+        reasoner = self.choice.load(needs_draft=needs_draft(self.options))
         run = reasoner.run(self.question, **dataclasses.asdict(self.options))
         out = console()
         for step in run:

@@ -24,7 +24,7 @@ from lr.spec.acceptance import EMPTY, AcceptanceRule, Proposal
 from lr.spec.drafters.base import Context, Drafter
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution
-from lr.types import SamplingParams, require
+from lr.types import Coupling, SamplingParams, require
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,15 @@ class Speculation:
             k,
             "a whole number >= 1 (leave speculation out for 0)",
         )
-        if self.drafter.name == "tree" and not self.rule.trees:
+        if self.drafter.trees and not self.rule.trees:
             raise SettingError(
-                f"rule {self.rule.name!r} verifies chains only, but drafter 'tree' proposes trees. Use rule 'reject' or 'match'."
+                f"rule {self.rule.name!r} verifies chains only, but drafter {self.drafter.name!r} proposes trees. "
+                "Use rule 'reject' or 'match', or another drafter."
+            )
+        if self.rule.looks_ahead and self.drafter.coupling is Coupling.SHARED:
+            raise SettingError(
+                f"rule {self.rule.name!r} needs drafts whose noise is new in every round, and coupling 'shared' draws them with the "
+                "target's. Use coupling 'independent', or rule 'match' or 'reject'."
             )
 
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from lr.kvcache.branch import Branch
 from lr.spec.acceptance import Draws, Proposal
+from lr.types import Coupling
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,19 @@ class Context:
 
 
 class Drafter(Protocol):
-    """Proposes tokens for branches of the model it serves."""
+    """Proposes tokens for branches of the model it serves.
 
-    name: str
+    `trees`: it may propose more than chains. `coupling`: whether its noise is the target's (`Coupling.INDEPENDENT` where there is none).
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def trees(self) -> bool: ...
+
+    @property
+    def coupling(self) -> Coupling: ...
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
         """One proposal per context, in order, each at most min(k, limit) tokens deep; `EMPTY` where there is nothing to say."""

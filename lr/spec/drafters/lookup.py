@@ -13,13 +13,15 @@ from collections.abc import Iterable, Sequence
 from lr.kvcache.branch import Branch
 from lr.spec.acceptance import EMPTY, Proposal
 from lr.spec.drafters.base import Context
-from lr.types import require
+from lr.types import Coupling, require
 
 
 class LookupDrafter:
     """N-gram lookup in the branch's own tokens, prompt included, for n from `prompt_lookup_max` down to `prompt_lookup_min`."""
 
     name = "ngram"
+    trees = False
+    coupling = Coupling.INDEPENDENT
 
     def __init__(self, prompt_lookup_max: int = 2, prompt_lookup_min: int = 1) -> None:
         require(prompt_lookup_min >= 1, "prompt_lookup_min", prompt_lookup_min, "a whole number >= 1")

@@ -40,6 +40,7 @@ class ModelDrafter:
     """Chains of tokens from a draft model on a runner of its own. `eos_ids`: nothing is drafted behind one of these."""
 
     name = "draft"
+    trees = False
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from lr.kvcache.branch import Branch
 from lr.spec.acceptance import EMPTY, Proposal
 from lr.spec.drafters.base import Context
-from lr.types import require
+from lr.types import Coupling, require
 
 
 class SuffixAutomaton:
@@ -73,6 +73,8 @@ class SuffixDrafter:
     """Proposes what followed the longest suffix of at least `min_match` tokens the last time it occurred in the branch."""
 
     name = "suffix"
+    trees = False
+    coupling = Coupling.INDEPENDENT
 
     def __init__(self, min_match: int = 1) -> None:
         require(min_match >= 1, "min_match", min_match, "a whole number >= 1")

@@ -39,6 +39,7 @@ class TreeDrafter:
     """Trees of likely tokens from a draft model on a runner of its own, at most `len(branching)` deep."""
 
     name = "tree"
+    trees = True
 
     def __init__(
         self,

@@ -1,0 +1,36 @@
+"""From settings to a drafter and a rule. The list of what there is; a new drafter or rule is added here, and nowhere else by hand."""
+
+from __future__ import annotations
+
+from lr.options import TokenOptions
+from lr.spec.drafters.base import Drafter
+from lr.spec.drafters.lookup import LookupDrafter
+from lr.spec.drafters.model import ModelDrafter
+from lr.spec.drafters.suffix import SuffixDrafter
+from lr.spec.drafters.tree import TreeDrafter
+from lr.spec.rules.choose import choose_rule
+from lr.spec.runner import Runner
+from lr.spec.token_sd import Speculation
+from lr.types import Coupling, SamplingParams
+
+
+def make_speculation(
+    options: TokenOptions, sampling: SamplingParams, eos_ids: frozenset[int], *, runner: Runner | None
+) -> Speculation:
+    """The token-level speculation that `options` describe. `runner` runs the draft model, for the drafters made of one."""
+    drafter = _make_drafter(options, sampling, eos_ids, runner)
+    return Speculation(drafter, choose_rule(options.acceptance), options.num_speculative_tokens)
+
+
+def _make_drafter(
+    options: TokenOptions, sampling: SamplingParams, eos_ids: frozenset[int], runner: Runner | None
+) -> Drafter:
+    if options.drafter == "ngram":
+        return LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
+    if options.drafter == "suffix":
+        return SuffixDrafter()
+    assert runner is not None, "the caller opens a runner for the drafters in DRAFT_MODEL_DRAFTERS"
+    coupling = Coupling(options.coupling)
+    if options.drafter == "tree":
+        return TreeDrafter(runner, sampling, branching=options.branching, coupling=coupling, eos_ids=eos_ids)
+    return ModelDrafter(runner, sampling, coupling=coupling, min_confidence=options.min_confidence, eos_ids=eos_ids)

@@ -1,0 +1,65 @@
+"""Every drafter and every rule by name, on random models, for the tests of token-level speculation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from spec_kit import EOS, random_model
+
+from lr.engine.runner import ModelRunner
+from lr.kvcache.branch import Branch
+from lr.model.qwen import CausalLM
+from lr.spec.acceptance import EMPTY, AcceptanceRule, Proposal
+from lr.spec.drafters.base import Context, Drafter
+from lr.spec.drafters.lookup import LookupDrafter
+from lr.spec.drafters.model import ModelDrafter
+from lr.spec.drafters.suffix import SuffixDrafter
+from lr.spec.drafters.tree import TreeDrafter
+from lr.spec.rules.block import BlockRule
+from lr.spec.rules.match import MatchRule
+from lr.spec.rules.reject import RejectRule
+from lr.types import Coupling, SamplingParams
+
+DRAFT = random_model(7)
+END = frozenset({EOS})
+
+
+def runner_of(model: CausalLM) -> ModelRunner:
+    return ModelRunner(model, num_blocks=400, block_size=4)
+
+
+class Stubborn:
+    """Proposes the same tokens whatever the text: mostly wrong, sometimes with the end of the text or a boundary inside."""
+
+    name = "stubborn"
+    trees = False
+    coupling = Coupling.INDEPENDENT
+
+    def __init__(self, tokens: Sequence[int] = (5, EOS, 0, 6, 0)) -> None:
+        self.tokens = tuple(tokens)
+
+    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
+        return [Proposal.chain(self.tokens[: min(k, c.limit)]) if c.limit > 0 else EMPTY for c in contexts]
+
+    def forget(self, branches: Iterable[Branch]) -> None:
+        pass
+
+
+DRAFTERS: dict[str, Callable[[SamplingParams], Drafter]] = {
+    "ngram": lambda s: LookupDrafter(3, 1),
+    "suffix": lambda s: SuffixDrafter(),
+    "draft": lambda s: ModelDrafter(runner_of(DRAFT), s, eos_ids=END),
+    "draft shared": lambda s: ModelDrafter(runner_of(DRAFT), s, coupling=Coupling.SHARED),
+    "draft unsure": lambda s: ModelDrafter(runner_of(DRAFT), s, min_confidence=0.5),
+    "tree": lambda s: TreeDrafter(runner_of(DRAFT), s, branching=(3, 2, 1), eos_ids=END),
+    "tree shared": lambda s: TreeDrafter(runner_of(DRAFT), s, branching=(2, 2, 2), coupling=Coupling.SHARED),
+    "stubborn": lambda s: Stubborn(),
+}
+RULES: dict[str, AcceptanceRule] = {"reject": RejectRule(), "block": BlockRule(), "match": MatchRule()}
+TREES = {"tree", "tree shared"}
+COUPLED = {"draft shared", "tree shared"}
+
+
+def fits(drafter: str, rule: str) -> bool:
+    """Block verification takes chains, and drafts whose noise is new in every round."""
+    return rule != "block" or drafter not in TREES | COUPLED

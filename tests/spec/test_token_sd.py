@@ -1,0 +1,220 @@
+"""Token-level speculation inside steps: what must not change, whatever is drafted, accepted or cut."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from drafter_kit import DRAFTERS, RULES, Stubborn, fits, runner_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spec_kit import EOS, PIECES, PROMPT, random_model, tokens_of, writer
+
+from lr.errors import SettingError
+from lr.spec.acceptance import Proposal
+from lr.spec.drafters.base import Drafter
+from lr.spec.drafters.lookup import LookupDrafter
+from lr.spec.drafters.model import ModelDrafter
+from lr.spec.drafters.tree import TreeDrafter
+from lr.spec.rules.block import BlockRule
+from lr.spec.rules.match import MatchRule
+from lr.spec.token_sd import Speculation, look
+from lr.spec.write import Limits, StepJob, StepWriter, decode_plainly
+from lr.trace import TokenRound, Trace
+from lr.types import Coupling, Finish, Role, SamplingParams, Step
+
+MODELS = [random_model(seed) for seed in (0, 1, 3)]
+LIMITS = Limits(40, 14)
+PAIRS = [(name, rule) for name in DRAFTERS for rule in RULES if fits(name, rule)]
+
+
+def speculating(model: int, drafter: Drafter, rule: str, k: int, **how: object) -> StepWriter:
+    made = writer(Role.TARGET, MODELS[model], **how)  # type: ignore[arg-type]
+    made.speculation = Speculation(drafter, RULES[rule], k)
+    return made
+
+
+def plain(model: int, **how: object) -> list[int]:
+    return tokens_of(decode_plainly(PROMPT, writer(Role.TARGET, MODELS[model], **how), LIMITS))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "rule"), PAIRS)
+def test_greedy_speculation_is_greedy_decoding(name: str, rule: str) -> None:
+    """k from 1 to 8, random models, fp64: not one token differs, under any rule and drafter."""
+    for k in range(1, 9):
+        made = speculating(k % len(MODELS), DRAFTERS[name](SamplingParams(0.0)), rule, k)
+        assert tokens_of(decode_plainly(PROMPT, made, LIMITS)) == plain(k % len(MODELS))
+        assert made.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+@given(seed=st.integers(0, 999), k=st.integers(1, 8), model=st.integers(0, 2), temperature=st.sampled_from([0.6, 1.3]))
+@settings(max_examples=8, deadline=None)
+def test_matching_emits_what_plain_decoding_draws(name: str, seed: int, k: int, model: int, temperature: float) -> None:
+    """At any temperature: sample matching uses the keys of plain decoding, so speculation changes no token."""
+    made = speculating(
+        model, DRAFTERS[name](SamplingParams(temperature)), "match", k, temperature=temperature, seed=seed
+    )
+    assert tokens_of(decode_plainly(PROMPT, made, LIMITS)) == plain(model, temperature=temperature, seed=seed)
+
+
+@pytest.mark.parametrize(("name", "rule"), PAIRS)
+def test_branches_of_a_batch_do_not_influence_each_other(name: str, rule: str) -> None:
+    """A batch gives what separate runs give, and permuting it permutes the outputs, though each branch accepts another length."""
+    how = {"temperature": 0.9, "seed": 3}
+    prompts = [[5, 6, 7], [8], [5, 6, 5, 6, 5], [9, 0, 9, 0, 9, 0, 9]]
+
+    def run(order: list[int]) -> list[list[Step]]:
+        made = speculating(0, DRAFTERS[name](SamplingParams(0.9)), rule, 4, **how)
+        branches = [made.runner.open(prompts[i]) for i in order]
+        written: list[list[Step]] = [[] for _ in order]
+        for step in range(3):
+            jobs = [StepJob(branch, 100 * i + step, 14) for i, branch in zip(order, branches, strict=True)]
+            for steps, new in zip(written, made.write(jobs), strict=True):
+                steps.append(new)
+            for branch in branches:
+                assert branch.cached == len(branch) - 1
+        return written
+
+    together = run([0, 1, 2, 3])
+    assert run([2, 0, 3, 1]) == [together[i] for i in (2, 0, 3, 1)]
+    assert [run([i])[0] for i in range(4)] == together
+
+
+def test_forked_rows_are_followed_by_the_draft() -> None:
+    """A new branch is met by a fork of the draft's; closing it gives the draft's blocks back too."""
+    drafter = ModelDrafter(runner_of(MODELS[1]), SamplingParams(0.0))
+    made = speculating(0, drafter, "reject", 3)
+    root = made.runner.open(PROMPT)
+    made.write([StepJob(root, 0, 14)])
+    twin = made.runner.fork(root)
+    twin.append(8)
+    one, other = made.write([StepJob(root, 1, 14), StepJob(twin, 1, 14)])
+    alone = writer(Role.TARGET, MODELS[0])
+    for branch, step in ((root, one), (twin, other)):
+        again = alone.runner.open(branch.tokens[: len(branch) - len(step.tokens)])
+        assert alone.write([StepJob(again, 1, 14)]) == [step]
+    for branch in (root, twin):
+        made.close(branch)
+    assert drafter.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
+
+
+class Prophet:
+    """Proposes the true continuation, so that ends and boundaries fall inside accepted runs."""
+
+    name = "prophet"
+    trees = False
+    coupling = Coupling.INDEPENDENT
+
+    def __init__(self, text: list[int], *, then: list[int] | None = None) -> None:
+        self.text, self.then = text, then or []
+
+    def propose(self, contexts, k):  # type: ignore[no-untyped-def]
+        made = []
+        for context in contexts:
+            depth = min(k, context.limit)
+            known = [*self.text, *self.then]
+            made.append(Proposal.chain(known[len(context.tokens) : len(context.tokens) + depth]))
+        return made
+
+    def forget(self, branches) -> None:  # type: ignore[no-untyped-def]
+        pass
+
+
+def ending_seed() -> tuple[int, list[int]]:
+    """A seed at which plain sampling ends its text after at least 10 tokens, and that text."""
+    for seed in range(500):
+        text = plain(0, temperature=1.2, seed=seed)
+        if text[-1] == EOS and len(text) >= 10:
+            return seed, text
+    raise AssertionError("no such seed")
+
+
+@pytest.mark.parametrize("k", range(1, 9))
+def test_the_end_of_text_and_boundaries_inside_accepted_runs(k: int) -> None:
+    """Everything proposed is right, junk behind the end included: nothing behind the end or the boundary is emitted, at any offset."""
+    seed, text = ending_seed()
+    for shift in range(k):  # moves the end through every place of the block
+        trace = Trace()
+        made = speculating(0, Prophet(PROMPT + text, then=[5] * 9), "match", k, temperature=1.2, seed=seed, trace=trace)
+        if shift:
+            made.speculation = Speculation(Prophet(PROMPT + text[:-shift], then=[5] * 9), MatchRule(), k)
+        emitted = list(decode_plainly(PROMPT, made, LIMITS))
+        assert tokens_of(emitted) == text
+        assert emitted[-1].step.finish is Finish.EOS
+        rounds = [event for _, event in trace.events if isinstance(event, TokenRound)]
+        assert any(r.accepted == min(k, r.proposed) for r in rounds)
+
+
+@pytest.mark.parametrize("budget", range(1, 12))
+def test_the_budget_is_never_overshot(budget: int) -> None:
+    text = plain(1)
+    made = speculating(1, Prophet(PROMPT + text), "reject", 6)
+    emitted = tokens_of(decode_plainly(PROMPT, made, Limits(budget, 14)))
+    assert emitted == tokens_of(decode_plainly(PROMPT, writer(Role.TARGET, MODELS[1]), Limits(budget, 14)))
+    assert len(emitted) <= budget
+
+
+def test_disjoint_draft_and_target_terminate() -> None:
+    """A draft that only proposes what the target can hardly write costs passes, not tokens."""
+    made = speculating(2, Stubborn([4, 4, 4, 4]), "reject", 4, temperature=0.7)
+    emitted = tokens_of(decode_plainly(PROMPT, made, LIMITS))
+    assert len(emitted) == LIMITS.max_tokens or emitted[-1] == EOS
+
+
+def test_padded_vocabularies_of_different_size() -> None:
+    """The draft's embedding has more rows than there are tokens, the target's has other padding; neither ever shows."""
+    from lr.engine.runner import ModelRunner
+
+    tokens = len(PIECES)
+    wide = random_model(5, vocab_size=tokens + 7)
+    draft = ModelRunner(wide, num_blocks=100, block_size=4, vocab_size=tokens)
+    made = speculating(0, ModelDrafter(draft, SamplingParams(1.5)), "reject", 4, temperature=1.5)
+    assert max(tokens_of(decode_plainly(PROMPT, made, LIMITS))) < tokens
+    few = ModelRunner(wide, num_blocks=100, block_size=4, vocab_size=tokens, known_tokens=6)
+    assert few.feed([few.open([11])])[0].isneginf().tolist() == [False] * 6 + [True] * (tokens - 6)
+
+
+def test_one_look_is_one_forward_and_reads_every_node() -> None:
+    trace = Trace()
+    made = writer(Role.TARGET, MODELS[0], trace=trace)
+    chain_branch, tree_branch = made.runner.open([5, 6, 7, 8, 9]), made.runner.open([6, 5])
+    chain = Proposal.chain((5, 6))
+    tree = Proposal((5, 6, 7, 8), (-1, -1, 0, 0))
+    looks = look(made.runner, [chain_branch, tree_branch], [chain, tree])
+    assert [rows.shape[0] for rows, _ in looks] == [3, 5]
+    forwards = [(e.branches, e.tokens) for _, e in trace.events]  # type: ignore[union-attr]
+    assert forwards == [
+        (1, 1),
+        (4, 7 + 3 + 3 + 2),
+    ]  # catch up with the tree's prompt, then one look: a chain and three paths
+    for node in range(-1, 4):
+        fresh = writer(Role.TARGET, MODELS[0]).runner
+        text = [6, 5, *(tree.tokens[i] for i in tree.path(node))]
+        torch.testing.assert_close(looks[1][0][node + 1], fresh.feed([fresh.open(text)])[0], rtol=0, atol=1e-12)
+
+
+def test_the_round_is_in_the_trace() -> None:
+    trace = Trace()
+    text = plain(1)
+    made = speculating(1, Prophet(PROMPT + text), "match", 3, trace=trace)
+    list(decode_plainly(PROMPT, made, LIMITS))
+    rounds = [event for _, event in trace.events if isinstance(event, TokenRound)]
+    assert sum(r.emitted for r in rounds) <= len(text)
+    assert all(r.accepted <= r.proposed and 1 <= r.emitted <= r.accepted + 1 for r in rounds)
+
+
+@pytest.mark.parametrize("k", [0, -1, 1.5])
+def test_impossible_lengths_are_refused(k: float) -> None:
+    with pytest.raises(SettingError, match=f"num_speculative_tokens is {k}"):
+        Speculation(LookupDrafter(), MatchRule(), k)  # type: ignore[arg-type]
+
+
+def test_block_verification_refuses_noise_that_is_drawn_twice() -> None:
+    drafter = ModelDrafter(runner_of(MODELS[0]), SamplingParams(1.0), coupling=Coupling.SHARED)
+    with pytest.raises(SettingError, match="coupling 'shared'"):
+        Speculation(drafter, BlockRule(), 4)
+
+
+def test_trees_need_a_rule_that_takes_them() -> None:
+    with pytest.raises(SettingError, match="rule 'block' verifies chains only"):
+        Speculation(TreeDrafter(runner_of(MODELS[0]), SamplingParams(1.0)), BlockRule(), 4)

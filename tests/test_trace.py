@@ -1,0 +1,93 @@
+"""The statistics are functions of the events: checked by hand on small traces."""
+
+from __future__ import annotations
+
+import pytest
+
+from lr.trace import (
+    Event,
+    ForwardPass,
+    Stats,
+    StepEmitted,
+    StepJudged,
+    StepWritten,
+    TokenRound,
+    TokenRounds,
+    Trace,
+    VerifierCall,
+    summarise,
+)
+from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
+
+STEP = Step((1, 2, 3), Finish.BOUNDARY)
+AGREED, REFUSED = Verdict(True, ""), Verdict(False, "")
+
+
+def trace_of(*events: Event) -> Trace:
+    """One event per second."""
+    seconds = iter(range(100))
+    trace = Trace(clock=lambda: float(next(seconds)))
+    for event in events:
+        trace.record(event)
+    return trace
+
+
+def test_an_empty_run_has_no_ratios() -> None:
+    stats = summarise(trace_of())
+    assert stats == Stats()
+    assert (stats.step_acceptance, stats.tokens_per_second, stats.tokens_per_target_pass) == (None, None, None)
+    assert (stats.token_acceptance, stats.rounds.mean_acceptance_length) == (None, None)
+
+
+def test_counts_times_and_ratios() -> None:
+    stats = summarise(
+        trace_of(
+            StepWritten(Role.DRAFT, 0, STEP),
+            StepWritten(Role.DRAFT, 1, STEP),
+            ForwardPass(Role.DRAFT, 1, 1, 0.25),
+            ForwardPass(Role.TARGET, 3, 7, 0.5),
+            ForwardPass(Role.TARGET, 3, 3, 0.5),
+            StepWritten(Role.TARGET, 0, STEP),
+            VerifierCall(2, 0.125),
+            StepJudged(0, AGREED),
+            StepJudged(1, REFUSED),
+            StepEmitted(EmittedStep(0, STEP, Origin.ACCEPTED, AGREED)),
+            StepEmitted(EmittedStep(1, Step((4,), Finish.EOS), Origin.CORRECTION, REFUSED, STEP)),
+        )
+    )
+    assert (stats.steps, stats.tokens, stats.drafted, stats.judged, stats.accepted) == (2, 4, 2, 2, 1)
+    assert (stats.draft_tokens, stats.target_tokens) == (6, 3)
+    assert (stats.draft_passes, stats.target_passes) == (1, 2)
+    assert (stats.draft_seconds, stats.target_seconds, stats.verifier_seconds, stats.seconds) == (0.25, 1.0, 0.125, 11)
+    assert stats.step_acceptance == 0.5
+    assert stats.tokens_per_target_pass == 2
+    assert (stats + stats).step_acceptance == 0.5
+    assert (stats + stats).tokens == 8
+
+
+def rounds(*lengths: tuple[int, int, int]) -> TokenRounds:
+    return TokenRounds.of(
+        TokenRound(Role.TARGET, 0, depth, depth, accepted, emitted) for depth, accepted, emitted in lengths
+    )
+
+
+def test_token_rounds_by_vllms_definitions() -> None:
+    numbers = rounds((3, 0, 1), (3, 3, 4), (3, 1, 2), (2, 2, 2), (0, 0, 1))
+    assert numbers.count == 4  # a round without a proposal is plain decoding
+    assert (numbers.drafted, numbers.accepted, numbers.emitted) == (11, 6, 9)
+    assert numbers.histogram == (1, 1, 1, 1)
+    assert numbers.acceptance_rate == 6 / 11
+    assert numbers.mean_acceptance_length == 1 + 6 / 4
+    assert numbers.acceptance_by_position == (3 / 4, 2 / 4, 1 / 4)
+    assert numbers.conditional_acceptance == 6 / (1 + 3 + 2 + 2)
+
+
+@pytest.mark.parametrize("split", range(5))
+def test_token_rounds_add_up(split: int) -> None:
+    every = [(3, 0, 1), (3, 3, 4), (5, 1, 2), (2, 2, 2)]
+    assert rounds(*every[:split]) + rounds(*every[split:]) == rounds(*every)
+
+
+def test_only_the_targets_rounds_count() -> None:
+    stats = summarise(trace_of(TokenRound(Role.DRAFT, 0, 4, 4, 4, 5), TokenRound(Role.TARGET, 0, 4, 4, 1, 2)))
+    assert stats.token_acceptance == 0.25
