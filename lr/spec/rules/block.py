@@ -1,7 +1,7 @@
 """Block verification: judge the draft tokens of a chain together, from the last to the first. Lossless; keeps the most.
 
-Sun et al., "Block verification accelerates speculative decoding", arXiv 2403.10444 (algorithm 2; lossless: theorem 1; no rule that sees
-only the drafts' own rows keeps more on average: theorem 2). Token-wise rejection wastes: where p(x) > q(x) the token stays for
+Sun et al., "Block verification accelerates speculative decoding", arXiv 2403.10444, where it is proved lossless, and that no rule
+which sees only the drafts' own rows keeps more on average. Token-wise rejection wastes: where p(x) > q(x) the token stays for
 sure, and the surplus p(x)/q(x) - 1 is forgotten. Here it is kept as credit for the tokens before it.
 
 Let w_0 = 1 and w_i = min(1, w_{i-1} p(x_i)/q(x_i)): how much of the draft x_1..x_i may stay. Behind x_i let

@@ -3,11 +3,11 @@
 For one draft token: x comes out as an accepted draft with probability q(x) min(1, p(x)/q(x)) = min(p(x), q(x)), and as a replacement
 with probability P(rejected) * (p(x) - min(p(x), q(x))) / P(rejected), since what is missing to p, summed over x, is just
 P(rejected). Together p(x). The same holds at every next place, given what stands before it (Leviathan et al., arXiv 2211.17192,
-appendix A.1; Chen et al., arXiv 2302.01318, theorem 1).
+appendix A.1; Chen et al., arXiv 2302.01318).
 
 Several candidates for one place (a tree) are tried in order. After a rejection what is still to be hit is no longer p but the residual,
 so the next candidate, drawn from its own q, is tried against *that*: the argument above with p replaced by the residual (SpecInfer, Miao
-et al., arXiv 2305.09781, theorem 4.2; without replacement: Sequoia, arXiv 2402.12374). A chain is a tree with one candidate each.
+et al., arXiv 2305.09781, section 4; without replacement: Sequoia, arXiv 2402.12374). A chain is a tree with one candidate each.
 
 The decision never looks behind the place where it stops. Read next: `block.py`, which does, and so keeps more.
 """
