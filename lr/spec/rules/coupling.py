@@ -9,8 +9,8 @@ exp(-e), and with m_x = 1,
     P(both = x) = 1 / sum over y of max(p_y / p_x, q_y / q_x).
 
 Each m_y is at most max(p_y, q_y) / min(p_x, q_x), so P(both = x) >= min(p_x, q_x) / sum of max(p, q), and summed over x, with
-TV = sum of |p - q| / 2: P(agree) >= (1 - TV) / (1 + TV). No coupling at all can do better than 1 - TV, and none whose two sides do not know each
-other's distribution can promise more than the bound (Daliri, Musco and Suresh, arXiv 2408.07978).
+TV = sum of |p - q| / 2: P(agree) >= (1 - TV) / (1 + TV). No coupling at all can do better than 1 - TV, and none whose two sides do
+not know each other's distribution can promise more than the bound (Daliri, Musco and Suresh, arXiv 2408.07978).
 """
 
 from __future__ import annotations
