@@ -1,0 +1,93 @@
+"""The checkpoints that come with the package: found by name, loaded by plain transformers and by us alike, and able."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lr.engine.runner import ModelRunner
+from lr.errors import CheckpointError
+from lr.model.codec import Codec, require_same
+from lr.model.weights import load_model
+from lr.tiny.evaluate import EvalSettings, evaluate, without_layer
+from lr.tiny.language import Split, problem
+from lr.tiny.names import CHECKPOINTS, checkpoint_path
+from lr.tiny.oracle import boxed, parse
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(CheckpointError, match="no tiny model 'tiny-oracle'") as caught:
+        checkpoint_path("tiny-oracle")
+    assert all(name in str(caught.value) for name in CHECKPOINTS)
+
+
+def test_a_missing_file_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("lr.tiny.names.files", lambda package: tmp_path)
+    with pytest.raises(CheckpointError, match="train the model with"):
+        checkpoint_path("tiny-target")
+
+
+def test_both_are_small_and_speak_the_same_tokens() -> None:
+    sizes = [file.stat().st_size for name in CHECKPOINTS for file in checkpoint_path(name).iterdir()]
+    assert sum(sizes) < 12e6
+    require_same(Codec.load("tiny-target"), Codec.load("tiny-draft"))
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_transformers_writes_the_same_greedy_tokens(name: str) -> None:
+    folder, codec = checkpoint_path(name), Codec.load(name)
+    prompt = codec.chat(problem(Split.TEST, 5).question)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.decode(prompt, skip_special_tokens=True) == codec.decode(prompt)
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ids = theirs.generate(
+        torch.tensor([prompt]), max_new_tokens=60, do_sample=False, temperature=None, top_k=None, top_p=None
+    )
+    expected = ids[0, len(prompt) :].tolist()
+
+    runner = ModelRunner(load_model(name, dtype=torch.float32), num_blocks=32, vocab_size=codec.vocab_size)
+    branch = runner.open(prompt)
+    for _ in expected:
+        branch.append(int(runner.feed([branch])[0].argmax()))
+    assert branch.tokens[len(prompt) :] == expected
+
+
+def test_the_target_solves_and_stays_in_the_language() -> None:
+    codec = Codec.load("tiny-target")
+    runner = ModelRunner(load_model("tiny-target", dtype=torch.float32), num_blocks=200, vocab_size=codec.vocab_size)
+    problems = [problem(Split.TEST, i, seed=1) for i in range(6)]
+    branches = [runner.open(codec.chat(what.question)) for what in problems]
+    starts = [len(branch) for branch in branches]
+    live = list(branches)
+    while live:
+        for branch, logits in zip(live, runner.feed(live), strict=True):
+            branch.append(int(logits.argmax()))
+        live = [b for b in live if b.tokens[-1] not in codec.eos_ids and len(b) < 400]
+    right = 0
+    for what, branch, start in zip(problems, branches, starts, strict=True):
+        text = codec.decode(branch.tokens[start:])
+        assert all(parse(step) for step in text.split("\n\n"))
+        right += boxed(text) == what.answer
+    assert right >= 5
+
+
+def test_evaluate_measures_what_it_says() -> None:
+    """A model as its own draft: every token is accepted, and both solve equally well up to chance."""
+    report = evaluate("tiny-draft", "tiny-draft", EvalSettings(problems=2))
+    total = report.total
+    assert total.rates()["token acceptance"] == pytest.approx(1)
+    assert total.steps >= 8 and total.positions > 100 and total.exact <= total.accepted <= total.steps
+    assert "| token acceptance | 1.000 |" in report.table()
+
+
+def test_without_layer_skips_it_and_leaves_the_model_alone() -> None:
+    model = load_model("tiny-draft", dtype=torch.float32)
+    before = [type(layer).__name__ for layer in model.layers]
+    lesser = without_layer(model, 1)
+    assert [type(layer).__name__ for layer in model.layers] == before
+    assert lesser.layers[0] is model.layers[0] and not list(lesser.layers[1].parameters())
+    x = torch.ones(1, 128)
+    assert torch.equal(lesser.layers[1](x, x, x, lambda *_: x), x)
