@@ -24,11 +24,12 @@ FLOORS = {
     1: [
         *["lr.kvcache", "lr.kvcache.pool", "lr.kvcache.table", "lr.kvcache.append", "lr.kvcache.branch"],
         *["lr.model", "lr.model.config"],
-        *["lr.spec", "lr.spec.steps", "lr.spec.eligibility", "lr.spec.scheduler", "lr.spec.runner"],
+        *["lr.spec", "lr.spec.steps", "lr.spec.eligibility", "lr.spec.limits", "lr.spec.runner"],
+        *["lr.spec.scheduler", "lr.spec.schedule", "lr.spec.commands", "lr.spec.tree"],
         "lr.theory.*",
         *["lr.tiny", "lr.tiny.language", "lr.tiny.grammar", "lr.tiny.oracle", "lr.tiny.names", "lr.tiny.report"],
         *["lr.options", "lr.result", "lr.eval", "lr.eval.answers"],
-        *["lr.engine", "lr.engine.scripted", "lr.engine.simulate"],
+        *["lr.engine", "lr.engine.scripted", "lr.engine.simulate", "lr.engine.workers", "lr.engine.chance"],
     ],
     2: [
         "lr.kvcache.cache",

@@ -21,29 +21,13 @@ from lr.kvcache.branch import Branch
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
 from lr.spec.drafters.base import Context
+from lr.spec.limits import Limits
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution, sample
 from lr.spec.steps import BoundaryDetector, Segmenter
 from lr.spec.token_sd import RoundEnd, Speculation, speculate
 from lr.trace import StepEmitted, StepWritten, TokenRound, Trace
-from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams, Step, require
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long a chain and its steps may become, in tokens, and what follows from a cut step."""
-
-    max_tokens: int
-    max_step_tokens: int = 100
-    ignore_half_sentence: bool = True
-
-    def __post_init__(self) -> None:
-        require(self.max_tokens > 0, "max_tokens", self.max_tokens, "a whole number > 0")
-        require(self.max_step_tokens > 0, "max_step_tokens", self.max_step_tokens, "a whole number > 0")
-
-    def step_limit(self, written: int) -> int:
-        """The longest next step when the chain already has `written` tokens; 0 when nothing more may come."""
-        return max(0, min(self.max_step_tokens, self.max_tokens - written))
+from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams, Step
 
 
 @dataclass
