@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from statistics import quantiles
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -19,10 +20,10 @@ from lr.trace import Stats
 from lr.types import require
 
 NAMES = {
-    "ar": "ar: plain decoding",
-    "sd": "sd: tokens guessed ahead",
-    "lr": "lr: Lookahead Reasoning",
-    "lr+sd": "lr+sd: both",
+    "ar": "ar (plain)",
+    "sd": "sd (tokens)",
+    "lr": "lr (steps)",
+    "lr+sd": "lr+sd",
 }
 
 
@@ -56,7 +57,8 @@ class Demo:
             solved.append(self._solve(reasoner, index, out))
         out.print(_table(solved))
         out.print(
-            "speedup: tokens/s against plain decoding, both run in turn on each problem; in brackets the middle half of the problems."
+            "right: answers. steps kept: accepted / judged draft steps. tokens kept: accepted / guessed tokens. passes: of the target.\n"
+            "speedup: tokens/s against ar, all modes in turn on each problem; in brackets the middle half of the problems."
         )
 
     def _solve(self, reasoner: Reasoner, index: int, out: Console) -> tuple[Problem, dict[str, Result]]:
@@ -77,16 +79,8 @@ class Demo:
 
 
 def _table(solved: list[tuple[Problem, dict[str, Result]]]) -> Table:
-    table = Table(title=f"{len(solved)} held-out problems", title_justify="left")
-    columns = (
-        "accuracy",
-        "tokens/s",
-        "step acceptance",
-        "token acceptance",
-        "target passes",
-        "tokens per target pass",
-        "speedup",
-    )
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{len(solved)} held-out problems", title_justify="left")
+    columns = ("right", "tokens/s", "steps kept", "tokens kept", "passes", "tokens/pass", "speedup")
     table.add_column("mode")
     for column in columns:
         table.add_column(column, justify="right")

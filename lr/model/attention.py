@@ -52,8 +52,9 @@ def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
 class _Group:
     """The branches of a batch that bring equally many new tokens, so that they fit one fused call without padded query rows.
 
-    `rows` [g*c] are their rows in the batch (None: all of them, in order). `pages` [g, b] are their blocks, short tables filled up. `span` is the longest length. `bias`
-    [g, 1, c, s] is 0 where a query sees a key and -inf elsewhere (None where every query sees all s = span keys).
+    `rows` [g*c] are their rows in the batch (None: all of them, in order). `pages` [g, b] are their blocks, short tables filled up.
+    `span` is the longest length. `bias` [g, 1, c, s] is 0 where a query sees a key and -inf elsewhere (None where every query sees
+    all s = span keys).
     """
 
     size: int
