@@ -19,6 +19,7 @@ import torch
 
 from lr.engine.runner import ModelRunner
 from lr.engine.speculation import make_speculation
+from lr.engine.verification import choose_verifier
 from lr.errors import ContextError, SettingError
 from lr.model.codec import Codec, require_same
 from lr.model.qwen import CausalLM
@@ -30,7 +31,6 @@ from lr.spec.reference import lookahead
 from lr.spec.steps import BlankLineSegmenter
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Verifier
-from lr.spec.verifiers.choose import choose_verifier
 from lr.spec.write import Limits, StepWriter, decode_plainly
 from lr.trace import ForwardPass, Trace
 from lr.types import EmittedStep, Role, SamplingParams
@@ -43,9 +43,11 @@ class Reasoner:
     """A target, a draft and a verifier, ready to answer.
 
     `target` and `draft` are "tiny-target" and "tiny-draft", directories, or hub ids; they must share a tokenizer. `draft=None` leaves
-    plain decoding only. `verifier` is a name ("exact"; "oracle" for the tiny language) or an object with `judge` (see
-    `spec/verifiers/base.py`). `dtype` None: float32 on the CPU, the checkpoint's own elsewhere. `num_blocks` cache blocks of 16
-    tokens per model; None: as many as the answer can need. Raises `CheckpointError` or `SettingError`.
+    plain decoding only. `verifier` is a name ("exact", "judge", "embedding:0.95", ...; "oracle" for the tiny language: all are in
+    `spec/verifiers/choose.py`) or an object with `judge` (see `spec/verifiers/base.py`). `judge` is the checkpoint of a verifier that
+    has one of its own: a language model for "judge", a sentence encoder for "embedding". `dtype` None: float32 on the CPU, the
+    checkpoint's own elsewhere. `num_blocks` cache blocks of 16 tokens per model; None: as many as the answer can need. Raises
+    `CheckpointError` or `SettingError`.
     """
 
     def __init__(
@@ -59,23 +61,16 @@ class Reasoner:
         dtype: torch.dtype | None = None,
         num_blocks: int | None = None,
     ) -> None:
-        if judge is not None:
-            raise SettingError(f"judge is {judge!r}, but verifier {verifier!r} uses no judge model; leave judge out.")
         self.codec = Codec.load(target)
         self.draft_name = None if draft is None else str(draft)
         if draft is not None:
             draft_codec = Codec.load(draft)
             require_same(self.codec, draft_codec)
             self.known_tokens = draft_codec.vocab_size
-        self.verifier = (
-            choose_verifier(
-                verifier, decode=self.codec.decode, speaks_tiny=_speaks_tiny(self.codec), checkpoint=str(target)
-            )
-            if isinstance(verifier, str) and draft is not None
-            else verifier
-        )
         if dtype is None and torch.device(device).type == "cpu":
             dtype = torch.float32
+        by_name = isinstance(verifier, str) and (draft is not None or judge is not None)
+        choice = choose_verifier(str(verifier), self.codec, judge, device=device, dtype=dtype) if by_name else None
         self.num_blocks = num_blocks
         self.target = load_model(target, device=device, dtype=dtype)
         self.draft = None if draft is None else load_model(draft, device=device, dtype=dtype)
@@ -84,6 +79,7 @@ class Reasoner:
                 f"draft {draft} embeds {self.draft.config.vocab_size} token ids, target {target} writes {self.codec.vocab_size}. "
                 "Choose a draft whose embedding has a row for each of the target's tokens."
             )
+        self.verifier = verifier if choice is None or draft is None else choice.build(self.target)
 
     def generate(self, question: str, **options: object) -> Result:
         """Answer a question. `options` are the fields of `GenerateOptions`: mode, depth, temperature, seed, max_tokens, ..."""
@@ -220,10 +216,3 @@ def _default_sampling(codec: Codec) -> SamplingParams:
         return SamplingParams(temperature=0.0)
     recommended = {name: getattr(stated, name) for name in ("temperature", "top_p", "top_k", "min_p")}
     return SamplingParams(**{name: value for name, value in recommended.items() if value is not None})
-
-
-def _speaks_tiny(codec: Codec) -> bool:
-    """Whether a checkpoint's vocabulary is that of the tiny language."""
-    from lr.tiny.vocabulary import build_tokenizer
-
-    return bool(codec.tokenizer.get_vocab() == build_tokenizer().get_vocab())

@@ -133,7 +133,7 @@ def _judge(
         Pair(tuple(row.tokens[: len(row) - len(step.tokens)]), draft, step)
         for row, draft, step in zip(rows, drafts, steps, strict=False)
     ]
-    forms = [verdict_by_form(pair.draft, pair.target) for pair in pairs]
+    forms = [verdict_by_form(draft, step) for draft, step in zip(drafts, steps, strict=False)]
     open_pairs = [pair for pair, form in zip(pairs, forms, strict=True) if form is None]
     started = time.perf_counter()
     answers = iter(judge_safely(verifier, open_pairs) if open_pairs else [])

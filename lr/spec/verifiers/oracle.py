@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lr.spec.verifiers.base import Pair
+from lr.spec.verifiers.base import Need, Pair
 from lr.tiny.oracle import parse
 from lr.types import Verdict
 
@@ -16,12 +16,13 @@ class OracleVerifier:
     """Accepts iff both steps parse to the same meaning. `decode` turns token ids into text."""
 
     name = "oracle"
+    need = Need.TARGET_STEP
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self.decode = decode
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return [self._judge(self.decode(pair.draft.tokens), self.decode(pair.target.tokens)) for pair in pairs]
+        return [self._judge(self.decode(pair.draft.tokens), self.decode(pair.target_step.tokens)) for pair in pairs]
 
     def _judge(self, draft: str, target: str) -> Verdict:
         ours, theirs = parse(draft), parse(target)

@@ -1,0 +1,104 @@
+"""From the name of a verifier and the models at hand to the verifier: loads what it is made of, and nothing else.
+
+`judge` names the extra checkpoint of verifiers that have one: a language model for "judge" (None: tiny-judge, for targets that speak
+the tiny language), a sentence encoder for "embedding". The verifiers themselves know no model (`spec/verifiers`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from lr.engine.runner import ModelRunner
+from lr.errors import SettingError
+from lr.model.codec import Codec
+from lr.model.qwen import CausalLM
+from lr.model.weights import load_model
+from lr.spec.verifiers.asked import AskedModel
+from lr.spec.verifiers.base import Verifier
+from lr.spec.verifiers.choose import VerifierName, VerifierParts, make_verifier, parse_verifier
+from lr.spec.verifiers.embedding import Embed
+from lr.spec.verifiers.encoder import SentenceEncoder
+from lr.types import require
+
+BLOCK_SIZE = 16
+JUDGE_TOKENS = 8192
+"""Room for the prompts of one batch of pairs; a batch that does not fit is judged in parts."""
+WITH_CHECKPOINT = ("judge", "embedding")
+"""The verifiers that have a checkpoint of their own."""
+
+
+@dataclass(frozen=True)
+class VerifierChoice:
+    """A verifier by name, found to make sense for a target, before any model is loaded. Made by `choose_verifier`."""
+
+    name: VerifierName
+    codec: Codec
+    judge: str | Path | None
+    device: str | torch.device
+    dtype: torch.dtype | None
+
+    def build(self, target: CausalLM) -> Verifier:
+        """Load what the verifier is made of. `target` is the model that the score and likelihood verifiers ask."""
+        return make_verifier(
+            self.name,
+            VerifierParts(
+                decode=self.codec.decode,
+                judge=self._judge,
+                target=partial(asked_model, target, self.codec, target.config.max_position_embeddings + JUDGE_TOKENS),
+                embed=self._encoder,
+            ),
+        )
+
+    def _judge(self) -> AskedModel:
+        assert self.judge is not None, "choose_verifier settles it"
+        codec, model = Codec.load(self.judge), load_model(self.judge, device=self.device, dtype=self.dtype)
+        return asked_model(model, codec, JUDGE_TOKENS)
+
+    def _encoder(self) -> Embed:
+        assert self.judge is not None, "choose_verifier settles it"
+        return SentenceEncoder.load(self.judge, device=self.device)
+
+
+def choose_verifier(
+    name: str,
+    codec: Codec,
+    judge: str | Path | None = None,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+) -> VerifierChoice:
+    """Read the name of a verifier. Raises `SettingError` where it makes no sense for this target or with this `judge`."""
+    tiny = speaks_tiny(codec)
+    parsed = parse_verifier(name, speaks_tiny=tiny, checkpoint=codec.name)
+    if judge is not None and parsed.kind not in WITH_CHECKPOINT:
+        raise SettingError(f"judge is {str(judge)!r}, but verifier {name!r} uses no judge model; leave judge out.")
+    if judge is None and parsed.kind == "judge" and tiny:
+        judge = "tiny-judge"
+    if judge is None and parsed.kind in WITH_CHECKPOINT:
+        example = {
+            "judge": "an instruction-tuned Qwen such as Qwen/Qwen2.5-7B-Instruct",
+            "embedding": "a sentence encoder such as sentence-transformers/all-mpnet-base-v2",
+        }[parsed.kind]
+        raise SettingError(
+            f"verifier {name!r} needs a checkpoint of its own: give judge (on the command line --judge_model), {example}."
+        )
+    return VerifierChoice(parsed, codec, judge, device, dtype)
+
+
+def asked_model(model: CausalLM, codec: Codec, tokens: int) -> AskedModel:
+    """A model with its codec as verifiers see it, on a runner of its own with room for `tokens` tokens."""
+    require(tokens > 0, "tokens", tokens, "a number of tokens > 0")
+    runner = ModelRunner(model, num_blocks=-(-tokens // BLOCK_SIZE), block_size=BLOCK_SIZE, vocab_size=codec.vocab_size)
+    chat = partial(codec.chat, enable_thinking=False)  # a judge answers at once
+    return AskedModel(runner, codec.encode, chat, tiny=speaks_tiny(codec))
+
+
+def speaks_tiny(codec: Codec) -> bool:
+    """Whether a checkpoint's vocabulary is that of the tiny language."""
+    from lr.tiny.vocabulary import build_tokenizer
+
+    return bool(codec.tokenizer.get_vocab() == build_tokenizer().get_vocab())
