@@ -1,7 +1,8 @@
 """Train a tiny model from a seed: the target first, then the draft from the target's first layers.
 
-    python scripts/train_tiny.py --role target --out training/target
-    python scripts/train_tiny.py --role draft --out training/draft --from training/target/state.pt --tokens 600000
+    python scripts/train_tiny.py --role target --out training/target --rate 0.02 --steps 805
+    python scripts/train_tiny.py --role target --out training/target --resume
+    python scripts/train_tiny.py --role draft --out training/draft --from training/target/state.pt
 
 Two processes of one thread each on a CPU, one process on a GPU. Progress goes to standard output; a checkpoint is written every two
 minutes and at the end; Ctrl-C writes one and stops; `--resume` goes on from it. The finished model is a Hugging Face checkpoint in
@@ -20,6 +21,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from lr.model.qwen import CausalLM
+from lr.model.weights import load_model
 from lr.tiny.checks import report_line, solve, write_steps
 from lr.tiny.export import export, tiny_config
 from lr.tiny.grammar import Style
@@ -28,7 +30,8 @@ from lr.tiny.training import Recipe, Trainer, fresh_model
 from lr.tiny.vocabulary import build_tokenizer
 
 LAYERS = {"target": 20, "draft": 2}
-TOKENS = {"target": 9_000_000, "draft": 700_000}
+TOKENS = {"target": 7_500_000, "draft": 4_000_000}
+RATES = {"target": 0.008, "draft": 0.02}
 SAVE_SECONDS = 120.0
 
 
@@ -38,14 +41,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--role", choices=sorted(LAYERS), required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and the finished model")
     parser.add_argument(
-        "--tokens", type=int, help="token budget of the schedule (default 9M for the target, 0.7M for the draft)"
+        "--tokens", type=int, help="token budget of the schedule (default 7.5M for the target, 4M for the draft)"
     )
     parser.add_argument("--steps", type=int, help="stop after this many steps, wherever the schedule is")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--drills", type=float, default=0.4, help="share of the tokens that are arithmetic drills")
-    parser.add_argument("--rate", type=float, default=0.02, help="Muon's learning rate")
+    parser.add_argument(
+        "--rate", type=float, help="Muon's learning rate (default 0.008 for the target, 0.02 for the draft)"
+    )
     parser.add_argument("--processes", type=int, default=1 if torch.cuda.is_available() else 2)
-    parser.add_argument("--from", dest="start", type=Path, help="state.pt of a target whose first layers to start from")
+    parser.add_argument(
+        "--from", dest="start", type=Path, help="state.pt or checkpoint whose first layers to start from"
+    )
     parser.add_argument("--eval-every", type=int, default=1_000_000, help="tokens between accuracy checks")
     parser.add_argument("--resume", action="store_true")
     return parser.parse_args()
@@ -55,7 +62,10 @@ def initial_model(args: argparse.Namespace, vocab_size: int) -> CausalLM:
     """Fresh weights from the seed, or the first layers of another model."""
     model = fresh_model(tiny_config(LAYERS[args.role], vocab_size), args.seed)
     if args.start:
-        state = torch.load(args.start, weights_only=True)["model"]
+        trained = args.start.is_file()
+        state = (
+            torch.load(args.start, weights_only=True)["model"] if trained else load_model(str(args.start)).state_dict()
+        )
         mine = model.state_dict()
         model.load_state_dict({name: state[name] for name in mine})
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -68,7 +78,7 @@ def work(rank: int, args: argparse.Namespace) -> None:
         dist.init_process_group("gloo", f"file://{args.out.resolve()}/rendezvous", rank=rank, world_size=args.processes)
     tokenizer = build_tokenizer()
     rows = RowMaker(tokenizer, Style(args.role), args.seed)
-    recipe = Recipe(args.tokens or TOKENS[args.role], drills=args.drills, matrix_rate=args.rate)
+    recipe = Recipe(args.tokens or TOKENS[args.role], drills=args.drills, matrix_rate=args.rate or RATES[args.role])
     trainer = Trainer(initial_model(args, len(tokenizer)), rows, recipe)
     if args.resume:
         trainer.load(args.out / "state.pt")
