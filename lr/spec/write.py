@@ -30,15 +30,27 @@ from lr.trace import StepEmitted, StepWritten, TokenRound, Trace
 from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams, Step
 
 
-@dataclass
+@dataclass(eq=False)
 class StepJob:
-    """One step to be written at the end of `branch`, the chain's step number `index`, of at most `limit` tokens."""
+    """One step to be written at the end of `branch`, the chain's step number `index`, of at most `limit` tokens.
+
+    `stream` is the step's own randomness and `trace` hears of it; None: the writer's (its stream's child `index`). A writer that serves
+    several problems gets them from outside. `finish` is None until the step is written.
+    """
 
     branch: Branch
     index: int
     limit: int
+    stream: Stream | None = None
+    trace: Trace | None = None
     tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
+
+    @property
+    def step(self) -> Step:
+        """The finished step."""
+        assert self.finish is not None
+        return Step(tuple(self.tokens), self.finish)
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,7 @@ class _Live:
 
     job: StepJob
     stream: Stream
+    trace: Trace
     detector: BoundaryDetector
 
     @property
@@ -63,7 +76,8 @@ class _Live:
 class StepWriter:
     """A model in its role. `stream` is the role's own; the draw for a token is keyed by (stream, step index, offset in the step).
 
-    With `speculation` the tokens inside each step are guessed ahead; without it every token takes one forward.
+    With `speculation` the tokens inside each step are guessed ahead; without it every token takes one forward. Jobs may join
+    (`begin`) and leave (`cancel`) between two forwards (`tick`); `write` does all of it for those who can wait.
     """
 
     role: Role
@@ -74,18 +88,35 @@ class StepWriter:
     stream: Stream
     trace: Trace
     speculation: Speculation | None = None
+    live: list[_Live] = field(default_factory=list, init=False)
 
     def write(self, jobs: Sequence[StepJob], logits: Sequence[Tensor] | None = None) -> list[Step]:
         """Write one step per job. `logits` are those of the first tokens ([v] each), where the caller has them already."""
-        live = [_Live(job, self.stream.child(job.index), self.segmenter.start()) for job in jobs]
-        if logits is not None:
-            live = self._sample(live, logits)
-        while live:
-            if self.speculation is None:
-                live = self._sample(live, self.runner.feed([one.job.branch for one in live]))
-            else:
-                live = self._speculate(live, self.speculation)
-        return [self._written(job) for job in jobs]
+        self.begin(jobs)
+        try:
+            if logits is not None:
+                self._sample(self.live, logits)
+            while self.live:
+                self.tick()
+        finally:
+            self.live = []  # after a failed forward nothing is half in work
+        return [job.step for job in jobs]
+
+    def begin(self, jobs: Sequence[StepJob]) -> None:
+        """Take jobs in; the next `tick` writes their first tokens."""
+        for job in jobs:
+            stream = self.stream.child(job.index) if job.stream is None else job.stream
+            self.live.append(_Live(job, stream, job.trace or self.trace, self.segmenter.start()))
+
+    def cancel(self, job: StepJob) -> None:
+        """Stop writing a step. Its branch is left as it is."""
+        self.live = [one for one in self.live if one.job is not job]
+
+    def tick(self) -> list[StepJob]:
+        """One forward, or one round of token-level speculation, for all that is being written; returns the jobs that it finished."""
+        if self.speculation is None:
+            return self._sample(self.live, self.runner.feed([one.job.branch for one in self.live]))
+        return self._speculate(self.live, self.speculation)
 
     def close(self, branch: Branch) -> None:
         """Close a branch of this writer's runner, and what a drafter keeps for it."""
@@ -93,21 +124,29 @@ class StepWriter:
             self.speculation.drafter.forget([branch])
         self.runner.close(branch)
 
-    def _sample(self, live: Sequence[_Live], logits: Sequence[Tensor]) -> list[_Live]:
-        """One token for each, from its logits [v]; returns those that are not finished."""
+    def _sample(self, live: Sequence[_Live], logits: Sequence[Tensor]) -> list[StepJob]:
+        """One token for each, from its logits [v]."""
         probs = distribution(torch.stack(tuple(logits)), self.sampling)
         tokens = sample(probs, [one.draws.sample_key(0) for one in live])
         for one, token in zip(live, tokens, strict=True):
             one.job.branch.append(token)
             self._take(one, token)
-        return [one for one in live if one.job.finish is None]
+        return self._part_with_finished()
 
-    def _speculate(self, live: Sequence[_Live], speculation: Speculation) -> list[_Live]:
+    def _speculate(self, live: Sequence[_Live], speculation: Speculation) -> list[StepJob]:
         """One round of token-level speculation for each; what was decided behind a step's end is taken back."""
         ends = speculate(self.runner, self.sampling, speculation, [one.context for one in live])
         for one, end in zip(live, ends, strict=True):
             self._take_round(one, end)
-        return [one for one in live if one.job.finish is None]
+        return self._part_with_finished()
+
+    def _part_with_finished(self) -> list[StepJob]:
+        finished = [one for one in self.live if one.job.finish is not None]
+        if finished:
+            self.live = [one for one in self.live if one.job.finish is None]
+        for one in finished:
+            one.trace.record(StepWritten(self.role, one.job.index, one.job.step))
+        return [one.job for one in finished]
 
     def _take_round(self, one: _Live, end: RoundEnd) -> None:
         """Take a round's tokens up to the step's end. Its last token stays pending, the cache holds everything before.
@@ -126,7 +165,7 @@ class StepWriter:
             self.runner.rewind(branch, start + taken - 1)
             branch.append(end.tokens[taken - 1])
         if end.proposed:
-            self.trace.record(TokenRound(self.role, one.job.index, end.proposed, end.depth, end.accepted, taken))
+            one.trace.record(TokenRound(self.role, one.job.index, end.proposed, end.depth, end.accepted, taken))
 
     def _take(self, one: _Live, token: int) -> None:
         """Count a token to its step and see whether the step ends with it: end of sequence first, boundary, then the limit."""
@@ -138,12 +177,6 @@ class StepWriter:
             job.finish = Finish.BOUNDARY
         elif len(job.tokens) >= job.limit:
             job.finish = Finish.LENGTH
-
-    def _written(self, job: StepJob) -> Step:
-        assert job.finish is not None
-        step = Step(tuple(job.tokens), job.finish)
-        self.trace.record(StepWritten(self.role, job.index, step))
-        return step
 
 
 def decode_plainly(prompt: Sequence[int], target: StepWriter, limits: Limits) -> Iterator[EmittedStep]:
