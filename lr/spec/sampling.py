@@ -1,9 +1,10 @@
 """From logits to *the* distribution, and from a distribution and a key to a token.
 
 `distribution` is the only place where temperature, top-k, top-p and min-p act; sampling and acceptance both start from what it
-returns. `sample` draws with keyed noise: with one Gumbel number per token, made from (key, token id) alone, the sample is
-argmax(log p + noise), which is distributed as p (Gumbel, 1954; Maddison et al., arXiv 1411.0030). So a draw does not depend on the
-batch, the device or what else was drawn, and two models that hold the same key share their noise.
+returns. `sample` draws with keyed noise: every token has an exponential clock E, made from (key, token id) alone, that runs p times
+as fast as those of a token of probability 1; the first to ring, argmin E / p, is distributed as p. With g = -log E this is the Gumbel
+trick argmax(log p + g) (Maddison et al., arXiv 1411.0030). So a draw does not depend on the batch, the device or what else was drawn,
+and two models that hold the same key share their noise.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from torch import Tensor
 
 from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
+
+HEAD = 64
+"""How many likeliest tokens top-p looks at before it sorts the whole vocabulary."""
 
 
 @torch.inference_mode()
@@ -39,13 +43,17 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
 
 
 def _keep_top_p(probs: Tensor, top_p: float) -> Tensor:
-    """Zero all but the smallest set of likeliest tokens that holds `top_p`, and renormalise.
+    """Zero all but the smallest set of likeliest tokens that holds `top_p`, and renormalise. Ties at its edge are all kept.
 
     Example: probs (0.5, 0.3, 0.2), top_p 0.6: before the tokens lie 0, 0.5 and 0.8, so the first two stay: (0.625, 0.375, 0).
     """
-    ordered, order = probs.sort(stable=True, dim=-1, descending=True)
-    ordered[ordered.cumsum(-1) - ordered >= top_p] = 0.0
-    kept = torch.zeros_like(probs).scatter_(-1, order, ordered)
+    ordered = probs.topk(min(HEAD, probs.shape[-1]), dim=-1).values  # nearly always enough, and far cheaper than a sort
+    upto = ordered.cumsum(-1)
+    if ordered.shape[-1] < probs.shape[-1] and bool((upto[..., -1] < top_p).any()):
+        ordered = probs.sort(dim=-1, descending=True).values
+        upto = ordered.cumsum(-1)
+    edge = ordered.masked_fill(upto - ordered >= top_p, torch.inf).amin(-1, keepdim=True)
+    kept = probs.masked_fill(probs < edge, 0.0)
     return kept / kept.sum(-1, keepdim=True)
 
 
@@ -55,40 +63,48 @@ def _at_least_fp32(logits: Tensor) -> torch.dtype:
 
 @torch.inference_mode()
 def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
-    """One token id per row of probs [b, v], drawn with the row's 64-bit key: argmax over the tokens of log p + Gumbel noise.
-
-    Noise is made only for tokens of positive probability; after top-k and top-p they are few.
-    """
-    rows, ids = (probs > 0).nonzero(as_tuple=True)
+    """One token id per row of probs [b, v], drawn with the row's 64-bit key: the largest of its `perturbed` scores."""
+    rows, ids = probs.nonzero(as_tuple=True)
     if len(ids) == len(keys):  # one candidate per row: nothing to draw
         return ids.tolist()
-    words = torch.tensor([_signed(key) for key in keys], dtype=torch.int64).to(probs.device)
-    scores = probs[rows, ids].to(torch.float64).log() + gumbel_noise(words[rows], ids)
-    table = torch.full(probs.shape, -torch.inf, dtype=torch.float64, device=probs.device)
-    table[rows, ids] = scores
-    return table.argmax(-1).tolist()
+    if 4 * len(ids) > probs.numel():
+        return perturbed(probs, keys).argmax(-1).tolist()
+    # After top-k and top-p few tokens are left, and only those need a clock.
+    scores = torch.full(probs.shape, -torch.inf, dtype=torch.float64, device=probs.device)
+    scores[rows, ids] = negated_clocks(_words(keys, probs.device)[rows], ids) / probs[rows, ids]
+    return scores.argmax(-1).tolist()
 
 
 @torch.inference_mode()
 def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
-    """log p + noise, fp64 [b, v]: the scores whose largest `sample` takes, for those who want the next largest too."""
-    words = torch.tensor([_signed(key) for key in keys], dtype=torch.int64).to(probs.device)
+    """-E / p, fp64 [b, v]: the scores whose largest `sample` takes, for those who want the next largest too; -inf where p is 0."""
     ids = torch.arange(probs.shape[-1], device=probs.device)
-    return probs.to(torch.float64).log() + gumbel_noise(words[:, None], ids)
+    return negated_clocks(_words(keys, probs.device)[:, None], ids) / probs
 
 
-def gumbel_noise(words: Tensor, ids: Tensor) -> Tensor:
-    """Standard Gumbel numbers, fp64, elementwise from 64-bit words and token ids (both int64, shapes that broadcast)."""
-    bits = _mix64(words ^ _mix64((ids + 1) * _signed(GOLDEN)))
-    uniform = ((bits >> 11) & ((1 << 53) - 1)).to(torch.float64).add_(0.5).mul_(2.0**-53)  # in (0, 1), never 0 or 1
-    return uniform.log_().neg_().log_().neg_()
+def negated_clocks(words: Tensor, ids: Tensor) -> Tensor:
+    """-E of standard exponential numbers E, fp64, elementwise from 64-bit words and token ids (both int64, shapes that broadcast).
+
+    The bits are those of a SplitMix64 generator seeded with the word: the id says which number of its stream.
+    """
+    bits = _mix64(torch.add(words, ids, alpha=_signed(GOLDEN)))
+    return (((bits >> 12) & ((1 << 52) - 1)).to(torch.float64) + 0.5).mul_(2.0**-52).log_()  # log of a number in (0, 1)
 
 
 def _mix64(x: Tensor) -> Tensor:
-    """`rng.mix64` on int64 tensors: wrapping products, and right shifts made logical by masking the sign's copies away."""
-    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * _signed(MIX1)
-    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * _signed(MIX2)
-    return x ^ ((x >> 31) & ((1 << 33) - 1))
+    """`rng.mix64` on int64 tensors: products wrap around, and right shifts are made logical."""
+    x = _xor_shifted(x, 30).mul_(_signed(MIX1))
+    x = _xor_shifted(x, 27).mul_(_signed(MIX2))
+    return _xor_shifted(x, 31)
+
+
+def _xor_shifted(x: Tensor, by: int) -> Tensor:
+    """x ^ (x >> by) of unsigned words; the copies of the sign that an int64 shifts in are masked away."""
+    return (x >> by).bitwise_and_((1 << (64 - by)) - 1).bitwise_xor_(x)
+
+
+def _words(keys: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor([_signed(key) for key in keys], dtype=torch.int64).to(device)
 
 
 def _signed(word: int) -> int:

@@ -104,12 +104,13 @@ def test_one_target_batch_per_cycle(depth: int) -> None:
 
 @pytest.fixture(scope="module")
 def clean_seed() -> int:
-    """A seed whose first cycle of depth 3 consists of seven steps that all end in a boundary."""
+    """A seed whose first cycle of depth 3 consists of seven steps that all end in a boundary, and that goes on after a rejection."""
     for seed in range(300):
         trace, _, _ = run_scripted(seed, [True] * 99)
         first = [event for _, event in trace.events if isinstance(event, StepWritten)][:7]
         roles = [w.role for w in first]
-        if roles == [Role.DRAFT] * 3 + [Role.TARGET] * 4 and all(w.step.finish is Finish.BOUNDARY for w in first):
+        whole = roles == [Role.DRAFT] * 3 + [Role.TARGET] * 4 and all(w.step.finish is Finish.BOUNDARY for w in first)
+        if whole and len(run_scripted(seed, [True, False])[2].asked) > 3:
             return seed
     raise AssertionError("no such seed")
 
@@ -153,13 +154,14 @@ class Broken:
 
 @pytest.mark.parametrize("answer", [RuntimeError("no connection"), None, [], [True], "aligned"])
 def test_a_broken_verifier_costs_rejections_never_the_run(answer: object) -> None:
-    target = writer(Role.TARGET, MODELS[0], temperature=1.2, seed=5)
-    draft = writer(Role.DRAFT, MODELS[2], temperature=1.2, seed=5)
-    limits = Limits(60, 30)
-    emitted = list(lookahead(PROMPT, target, draft, Broken(answer), limits, 2))
-    plain = writer(Role.TARGET, MODELS[0], temperature=1.2, seed=5)
-    assert tokens_of(emitted) == tokens_of(decode_plainly(PROMPT, plain, limits))
-    reasons = [e.verdict.why for e in emitted if e.verdict is not None]
+    limits, reasons = Limits(60, 30), []
+    for seed in range(4):
+        target = writer(Role.TARGET, MODELS[0], temperature=1.2, seed=seed)
+        draft = writer(Role.DRAFT, MODELS[2], temperature=1.2, seed=seed)
+        emitted = list(lookahead(PROMPT, target, draft, Broken(answer), limits, 2))
+        plain = writer(Role.TARGET, MODELS[0], temperature=1.2, seed=seed)
+        assert tokens_of(emitted) == tokens_of(decode_plainly(PROMPT, plain, limits))
+        reasons += [e.verdict.why for e in emitted if e.verdict is not None]
     assert any("verifier broken" in why for why in reasons)
 
 

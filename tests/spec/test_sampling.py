@@ -8,7 +8,7 @@ from scipy.stats import chisquare
 
 from lr.errors import SettingError
 from lr.rng import Stream, mix64
-from lr.spec.sampling import _mix64, _signed, distribution, sample
+from lr.spec.sampling import HEAD, _mix64, _signed, distribution, perturbed, sample
 from lr.types import SamplingParams
 
 FALSE_ALARM = 1e-6
@@ -83,6 +83,33 @@ def test_equal_keys_share_their_noise() -> None:
     shared = sum(a == b for a, b in zip(mine, sample(q, keys), strict=True))
     independent = sum(a == b for a, b in zip(mine, sample(q, others), strict=True))
     assert shared > 5 * independent
+
+
+def test_few_candidates_in_a_large_vocabulary_have_the_same_clocks() -> None:
+    """Whether noise is made for all tokens or for the likely ones only cannot be seen in the draw."""
+    probs = torch.rand(8, 500, generator=torch.Generator().manual_seed(4))
+    few = torch.where(probs > 0.98, probs, 0.0)
+    keys = [Stream.root(4).key(i) for i in range(8)]
+    assert 8 < int((few > 0).sum()) < few.numel() / 4
+    assert sample(few, keys) == perturbed(few, keys).argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("sharpness", [0.1, 3.0])
+def test_top_p_of_a_large_vocabulary(sharpness: float) -> None:
+    """Flat rows need the whole vocabulary, steep ones a few tokens; both are the smallest set that holds top_p."""
+    logits = torch.randn(3, 1000, dtype=torch.float64, generator=torch.Generator().manual_seed(8)) * sharpness
+    plain = distribution(logits, SamplingParams(1.0))
+    kept = distribution(logits, SamplingParams(1.0, 0.9)) > 0
+    for row, members in zip(plain, kept, strict=True):
+        size = int(members.sum())
+        ordered = row.sort(descending=True).values
+        assert bool(row[members].min() == ordered[size - 1])
+        assert ordered[: size - 1].sum() < 0.9 <= ordered[:size].sum()
+    assert (kept.sum(-1) > HEAD).all() == (sharpness < 1)
+
+
+def test_ties_at_the_edge_of_top_p_are_all_kept() -> None:
+    assert distribution(torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0]]), SamplingParams(1.0, 0.7))[0, 1:].count_nonzero() == 3
 
 
 @given(st.integers(0, 2**64 - 1))
