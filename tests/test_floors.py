@@ -32,6 +32,7 @@ FLOORS = {
         *["lr.tiny", "lr.tiny.language", "lr.tiny.grammar", "lr.tiny.oracle", "lr.tiny.names", "lr.tiny.report"],
         *["lr.options", "lr.result", "lr.eval", "lr.eval.answers"],
         *["lr.engine", "lr.engine.scripted", "lr.engine.simulate", "lr.engine.workers", "lr.engine.chance"],
+        *["lr.engine.transcript", "lr.engine.texts"],
     ],
     2: [
         "lr.kvcache.cache",
