@@ -1,0 +1,78 @@
+"""The lockstep driver: real models, one thread, every run the same. It serves any number of problems at once.
+
+Each tick is one ragged forward of the target over *all* live target rows of all problems, prefill and decode mixed, and up to
+`draft_ticks` forwards of the draft over all live drafts; then one call of the verifier with all pairs that became complete. What a
+step's tokens are does not depend on who shares a forward (draws are keyed, rows are ragged), so neither does the output.
+
+On one thread the draft runs instead of the target, not beside it; since target rows are cheap to add and a tick is not, it pays to let the
+draft run ahead (`draft_ticks` > 1). `overlapped.py` runs the models at the same time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lr.engine.chain import Chain
+from lr.spec.commands import Judged, Kind, Scored
+from lr.spec.verifiers.base import Verifier, judge_safely
+from lr.spec.write import StepWriter
+from lr.trace import VerifierCall
+from lr.types import EmittedStep, require
+
+
+@dataclass
+class Lockstep:
+    """Drives chains that share a target writer, a draft writer and a verifier. `draft_ticks`: draft forwards per target forward."""
+
+    target: StepWriter
+    draft: StepWriter
+    verifier: Verifier
+    draft_ticks: int = 8
+
+    def __post_init__(self) -> None:
+        require(self.draft_ticks >= 1, "draft_ticks", self.draft_ticks, "a whole number >= 1")
+
+    def run(self, chains: Sequence[Chain]) -> Iterator[tuple[Chain, EmittedStep]]:
+        """Yield every step of every chain as it is decided. Whatever happens, all branches are closed at the end."""
+        try:
+            for chain in chains:
+                chain.start()
+            seen = {id(chain): 0 for chain in chains}
+            while any(not chain.scheduler.done for chain in chains):
+                self._tick(chains)
+                for chain in chains:
+                    for emitted in chain.emitted[seen[id(chain)] :]:
+                        yield chain, emitted
+                    seen[id(chain)] = len(chain.emitted)
+        finally:
+            for chain in chains:
+                chain.close()
+
+    def _tick(self, chains: Sequence[Chain]) -> None:
+        for _ in range(self.draft_ticks):
+            if not self.draft.live:
+                break
+            self._pass_on(chains, self.draft)
+        if self.target.live:
+            self._pass_on(chains, self.target)
+        self._judge(chains)
+
+    def _pass_on(self, chains: Sequence[Chain], writer: StepWriter) -> None:
+        """One forward, and the steps that it finished to the chains they belong to."""
+        for job in writer.tick():
+            for chain in chains:
+                if job in chain.jobs.values():  # a step that finished together with it may have cancelled it
+                    chain.finished(job)
+
+    def _judge(self, chains: Sequence[Chain]) -> None:
+        """Ask the verifier about all pairs at once; go on while verdicts make new pairs complete."""
+        while waiting := [(chain, work, pair) for chain in chains for work, pair in chain.asked.items()]:
+            started = time.perf_counter()
+            verdicts = judge_safely(self.verifier, [pair for _, _, pair in waiting])
+            share = (time.perf_counter() - started) / len(waiting)
+            for (chain, work, _), verdict in zip(waiting, verdicts, strict=True):
+                chain.trace.record(VerifierCall(1, share))
+                if chain.asked.pop(work, None) is not None:  # an earlier verdict of this batch may have cancelled it
+                    chain.tell((Judged if work.kind is Kind.JUDGE else Scored)(work.node, verdict))

@@ -1,0 +1,178 @@
+"""The scheduler on real (random) models: the end-to-end oracle, many problems at once, and the survivor law."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spec_kit import random_model, writer
+
+from lr.engine.chain import Chain, Streams
+from lr.engine.lockstep import Lockstep
+from lr.rng import Stream
+from lr.spec.drafters.lookup import LookupDrafter
+from lr.spec.limits import Limits
+from lr.spec.reference import lookahead
+from lr.spec.rules.match import MatchRule
+from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.scheduler import LookaheadScheduler
+from lr.spec.token_sd import Speculation
+from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.verifiers.exact import ExactVerifier
+from lr.spec.write import StepWriter, decode_plainly
+from lr.trace import Trace
+from lr.types import Coupling, EmittedStep, Role, Verdict
+
+MODELS = [random_model(seed) for seed in range(4)]
+PROMPTS = [[5, 6, 7], [8, 9], [6, 5, 8, 7, 9, 6]]
+
+
+class ByContent:
+    """Accepts by a coin that depends on the pair's tokens alone."""
+
+    name = "by content"
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        return [Verdict(hash((p.prefix, p.draft.tokens)) % 3 > 0, "by content") for p in pairs]
+
+
+def writers(temperature: float, seed: int, k: int = 0, **how: object) -> tuple[StepWriter, StepWriter]:
+    target = writer(Role.TARGET, MODELS[0], temperature=temperature, seed=seed, **how)  # type: ignore[arg-type]
+    draft = writer(Role.DRAFT, MODELS[2], temperature=temperature, seed=seed, **how)  # type: ignore[arg-type]
+    for made in (target, draft):
+        made.speculation = Speculation(LookupDrafter(2, 1), MatchRule(), k) if k else None
+    return target, draft
+
+
+def chain(
+    config: SchedulerConfig, target: StepWriter, draft: StepWriter, prompt: list[int], coupling: Coupling
+) -> Chain:
+    streams = Streams(target.stream.child(str(prompt)), draft.stream.child(str(prompt)), coupling)
+    return Chain(prompt, LookaheadScheduler(config), target, draft, streams, Trace())
+
+
+def run(
+    config: SchedulerConfig,
+    prompts: list[list[int]],
+    verifier: Verifier,
+    *,
+    temperature: float = 0.0,
+    seed: int = 0,
+    k: int = 0,
+    draft_ticks: int = 8,
+    coupling: Coupling = Coupling.INDEPENDENT,
+) -> list[list[EmittedStep]]:
+    target, draft = writers(temperature, seed, k, num_blocks=900)
+    chains = [chain(config, target, draft, prompt, coupling) for prompt in prompts]
+    for _ in Lockstep(target, draft, verifier, draft_ticks).run(chains):
+        pass
+    for made in (target, draft):
+        assert made.live == []
+        assert made.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
+    return [c.emitted for c in chains]
+
+
+def plain(prompt: list[int], limits: Limits, temperature: float, seed: int) -> list[EmittedStep]:
+    target, _ = writers(temperature, seed)
+    target.stream = target.stream.child(str(prompt))
+    return list(decode_plainly(prompt, target, limits))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    schedule=st.sampled_from(Schedule),
+    depth=st.integers(1, 6),
+    width=st.integers(1, 3),
+    k=st.sampled_from([0, 1, 3, 6]),
+    temperature=st.sampled_from([0.0, 0.8]),
+    seed=st.integers(0, 999),
+    draft_ticks=st.sampled_from([1, 3, 20]),
+    rows=st.sampled_from([None, 1, 3]),
+    coupling=st.sampled_from(Coupling),
+)
+def test_exact_verification_emits_plain_decoding(
+    schedule: Schedule,
+    depth: int,
+    width: int,
+    k: int,
+    temperature: float,
+    seed: int,
+    draft_ticks: int,
+    rows: int | None,
+    coupling: Coupling,
+) -> None:
+    """The end-to-end oracle: token for token, whatever the schedule, the width, the token level and the pace of the draft."""
+    limits = Limits(40, 12)
+    config = SchedulerConfig(limits, schedule, min(depth, 3) if width > 1 else depth, width, rows)
+    [emitted] = run(
+        config,
+        PROMPTS[:1],
+        ExactVerifier(),
+        temperature=temperature,
+        seed=seed,
+        k=k,
+        draft_ticks=draft_ticks,
+        coupling=coupling,
+    )
+    expected = plain(PROMPTS[0], limits, temperature, seed)
+    assert [e.step for e in emitted] == [e.step for e in expected]
+    assert [e.index for e in emitted] == list(range(len(emitted)))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_synchronous_schedule_is_the_reference_loop(depth: int, seed: int) -> None:
+    limits = Limits(60, 14)
+    [emitted] = run(SchedulerConfig(limits, Schedule.SYNC, depth), PROMPTS[:1], ByContent(), temperature=1.1, seed=seed)
+    target, draft = writers(1.1, seed)
+    for made in (target, draft):
+        made.stream = made.stream.child(str(PROMPTS[0]))
+    assert emitted == list(lookahead(PROMPTS[0], target, draft, ByContent(), limits, depth))
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("seed", range(5))
+def test_paper_and_depth_emit_the_same_at_every_depth_and_pace(width: int, seed: int) -> None:
+    outputs = [
+        run(
+            SchedulerConfig(Limits(50, 14), schedule, depth, width),
+            PROMPTS[:1],
+            ByContent(),
+            temperature=1.1,
+            seed=seed,
+            draft_ticks=ticks,
+        )
+        for schedule in (Schedule.PAPER, Schedule.DEPTH)
+        for depth, ticks in ((1, 8), (2, 1), (4, 3))
+    ]
+    assert all([e.step for e in output[0]] == [e.step for e in outputs[0][0]] for output in outputs)
+
+
+@pytest.mark.parametrize("schedule", Schedule)
+def test_problems_do_not_influence_each_other(schedule: Schedule) -> None:
+    """One driver, three chains in the same forwards: each emits what it emits alone, in any order."""
+    config = SchedulerConfig(Limits(50, 14), schedule, 3)
+    together = run(config, PROMPTS, ByContent(), temperature=1.1, seed=4, k=2)
+    assert together == [run(config, [prompt], ByContent(), temperature=1.1, seed=4, k=2)[0] for prompt in PROMPTS]
+    assert together[::-1] == run(config, PROMPTS[::-1], ByContent(), temperature=1.1, seed=4, k=2)
+
+
+def test_stopping_early_gives_everything_back() -> None:
+    target, draft = writers(1.1, 3)
+    chains = [chain(SchedulerConfig(Limits(60, 14), depth=4), target, draft, p, Coupling.INDEPENDENT) for p in PROMPTS]
+    steps = Lockstep(target, draft, ByContent()).run(chains)
+    next(steps)
+    steps.close()
+    assert target.live == draft.live == []
+    assert target.runner.cache.pool.num_used == draft.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
+
+
+def test_alternatives_have_their_own_noise() -> None:
+    streams = Streams(Stream.root(1), Stream.root(2), Coupling.SHARED)
+    states = {streams.of_draft(3, sibling).state for sibling in range(4)}
+    assert len(states) == 4
+    assert streams.of_draft(3, 0) == streams.of_target(3)
+    apart = Streams(Stream.root(1), Stream.root(2))
+    assert apart.of_draft(3, 0) != apart.of_target(3)
