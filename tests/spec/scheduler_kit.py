@@ -1,0 +1,265 @@
+"""What the tests of the scheduler share: a random script, the straight-line oracles, and a clerk who checks the books."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lr.engine.scripted import Prefix, Script, ScriptedRun, cut
+from lr.engine.transcript import Turn
+from lr.spec.commands import (
+    Cancel,
+    Command,
+    Draft,
+    Drafted,
+    DraftFailed,
+    Emit,
+    Event,
+    Judge,
+    Judged,
+    Kind,
+    NodeId,
+    Release,
+    Score,
+    Survive,
+    Target,
+    Targeted,
+    Work,
+)
+from lr.spec.eligibility import may_be_drafted, verdict_by_form
+from lr.spec.limits import Limits
+from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.types import EmittedStep, Finish, Origin, Step, Verdict
+
+
+@dataclass(frozen=True)
+class RandomScript:
+    """Random steps and verdicts, each a function of its own content, as the keyed draws of real models are."""
+
+    seed: int
+    aligned: float = 0.6
+    eos: float = 0.1
+    cut: float = 0.1
+    fails: float = 0.05
+    unsure: float = 0.3
+
+    def _chance(self, *key: object) -> random.Random:
+        return random.Random(repr((self.seed, *key)))
+
+    def _step(self, *key: object) -> Step:
+        chance = self._chance(*key)
+        tokens = tuple(chance.randrange(50) for _ in range(chance.choice([1, 1, 2, 3, 5])))
+        lot = chance.random()
+        finish = Finish.EOS if lot < self.eos else Finish.LENGTH if lot < self.eos + self.cut else Finish.BOUNDARY
+        return Step(tokens, finish)
+
+    def draft(self, prefix: Prefix, sibling: int) -> Step | None:
+        fails = self._chance("fails", prefix, sibling).random() < self.fails
+        return None if fails else self._step("draft", prefix, sibling)
+
+    def target(self, prefix: Prefix) -> Step:
+        return self._step("target", prefix)
+
+    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict | None:
+        chance = self._chance("judge", prefix, draft, target)
+        if target is None and chance.random() < self.unsure:
+            return None
+        return Verdict(chance.random() < self.aligned, f"a coin, {chance.random():.3f}")
+
+
+def algorithm_1(script: Script, limits: Limits, depth: int) -> list[EmittedStep]:
+    """Algorithm 1 of the paper, word for word, for one draft step per position: g drafts, then g + 1 target steps, then the verdicts."""
+    chain: list[EmittedStep] = []
+
+    def steps() -> Prefix:
+        return tuple(e.step for e in chain)
+
+    def written(steps: Sequence[Step]) -> int:
+        return sum(len(step.tokens) for step in steps)
+
+    while limits.step_limit(written(steps())) and not (chain and chain[-1].step.finish is Finish.EOS):
+        base, drafts = steps(), list[Step]()
+        eligible = may_be_drafted(base[-1] if base else None, ignore_half_sentence=limits.ignore_half_sentence)
+        while eligible and len(drafts) < depth and (limit := limits.step_limit(written([*base, *drafts]))):
+            step = script.draft((*base, *drafts), 0)
+            if step is None:
+                break
+            drafts.append(cut(step, limit))
+            if drafts[-1].finish is not Finish.BOUNDARY:
+                break
+        targets = []
+        for j in range(len(drafts) + 1):
+            prefix = (*base, *drafts[:j])
+            goes_on = not j or drafts[j - 1].finish is Finish.BOUNDARY
+            if goes_on and (limit := limits.step_limit(written(prefix))):
+                targets.append(cut(script.target(prefix), limit))
+        for j, draft in enumerate(drafts):
+            verdict = verdict_by_form(draft, targets[j]) or script.judge((*base, *drafts[:j]), draft, targets[j])
+            assert verdict is not None
+            if not verdict.aligned:
+                chain.append(EmittedStep(len(chain), targets[j], Origin.CORRECTION, verdict, draft))
+                break
+            chain.append(EmittedStep(len(chain), draft, Origin.ACCEPTED, verdict))
+        else:
+            if len(targets) > len(drafts):
+                chain.append(EmittedStep(len(chain), targets[-1], Origin.BONUS if drafts else Origin.TARGET))
+    return chain
+
+
+@dataclass
+class Told:
+    """What a run must give: its steps, and the nodes whose branch was the root's, one after the other."""
+
+    chain: list[EmittedStep] = field(default_factory=list)
+    survivors: list[Survive] = field(default_factory=list)
+
+
+def oracle(script: Script, config: SchedulerConfig) -> Told:
+    """One position after the other, everything waited for: what every schedule must emit at any width."""
+    told, limits, level = Told(), config.limits, 0
+    node = after = NodeId(0, 0)
+    while True:
+        prefix = tuple(e.step for e in told.chain)
+        index, limit = len(prefix), limits.step_limit(sum(len(step.tokens) for step in prefix))
+        if not limit or (prefix and prefix[-1].finish is Finish.EOS):
+            return told
+        if prefix:
+            accepted = told.chain[-1].origin is Origin.ACCEPTED
+            told.survivors.append(Survive(after if accepted else node, after))
+            level = level + 1 if accepted else 0
+            node = after
+        if config.schedule is Schedule.SYNC and not config.needs_target_step and level == config.depth:
+            level = 0  # no bonus waits at the end of the cycle
+        at_end = config.schedule is Schedule.SYNC and level == config.depth
+        eligible = may_be_drafted(prefix[-1] if prefix else None, ignore_half_sentence=limits.ignore_half_sentence)
+        target = cut(script.target(prefix), limit)
+        rejected: list[tuple[Step, Verdict]] = []
+        for j in range(config.width if eligible and config.depth and not at_end else 0):
+            step = script.draft(prefix, j)
+            if step is None:
+                continue
+            draft = cut(step, limit)
+            verdict = _verdict(script, config, prefix, draft, target)
+            if verdict.aligned:
+                told.chain.append(EmittedStep(index, draft, Origin.ACCEPTED, verdict))
+                after = node.child(j, config.width)
+                break
+            rejected.append((draft, verdict))
+        else:
+            after = NodeId(index + 1, index + 1)
+            if rejected:
+                told.chain.append(EmittedStep(index, target, Origin.CORRECTION, rejected[-1][1], rejected[-1][0]))
+            else:
+                bonus = config.schedule is Schedule.SYNC and level > 0
+                told.chain.append(EmittedStep(index, target, Origin.BONUS if bonus else Origin.TARGET))
+
+
+def _verdict(script: Script, config: SchedulerConfig, prefix: Prefix, draft: Step, target: Step) -> Verdict:
+    if not config.needs_target_step:
+        alone = verdict_by_form(draft, draft) or script.judge(prefix, draft, None)
+        if alone is not None:
+            return alone
+    verdict = verdict_by_form(draft, target) or script.judge(prefix, draft, target)
+    assert verdict is not None
+    return verdict
+
+
+class Clerk:
+    """Checks the books of a run: what begins ends, once; no work for a node that is not there; never more rows than allowed."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.config = config
+        self.running: set[Work] = set()
+        self.ended: set[Work] = set()
+        self.alive = {NodeId(0, 0)}
+        self.gone: set[NodeId] = set()
+        self.most_rows = 0
+        self.emitted = 0
+        self.survivors: list[Survive] = []
+
+    def read(self, turn: Turn) -> None:
+        """Enter one turn."""
+        if turn.event is not None:
+            self._end(work_of(turn.event))
+        for i, command in enumerate(turn.commands):
+            self._enter(command)
+            if isinstance(command, Emit):
+                assert command.emitted.index == self.emitted
+                self.emitted += 1
+                rest = [type(later) for later in turn.commands[i + 1 :]]
+                assert rest[0] is Survive or Survive not in rest, "the survivor is named at once"
+        rows = sum(work.kind in (Kind.TARGET, Kind.SCORE) for work in self.running)
+        self.most_rows = max(self.most_rows, rows)
+        assert self.config.max_target_rows is None or rows <= self.config.max_target_rows
+
+    def _enter(self, command: Command) -> None:
+        match command:
+            case Draft(node, children, limit):
+                assert limit > 0
+                self._announce(*children)
+                for child in children:
+                    self._begin(Work(Kind.DRAFT, child), node)
+            case Target(node, limit):
+                assert limit > 0
+                self._begin(Work(Kind.TARGET, node), node)
+            case Judge(node, parent):
+                self._begin(Work(Kind.JUDGE, node), parent)
+            case Score(node, parent):
+                self._begin(Work(Kind.SCORE, node), parent)
+            case Cancel(work):
+                self._end(work)
+            case Survive(node, root):
+                self.survivors.append(command)
+                assert node in self.alive
+                if node != root:
+                    self._leave(node)
+                    self._announce(root)
+            case Release(node):
+                self._leave(node)
+
+    def _announce(self, *nodes: NodeId) -> None:
+        assert not (self.alive | self.gone) & set(nodes) and len(set(nodes)) == len(nodes)
+        self.alive |= set(nodes)
+
+    def _leave(self, node: NodeId) -> None:
+        assert not [work for work in self.running if work.node == node], "released while work for it is in flight"
+        self.alive.remove(node)
+        self.gone.add(node)
+
+    def _begin(self, work: Work, parent: NodeId) -> None:
+        assert work not in self.running | self.ended and {work.node, parent} <= self.alive
+        self.running.add(work)
+
+    def _end(self, work: Work) -> None:
+        self.running.remove(work)
+        self.ended.add(work)
+
+    def close(self) -> None:
+        """The chain has ended: nothing runs, nobody is left."""
+        assert not self.running and not self.alive
+
+
+def work_of(event: Event) -> Work:
+    """The work that an event reports."""
+    kinds = {Drafted: Kind.DRAFT, DraftFailed: Kind.DRAFT, Targeted: Kind.TARGET, Judged: Kind.JUDGE}
+    return Work(kinds.get(type(event), Kind.SCORE), event.node)
+
+
+def run_and_check(run: ScriptedRun, stale: random.Random | None = None) -> Clerk:
+    """Run to the end with the clerk looking on, now and then with a stale event, which must change nothing."""
+    clerk = Clerk(run.scheduler.config)
+    clerk.read(run.turns[0])
+    cancelled: list[Work] = []
+    while not run.done:
+        turn = run.step()
+        clerk.read(turn)
+        cancelled += [command.work for command in turn.commands if isinstance(command, Cancel)]
+        if stale is not None and cancelled and stale.random() < 0.3:
+            late = cancelled.pop(stale.randrange(len(cancelled)))
+            assert run.tell(run.event_of(late)).commands == ()
+            run.turns.pop()
+        assert len(run.turns) < 10_000, "the run does not come to an end"
+    clerk.close()
+    assert not run.work
+    return clerk

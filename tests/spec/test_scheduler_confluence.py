@@ -1,0 +1,107 @@
+"""Whatever happens first, the same comes out: random scripts, completed in random orders, against straight-line oracles."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_kit import RandomScript, algorithm_1, oracle, run_and_check
+
+from lr.engine.scripted import ScriptedRun, newest, oldest, shuffled
+from lr.spec.limits import Limits
+from lr.spec.schedule import LateDrafts, Schedule, SchedulerConfig
+
+chances = st.sampled_from([0.0, 0.05, 0.2])
+scripts = st.builds(
+    RandomScript,
+    seed=st.integers(0, 2**32),
+    aligned=st.sampled_from([0.0, 0.4, 0.7, 0.9, 1.0]),
+    eos=chances,
+    cut=chances,
+    fails=chances,
+    unsure=st.sampled_from([0.0, 0.3, 1.0]),
+)
+limits = st.builds(
+    Limits, max_tokens=st.integers(1, 40), max_step_tokens=st.integers(1, 6), ignore_half_sentence=st.booleans()
+)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> SchedulerConfig:
+    schedule = draw(st.sampled_from(Schedule))
+    width = draw(st.sampled_from([1, 1, 2, 3]))
+    return SchedulerConfig(
+        limits=draw(limits),
+        schedule=schedule,
+        depth=draw(st.integers(1 if schedule is Schedule.PAPER else 0, 6 if width == 1 else 3)),
+        width=width,
+        max_target_rows=draw(st.one_of(st.none(), st.integers(1, 6))),
+        needs_target_step=draw(st.sampled_from([True, True, False])),
+    )
+
+
+@settings(max_examples=500, deadline=None)
+@given(script=scripts, config=configs(), seed=st.integers(0, 2**32))
+def test_any_order_gives_what_the_oracle_says(script: RandomScript, config: SchedulerConfig, seed: int) -> None:
+    """Same steps, same origins, same verdicts, same survivors; the books are checked on the way, stale events thrown in."""
+    told = oracle(script, config)
+    for order in (oldest, newest, shuffled(seed), shuffled(seed + 1)):
+        run = ScriptedRun(config, script, order)
+        clerk = run_and_check(run, random.Random(seed))
+        assert run.emitted == told.chain
+        assert clerk.survivors == told.survivors
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    script=scripts,
+    limits=limits,
+    depth=st.integers(0, 6),
+    rows=st.sampled_from([None, 1, 2, 5]),
+    seed=st.integers(0, 2**32),
+)
+def test_sync_is_algorithm_1(script: RandomScript, limits: Limits, depth: int, rows: int | None, seed: int) -> None:
+    config = SchedulerConfig(limits, Schedule.SYNC, depth, max_target_rows=rows)
+    assert ScriptedRun(config, script, shuffled(seed)).run() == algorithm_1(script, limits, depth)
+
+
+@settings(max_examples=200, deadline=None)
+@given(script=scripts, limits=limits, width=st.integers(1, 3), seed=st.integers(0, 2**32))
+def test_paper_and_depth_emit_the_same_at_any_depth(
+    script: RandomScript, limits: Limits, width: int, seed: int
+) -> None:
+    runs = [
+        ScriptedRun(SchedulerConfig(limits, schedule, depth, width), script, shuffled(seed + depth)).run()
+        for schedule in (Schedule.PAPER, Schedule.DEPTH)
+        for depth in (1, 2, 4)
+    ]
+    assert all(run == runs[0] for run in runs)
+
+
+@settings(max_examples=200, deadline=None)
+@given(script=scripts, config=configs(), seed=st.integers(0, 2**32))
+def test_late_drafts_rejected_still_ends_and_keeps_the_books(
+    script: RandomScript, config: SchedulerConfig, seed: int
+) -> None:
+    """What is emitted depends on the order now; everything else holds."""
+    config = replace(config, schedule=Schedule.DEPTH, late_drafts=LateDrafts.REJECT, needs_target_step=True)
+    run_and_check(ScriptedRun(config, script, shuffled(seed)), random.Random(seed))
+
+
+def test_late_drafts_rejected_depends_on_the_order() -> None:
+    """Or the test above would hold for a scheduler that does not know the option."""
+    config = SchedulerConfig(Limits(40), Schedule.DEPTH, 2, late_drafts=LateDrafts.REJECT)
+    script = RandomScript(1, aligned=1.0, eos=0, cut=0, fails=0)
+    assert len({tuple(ScriptedRun(config, script, shuffled(seed)).run()) for seed in range(20)}) > 1
+
+
+@pytest.mark.parametrize("schedule", Schedule)
+def test_the_row_limit_is_used(schedule: Schedule) -> None:
+    """Never more than the limit is checked above; here, that so many do run. Depth 3, width 2: a tree has up to 15 nodes."""
+    script = RandomScript(5, aligned=0.9, eos=0, cut=0, fails=0)
+    for rows in (1, 2, 3, 5):
+        config = SchedulerConfig(Limits(60), schedule, 3, 2, max_target_rows=rows)
+        assert run_and_check(ScriptedRun(config, script, shuffled(7))).most_rows == rows
