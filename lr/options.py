@@ -8,11 +8,13 @@ from typing import Literal
 from lr.types import SamplingParams, require
 
 MAX_DEPTH = 64
+MAX_NODES = 1024
+SCHEDULES = ("sync", "paper", "depth")
 MODES = ("ar", "sd", "lr", "lr+sd")
 DRAFT_MODEL_DRAFTERS = ("draft", "tree")
 """The drafters that are made of a draft model."""
 TOKEN_CHOICES = {
-    "drafter": ("ngram", "draft", "tree", "suffix"),
+    "drafter": ("ngram", "suffix", "draft", "tree", "step"),
     "acceptance": ("reject", "block", "match"),
     "coupling": ("independent", "shared"),
 }
@@ -22,9 +24,9 @@ TOKEN_CHOICES = {
 class TokenOptions:
     """Settings of token-level speculation (modes sd and lr+sd)."""
 
-    drafter: Literal["ngram", "draft", "tree", "suffix"] = "draft"
+    drafter: Literal["ngram", "suffix", "draft", "tree", "step"] = "draft"
     """Who guesses the next tokens in sd and lr+sd: ngram (prompt lookup), suffix (longest repeated end), draft (the draft model),
-    tree (a token tree of the draft model)."""
+    tree (a token tree of the draft model), step (lr+sd only: the draft's version of the same step)."""
     num_speculative_tokens: int = 6
     """How many tokens are guessed ahead at most."""
     prompt_lookup_max: int = 2
@@ -39,7 +41,8 @@ class TokenOptions:
     """The rule that decides about guessed tokens: reject (rejection sampling), block (block verification), match (sample matching:
     emits exactly what plain decoding would)."""
     coupling: Literal["independent", "shared"] = "independent"
-    """Whether the draft model's guesses are drawn with the target's noise: they then agree more often under match."""
+    """Whether the draft draws with the target's noise, tokens and (first alternatives of) steps alike: the laws stay, they agree more
+    often."""
 
     def __post_init__(self) -> None:
         for name, choices in TOKEN_CHOICES.items():
@@ -67,7 +70,14 @@ class GenerateOptions(TokenOptions):
     depth: int = 4
     """How many draft steps to write ahead (gamma in the paper)."""
     width: int = 1
-    """How many alternative draft steps per position. The synchronous algorithm of this version writes one."""
+    """How many alternative draft steps per position."""
+    schedule: Literal["sync", "paper", "depth"] = "depth"
+    """When target steps begin. sync: when all drafts of a cycle are there (Algorithm 1). paper: at once, at most `depth` pairs in
+    flight. depth: at once, at most `depth` unverified drafts."""
+    max_target_rows: int | None = None
+    """Never more target steps than this in flight; None: as many as there are nodes."""
+    draft_ticks: int = 8
+    """How many tokens the draft may write while the target writes one (both share one thread)."""
     temperature: float | None = None
     """0 is greedy."""
     top_p: float | None = None
@@ -100,8 +110,20 @@ class GenerateOptions(TokenOptions):
             self.depth,
             f"a whole number from 1 to {MAX_DEPTH}",
         )
+        require(_whole(self.width) and 1 <= self.width <= 16, "width", self.width, "a whole number from 1 to 16")
+        _one_of("schedule", self.schedule, SCHEDULES)
+        positive = self.max_target_rows is None or (_whole(self.max_target_rows) and self.max_target_rows > 0)
+        require(positive, "max_target_rows", self.max_target_rows, "a whole number > 0, or None")
         require(
-            self.width == 1, "width", self.width, "1: the synchronous algorithm writes one alternative per position"
+            _whole(self.draft_ticks) and self.draft_ticks > 0, "draft_ticks", self.draft_ticks, "a whole number > 0"
+        )
+        nodes = sum(self.width**level for level in range(self.depth + 1))
+        require(
+            nodes <= MAX_NODES, "depth and width", (self.depth, self.width), f"at most {MAX_NODES} nodes, not {nodes}"
+        )
+        stepless = self.drafter == "step" and self.mode == "sd"
+        require(
+            not stepless, "drafter", self.drafter, "another one in mode sd: 'step' needs the draft steps of mode lr+sd"
         )
         require(_whole(self.seed), "seed", self.seed, "a whole number")
         require(_whole(self.sample) and self.sample >= 0, "sample", self.sample, "a whole number >= 0")

@@ -13,6 +13,7 @@ from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Pair
 from lr.types import Origin, Role, Verdict
 
+DRAFTERS = ("ngram", "suffix", "draft", "tree", "step")
 QUESTION = "How many coins does Ann have?"
 
 
@@ -41,16 +42,20 @@ class Coin:
 
 
 @pytest.mark.parametrize("temperature", [None, 0.0, 1.0])
-@pytest.mark.parametrize("depth", [1, 4])
-def test_exact_lookahead_is_plain_decoding(exact: Reasoner, temperature: float | None, depth: int) -> None:
+@pytest.mark.parametrize("schedule", ["sync", "paper", "depth"])
+@pytest.mark.parametrize(("depth", "width"), [(1, 1), (4, 1), (2, 2)])
+def test_exact_lookahead_is_plain_decoding(
+    exact: Reasoner, temperature: float | None, schedule: str, depth: int, width: int
+) -> None:
     """Draft and target differ in the padding of their vocabularies, which changes nothing."""
     how = {"temperature": temperature, "max_tokens": 60, "max_step_tokens": 20}
     plain = exact.generate(QUESTION, mode="ar", **how)
-    assert exact.generate(QUESTION, mode="lr", depth=depth, **how).tokens == plain.tokens
+    assert exact.generate(QUESTION, schedule=schedule, depth=depth, width=width, **how).tokens == plain.tokens
 
 
-@pytest.mark.parametrize("mode", ["sd", "lr+sd"])
-@pytest.mark.parametrize("drafter", ["ngram", "suffix", "draft", "tree"])
+@pytest.mark.parametrize(
+    ("mode", "drafter"), [(m, d) for m in ("sd", "lr+sd") for d in DRAFTERS if (m, d) != ("sd", "step")]
+)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_matching_at_both_levels_is_plain_decoding(
     exact: Reasoner, mode: str, drafter: str, temperature: float
@@ -121,7 +126,10 @@ def test_the_context_bounds_the_answer(checkpoints: tuple[Path, Path]) -> None:
         ({"prompt_lookup_min": 3}, r"\(prompt_lookup_min, prompt_lookup_max\) is \(3, 2\)"),
         ({"branching": ()}, r"branching is \(\)"),
         ({"mode": "sd", "drafter": "tree", "acceptance": "block"}, "rule 'block' verifies chains only"),
-        ({"width": 2}, "width is 2"),
+        ({"width": 0}, "width is 0"),
+        ({"width": 4, "depth": 6}, "depth and width is"),
+        ({"schedule": "soon"}, "schedule is 'soon'"),
+        ({"mode": "sd", "drafter": "step"}, "'step' needs the draft steps"),
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"max_step_tokens": -1}, "max_step_tokens is -1"),
         ({"temperature": -0.1}, "temperature is -0.1"),

@@ -35,11 +35,12 @@ from lr.spec.commands import (
     Work,
 )
 from lr.spec.drafters.mirror import follow
+from lr.spec.drafters.step import StepDrafter
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.verifiers.base import Pair
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import StepEmitted, StepJudged, Trace
-from lr.types import Coupling, EmittedStep, Origin
+from lr.types import Coupling, EmittedStep
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,10 @@ class _Place:
 
 @dataclass
 class Chain:
-    """One problem. `emitted` are its steps so far; `asked` are pairs that wait for the verifier, by the node they are about."""
+    """One problem. `emitted` are its steps so far; `asked` are pairs that wait for the verifier, by the node they are about.
+
+    `step_drafter`, if the target speculates with one, is offered the draft's version of every step that the target writes.
+    """
 
     prompt: Sequence[int]
     scheduler: LookaheadScheduler
@@ -80,6 +84,7 @@ class Chain:
     draft: StepWriter
     streams: Streams
     trace: Trace
+    step_drafter: StepDrafter | None = None
     emitted: list[EmittedStep] = field(default_factory=list)
     asked: dict[Work, Pair] = field(default_factory=dict)
     jobs: dict[Work, StepJob] = field(default_factory=dict)
@@ -100,6 +105,7 @@ class Chain:
         event: Event = (Drafted if work.kind is Kind.DRAFT else Targeted)(work.node, job.step)
         if work.kind is Kind.DRAFT:
             self._places[work.node].length = len(job.branch)
+            self._offer(work.node)
         self.tell(event)
 
     def tell(self, event: Event) -> None:
@@ -123,6 +129,9 @@ class Chain:
                     self._begin_drafts(command)
                 case Target(node, limit):
                     self._begin(Work(Kind.TARGET, node), self._target_branch(node), node.index, limit)
+                    for other in list(self._places):
+                        if self._places[other].parent == node and Work(Kind.DRAFT, other) not in self.jobs:
+                            self._offer(other)
                 case Judge(node, parent, draft, target):
                     self.asked[Work(Kind.JUDGE, node)] = Pair(self._prefix(parent), draft, target)
                 case Score(node, parent, draft):
@@ -151,6 +160,15 @@ class Chain:
         stream = self.streams.of_draft(index, sibling) if drafting else self.streams.of_target(index)
         job = self.jobs[work] = StepJob(branch, index, limit, stream, self.trace)
         (self.draft if drafting else self.target).begin([job])
+
+    def _offer(self, node: NodeId) -> None:
+        """Let the target, where it writes the step that leads to `node` itself, see how the draft wrote it (first alternatives only)."""
+        place = self._places[node]
+        if self.step_drafter is None or place.parent is None or node.number % self.scheduler.config.width:
+            return
+        rival = self._places.get(place.parent)
+        if rival is not None and rival.target is not None:
+            self.step_drafter.offer(rival.target, rival.length, place.draft.tokens[rival.length :])
 
     def _cancel(self, work: Work) -> None:
         self.asked.pop(work, None)
@@ -201,8 +219,3 @@ class Chain:
             self.draft.close(place.draft)
             if place.target is not None:
                 self.target.close(place.target)
-
-    @property
-    def accepted(self) -> int:
-        """Draft steps in the output so far."""
-        return sum(emitted.origin is Origin.ACCEPTED for emitted in self.emitted)

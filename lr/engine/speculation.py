@@ -6,6 +6,7 @@ from lr.options import TokenOptions
 from lr.spec.drafters.base import Drafter
 from lr.spec.drafters.lookup import LookupDrafter
 from lr.spec.drafters.model import ModelDrafter
+from lr.spec.drafters.step import StepDrafter
 from lr.spec.drafters.suffix import SuffixDrafter
 from lr.spec.drafters.tree import TreeDrafter
 from lr.spec.rules.choose import choose_rule
@@ -29,6 +30,8 @@ def _make_drafter(
         return LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
     if options.drafter == "suffix":
         return SuffixDrafter()
+    if options.drafter == "step":
+        return StepDrafter()
     assert runner is not None, "the caller opens a runner for the drafters in DRAFT_MODEL_DRAFTERS"
     coupling = Coupling(options.coupling)
     if options.drafter == "tree":
