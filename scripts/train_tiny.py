@@ -30,7 +30,7 @@ from lr.tiny.training import Recipe, Trainer, fresh_model
 from lr.tiny.vocabulary import build_tokenizer
 
 LAYERS = {"target": 20, "draft": 2}
-TOKENS = {"target": 7_500_000, "draft": 4_000_000}
+TOKENS = {"target": 7_500_000, "draft": 4_500_000}
 RATES = {"target": 0.008, "draft": 0.02}
 SAVE_SECONDS = 120.0
 
@@ -41,7 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--role", choices=sorted(LAYERS), required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and the finished model")
     parser.add_argument(
-        "--tokens", type=int, help="token budget of the schedule (default 7.5M for the target, 4M for the draft)"
+        "--tokens", type=int, help="token budget of the schedule (default 7.5M for the target, 4.5M for the draft)"
     )
     parser.add_argument("--steps", type=int, help="stop after this many steps, wherever the schedule is")
     parser.add_argument("--seed", type=int, default=0)
