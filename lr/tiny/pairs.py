@@ -1,0 +1,132 @@
+"""Pairs of steps for the judge, from the grammar: the same meaning in other words, or a meaning in which one thing is changed.
+
+The oracle labels every pair, so a pair is "same" for no other reason than that both steps are read and say the same. The changes are the
+mistakes that models make: a digit of an operand or a result, a person, the item, the operation, another step of the solution, a word that
+is lost or doubled. Some pairs of equal meaning are wrong in the same way on both sides: the judge is to compare, not to calculate.
+
+Standard library only. Read next: `judge_rows.py`, which makes training rows of pairs; `real_pairs.py`, which takes them from runs.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+from lr.tiny.grammar import Style, render
+from lr.tiny.language import HIGHEST, ITEMS, LOWEST, NAMES, Kind, Meaning, Problem, Split, calculate, problem
+from lr.tiny.oracle import parse, same_meaning
+
+SHARED_MISTAKES = 0.3  # of the pairs of equal meaning say something that the solution does not
+SAME_STYLE = 0.3  # of the pairs are two steps of one style
+DIFFERENCES = (("changed", 0.65), ("elsewhere", 0.2), ("broken", 0.15))
+SHAPES = {
+    **dict.fromkeys(("add", "subtract", "times"), ("add", "subtract", "times")),
+    **dict.fromkeys(("total", "difference"), ("total", "difference")),
+}
+"""Operations of the same slots, which can take each other's place."""
+
+
+class TextPair(NamedTuple):
+    """Two steps as text, without the blank line that ends them, and whether they mean the same by the oracle."""
+
+    first: str
+    second: str
+    same: bool
+
+
+def grammar_pair(index: int, seed: int, split: Split = Split.TRAIN) -> TextPair:
+    """Pair number `index`: of equal meaning where `index` is even, of different meaning where it is odd; never equal texts."""
+    rng = random.Random(f"pair/{split.value}/{seed}/{index}")
+    wanted = index % 2 == 0
+    while True:
+        what = problem(split, rng.randrange(1 << 40), seed)
+        step = rng.choice(what.steps)
+        style = rng.choice(list(Style))
+        styles = (style, style if rng.random() < SAME_STYLE else style.other)
+        first, second = _same(step, styles, rng) if wanted else _different(what, step, styles, rng)
+        if rng.random() < 0.5:
+            first, second = second, first
+        if first != second and same_meaning(first, second) == wanted:
+            return TextPair(first, second, wanted)
+
+
+def _same(step: Meaning, styles: tuple[Style, Style], rng: random.Random) -> tuple[str, str]:
+    if rng.random() < SHARED_MISTAKES:
+        step = change(step, rng)
+    return render(step, styles[0], rng), render(step, styles[1], rng)
+
+
+def _different(what: Problem, step: Meaning, styles: tuple[Style, Style], rng: random.Random) -> tuple[str, str]:
+    kinds, weights = zip(*DIFFERENCES, strict=True)
+    how = rng.choices(kinds, weights)[0]
+    first = render(step, styles[0], rng)
+    if how == "changed":
+        return first, render(change(step, rng), styles[1], rng)
+    if how == "elsewhere":
+        return first, render(rng.choice([other for other in what.steps if other != step]), styles[1], rng)
+    return first, _break(render(step, styles[1], rng), rng)
+
+
+def change(step: Meaning, rng: random.Random) -> Meaning:
+    """`step` with one thing changed: a number, a person, the item or the operation. Still a sentence of the language."""
+    while True:
+        changed = _change(step, rng.choice(("result", "operand", "person", "item", "operation")), rng)
+        if changed != step and parse(render(changed, Style.TARGET, rng)) == changed:
+            return changed
+
+
+def _change(step: Meaning, what: str, rng: random.Random) -> Meaning:
+    """One try at a change; the step itself where it has no such thing."""
+    if what == "result" and step.result is not None:
+        return step._replace(result=_other_number(step.result, rng))
+    if what == "operand" and step.operands:
+        place = rng.randrange(len(step.operands))
+        operands = list(step.operands)
+        operands[place] = _other_number(operands[place], rng)
+        return _recalculated(step._replace(operands=tuple(operands)), rng)
+    if what == "person":
+        people = [step.entity, *step.references]
+        place = rng.randrange(len(people))
+        people[place] = rng.choice(NAMES) if people[place] else ""
+        if len(people) == 3 and rng.random() < 0.2:
+            people[1:] = step.references[::-1]
+        return step._replace(entity=people[0], references=tuple(people[1:]))
+    if what == "item" and step.item:
+        return step._replace(item=rng.choice(ITEMS))
+    if what == "operation" and step.operation in SHAPES:
+        return _recalculated(step._replace(operation=rng.choice(SHAPES[step.operation])), rng)
+    return step
+
+
+def _recalculated(step: Meaning, rng: random.Random) -> Meaning:
+    """Half of the changes go on to the right result, where there is one; in the others the result stays as it was."""
+    if step.kind is Kind.GOAL or rng.random() < 0.5:
+        return step
+    result = calculate(step.operation, step.operands)
+    return step._replace(result=result) if LOWEST <= result <= HIGHEST else step
+
+
+def _other_number(number: int, rng: random.Random) -> int:
+    """A number that is easily taken for `number`: one digit other, one or ten more or less; or any."""
+    tens, ones = divmod(number, 10)
+    near = (10 * tens + rng.randrange(10), 10 * rng.randrange(10) + ones, number + rng.choice((-10, -1, 1, 10)))
+    other = rng.choice((*near, rng.randrange(LOWEST, HIGHEST + 1)))
+    return other if other >= LOWEST else number
+
+
+def _break(text: str, rng: random.Random) -> str:
+    """`text` with one word lost, doubled, or replaced by another word of it."""
+    words = text.split(" ")
+    place = rng.randrange(len(words))
+    how = rng.randrange(3)
+    words[place : place + 1] = [[], [words[place]] * 2, [rng.choice(words)]][how]
+    return " ".join(words)
+
+
+def kind_of_difference(pair: TextPair) -> str:
+    """What tells the two steps apart by the oracle: a field of `Meaning`, "several", "unreadable", or "" where they mean the same."""
+    a, b = parse(pair.first), parse(pair.second)
+    if a is None or b is None:
+        return "unreadable"
+    fields = [name for name in a._fields if getattr(a, name) != getattr(b, name)]
+    return fields[0] if len(fields) == 1 else "several" if fields else ""
