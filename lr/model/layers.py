@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lr.model.config import ModelConfig
+from lr.model.module import Direct, Linear
 from lr.model.rope import rotate
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """attend(layer, q [n, h, d], k [n, kv, d], v [n, kv, d]) -> [n, h, d]: store k and v where they belong, and attend."""
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(Direct):
     """Root-mean-square norm over the last axis, with a weight per channel."""
 
     def __init__(self, size: int, eps: float) -> None:
@@ -46,7 +47,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
     return weight * x32.to(x.dtype)
 
 
-class Attention(nn.Module):
+class Attention(Direct):
     """Projections around attention. q, k and v come from one fused matrix: rows [q heads | k heads | v heads]."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
@@ -54,8 +55,8 @@ class Attention(nn.Module):
         self.layer = layer
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         rows = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-        self.qkv = nn.Linear(config.hidden_size, rows, bias=config.qkv_bias)
-        self.out = nn.Linear(config.num_heads * config.head_dim, config.hidden_size, bias=False)
+        self.qkv = Linear(config.hidden_size, rows, bias=config.qkv_bias)
+        self.out = Linear(config.num_heads * config.head_dim, config.hidden_size, bias=False)
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
 
@@ -71,20 +72,20 @@ class Attention(nn.Module):
         return self.out(mixed.reshape(n, h * self.head_dim))
 
 
-class MLP(nn.Module):
+class MLP(Direct):
     """SwiGLU (Shazeer, arXiv 2002.05202): down(silu(gate(x)) * up(x)), gate and up fused into one matrix."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
-        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_up = Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.down = Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(F.silu(gate) * up)
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(Direct):
     """Pre-norm residual block: attention, then MLP."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
