@@ -30,7 +30,7 @@ from lr.spec.steps import BlankLineSegmenter
 from lr.spec.write import Limits, StepJob, StepWriter
 from lr.tiny.language import Problem, Split, problem
 from lr.tiny.oracle import boxed, parse, same_meaning
-from lr.tiny.report import Tally, TinyReport
+from lr.tiny.report import LayerSkipped, Tally, TinyReport
 from lr.trace import Trace
 from lr.types import Role, SamplingParams, require
 
@@ -217,15 +217,27 @@ def without_layer(model: CausalLM, layer: int) -> CausalLM:
     return lesser
 
 
-def _ablation(model: CausalLM, codec: Codec, settings: EvalSettings) -> tuple[float, ...]:
-    """The target's accuracy with each single layer skipped."""
+def _ablation(model: CausalLM, codec: Codec, settings: EvalSettings) -> tuple[LayerSkipped, ...]:
+    """Accuracy and log-loss of the target whole (first), then with each single layer skipped.
+
+    The loss is on the whole model's own solutions; it shows what sampled accuracy is too coarse to see.
+    """
     problems = [problem(Split.TEST, i, settings.seed, settings.far) for i in range(settings.ablation_problems)]
-    accuracies = []
-    for layer in range(model.config.num_layers):
-        voice = Voice(Role.TARGET, without_layer(model, layer), codec, settings)
-        right = 0
-        for first in range(0, len(problems), BATCH):
-            some = problems[first : first + BATCH]
-            right += count_right(voice, some, solve(voice, some))
-        accuracies.append(right / len(problems))
-    return tuple(accuracies)
+    solutions: list[list[tuple[int, ...]]] = []
+    rows = []
+    for layer in (None, *range(model.config.num_layers)):
+        voice = Voice(Role.TARGET, model if layer is None else without_layer(model, layer), codec, settings)
+        own = [steps for i in range(0, len(problems), BATCH) for steps in solve(voice, problems[i : i + BATCH])]
+        solutions = solutions or own
+        losses = torch.cat([_log_loss(voice, what, steps) for what, steps in zip(problems, solutions, strict=True)])
+        rows.append(LayerSkipped(layer, count_right(voice, problems, own) / len(problems), float(losses.mean())))
+    return tuple(rows)
+
+
+def _log_loss(voice: Voice, what: Problem, steps: list[tuple[int, ...]]) -> Tensor:
+    """-log p of every token of a solution, at temperature 1, in nats."""
+    prompt, text = voice.codec.chat(what.question), [token for step in steps for token in step]
+    branch = voice.runner.open([*prompt, *text[:-1]])
+    logits = voice.runner.feed([branch], "all")[0][len(prompt) - 1 :]
+    voice.runner.close(branch)
+    return nn.functional.cross_entropy(logits.float(), torch.tensor(text), reduction="none")

@@ -46,15 +46,24 @@ class Tally:
 
 
 @dataclass(frozen=True)
+class LayerSkipped:
+    """The target without one layer (None: whole): accuracy, and log-loss per token (nats) on the whole target's own solutions."""
+
+    layer: int | None
+    accuracy: float
+    loss: float
+
+
+@dataclass(frozen=True)
 class TinyReport:
-    """What `evaluate` measured. `ablation[i]` is the target's accuracy without layer i; empty if it was not asked for."""
+    """What `evaluate` measured. `ablation` has one row for the whole target and one per layer; empty if it was not asked for."""
 
     problems: int
     temperature: float
     target_right: int
     draft_right: int
     tallies: dict[str, Tally]
-    ablation: tuple[float, ...] = ()
+    ablation: tuple[LayerSkipped, ...] = ()
 
     @property
     def target_accuracy(self) -> float:
@@ -83,9 +92,10 @@ class TinyReport:
         for name in self.total.rates():
             lines.append(_row([name, *(f"{tally.rates()[name]:.3f}" for tally in columns.values())]))
         if self.ablation:
-            layers = range(len(self.ablation))
-            lines += ["", "Accuracy of the target without one layer:", ""]
-            lines += _rows(["layer", *map(str, layers)], ["accuracy", *(f"{a:.2f}" for a in self.ablation)])
+            lines += ["", "The target without one layer:", ""]
+            names = ("none" if row.layer is None else str(row.layer) for row in self.ablation)
+            lines += _rows(["layer left out", *names], ["accuracy", *(f"{row.accuracy:.2f}" for row in self.ablation)])
+            lines.append(_row(["loss per token", *(f"{row.loss:.2f}" for row in self.ablation)]))
         return "\n".join(lines) + "\n"
 
 

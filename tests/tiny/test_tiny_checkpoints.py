@@ -76,11 +76,14 @@ def test_the_target_solves_and_stays_in_the_language() -> None:
 
 def test_evaluate_measures_what_it_says() -> None:
     """A model as its own draft: every token is accepted, and both solve equally well up to chance."""
-    report = evaluate("tiny-draft", "tiny-draft", EvalSettings(problems=2))
+    report = evaluate("tiny-draft", "tiny-draft", EvalSettings(problems=2, ablation_problems=2))
     total = report.total
     assert total.rates()["token acceptance"] == pytest.approx(1)
     assert total.steps >= 8 and total.positions > 100 and total.exact <= total.accepted <= total.steps
     assert "| token acceptance | 1.000 |" in report.table()
+    assert [row.layer for row in report.ablation] == [None, 0, 1]
+    whole, *lesser = report.ablation
+    assert all(row.loss > whole.loss + 1 for row in lesser), "both layers of the draft are needed"
 
 
 def test_without_layer_skips_it_and_leaves_the_model_alone() -> None:

@@ -8,13 +8,14 @@ import pytest
 
 from lr.errors import SettingError
 from lr.tiny.evaluate import EvalSettings
-from lr.tiny.report import Tally, TinyReport
+from lr.tiny.report import LayerSkipped, Tally, TinyReport
 
 
 def test_tallies_add_up_and_become_rates() -> None:
     goal = Tally(steps=2, accepted=2, exact=1, tokens=20, positions=20, overlap=15.0)
     operation = Tally(steps=6, accepted=3, tokens=140, positions=180, overlap=105.0)
-    report = TinyReport(2, 0.6, 2, 1, {"operation": operation, "goal": goal}, (0.5, 0.25))
+    ablation = (LayerSkipped(None, 0.5, 0.36), LayerSkipped(0, 0.25, 1.5))
+    report = TinyReport(2, 0.6, 2, 1, {"operation": operation, "goal": goal}, ablation)
     rates = report.total.rates()
     assert rates["step acceptance"] == pytest.approx(5 / 8)
     assert rates["exact text"] == pytest.approx(1 / 8)
@@ -23,7 +24,8 @@ def test_tallies_add_up_and_become_rates() -> None:
     table = report.table()
     assert "| step acceptance | 0.625 | 1.000 | 0.500 |" in table
     assert "target 1.000 (2/2), draft 0.500 (1/2)" in table
-    assert "| accuracy | 0.50 | 0.25 |" in table
+    assert "| layer left out | none | 0 |" in table
+    assert "| accuracy | 0.50 | 0.25 |" in table and "| loss per token | 0.36 | 1.50 |" in table
 
 
 def test_nothing_counted_is_not_a_number() -> None:
