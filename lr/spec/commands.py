@@ -31,8 +31,7 @@ from typing import NamedTuple
 from lr.types import EmittedStep, Step, Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class NodeId:
+class NodeId(NamedTuple):
     """The name of a node. It does not depend on the order in which things happen, and is never used twice in a chain.
 
     `index`: number of the step that follows the node, counted from 0 over the whole chain. `stem`: number of the step at which its
@@ -44,7 +43,7 @@ class NodeId:
     """
 
     stem: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which a name has no use for
     number: int = 0
 
     def child(self, sibling: int, width: int) -> NodeId:
@@ -59,8 +58,8 @@ class NodeId:
         return f"{self.stem}:{self.index}" + (f".{self.number}" if self.number else "")
 
 
-class Kind(Enum):
-    """The four kinds of work."""
+class Kind(str, Enum):
+    """The four kinds of work. They are strings, too, because those are hashed fastest: every event looks up its work."""
 
     DRAFT = "draft"
     TARGET = "target"

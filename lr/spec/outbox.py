@@ -54,6 +54,7 @@ class Outbox:
         work = Work(kind, node.id)
         assert work not in self._running, f"{work} was commanded twice"
         self._running[work] = node
+        node.work.append(kind)
         self.rows += _is_row(kind)
         self._newest = max(self._newest, node.id.index)
 
@@ -76,21 +77,20 @@ class Outbox:
 
     def complete(self, work: Work) -> None:
         """Take finished work off the list."""
-        del self._running[work]
+        self._running.pop(work).work.remove(work.kind)
         self.rows -= _is_row(work.kind)
 
     def cancel(self, node: Node) -> None:
         """Cancel all that is in flight for `node` itself."""
-        for kind in Kind:
+        for kind in tuple(node.work):
             work = Work(kind, node.id)
-            if work in self._running:
-                self.complete(work)
-                self._remember(work)
-                self.say(Cancel(work))
+            self.complete(work)
+            self._remember(work)
+            self.say(Cancel(work))
 
     def release(self, node: Node) -> None:
         """`node` leaves the tree."""
-        node.released = True
+        node.released, node.goes_on = True, False
         self.say(Release(node.id))
 
     def retire(self, node: Node) -> None:

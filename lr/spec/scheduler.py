@@ -19,6 +19,8 @@ This module knows no clock, tensor, tokenizer or thread: `engine/lockstep.py` an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lr.errors import ProtocolError
 from lr.spec.commands import (
     Command,
@@ -127,16 +129,17 @@ class LookaheadScheduler:
         A synchronous cycle has stages (drafts, target steps, verdicts), and nothing of the next begins before all of one is there.
         """
         if self._at_barrier():
-            self._start_drafts()  # drafts follow each other at once; all else waits
+            self._start_drafts(breadth_first(self.root))  # drafts follow each other at once; all else waits
             return
         while not self.done:
             self._judge_pairs()
             if self._at_barrier() or not self._decide():
                 break
         if not self.done:
-            self._start_drafts()
+            nodes = breadth_first(self.root)
+            self._start_drafts(nodes)
             if not self._at_barrier():
-                self._start_rows()
+                self._start_rows(nodes)
             assert self._out, "nothing is in work and the chain has not ended"
 
     def _at_barrier(self) -> bool:
@@ -145,7 +148,7 @@ class LookaheadScheduler:
     def _judge_pairs(self) -> None:
         """Settle by form, or give to the verifier, every draft step that has met its target step."""
         for node in breadth_first(self.root):
-            for child in node.children:
+            for child in node.children if node.goes_on else []:  # a verdict by form may have released it on the way
                 if child.draft is None or child.verdict is not None or child.judged:
                     continue
                 alone = not self.config.needs_target_step and not child.unsure
@@ -159,20 +162,18 @@ class LookaheadScheduler:
                     child.judged = True
                     self._out.begin(Kind.JUDGE, child, Judge(child.id, node.id, child.draft, rival))
 
-    def _start_drafts(self) -> None:
+    def _start_drafts(self, nodes: Sequence[Node]) -> None:
         width = self.config.width
-        for node in breadth_first(self.root):
+        for node in nodes:
             if self._window.draft_may_come(node):
-                node.children = [
-                    Node(node.id.child(j, width), node.written, node.limit, awaited=True) for j in range(width)
-                ]
+                node.children = [node.child(j, width) for j in range(width)]
                 self._out.say(Draft(node.id, tuple(child.id for child in node.children), node.limit))
                 for child in node.children:
                     self._out.note(Kind.DRAFT, child)
 
-    def _start_rows(self) -> None:
+    def _start_rows(self, nodes: Sequence[Node]) -> None:
         """Begin target steps and scores as many as there are rows, nearest to the root first."""
-        for node in breadth_first(self.root):
+        for node in nodes:
             if self._window.target_is_due(node) and self._row_is_free():
                 node.target_asked = True
                 self._out.begin(Kind.TARGET, node, Target(node.id, node.limit))

@@ -8,10 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from lr.spec.commands import NodeId
+from lr.spec.commands import Kind, NodeId
 from lr.types import Finish, Step, Verdict
 
 
@@ -46,33 +45,29 @@ class Node:
     target_asked: bool = False
     children: list[Node] = field(default_factory=list)
     """One per alternative, in order; empty until they are commanded."""
+    goes_on: bool = True
+    """Whether steps may follow: the draft step that leads here is there, ended in a boundary, is not rejected, and leaves room."""
     released: bool = False
     """Nothing may begin here any more: the draft was rejected or failed, or the chain went another way."""
+    work: list[Kind] = field(default_factory=list)
+    """What is in flight under this node's name."""
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether steps may follow: its draft is there and ended in a boundary, is not rejected, and the budget leaves room."""
-        if self.released or self.awaited or not self.limit:
-            return False
-        return self.draft is None or self.draft.finish is Finish.BOUNDARY
+    def child(self, sibling: int, width: int) -> Node:
+        """The node that an alternative will lead to, its draft step being awaited."""
+        return Node(self.id.child(sibling, width), self.written, self.limit, awaited=True, goes_on=False)
 
     def arrive(self, step: Step, written: int, limit: int) -> None:
-        """The draft step that leads here is there: the node is a prefix now."""
+        """The draft step that leads here is there: the node is a prefix now, of `written` tokens."""
         self.awaited = False
         self.draft = self.previous = step
         self.written, self.limit = written, limit
+        self.goes_on = step.finish is Finish.BOUNDARY and limit > 0
 
 
-def breadth_first(root: Node) -> Iterator[Node]:
-    """Every node at which steps may follow, level by level, siblings in order.
-
-    A node that is released while the walk stands at its parent is not visited.
-    """
-    level = [root]
+def breadth_first(root: Node) -> list[Node]:
+    """The nodes at which steps may follow, level by level, siblings in order."""
+    found, level = [], [root]
     while level:
-        below: list[Node] = []
-        for node in level:
-            if node.goes_on:
-                yield node
-                below.extend(node.children)
-        level = below
+        found += level
+        level = [child for node in level for child in node.children if child.goes_on]
+    return found
