@@ -1,0 +1,146 @@
+"""What cannot be is refused and changes nothing; what is stale is ignored; settings are checked."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from scheduler_kit import RandomScript
+
+from lr.engine.scripted import ScriptedRun, shuffled
+from lr.engine.simulate import ENDLESS
+from lr.engine.texts import TextScript, step_of
+from lr.errors import ProtocolError, SettingError
+from lr.spec.commands import Cancel, Drafted, DraftFailed, Event, Judged, NodeId, Scored, Targeted, Unsure, Work
+from lr.spec.limits import Limits
+from lr.spec.outbox import MEMORY
+from lr.spec.schedule import LateDrafts, Schedule, SchedulerConfig
+from lr.spec.scheduler import LookaheadScheduler
+from lr.types import Finish, Step, Verdict
+
+ROOT, CHILD, GRANDCHILD = NodeId(0, 0), NodeId(0, 1), NodeId(0, 2)
+YES = Verdict(aligned=True, why="told so")
+A_STEP = step_of("a.")
+
+
+def some_run() -> ScriptedRun:
+    """Draft 0:1 is written; in flight are draft 0:2, target 0:0, target 0:1."""
+    run = ScriptedRun(SchedulerConfig(Limits(20, 5), Schedule.DEPTH, 2), TextScript(["a.", "b$"], ["A.", "B$"]))
+    run.tell(Drafted(CHILD, A_STEP))
+    return run
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param(Drafted(CHILD, A_STEP), id="completed already"),
+        pytest.param(DraftFailed(CHILD, "too late to fail"), id="written already"),
+        pytest.param(Targeted(GRANDCHILD, A_STEP), id="not commanded yet"),
+        pytest.param(Judged(CHILD, YES), id="not commanded yet: the pair is not complete"),
+        pytest.param(Scored(CHILD, YES), id="never commanded: the verifier needs the target's step"),
+        pytest.param(Unsure(CHILD), id="never commanded either"),
+        pytest.param(Targeted(NodeId(0, 1, 1), A_STEP), id="no such sibling"),
+        pytest.param(Targeted(NodeId(7, 7), A_STEP), id="no such place"),
+        pytest.param(Targeted(ROOT, Step((), Finish.BOUNDARY)), id="an empty step"),
+        pytest.param(Drafted(GRANDCHILD, Step((), Finish.LENGTH)), id="an empty draft step"),
+        pytest.param(Targeted(ROOT, step_of("aaaaa.")), id="longer than the limit"),
+    ],
+)
+def test_impossible_events_raise_and_change_nothing(event: Event) -> None:
+    run, twin = some_run(), some_run()
+    with pytest.raises(ProtocolError):
+        run.tell(event)
+    assert run.run() == twin.run() and run.turns == twin.turns
+
+
+def test_the_message_says_what_is_in_work() -> None:
+    with pytest.raises(
+        ProtocolError, match=r"target work for node 0:2 .* In work are: target 0:0, draft 0:2, target 0:1\."
+    ):
+        some_run().tell(Targeted(GRANDCHILD, A_STEP))
+
+
+def test_start_comes_first_and_once() -> None:
+    scheduler = LookaheadScheduler(SchedulerConfig(Limits(9)))
+    with pytest.raises(ProtocolError):
+        scheduler.handle(Targeted(ROOT, A_STEP))
+    scheduler.start()
+    with pytest.raises(ProtocolError, match="twice"):
+        scheduler.start()
+
+
+def test_stale_events_are_ignored_once_each() -> None:
+    """Also after the end: what was cancelled last may still be reported."""
+    config = SchedulerConfig(Limits(30), Schedule.DEPTH, 3, 2)
+    seen = 0
+    for seed in range(20):
+        run = ScriptedRun(config, RandomScript(seed, eos=0.2), shuffled(seed))
+        run.run()
+        emitted, stale = (
+            list(run.emitted),
+            [c.work for turn in run.turns for c in turn.commands if isinstance(c, Cancel)],
+        )
+        random.Random(seed).shuffle(stale)
+        for work in stale:
+            assert run.tell(run.event_of(work)).commands == ()
+            with pytest.raises(ProtocolError):
+                run.tell(run.event_of(work))
+        assert run.emitted == emitted
+        seen += len(stale)
+    assert seen > 20
+
+
+def test_cancelled_work_is_forgotten_in_time() -> None:
+    """A chain of 5 MEMORY steps, each with work cancelled: what is remembered stays small, and the oldest is still taken as stale."""
+    scheduler = LookaheadScheduler(SchedulerConfig(ENDLESS, Schedule.DEPTH, 2))
+    scheduler.start()
+    first: Work | None = None
+    for place in range(5 * MEMORY):
+        root, child = NodeId(place, place), NodeId(place, place + 1)
+        scheduler.handle(Drafted(child, A_STEP))
+        scheduler.handle(Targeted(root, A_STEP))
+        commands = scheduler.handle(Judged(child, Verdict(aligned=False, why="no")))
+        first = first or next(c.work for c in commands if isinstance(c, Cancel))
+    assert len(scheduler._out._cancelled) < 5 * MEMORY
+    assert first is not None
+    for _ in range(2):
+        assert scheduler.handle(Targeted(first.node, A_STEP)) == []
+
+
+def test_a_driver_that_forgets_a_piece_of_work_sees_it_listed() -> None:
+    run = some_run()
+    assert [f"{work.kind.value} {work.node}" for work in run.scheduler.work] == [
+        "target 0:0",
+        "draft 0:2",
+        "target 0:1",
+    ]
+    assert run.scheduler.rows == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"depth": -1}, "depth is -1"),
+        ({"depth": 0, "schedule": Schedule.PAPER}, "depth is 0"),
+        ({"depth": 1.5}, "depth is 1.5"),
+        ({"width": 0}, "width is 0"),
+        ({"max_target_rows": 0}, "max_target_rows is 0"),
+        ({"late_drafts": LateDrafts.REJECT, "schedule": Schedule.PAPER}, "late_drafts is 'reject'"),
+        ({"late_drafts": LateDrafts.REJECT, "needs_target_step": False}, "late_drafts is 'reject'"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, object], named: str) -> None:
+    with pytest.raises(SettingError, match=named):
+        SchedulerConfig(Limits(9), **settings)  # type: ignore[arg-type]
+
+
+def test_node_names() -> None:
+    """The example of the docstring, and back again."""
+    root = NodeId(0, 0)
+    assert [str(root.child(j, 2)) for j in range(2)] == ["0:1", "0:1.1"]
+    assert [str(root.child(1, 2).child(j, 2)) for j in range(2)] == ["0:2.2", "0:2.3"]
+    node = NodeId(3, 3)
+    for width in (1, 2, 5):
+        for j in range(width):
+            for i in range(width):
+                assert node.child(j, width).child(i, width).parent(width) == node.child(j, width)
