@@ -10,6 +10,7 @@ from lr.types import SamplingParams, require
 MAX_DEPTH = 64
 MAX_NODES = 1024
 SCHEDULES = ("sync", "paper", "depth")
+SEGMENTERS = ("blank_line", "sentence", "fixed", "discourse")
 MODES = ("ar", "sd", "lr", "lr+sd")
 DRAFT_MODEL_DRAFTERS = ("draft", "tree")
 """The drafters that are made of a draft model."""
@@ -94,6 +95,11 @@ class GenerateOptions(TokenOptions):
     """Longest answer in tokens; None: as long as the context allows, at most 32768."""
     max_step_tokens: int = 100
     """A step is cut here; a cut step is never accepted from the draft."""
+    segmenter: Literal["blank_line", "sentence", "fixed", "discourse"] = "blank_line"
+    """Where a step ends. blank_line: at a blank line, as in the paper. sentence: at the white space behind a sentence. fixed: after
+    `segment_tokens` tokens. discourse: at a cue such as "Wait" or "So", or at a paragraph that is long enough."""
+    segment_tokens: int = 32
+    """Tokens per step of segmenter fixed."""
     ignore_half_sentence: bool = True
     """Do not accept a draft for the step that follows a cut one."""
     system: str | None = None
@@ -131,6 +137,12 @@ class GenerateOptions(TokenOptions):
         require(positive, "max_tokens", self.max_tokens, "a whole number > 0, or None")
         positive = _whole(self.max_step_tokens) and self.max_step_tokens > 0
         require(positive, "max_step_tokens", self.max_step_tokens, "a whole number > 0")
+        _one_of("segmenter", self.segmenter, SEGMENTERS)
+        fits = _whole(self.segment_tokens) and self.segment_tokens >= 1
+        require(fits, "segment_tokens", self.segment_tokens, "a whole number >= 1")
+        fits = self.segmenter != "fixed" or self.segment_tokens <= self.max_step_tokens
+        room = f"at most max_step_tokens = {self.max_step_tokens}: longer steps would all be cut"
+        require(fits, "segment_tokens", self.segment_tokens, room)
         self.sampling(SamplingParams())  # refuse impossible values now, not after the models are loaded
 
     def sampling(self, default: SamplingParams) -> SamplingParams:

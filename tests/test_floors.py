@@ -26,7 +26,7 @@ FLOORS = {
         *["lr.model", "lr.model.config"],
         *["lr.spec", "lr.spec.steps", "lr.spec.eligibility", "lr.spec.limits", "lr.spec.runner"],
         *["lr.spec.scheduler", "lr.spec.schedule", "lr.spec.commands", "lr.spec.tree", "lr.spec.outbox"],
-        *["lr.spec.window"],
+        *["lr.spec.window", "lr.spec.segmenters.*"],
         *["lr.spec.verifiers", "lr.spec.verifiers.base"],
         "lr.theory.*",
         *["lr.tiny", "lr.tiny.language", "lr.tiny.grammar", "lr.tiny.oracle", "lr.tiny.names", "lr.tiny.report"],

@@ -24,7 +24,7 @@ from lr.spec.drafters.step import StepDrafter
 from lr.spec.limits import Limits
 from lr.spec.schedule import Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.steps import BlankLineSegmenter
+from lr.spec.segmenters.choose import make_segmenter
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Need, Verifier, need_of
 from lr.spec.write import StepWriter, decode_plainly
@@ -139,7 +139,7 @@ class Run:
             role=role,
             runner=self._runner(role, model, limits),
             sampling=self.sampling,
-            segmenter=BlankLineSegmenter(models.codec.token_bytes),
+            segmenter=make_segmenter(options.segmenter, models.codec.token_bytes, options.segment_tokens),
             eos_ids=models.codec.eos_ids,
             stream=Stream.root(options.seed).child(self.question, options.sample, role.value),
             trace=self.trace,

@@ -4,6 +4,8 @@ A step ends at the first blank line ("\\n\\n") that follows a visible character.
 vocabulary hundreds of tokens contain "\\n\\n", many of them fused to words, and two tokens "\\n" make one as well. So a detector reads
 the bytes of each token, and the token that completes the boundary is the step's last; tokens are never cut, text is never encoded
 again. Worked example: tokens b"So", b" 4", b".\\n", b"\\nNext" end a step at the fourth token; leading b"\\n\\n" never does.
+
+The other rules (sentence, fixed length, discourse) are in `segmenters/`.
 """
 
 from __future__ import annotations
