@@ -132,6 +132,9 @@ def _reader(cache: PagedKVCache, tables: list[BlockTable], span: int) -> Reader:
 def _attend_group(group: _Group, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """q [g*c, h, d] over keys and values [g, kv, s, d] -> [g*c, h, d]."""
     _, h, d = q.shape
+    if group.count == 1:  # decoding: the query heads that share a KV head are the rows of one small matrix
+        queries = q.view(group.size, keys.shape[1], -1, d)  # [g, kv, h/kv, d]
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=group.bias).view(-1, h, d)
     queries = q.view(group.size, group.count, h, d).transpose(1, 2)  # [g, h, c, d]
     mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=group.bias, enable_gqa=True)
     return mixed.transpose(1, 2).reshape(-1, h, d)

@@ -21,30 +21,34 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 class RMSNorm(Direct):
-    """Root-mean-square norm over the last axis, with a weight per channel."""
+    """weight * x / sqrt(mean(x^2) + eps) over the last axis (Zhang and Sennrich, arXiv 1910.07467), in fp32 as Hugging Face does."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
-        self.eps = torch.tensor(
-            eps, dtype=torch.float32, device="cpu"
-        )  # a Python number would be made a tensor again on every call
+        self.eps = eps
+        self._place_eps()
 
-    def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
+    def forward(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        """x [..., e] -> [..., e]. A `weight` that is given takes the place of the module's own: one per head, for instance."""
+        weight = self.weight if weight is None else weight
+        if (
+            x.dtype is torch.float32
+        ):  # the same in fewer calls, which on small models are what costs: eps + mean is one sum
+            mean_square = torch.addcmul(self.eps_share, x, x, value=1 / x.shape[-1]).sum(-1, keepdim=True)
+            return (x * mean_square.rsqrt_()).mul_(weight)
+        x32 = x.to(torch.float32)
+        x32 = x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + self.eps)
+        return weight * x32.to(x.dtype)
 
+    def _place_eps(self) -> None:
+        """A tensor beside the weight; a Python number would be made one on every call."""
+        self.eps_share = torch.full((), self.eps / len(self.weight), dtype=torch.float32, device=self.weight.device)
 
-def rms_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
-    """weight * x / sqrt(mean(x^2) + eps) (Zhang and Sennrich, arXiv 1910.07467), computed in fp32 as Hugging Face does.
-
-    The mean is over the last axis, `weight` is anything that broadcasts over x.
-    """
-    if x.dtype is torch.float32:  # the same in fewer calls: on small models calls are what costs
-        mean_square = torch.add(eps, x.square().sum(-1, keepdim=True), alpha=1 / x.shape[-1])
-        return (x * mean_square.rsqrt_()).mul_(weight)
-    x32 = x.to(torch.float32)
-    x32 = x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
-    return weight * x32.to(x.dtype)
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RMSNorm:
+        super()._apply(fn, recurse)
+        self._place_eps()
+        return self
 
 
 class Attention(Direct):
@@ -66,7 +70,7 @@ class Attention(Direct):
         qk, v = heads.split_with_sizes((h + kv, kv), 1)
         if self.q_norm is not None and self.k_norm is not None:  # q and k heads in one go, each with its weight
             weight = torch.cat((self.q_norm.weight.expand(h, -1), self.k_norm.weight.expand(kv, -1)))
-            qk = rms_norm(qk, weight, self.q_norm.eps)
+            qk = self.q_norm(qk, weight)
         q, k = rotate(qk, cos, signed_sin).split_with_sizes((h, kv), 1)
         mixed = attend(self.layer, q, k, v)
         return self.out(mixed.reshape(n, h * self.head_dim))
