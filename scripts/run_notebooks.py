@@ -1,0 +1,41 @@
+"""Run the notebooks from top to bottom and keep what they print and draw. `tests/test_notebooks.py` runs them by the same function.
+
+python scripts/run_notebooks.py
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "notebooks"
+
+
+def executed(path: Path) -> nbformat.NotebookNode:
+    """A copy of the notebook as a fresh kernel leaves it, without times. Raises `CellExecutionError` where a cell fails."""
+    notebook = nbformat.read(path, as_version=4)
+    inherited = os.environ.get(
+        "PYTHONPATH"
+    )  # a kernel is a process of its own: it shall find this checkout, installed or not
+    places = [str(ROOT), inherited] if inherited else [str(ROOT)]
+    quiet = "ignore:IProgress not found"  # tqdm misses a widget that nobody needs, and would say so with a path of this machine
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONWARNINGS": quiet}
+    client = NotebookClient(notebook, timeout=120, kernel_name="python3", record_timing=False)
+    client.execute(cwd=str(path.parent), env=environment)
+    notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    return notebook
+
+
+def main() -> None:
+    """Run every notebook in place."""
+    for path in sorted(FOLDER.glob("*.ipynb")):
+        nbformat.write(executed(path), path)
+        print(f"ran {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
