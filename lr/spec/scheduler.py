@@ -20,6 +20,7 @@ This module knows no clock, tensor, tokenizer or thread: `engine/lockstep.py` an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lr.errors import ProtocolError
 from lr.spec.commands import (
@@ -101,6 +102,13 @@ class LookaheadScheduler:
         self._advance()
         return self._out.take()
 
+    def set_depth(self, depth: int) -> None:
+        """Look `depth` steps ahead from the next event on; what is in work goes on. `paper` and `depth` emit the same steps all the same.
+
+        Raises `SettingError` for a depth that the schedule cannot have.
+        """
+        self.config = self._window.config = replace(self.config, depth=depth)
+
     def _note(self, event: Event, node: Node) -> None:
         match event:
             case Drafted(_, step):
@@ -133,7 +141,7 @@ class LookaheadScheduler:
             return
         while not self.done:
             self._judge_pairs()
-            if self._at_barrier() or not self._decide():
+            if not self._decide():
                 break
         if not self.done:
             nodes = breadth_first(self.root)

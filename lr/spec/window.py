@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from lr.spec.eligibility import may_be_drafted
 from lr.spec.schedule import SchedulerConfig
+from lr.spec.seams import Router
 from lr.spec.tree import Node
+from lr.types import Role
 
 
 class Window:
@@ -20,12 +22,10 @@ class Window:
         self._cycle = root.id.index
 
     def slide(self, child: Node) -> None:
-        """`child` of the root is the new root."""
+        """`child` of the root is the new root. If it ends a cycle at whose end no target step waits, the next begins with it at once."""
         self.root = child
         if not self.config.needs_target_step and not child.children:
-            self._cycle = (
-                child.id.index
-            )  # no target step waits at the end of this cycle, so the next one begins at once
+            self._cycle = child.id.index
 
     def begin_anew(self, root: Node) -> None:
         """`root` is the first node of a new tree and of a new cycle."""
@@ -42,7 +42,11 @@ class Window:
             not node.children
             and self.config.drafts_at(self.level(node))
             and may_be_drafted(node.previous, ignore_half_sentence=self.config.limits.ignore_half_sentence)
+            and (self.config.router is None or self._drafts_first(self.config.router, node))
         )
+
+    def _drafts_first(self, router: Router, node: Node) -> bool:
+        return router.who_writes(node.id.index, node.previous) is Role.DRAFT
 
     def target_is_due(self, node: Node) -> bool:
         """Whether the target's step behind `node` has not been commanded and may be.
@@ -53,5 +57,5 @@ class Window:
             return False
         if self.config.needs_target_step:
             return self.config.targets_at(self.level(node))
-        in_doubt = any(child.unsure and not child.released for child in node.children)
+        in_doubt = any(child.unsure for child in node.children)
         return in_doubt or (node is self.root and all(child.released for child in node.children))

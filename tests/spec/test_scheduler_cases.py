@@ -12,7 +12,7 @@ import pytest
 
 from lr.engine.scripted import ScriptedRun, newest, oldest, shuffled
 from lr.engine.texts import TextScript, quoted, step_of, text_of
-from lr.spec.commands import Draft, Drafted, Judge, Kind, NodeId, Score, Target, Targeted, Work
+from lr.spec.commands import Cancel, Draft, Drafted, Judge, Kind, NodeId, Score, Target, Targeted, Work
 from lr.spec.limits import Limits
 from lr.spec.schedule import LateDrafts, Schedule, SchedulerConfig
 
@@ -334,6 +334,12 @@ def test_a_late_draft_is_waited_for_or_rejected() -> None:
     [emitted] = rejects.emitted
     assert (text_of(emitted.step), emitted.origin.value, emitted.rejected) == ("a.", "correction", None)
     assert emitted.verdict and emitted.verdict.why == "the draft step was late"
+    in_time = run_of("a. b$", "A. B$", DEPTH, 2, late_drafts=LateDrafts.REJECT)
+    do(in_time, "draft 0:1")
+    assert do(in_time, "target 0:0") == "draft 0:2, judge 0:1, target 0:1"
+    assert do(in_time, "judge 0:1") == "draft 0:2, target 0:1"
+    assert do(in_time, "target 0:1") == "draft 2:3, target 2:2" or in_time.done
+    assert [e.origin.value for e in in_time.emitted] == ["accepted", "correction"]
 
 
 def test_rows_are_given_out_breadth_first() -> None:
@@ -360,6 +366,34 @@ def test_scores_take_rows_and_target_steps_come_last() -> None:
     assert do(run, "score 0:1") == "draft 0:3, score 0:2"
     assert do(run, "score 0:2") == "target 0:1"  # rejected: what is drafted behind it is cancelled, the target writes
     assert do(run, "target 0:1") == "draft 2:3"
+
+
+def test_without_need_of_it_the_target_writes_at_the_root_only() -> None:
+    run = run_of("a. b. c$", "A. X. C$", DEPTH, 2, needs_target_step=False)
+    assert do(run, "draft 0:1") == "draft 0:2, score 0:1"
+    assert do(run, "draft 0:2") == "score 0:1, score 0:2"
+    assert do(run, "score 0:2") == "score 0:1"  # rejected, but step 0 is not decided yet
+    assert do(run, "score 0:1") == "target 0:1"
+
+
+def test_a_doubt_that_no_longer_matters_costs_the_target_nothing_more() -> None:
+    """The second alternative is in doubt, so the target writes; the first is accepted, so it stops."""
+    run = run_of("a. b$", "A.|A?. B$|X$", DEPTH, 1, width=2, needs_target_step=False)
+    do(run, "draft 0:1.1")
+    assert do(run, "score 0:1.1") == "draft 0:1, target 0:0"
+    do(run, "draft 0:1")
+    assert do(run, "score 0:1") == "draft 0:2, draft 0:2.1"
+    assert Cancel(Work(Kind.TARGET, NodeId(0, 0))) in run.turns[-1].commands
+
+
+def test_a_pair_that_needs_no_verifier_is_decided_at_once() -> None:
+    """Synchronous: the root's target step was cut, so the verdicts on what follows are not waited for."""
+    script = TextScript(["aaaaa", "b.", "c$"], ["A.", "B.", "C$"])
+    run = ScriptedRun(SchedulerConfig(Limits(100, 4), SYNC, 2), script)
+    for work in ("draft 0:1", "draft 0:2", "target 0:0", "target 0:1"):
+        do(run, work)
+    assert do(run, "target 0:2") == "target 1:1"
+    assert [text_of(e.step) for e in run.emitted] == ["aaaa"]
 
 
 def test_the_commands_carry_what_a_driver_needs() -> None:
