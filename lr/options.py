@@ -10,6 +10,7 @@ from lr.types import SamplingParams, require
 MAX_DEPTH = 64
 MAX_NODES = 1024
 SCHEDULES = ("sync", "paper", "depth")
+DRIVERS = ("lockstep", "overlapped")
 SEGMENTERS = ("blank_line", "sentence", "fixed", "discourse")
 MODES = ("ar", "sd", "lr", "lr+sd")
 DRAFT_MODEL_DRAFTERS = ("draft", "tree")
@@ -77,8 +78,11 @@ class GenerateOptions(TokenOptions):
     flight. depth: at once, at most `depth` unverified drafts."""
     max_target_rows: int | None = None
     """Never more target steps than this in flight; None: as many as there are nodes."""
+    driver: Literal["lockstep", "overlapped"] = "lockstep"
+    """lockstep: draft and target take turns on one thread. overlapped: the draft writes in a process of its own at the same time. The
+    answer is the same."""
     draft_ticks: int = 8
-    """How many tokens the draft may write while the target writes one (both share one thread)."""
+    """Driver lockstep: how many tokens the draft may write while the target writes one."""
     temperature: float | None = None
     """0 is greedy."""
     top_p: float | None = None
@@ -118,6 +122,7 @@ class GenerateOptions(TokenOptions):
         )
         require(_whole(self.width) and 1 <= self.width <= 16, "width", self.width, "a whole number from 1 to 16")
         _one_of("schedule", self.schedule, SCHEDULES)
+        _one_of("driver", self.driver, DRIVERS)
         positive = self.max_target_rows is None or (_whole(self.max_target_rows) and self.max_target_rows > 0)
         require(positive, "max_target_rows", self.max_target_rows, "a whole number > 0, or None")
         require(

@@ -11,11 +11,14 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from lr.engine.answer import Models, Run
+from lr.engine.draft_worker import load_parts
+from lr.engine.remote import DraftWorker
 from lr.engine.verification import choose_verifier
 from lr.errors import SettingError
 from lr.model.codec import Codec, require_same
@@ -32,8 +35,9 @@ class Reasoner:
     plain decoding only. `verifier` is a name ("exact", "judge", "embedding:0.95", ...; "oracle" for the tiny language: all are in
     `spec/verifiers/choose.py`) or an object with `judge` (see `spec/verifiers/base.py`). `judge` is the checkpoint of a verifier that
     has one of its own: a language model for "judge", a sentence encoder for "embedding". `dtype` None: float32 on the CPU, the
-    checkpoint's own elsewhere. `num_blocks` cache blocks of 16 tokens per model; None: as many as the answer can need. Raises
-    `CheckpointError` or `SettingError`.
+    checkpoint's own elsewhere. `num_blocks` cache blocks of 16 tokens per model; None: as many as the answer can need. With driver
+    "overlapped" a second process is started at the first question and kept until `close`, the end of a `with` block, or the end of the
+    reasoner. Raises `CheckpointError` or `SettingError`.
     """
 
     def __init__(
@@ -65,7 +69,11 @@ class Reasoner:
                 "Choose a draft whose embedding has a row for each of the target's tokens."
             )
         self.verifier = verifier if choice is None or draft is None else choice.build(target_model)
-        self.models = Models(codec, target_model, draft_model, known_tokens, num_blocks)
+        worker = None
+        if draft is not None:
+            tokens = tuple(map(codec.token_bytes, range(codec.vocab_size)))
+            worker = DraftWorker(partial(load_parts, draft, device, dtype, tokens))
+        self.models = Models(codec, target_model, draft_model, known_tokens, num_blocks, worker)
 
     def generate(self, question: str, **options: object) -> Result:
         """Answer a question. `options` are the fields of `GenerateOptions`: mode, depth, temperature, seed, max_tokens, ..."""
@@ -74,6 +82,17 @@ class Reasoner:
     def run(self, question: str, **options: object) -> Run:
         """Begin to answer: iterate over the returned `Run` to get the steps as they are decided."""
         return Run(self.models, self.verifier, question, make_options(**options))
+
+    def close(self) -> None:
+        """End the draft's process, if there is one. Another question would start another."""
+        if self.models.worker is not None:
+            self.models.worker.close()
+
+    def __enter__(self) -> Reasoner:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
 def make_options(**changes: object) -> GenerateOptions:

@@ -11,8 +11,11 @@ from functools import partial
 from math import prod
 
 from lr.engine.chain import Chain, Streams
+from lr.engine.drafts import DraftSide, LocalDrafts
 from lr.engine.lockstep import Lockstep
-from lr.engine.runner import ModelRunner
+from lr.engine.overlapped import Overlapped
+from lr.engine.plan import CachePlan, SegmenterMaker, WriterPlan
+from lr.engine.remote import DraftWorker
 from lr.engine.speculation import make_speculation
 from lr.errors import ContextError, SettingError
 from lr.model.codec import Codec
@@ -28,7 +31,7 @@ from lr.spec.segmenters.choose import make_segmenter
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Need, Verifier, need_of
 from lr.spec.write import StepWriter, decode_plainly
-from lr.trace import ForwardPass, Trace
+from lr.trace import Trace
 from lr.types import Coupling, EmittedStep, Role, SamplingParams
 
 LONGEST_ANSWER = 32768
@@ -39,7 +42,8 @@ BLOCK_SIZE = 16
 class Models:
     """What a `Reasoner` has loaded. Ids from `known_tokens` on are known to the target's tokenizer, not to the draft's.
 
-    `num_blocks` cache blocks per model; None: as many as an answer can need.
+    `num_blocks` cache blocks per model; None: as many as an answer can need. `worker` writes the drafts of driver overlapped; it is
+    started when it is first needed.
     """
 
     codec: Codec
@@ -47,6 +51,7 @@ class Models:
     draft: CausalLM | None
     known_tokens: int
     num_blocks: int | None
+    worker: DraftWorker | None = None
 
 
 class Run:
@@ -91,35 +96,51 @@ class Run:
             raise SettingError(f"mode {options.mode!r} needs a draft model here; give one, or use mode 'ar'.")
         used = [models.target, models.draft] if needs_draft(options) else [models.target]
         limits = self._limits(*(model for model in used if model is not None))
-        target = self._writer(Role.TARGET, models.target, limits)
+        target = self._plan(Role.TARGET, limits).writer(models.target, models.codec.token_bytes, self.trace)
         if not options.mode.startswith("lr"):
             return decode_plainly(self.prompt, target, limits)
-        assert models.draft is not None
-        return self._look_ahead(target, self._writer(Role.DRAFT, models.draft, limits), limits)
+        return self._look_ahead(target, limits)
 
-    def _look_ahead(self, target: StepWriter, draft: StepWriter, limits: Limits) -> Iterator[EmittedStep]:
+    def _look_ahead(self, target: StepWriter, limits: Limits) -> Iterator[EmittedStep]:
+        assert not isinstance(self.verifier, str) and self.models.draft is not None
+        options, models, plan = self.options, self.models, self._plan(Role.DRAFT, limits)
+        driver: Lockstep | Overlapped
+        if options.driver == "overlapped":
+            if models.worker is None:
+                raise SettingError("driver 'overlapped' needs a draft worker, and there is none; use 'lockstep'.")
+            run = models.worker.begin(plan, self.trace)
+            drafts: DraftSide = run.chain(self.trace)
+            driver = Overlapped(target, run, self.verifier)
+        else:
+            draft = plan.writer(models.draft, models.codec.token_bytes, self.trace)
+            drafts = LocalDrafts(draft, self.trace)
+            driver = Lockstep(target, draft, self.verifier, options.draft_ticks)
+        chain = self._chain(target, drafts, plan.stream, self._config(limits))
+        for _, emitted in driver.run([chain]):
+            yield emitted
+
+    def _config(self, limits: Limits) -> SchedulerConfig:
         assert not isinstance(self.verifier, str)
-        options = self.options
-        config = SchedulerConfig(
+        return SchedulerConfig(
             limits,
-            Schedule(options.schedule),
-            options.depth,
-            options.width,
-            options.max_target_rows,
+            Schedule(self.options.schedule),
+            self.options.depth,
+            self.options.width,
+            self.options.max_target_rows,
             needs_target_step=bool(need_of(self.verifier) & Need.TARGET_STEP),
         )
+
+    def _chain(self, target: StepWriter, drafts: DraftSide, draft_stream: Stream, config: SchedulerConfig) -> Chain:
         offered = target.speculation.drafter if target.speculation is not None else None
-        chain = Chain(
+        return Chain(
             self.prompt,
             LookaheadScheduler(config),
             target,
-            draft,
-            Streams(target.stream, draft.stream, Coupling(options.coupling)),
+            drafts,
+            Streams(target.stream, draft_stream, Coupling(self.options.coupling)),
             self.trace,
             step_drafter=offered if isinstance(offered, StepDrafter) else None,
         )
-        for _, emitted in Lockstep(target, draft, self.verifier, options.draft_ticks).run([chain]):
-            yield emitted
 
     def _limits(self, *models: CausalLM) -> Limits:
         """The token budget: what was asked for, within what every model can still hold behind the prompt."""
@@ -133,30 +154,31 @@ class Run:
         budget = min(room, LONGEST_ANSWER if options.max_tokens is None else options.max_tokens)
         return Limits(budget, options.max_step_tokens, options.ignore_half_sentence)
 
-    def _writer(self, role: Role, model: CausalLM, limits: Limits) -> StepWriter:
-        options, models = self.options, self.models
-        return StepWriter(
+    def _plan(self, role: Role, limits: Limits) -> WriterPlan:
+        options = self.options
+        return WriterPlan(
             role=role,
-            runner=self._runner(role, model, limits),
+            cache=self._cache(role, limits),
             sampling=self.sampling,
-            segmenter=make_segmenter(options.segmenter, models.codec.token_bytes, options.segment_tokens),
-            eos_ids=models.codec.eos_ids,
+            segmenter=self._segmenter(),
+            eos_ids=self.models.codec.eos_ids,
             stream=Stream.root(options.seed).child(self.question, options.sample, role.value),
-            trace=self.trace,
             speculation=self._speculation(role, limits) if options.mode.endswith("sd") else None,
         )
 
-    def _runner(self, role: Role, model: CausalLM, limits: Limits) -> ModelRunner:
+    def _segmenter(self) -> SegmenterMaker:
+        options = self.options
+        return partial(make_segmenter, options.segmenter, segment_tokens=options.segment_tokens)
+
+    def _cache(self, role: Role, limits: Limits) -> CachePlan:
         options, models = self.options, self.models
         nodes = sum(options.width**level for level in range(options.depth + 1)) if options.mode.startswith("lr") else 1
         leaves = prod(options.branching) if options.mode.endswith("sd") and options.drafter == "tree" else 1
-        return ModelRunner(
-            model,
-            num_blocks=models.num_blocks or _blocks(len(self.prompt), limits, 2 * nodes, leaves),
-            block_size=BLOCK_SIZE,
-            vocab_size=models.codec.vocab_size,
-            known_tokens=models.known_tokens if role is Role.DRAFT else None,
-            observer=partial(self._saw_forward, role),
+        return CachePlan(
+            models.num_blocks or _blocks(len(self.prompt), limits, 2 * nodes, leaves),
+            BLOCK_SIZE,
+            models.codec.vocab_size,
+            models.known_tokens if role is Role.DRAFT else None,
         )
 
     def _speculation(self, role: Role, limits: Limits) -> Speculation | None:
@@ -167,11 +189,8 @@ class Run:
         if role is Role.DRAFT:
             return None
         assert models.draft is not None
-        runner = self._runner(Role.DRAFT, models.draft, limits)
+        runner = self._cache(Role.DRAFT, limits).runner(models.draft, Role.DRAFT, self.trace)
         return make_speculation(options, self.sampling, models.codec.eos_ids, runner=runner)
-
-    def _saw_forward(self, role: Role, branches: int, tokens: int, seconds: float) -> None:
-        self.trace.record(ForwardPass(role, branches, tokens, seconds))
 
 
 def _blocks(prompt: int, limits: Limits, rows: int, leaves: int) -> int:

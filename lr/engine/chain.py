@@ -7,7 +7,8 @@ makes one of them the new root's; the others are closed. No outcome runs a model
 Example: root R, draft step a leads to node A, b from there to B. When the target wrote s behind R and a is rejected: R's target branch
 holds "... s", all but its last token cached; it becomes the new root's. R's draft branch gets s as pending tokens. A and B are closed.
 
-This module moves branches and keeps the books; when anything runs is up to the driver (`lockstep.py`).
+This module moves branches and keeps the books. The target's branches are here; the draft's are behind `drafts.py`, perhaps in another
+process. When anything runs is up to the driver (`lockstep.py`, `overlapped.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from lr.engine.drafts import DraftJob, DraftSide
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
 from lr.spec.commands import (
@@ -34,7 +36,6 @@ from lr.spec.commands import (
     Targeted,
     Work,
 )
-from lr.spec.drafters.mirror import follow
 from lr.spec.drafters.step import StepDrafter
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.verifiers.base import Pair
@@ -63,17 +64,17 @@ class Streams:
 
 @dataclass
 class _Place:
-    """What a node has: its branches, and the number of tokens of its prefix. `target` is None until the target has to look there."""
+    """What a node has: the tokens of its prefix, and its branch on the target's side; None until the target has to look there."""
 
-    draft: Branch
-    length: int
+    tokens: tuple[int, ...]
     target: Branch | None = None
     parent: NodeId | None = None
 
 
 @dataclass
 class Chain:
-    """One problem. `emitted` are its steps so far; `asked` are pairs that wait for the verifier, by the node they are about.
+    """One problem. `emitted` are its steps so far; `asked` are pairs that wait for the verifier, by the node they are about; `jobs` the
+    steps that the target is writing.
 
     `step_drafter`, if the target speculates with one, is offered the draft's version of every step that the target writes.
     """
@@ -81,32 +82,40 @@ class Chain:
     prompt: Sequence[int]
     scheduler: LookaheadScheduler
     target: StepWriter
-    draft: StepWriter
+    drafts: DraftSide
     streams: Streams
     trace: Trace
     step_drafter: StepDrafter | None = None
     emitted: list[EmittedStep] = field(default_factory=list)
     asked: dict[Work, Pair] = field(default_factory=dict)
-    jobs: dict[Work, StepJob] = field(default_factory=dict)
+    jobs: dict[NodeId, StepJob] = field(default_factory=dict)
+    drafting: set[NodeId] = field(default_factory=set)
     _places: dict[NodeId, _Place] = field(default_factory=dict)
 
     def start(self) -> None:
         """Open the prompt on both sides and carry out the first commands."""
         root = self.scheduler.root.id
-        opened = _Place(self.draft.runner.open(self.prompt), len(self.prompt))
-        self._places[root] = opened
-        opened.target = self.target.runner.open(self.prompt)
+        self.drafts.open(root, self.prompt)
+        self._places[root] = _Place(tuple(self.prompt))
+        self._places[root].target = self.target.runner.open(self.prompt)
         self._carry_out(self.scheduler.start())
 
-    def finished(self, job: StepJob) -> None:
-        """A step of ours is written: tell the scheduler, and do what it says."""
-        work = next(work for work, ours in self.jobs.items() if ours is job)
-        del self.jobs[work]
-        event: Event = (Drafted if work.kind is Kind.DRAFT else Targeted)(work.node, job.step)
-        if work.kind is Kind.DRAFT:
-            self._places[work.node].length = len(job.branch)
-            self._offer(work.node)
-        self.tell(event)
+    def written(self, job: StepJob) -> bool:
+        """The target has finished a step: if it is ours, tell the scheduler and do what it says. Returns whether it is ours."""
+        node = next((node for node, ours in self.jobs.items() if ours is job), None)
+        if node is not None:
+            del self.jobs[node]
+            self.tell(Targeted(node, job.step))
+        return node is not None
+
+    def drafted(self) -> None:
+        """Hand on what the draft has finished. A step that was cancelled meanwhile is the scheduler's to ignore."""
+        for node, step in self.drafts.take():
+            if node in self.drafting:
+                self.drafting.discard(node)
+                self._places[node].tokens += step.tokens
+                self._offer(node)
+            self.tell(Drafted(node, step))
 
     def tell(self, event: Event) -> None:
         """Hand an event to the scheduler and carry out what follows."""
@@ -116,11 +125,13 @@ class Chain:
         """Give everything back, wherever the chain stands."""
         for job in self.jobs.values():
             self.target.cancel(job)
-            self.draft.cancel(job)
         self.jobs.clear()
         self.asked.clear()
         for node in list(self._places):
+            if node in self.drafting:
+                self.drafts.cancel(node)
             self._release(node)
+        self.drafting.clear()
 
     def _carry_out(self, commands: Sequence[Command]) -> None:
         for command in commands:
@@ -128,14 +139,11 @@ class Chain:
                 case Draft():
                     self._begin_drafts(command)
                 case Target(node, limit):
-                    self._begin(Work(Kind.TARGET, node), self._target_branch(node), node.index, limit)
-                    for other in list(self._places):
-                        if self._places[other].parent == node and Work(Kind.DRAFT, other) not in self.jobs:
-                            self._offer(other)
+                    self._begin_target(node, limit)
                 case Judge(node, parent, draft, target):
-                    self.asked[Work(Kind.JUDGE, node)] = Pair(self._prefix(parent), draft, target)
+                    self.asked[Work(Kind.JUDGE, node)] = Pair(self._places[parent].tokens, draft, target)
                 case Score(node, parent, draft):
-                    self.asked[Work(Kind.SCORE, node)] = Pair(self._prefix(parent), draft)
+                    self.asked[Work(Kind.SCORE, node)] = Pair(self._places[parent].tokens, draft)
                 case Cancel(work):
                     self._cancel(work)
                 case Emit(emitted, verdicts):
@@ -149,17 +157,20 @@ class Chain:
                     self._release(node)
 
     def _begin_drafts(self, command: Draft) -> None:
-        origin = self._places[command.node]
+        parent, index = command.node, command.node.index
         for sibling, child in enumerate(command.children):
-            branch = self.draft.runner.fork(origin.draft)
-            self._places[child] = _Place(branch, origin.length, parent=command.node)
-            self._begin(Work(Kind.DRAFT, child), branch, command.node.index, command.limit, sibling)
+            self._places[child] = _Place(self._places[parent].tokens, parent=parent)
+            self.drafting.add(child)
+            stream = self.streams.of_draft(index, sibling)
+            self.drafts.draft(DraftJob(child, parent, index, command.limit, stream))
 
-    def _begin(self, work: Work, branch: Branch, index: int, limit: int, sibling: int = 0) -> None:
-        drafting = work.kind is Kind.DRAFT
-        stream = self.streams.of_draft(index, sibling) if drafting else self.streams.of_target(index)
-        job = self.jobs[work] = StepJob(branch, index, limit, stream, self.trace)
-        (self.draft if drafting else self.target).begin([job])
+    def _begin_target(self, node: NodeId, limit: int) -> None:
+        stream = self.streams.of_target(node.index)
+        job = self.jobs[node] = StepJob(self._target_branch(node), node.index, limit, stream, self.trace)
+        self.target.begin([job])
+        for other, place in self._places.items():
+            if place.parent == node and other not in self.drafting:
+                self._offer(other)
 
     def _offer(self, node: NodeId) -> None:
         """Let the target, where it writes the step that leads to `node` itself, see how the draft wrote it (first alternatives only)."""
@@ -168,13 +179,16 @@ class Chain:
             return
         rival = self._places.get(place.parent)
         if rival is not None and rival.target is not None:
-            self.step_drafter.offer(rival.target, rival.length, place.draft.tokens[rival.length :])
+            start = len(rival.tokens)
+            self.step_drafter.offer(rival.target, start, place.tokens[start:])
 
     def _cancel(self, work: Work) -> None:
         self.asked.pop(work, None)
-        job = self.jobs.pop(work, None)
-        if job is not None:
-            (self.draft if work.kind is Kind.DRAFT else self.target).cancel(job)
+        if work.kind is Kind.DRAFT:
+            self.drafting.discard(work.node)
+            self.drafts.cancel(work.node)
+        elif work.kind is Kind.TARGET:
+            self.target.cancel(self.jobs.pop(work.node))
 
     def _target_branch(self, node: NodeId) -> Branch:
         """The target's branch of a node: its parent's, forked, cut back to the parent's prefix, with the draft step pending."""
@@ -182,11 +196,11 @@ class Chain:
         if place.target is None:
             assert place.parent is not None, "the first root has its branch"
             origin = self._target_branch(place.parent)
-            length = self._places[place.parent].length
+            length = len(self._places[place.parent].tokens)
             self._catch_up(origin, length)
             branch = self.target.runner.fork(origin)
             self.target.runner.rewind(branch, length)
-            branch.extend(place.draft.tokens[length:])
+            branch.extend(place.tokens[length:])
             place.target = branch
         return place.target
 
@@ -198,10 +212,6 @@ class Chain:
             self.target.runner.feed([branch])
             branch.extend(rest)
 
-    def _prefix(self, node: NodeId) -> tuple[int, ...]:
-        place = self._places[node]
-        return tuple(place.draft.tokens[: place.length])
-
     def _survive(self, node: NodeId, root: NodeId) -> None:
         """The new root's branches: for an accepted draft step the node's own; else the old root's, the target's step behind its prefix."""
         if node == root:
@@ -209,13 +219,14 @@ class Chain:
             return
         place = self._places.pop(node)
         assert place.target is not None
-        follow(self.draft.runner, place.draft, place.target.tokens)
-        place.length = len(place.target)
+        step = tuple(place.target.tokens[len(place.tokens) :])
+        self.drafts.follow(node, root, step)
+        place.tokens += step
         self._places[root] = place
 
     def _release(self, node: NodeId) -> None:
         place = self._places.pop(node, None)
         if place is not None:
-            self.draft.close(place.draft)
+            self.drafts.close(node)
             if place.target is not None:
                 self.target.close(place.target)

@@ -54,25 +54,26 @@ class Lockstep:
         for _ in range(self.draft_ticks):
             if not self.draft.live:
                 break
-            self._pass_on(chains, self.draft)
-        if self.target.live:
-            self._pass_on(chains, self.target)
-        self._judge(chains)
-
-    def _pass_on(self, chains: Sequence[Chain], writer: StepWriter) -> None:
-        """One forward, and the steps that it finished to the chains they belong to."""
-        for job in writer.tick():
+            self.draft.tick()
             for chain in chains:
-                if job in chain.jobs.values():  # a step that finished together with it may have cancelled it
-                    chain.finished(job)
+                chain.drafted()
+        write_on(self.target, chains)
+        judge_all(self.verifier, chains)
 
-    def _judge(self, chains: Sequence[Chain]) -> None:
-        """Ask the verifier about all pairs at once; go on while verdicts make new pairs complete."""
-        while waiting := [(chain, work, pair) for chain in chains for work, pair in chain.asked.items()]:
-            started = time.perf_counter()
-            verdicts = judge_safely(self.verifier, [pair for _, _, pair in waiting])
-            share = (time.perf_counter() - started) / len(waiting)
-            for (chain, work, _), verdict in zip(waiting, verdicts, strict=True):
-                chain.trace.record(VerifierCall(1, share))
-                if chain.asked.pop(work, None) is not None:  # an earlier verdict of this batch may have cancelled it
-                    chain.tell((Judged if work.kind is Kind.JUDGE else Scored)(work.node, verdict))
+
+def write_on(target: StepWriter, chains: Sequence[Chain]) -> None:
+    """One forward of the target, if it has anything to write, and the steps that it finished to the chains they belong to."""
+    for job in target.tick() if target.live else []:
+        any(chain.written(job) for chain in chains)  # nobody's: a step that finished together with it has cancelled it
+
+
+def judge_all(verifier: Verifier, chains: Sequence[Chain]) -> None:
+    """Ask the verifier about all pairs at once; go on while verdicts make new pairs complete."""
+    while waiting := [(chain, work, pair) for chain in chains for work, pair in chain.asked.items()]:
+        started = time.perf_counter()
+        verdicts = judge_safely(verifier, [pair for _, _, pair in waiting])
+        share = (time.perf_counter() - started) / len(waiting)
+        for (chain, work, _), verdict in zip(waiting, verdicts, strict=True):
+            chain.trace.record(VerifierCall(1, share))
+            if chain.asked.pop(work, None) is not None:  # an earlier verdict of this batch may have cancelled it
+                chain.tell((Judged if work.kind is Kind.JUDGE else Scored)(work.node, verdict))

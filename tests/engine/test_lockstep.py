@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from spec_kit import random_model, writer
 
 from lr.engine.chain import Chain, Streams
+from lr.engine.drafts import LocalDrafts
 from lr.engine.lockstep import Lockstep
 from lr.rng import Stream
 from lr.spec.drafters.lookup import LookupDrafter
@@ -50,7 +51,8 @@ def chain(
     config: SchedulerConfig, target: StepWriter, draft: StepWriter, prompt: list[int], coupling: Coupling
 ) -> Chain:
     streams = Streams(target.stream.child(str(prompt)), draft.stream.child(str(prompt)), coupling)
-    return Chain(prompt, LookaheadScheduler(config), target, draft, streams, Trace())
+    trace = Trace()
+    return Chain(prompt, LookaheadScheduler(config), target, LocalDrafts(draft, trace), streams, trace)
 
 
 def run(
