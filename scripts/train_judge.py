@@ -3,7 +3,7 @@
     python scripts/train_judge.py --out training/judge
     python scripts/train_judge.py --out training/judge --resume
 
-First the pairs: draft and target write steps from the same prefixes of training problems (OUT/pairs.json, made once). Then the training:
+First the pairs: draft and target write steps from the same prefixes of training problems (OUT/pairs-*.json, made once). Then the training:
 two processes of one thread each on a CPU, one process on a GPU. Progress goes to standard output; a checkpoint is written every two
 minutes and at the end; Ctrl-C writes one and stops; `--resume` goes on from it. The finished judge is a Hugging Face checkpoint in
 OUT/hf. `scripts/measure_judge.py` measures it.
@@ -41,14 +41,14 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and the finished model")
-    parser.add_argument("--tokens", type=int, default=8_000_000, help="token budget of the schedule")
+    parser.add_argument("--tokens", type=int, default=12_000_000, help="token budget of the schedule")
     parser.add_argument("--steps", type=int, help="stop after this many steps, wherever the schedule is")
     parser.add_argument("--layers", type=int, default=6, help="how many of the target's layers to start from")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rate", type=float, default=0.01, help="Muon's learning rate")
-    parser.add_argument("--batch", type=int, default=5120, help="tokens of one step over all processes")
+    parser.add_argument("--rate", type=float, default=0.02, help="Muon's learning rate")
+    parser.add_argument("--batch", type=int, default=2560, help="tokens of one step over all processes")
     parser.add_argument(
-        "--real-batches", type=int, default=24, help="batches of 32 training problems to take pairs from"
+        "--real-batches", type=int, default=40, help="batches of 32 training problems to take pairs from"
     )
     parser.add_argument("--real-share", type=float, default=0.3, help="share of the training pairs that come from runs")
     parser.add_argument("--target", default="tiny-target", help="whose layers to start from, and whose steps to judge")
@@ -58,16 +58,21 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def pairs_from_runs(args: argparse.Namespace) -> list[TextPair]:
-    """The pairs of OUT/pairs.json; written there first if it does not exist."""
-    path = args.out / "pairs.json"
+def pairs_from_runs(rank: int, args: argparse.Namespace) -> list[TextPair]:
+    """The pairs of OUT/pairs-*.json, one file per process; each process first writes its own if it does not exist."""
+    path = args.out / f"pairs-{rank}.json"
     if not path.is_file():
         source, pairs = PairSource(args.target, args.draft), []
-        for batch in range(args.real_batches):
+        for batch in range(rank, args.real_batches, args.processes):
             pairs += source.pairs(Split.TRAIN, batch, args.seed)
-            print(f"pairs from runs: {len(pairs)}, {sum(p.same for p in pairs)} of equal meaning", flush=True)
+            if rank == 0:
+                same = sum(pair.same for pair in pairs)
+                print(f"batch {batch} of {args.real_batches}: {len(pairs)} pairs, {same} of equal meaning", flush=True)
         path.write_text(json.dumps(pairs))
-    return [TextPair(*pair) for pair in json.loads(path.read_text())]
+    if args.processes > 1:
+        dist.barrier()
+    files = [args.out / f"pairs-{i}.json" for i in range(args.processes)]
+    return [TextPair(*pair) for file in files for pair in json.loads(file.read_text())]
 
 
 def first_layers(name: str, count: int) -> CausalLM:
@@ -84,7 +89,7 @@ def work(rank: int, args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     if args.processes > 1:
         dist.init_process_group("gloo", f"file://{args.out.resolve()}/rendezvous", rank=rank, world_size=args.processes)
-    real = pairs_from_runs(args) if args.real_share else []
+    real = pairs_from_runs(rank, args) if args.real_share else []
     rows = JudgeRows(build_tokenizer(), args.seed, real, args.real_share)
     recipe = Recipe(args.tokens, batch=args.batch, matrix_rate=args.rate, drills=0.0)
     trainer = Trainer(first_layers(args.target, args.layers), rows, recipe)
@@ -141,12 +146,10 @@ def check(trainer: Trainer) -> float:
 
 
 def main() -> None:
-    """Take the pairs, then start the processes."""
+    """Start the processes."""
     args = arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "rendezvous").unlink(missing_ok=True)
-    if args.real_share:
-        pairs_from_runs(args)
     if args.processes == 1:
         work(0, args)
     else:

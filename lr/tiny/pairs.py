@@ -18,7 +18,9 @@ from lr.tiny.oracle import parse, same_meaning
 
 SHARED_MISTAKES = 0.3  # of the pairs of equal meaning say something that the solution does not
 SAME_STYLE = 0.3  # of the pairs are two steps of one style
-DIFFERENCES = (("changed", 0.65), ("elsewhere", 0.2), ("broken", 0.15))
+DIFFERENCES = (("changed", 0.8), ("elsewhere", 0.12), ("broken", 0.08))
+CHANGES = (("person", 0.35), ("result", 0.2), ("operand", 0.2), ("operation", 0.15), ("item", 0.1))
+"""How steps come to differ, and what is changed, each with its share. A change that a step does not have is drawn again."""
 SHAPES = {
     **dict.fromkeys(("add", "subtract", "times"), ("add", "subtract", "times")),
     **dict.fromkeys(("total", "difference"), ("total", "difference")),
@@ -57,8 +59,7 @@ def _same(step: Meaning, styles: tuple[Style, Style], rng: random.Random) -> tup
 
 
 def _different(what: Problem, step: Meaning, styles: tuple[Style, Style], rng: random.Random) -> tuple[str, str]:
-    kinds, weights = zip(*DIFFERENCES, strict=True)
-    how = rng.choices(kinds, weights)[0]
+    how = _drawn(DIFFERENCES, rng)
     first = render(step, styles[0], rng)
     if how == "changed":
         return first, render(change(step, rng), styles[1], rng)
@@ -67,10 +68,15 @@ def _different(what: Problem, step: Meaning, styles: tuple[Style, Style], rng: r
     return first, _break(render(step, styles[1], rng), rng)
 
 
+def _drawn(shares: tuple[tuple[str, float], ...], rng: random.Random) -> str:
+    names, weights = zip(*shares, strict=True)
+    return rng.choices(names, weights)[0]
+
+
 def change(step: Meaning, rng: random.Random) -> Meaning:
     """`step` with one thing changed: a number, a person, the item or the operation. Still a sentence of the language."""
     while True:
-        changed = _change(step, rng.choice(("result", "operand", "person", "item", "operation")), rng)
+        changed = _change(step, _drawn(CHANGES, rng), rng)
         if changed != step and parse(render(changed, Style.TARGET, rng)) == changed:
             return changed
 

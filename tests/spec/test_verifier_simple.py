@@ -114,6 +114,8 @@ def test_cascade_asks_the_expensive_one_inside_the_band_only() -> None:
     assert [v.why for v in verdicts] == [sure(0.1), sure(0.2), "yes", "no", sure(0.8), "yes"]
     assert expensive.asked == ["c", "d", "f"]
     assert cascade.name == "says>says"
+    glances = cascade.glance([Pair((), step(name)) for name in "abcdef"])  # a target step is not needed for that
+    assert [v and v.aligned for v in glances] == [False, False, None, None, True, None]
 
 
 def test_cascade_goes_on_without_a_broken_cheap_verifier() -> None:

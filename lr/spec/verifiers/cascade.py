@@ -23,8 +23,15 @@ class Cascade:
         self.cheap, self.expensive = cheap, expensive
         self.low, self.high = low, high
 
+    def glance(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
+        """What the cheap verifier alone is sure of, None where it is not. The pairs need hold no more than `cheap` needs.
+
+        Where that is no target step, a driver can glance first and have the target write a step for the unsure pairs only.
+        """
+        return [self._sure(verdict) for verdict in judge_safely(self.cheap, pairs)]
+
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        first = [self._sure(verdict) for verdict in judge_safely(self.cheap, pairs)]
+        first = self.glance(pairs)
         unsure = [pair for pair, verdict in zip(pairs, first, strict=True) if verdict is None]
         second = iter(self.expensive.judge(unsure) if unsure else [])
         return [next(second) if verdict is None else verdict for verdict in first]

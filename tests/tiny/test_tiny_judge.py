@@ -1,0 +1,169 @@
+"""The tiny judge: its pairs, its rows, its measurement, and the trained checkpoint against the oracle on held-out runs."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+
+from lr.engine.runner import ModelRunner
+from lr.engine.verification import asked_model
+from lr.model.codec import Codec
+from lr.model.weights import load_model
+from lr.spec.verifiers.judge import JudgeVerifier
+from lr.tiny.export import tiny_config
+from lr.tiny.grammar import Style, render
+from lr.tiny.judge_eval import JudgeReport, as_pair, judge_pairs, milliseconds
+from lr.tiny.judge_rows import JudgeRows
+from lr.tiny.language import Meaning, Split, problem
+from lr.tiny.names import CHECKPOINTS
+from lr.tiny.oracle import parse, same_meaning
+from lr.tiny.pairs import TextPair, change, grammar_pair, kind_of_difference
+from lr.tiny.real_pairs import balanced
+from lr.tiny.training import Recipe, Trainer, fresh_model
+from lr.tiny.vocabulary import build_tokenizer
+from lr.types import Verdict
+
+TOKENIZER = build_tokenizer()
+PAIRS = [grammar_pair(i, seed=3) for i in range(600)]
+
+
+# ---- pairs
+
+
+def test_pairs_are_labelled_by_the_oracle_and_balanced() -> None:
+    for i, pair in enumerate(PAIRS):
+        assert pair.same == same_meaning(pair.first, pair.second) == (i % 2 == 0)
+        assert pair.first != pair.second
+    assert PAIRS[:5] == [grammar_pair(i, seed=3) for i in range(5)]
+    assert PAIRS[:5] != [grammar_pair(i, seed=4) for i in range(5)]
+
+
+def test_everything_that_can_differ_does() -> None:
+    kinds = Counter(kind_of_difference(pair) for pair in PAIRS if not pair.same)
+    assert set(kinds) == {"several", "unreadable", "operation", "entity", "references", "operands", "result", "item"}
+    assert min(kinds.values()) >= 8
+    assert {kind_of_difference(pair) for pair in PAIRS if pair.same} == {""}
+
+
+def test_some_equal_pairs_share_a_mistake() -> None:
+    """7 + 3 = 11 in both steps is the same meaning: the judge compares and does not calculate."""
+    steps = [parse(pair.first) for pair in PAIRS if pair.same]
+    sums = [step for step in steps if step is not None and step.operation in ("add", "sum", "total") and step.operands]
+    wrong = [step for step in sums if sum(step.operands) != step.result]
+    assert 0.02 < len(wrong) / len(sums) < 0.3
+
+
+def test_train_and_test_pairs_come_from_different_problems() -> None:
+    train, test = ({(p.first, p.second) for p in some} for some in (PAIRS, map_pairs(Split.TEST)))
+    assert not {pair for pair in train & test if "Then" in pair[0]}
+
+
+def map_pairs(split: Split) -> list[TextPair]:
+    return [grammar_pair(i, 3, split) for i in range(100)]
+
+
+def test_a_change_changes_the_meaning_and_stays_in_the_language() -> None:
+    rng = random.Random(0)
+    for i in range(40):
+        for step in problem(Split.TRAIN, i).steps:
+            changed = change(step, rng)
+            assert changed != step and changed.kind is step.kind
+            assert parse(render(changed, Style.DRAFT, rng)) == changed
+
+
+# ---- rows
+
+
+def test_a_row_is_what_the_verifier_asks_and_the_answer() -> None:
+    codec = Codec(TOKENIZER, name="tiny")
+    model = fresh_model(tiny_config(1, len(TOKENIZER)), seed=0)
+    verifier = JudgeVerifier(asked_model(model, codec, 2000), codec.decode)
+    rows = JudgeRows(TOKENIZER, seed=0)
+    for pair in PAIRS[:40]:
+        ids, weights = rows.pair_row(pair)
+        assert ids[:-1] == verifier.row(pair.first, pair.second)
+        assert ids[-1] == verifier.parting.tokens[0 if pair.same else 1]
+        assert weights == [0.0] * (len(ids) - 1) + [1.0]
+
+
+def test_batches_are_balanced_and_go_on_where_they_stopped() -> None:
+    rows = JudgeRows(TOKENIZER, 0, PAIRS[:50], 0.5)
+    batches = list(islice(rows.batches((0, 0), 2, 2000), 30))
+    answers = torch.cat([batch.tokens[batch.weights > 0] for batch in batches])
+    assert set(answers.tolist()) == {rows.aligned, rows.unaligned}
+    assert abs((answers == rows.aligned).float().mean() - 0.5) < 0.05
+    again = list(islice(rows.batches(batches[9].place, 2, 2000), 5))
+    for a, b in zip(batches[10:15], again, strict=True):
+        assert torch.equal(a.tokens, b.tokens) and a.place == b.place
+
+
+def test_an_interrupted_training_ends_in_the_same_weights(tmp_path: Path) -> None:
+    def trainer() -> Trainer:
+        model = fresh_model(tiny_config(1, len(TOKENIZER)), seed=0)
+        return Trainer(model, JudgeRows(TOKENIZER, 0, PAIRS), Recipe(tokens=5000, batch=600, warmup=5, drills=0.0))
+
+    straight, first, second = trainer(), trainer(), trainer()
+    losses = [straight.step()[0] for _ in range(3)]
+    assert losses[0] == first.step()[0]
+    first.save(tmp_path / "state.pt")
+    second.load(tmp_path / "state.pt")
+    assert [second.step()[0] for _ in range(2)] == losses[1:]
+    for a, b in zip(straight.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_balancing() -> None:
+    pairs = [TextPair(str(i), "", i % 3 == 0) for i in range(10)]
+    assert [pair.first for pair in balanced(pairs, 3)] == ["0", "3", "6", "1", "2", "4"]
+    assert len(balanced(pairs, 100)) == 10
+
+
+# ---- measurement
+
+
+def test_a_report_by_hand() -> None:
+    """Equal pairs score .9 and .4, different ones .6 and .1: at .5 one of each is wrong, and 3 of 4 comparisons are won."""
+    report = JudgeReport((0.9, 0.4, 0.6, 0.1), (True, True, False, False), ("", "", "item", "result"))
+    assert (report.agreement(), report.precision(), report.recall(), report.false_accepts()) == (0.5, 0.5, 0.5, 0.5)
+    assert (report.agreement(0.7), report.precision(0.7), report.recall(0.7)) == (0.75, 1.0, 0.5)
+    assert report.precision(1.0) == 1.0
+    assert report.area == 0.75
+    assert report.mistakes() == {"": (1, 2), "item": (1, 1), "result": (0, 1)}
+    assert (report.order_agreement(), report.order_agreement(0.7)) == (1.0, 0.5)  # .9 goes with .6, .4 with .1
+
+
+class Knows:
+    """A verifier that scores by the oracle and prefers one order a little."""
+
+    name = "knows"
+
+    def judge(self, pairs):
+        texts = [[TOKENIZER.decode(s.tokens).strip() for s in (one.target, one.draft)] for one in pairs]
+        return [Verdict(True, "", 0.8 * same_meaning(*two) + 0.1 * (two[0] < two[1])) for two in texts]
+
+
+def test_pairs_are_put_in_both_orders() -> None:
+    codec = Codec(TOKENIZER, name="tiny")
+    report = judge_pairs(Knows(), codec.encode, PAIRS[:70])  # type: ignore[arg-type]
+    assert len(report.scores) == 140
+    assert report.agreement() == report.order_agreement() == report.area == 1.0
+    assert all(abs(a - b) == pytest.approx(0.1) for a, b in zip(report.scores[:70], report.scores[70:], strict=True))
+    assert milliseconds(Knows(), codec.encode, PAIRS[:5], 3, repeats=2) > 0  # type: ignore[arg-type]
+
+
+def test_the_first_text_is_the_targets() -> None:
+    codec = Codec(TOKENIZER, name="tiny")
+    pair = as_pair(TextPair("Initially Ann has 7 coins.", "Before Ann owns 7 coins.", True), codec.encode)
+    assert codec.decode(pair.target_step.tokens) == "Initially Ann has 7 coins.\n\n"
+
+
+def test_meanings_are_compared_field_by_field() -> None:
+    assert "references" in Meaning._fields
+    assert kind_of_difference(TextPair("Initially Ann has 7 coins.", "Initially Ann has 8 coins.", False)) == "result"
+    assert kind_of_difference(TextPair("Initially Ann has 7 coins.", "Initially Ben has 8 coins.", False)) == "several"
+    assert kind_of_difference(TextPair("Initially Ann has 7 coins.", "Initially Ann 8 coins.", False)) == "unreadable"
