@@ -13,6 +13,7 @@ from lr.spec.acceptance import EMPTY, AcceptanceRule, Proposal
 from lr.spec.drafters.base import Context, Drafter
 from lr.spec.drafters.lookup import LookupDrafter
 from lr.spec.drafters.model import ModelDrafter
+from lr.spec.drafters.step import StepDrafter
 from lr.spec.drafters.suffix import SuffixDrafter
 from lr.spec.drafters.tree import TreeDrafter
 from lr.spec.rules.block import BlockRule
@@ -53,6 +54,8 @@ DRAFTERS: dict[str, Callable[[SamplingParams], Drafter]] = {
     "draft unsure": lambda s: ModelDrafter(runner_of(DRAFT), s, min_confidence=0.5),
     "tree": lambda s: TreeDrafter(runner_of(DRAFT), s, branching=(3, 2, 1), eos_ids=END),
     "tree shared": lambda s: TreeDrafter(runner_of(DRAFT), s, branching=(2, 2, 2), coupling=Coupling.SHARED),
+    "step": lambda s: StepDrafter(),
+    "step, else ngram": lambda s: StepDrafter(LookupDrafter(3, 1)),
     "stubborn": lambda s: Stubborn(),
 }
 RULES: dict[str, AcceptanceRule] = {"reject": RejectRule(), "block": BlockRule(), "match": MatchRule()}
