@@ -57,5 +57,5 @@ class RaggedBatch:
             ends = accumulate(counts)
             rows = [row for end, count in zip(ends, wanted, strict=True) for row in range(end - count, end)]
             logit_rows = torch.tensor(rows, dtype=torch.int64).to(device)
-        index = torch.tensor((ids, positions, slots), dtype=torch.int64).to(device)
-        return cls(index[0], index[1], index[2], counts, lengths, tuple(tables), logit_rows)
+        flat, at, where = torch.tensor((ids, positions, slots), dtype=torch.int64).to(device).unbind(0)
+        return cls(flat, at, where, counts, lengths, tuple(tables), logit_rows)

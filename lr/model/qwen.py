@@ -16,10 +16,11 @@ from lr.model.attention import AttentionBackend, paged_attention
 from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
 from lr.model.layers import Attend, DecoderLayer, RMSNorm
+from lr.model.module import Direct
 from lr.model.rope import inverse_frequencies, rotation
 
 
-class CausalLM(nn.Module):
+class CausalLM(Direct):
     """A dense Qwen decoder with weights of one dtype on one device.
 
     Made with `lr.load_model` from a checkpoint, or directly from a config with freshly initialised weights.
