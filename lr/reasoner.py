@@ -25,6 +25,7 @@ from lr.model.codec import Codec, require_same
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
 from lr.result import Result
+from lr.spec.seams import Variant
 from lr.spec.verifiers.base import Verifier
 
 
@@ -59,8 +60,9 @@ class Reasoner:
             known_tokens = draft_codec.vocab_size
         if dtype is None and torch.device(device).type == "cpu":
             dtype = torch.float32
-        by_name = isinstance(verifier, str) and (draft is not None or judge is not None)
-        choice = choose_verifier(str(verifier), codec, judge, device=device, dtype=dtype) if by_name else None
+        choice = None
+        if isinstance(verifier, str) and (draft is not None or judge is not None):
+            choice = choose_verifier(verifier, codec, judge, device=device, dtype=dtype, num_blocks=num_blocks)
         target_model = load_model(target, device=device, dtype=dtype)
         draft_model = None if draft is None else load_model(draft, device=device, dtype=dtype)
         if draft_model is not None and draft_model.config.vocab_size < codec.vocab_size:
@@ -75,13 +77,16 @@ class Reasoner:
             worker = DraftWorker(partial(load_parts, draft, device, dtype, tokens))
         self.models = Models(codec, target_model, draft_model, known_tokens, num_blocks, worker)
 
-    def generate(self, question: str, **options: object) -> Result:
-        """Answer a question. `options` are the fields of `GenerateOptions`: mode, depth, temperature, seed, max_tokens, ..."""
-        return self.run(question, **options).finish()
+    def generate(self, question: str, *, variant: Variant | None = None, **options: object) -> Result:
+        """Answer a question. `options` are the fields of `GenerateOptions`: mode, depth, temperature, seed, max_tokens, ...
 
-    def run(self, question: str, **options: object) -> Run:
+        `variant` replaces parts of the algorithm, see `docs/variants_steps.md`.
+        """
+        return self.run(question, variant=variant, **options).finish()
+
+    def run(self, question: str, *, variant: Variant | None = None, **options: object) -> Run:
         """Begin to answer: iterate over the returned `Run` to get the steps as they are decided."""
-        return Run(self.models, self.verifier, question, make_options(**options))
+        return Run(self.models, self.verifier, question, make_options(**options), variant)
 
     def close(self) -> None:
         """End the draft's process, if there is one. Another question would start another."""

@@ -80,7 +80,7 @@ def measured(args: argparse.Namespace) -> tuple[Verifier, float, Sequence[float]
         encoder = SentenceEncoder.load(args.encoder)
         return EmbeddingVerifier(encoder, codec.decode), 0.95, COSINES, "sentence encoder"
     model = load_model(args.judge, dtype=torch.float32)
-    judge = JudgeVerifier(asked_model(model, codec, 16384), codec.decode)
+    judge = JudgeVerifier(asked_model(model, codec, 1024), codec.decode)
     return judge, 0.5, THRESHOLDS, f"{model.config.num_layers} layers"
 
 

@@ -22,7 +22,6 @@ from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.choose import VerifierName, VerifierParts, make_verifier, parse_verifier
 from lr.spec.verifiers.embedding import Embed
 from lr.spec.verifiers.encoder import SentenceEncoder
-from lr.types import require
 
 BLOCK_SIZE = 16
 JUDGE_TOKENS = 8192
@@ -40,15 +39,17 @@ class VerifierChoice:
     judge: str | Path | None
     device: str | torch.device
     dtype: torch.dtype | None
+    num_blocks: int | None = None
 
     def build(self, target: CausalLM) -> Verifier:
         """Load what the verifier is made of. `target` is the model that the score and likelihood verifiers ask."""
+        blocks = self.num_blocks or -(-(target.config.max_position_embeddings + JUDGE_TOKENS) // BLOCK_SIZE)
         return make_verifier(
             self.name,
             VerifierParts(
                 decode=self.codec.decode,
                 judge=self._judge,
-                target=partial(asked_model, target, self.codec, target.config.max_position_embeddings + JUDGE_TOKENS),
+                target=partial(asked_model, target, self.codec, blocks),
                 embed=self._encoder,
             ),
         )
@@ -56,7 +57,7 @@ class VerifierChoice:
     def _judge(self) -> AskedModel:
         assert self.judge is not None, "choose_verifier settles it"
         codec, model = Codec.load(self.judge), load_model(self.judge, device=self.device, dtype=self.dtype)
-        return asked_model(model, codec, JUDGE_TOKENS)
+        return asked_model(model, codec, self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE))
 
     def _encoder(self) -> Embed:
         assert self.judge is not None, "choose_verifier settles it"
@@ -70,8 +71,10 @@ def choose_verifier(
     *,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
+    num_blocks: int | None = None,
 ) -> VerifierChoice:
-    """Read the name of a verifier. Raises `SettingError` where it makes no sense for this target or with this `judge`."""
+    """Read the name of a verifier. `num_blocks` cache blocks of 16 tokens for the model that it asks; None: as many as the longest chain
+    or a large batch of pairs needs. Raises `SettingError` where it makes no sense for this target or with this `judge`."""
     tiny = speaks_tiny(codec)
     parsed = parse_verifier(name, speaks_tiny=tiny, checkpoint=codec.name)
     if judge is not None and parsed.kind not in WITH_CHECKPOINT:
@@ -86,13 +89,12 @@ def choose_verifier(
         raise SettingError(
             f"verifier {name!r} needs a checkpoint of its own: give judge (on the command line --judge_model), {example}."
         )
-    return VerifierChoice(parsed, codec, judge, device, dtype)
+    return VerifierChoice(parsed, codec, judge, device, dtype, num_blocks)
 
 
-def asked_model(model: CausalLM, codec: Codec, tokens: int) -> AskedModel:
-    """A model with its codec as verifiers see it, on a runner of its own with room for `tokens` tokens."""
-    require(tokens > 0, "tokens", tokens, "a number of tokens > 0")
-    runner = ModelRunner(model, num_blocks=-(-tokens // BLOCK_SIZE), block_size=BLOCK_SIZE, vocab_size=codec.vocab_size)
+def asked_model(model: CausalLM, codec: Codec, num_blocks: int) -> AskedModel:
+    """A model with its codec as verifiers see it, on a runner of its own with `num_blocks` blocks of 16 tokens."""
+    runner = ModelRunner(model, num_blocks=num_blocks, block_size=BLOCK_SIZE, vocab_size=codec.vocab_size)
     chat = partial(codec.chat, enable_thinking=False)  # a judge answers at once
     return AskedModel(runner, codec.encode, chat, tiny=speaks_tiny(codec))
 

@@ -82,7 +82,7 @@ def test_a_change_changes_the_meaning_and_stays_in_the_language() -> None:
 def test_a_row_is_what_the_verifier_asks_and_the_answer() -> None:
     codec = Codec(TOKENIZER, name="tiny")
     model = fresh_model(tiny_config(1, len(TOKENIZER)), seed=0)
-    verifier = JudgeVerifier(asked_model(model, codec, 2000), codec.decode)
+    verifier = JudgeVerifier(asked_model(model, codec, 100), codec.decode)
     rows = JudgeRows(TOKENIZER, seed=0)
     for pair in PAIRS[:40]:
         ids, weights = rows.pair_row(pair)
