@@ -9,6 +9,7 @@ import tyro
 
 from lr.commands.models import ModelChoice
 from lr.commands.show import STYLES, console, summary
+from lr.eval.signatures import signatures
 from lr.options import GenerateOptions, needs_draft
 
 
@@ -20,6 +21,8 @@ class Generate:
     """What to ask; the checkpoint's chat template is put around it."""
     choice: ModelChoice = field(default_factory=ModelChoice)
     options: GenerateOptions = field(default_factory=GenerateOptions)
+    explain: bool = False
+    """Say also whether the run shows a signature of failure: a cascade of rejections, a target that waits for the draft."""
 
     def run(self) -> None:
         reasoner = self.choice.load(needs_draft=needs_draft(self.options))
@@ -32,5 +35,7 @@ class Generate:
             out.print()
         notes = console(stderr=True)
         notes.print(f"[dim]{summary(result.stats)}[/]")
+        for signature in signatures(result.trace) if self.explain else []:
+            notes.print(f"[dim]{signature}[/]")
         if not result.finished:
             notes.print("[dim]the answer was cut: the token budget (--max_tokens) or the context was reached[/]")

@@ -27,11 +27,12 @@ from lr.spec.drafters.step import StepDrafter
 from lr.spec.limits import Limits
 from lr.spec.schedule import Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
+from lr.spec.seams import Controller, Variant
 from lr.spec.segmenters.choose import make_segmenter
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Need, Verifier, need_of
 from lr.spec.write import StepWriter, decode_plainly
-from lr.trace import Trace
+from lr.trace import Trace, summarise
 from lr.types import Coupling, EmittedStep, Role, SamplingParams
 
 LONGEST_ANSWER = 32768
@@ -57,8 +58,17 @@ class Models:
 class Run:
     """One answer in the making. Iterating yields its steps; `finish` runs to the end and returns the `Result`."""
 
-    def __init__(self, models: Models, verifier: str | Verifier, question: str, options: GenerateOptions) -> None:
-        self.models, self.verifier, self.question, self.options = models, verifier, question, options
+    def __init__(
+        self,
+        models: Models,
+        verifier: str | Verifier,
+        question: str,
+        options: GenerateOptions,
+        variant: Variant | None = None,
+    ) -> None:
+        self.models, self.question, self.options = models, question, options
+        self.variant = Variant() if variant is None else variant
+        self.verifier = self.variant.verifier or verifier
         self.trace = Trace()
         self.steps: list[AnswerStep] = []
         codec = models.codec
@@ -117,6 +127,8 @@ class Run:
             driver = Lockstep(target, draft, self.verifier, options.draft_ticks)
         chain = self._chain(target, drafts, plan.stream, self._config(limits))
         for _, emitted in driver.run([chain]):
+            if self.variant.controller is not None:
+                self._control(self.variant.controller, chain.scheduler)
             yield emitted
 
     def _config(self, limits: Limits) -> SchedulerConfig:
@@ -128,6 +140,7 @@ class Run:
             self.options.width,
             self.options.max_target_rows,
             needs_target_step=bool(need_of(self.verifier) & Need.TARGET_STEP),
+            router=self.variant.router,
         )
 
     def _chain(self, target: StepWriter, drafts: DraftSide, draft_stream: Stream, config: SchedulerConfig) -> Chain:
@@ -141,6 +154,11 @@ class Run:
             self.trace,
             step_drafter=offered if isinstance(offered, StepDrafter) else None,
         )
+
+    def _control(self, controller: Controller, scheduler: LookaheadScheduler) -> None:
+        """Between two steps: how far to look ahead from here. Never further than at the beginning, which the cache has room for."""
+        least = 1 if scheduler.config.schedule is Schedule.PAPER else 0
+        scheduler.set_depth(max(least, min(controller.depth(summarise(self.trace)), self.options.depth)))
 
     def _limits(self, *models: CausalLM) -> Limits:
         """The token budget: what was asked for, within what every model can still hold behind the prompt."""
@@ -168,6 +186,8 @@ class Run:
 
     def _segmenter(self) -> SegmenterMaker:
         options = self.options
+        if self.variant.segmenter is not None:
+            return self.variant.segmenter
         return partial(make_segmenter, options.segmenter, segment_tokens=options.segment_tokens)
 
     def _cache(self, role: Role, limits: Limits) -> CachePlan:

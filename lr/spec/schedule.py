@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lr.spec.limits import Limits
+from lr.spec.seams import Router
 from lr.types import require
 
 
@@ -47,7 +48,7 @@ class SchedulerConfig:
     `depth`: g, k or D of the table above (0, not with `paper`: no drafts, plain decoding). `width`: alternatives per position, W.
     `max_target_rows`: never more target steps (and scores) than that in flight, None for no limit; nodes nearer to the root go first.
     `needs_target_step`: False for a verifier that judges a draft step by itself; the target then writes a step only where no draft
-    step was accepted.
+    step was accepted. `router` decides who writes a step, where it is not always the draft first.
     """
 
     limits: Limits
@@ -57,6 +58,7 @@ class SchedulerConfig:
     max_target_rows: int | None = None
     late_drafts: LateDrafts = LateDrafts.WAIT
     needs_target_step: bool = True
+    router: Router | None = None
 
     def __post_init__(self) -> None:
         least = 1 if self.schedule is Schedule.PAPER else 0
