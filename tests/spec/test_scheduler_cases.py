@@ -305,6 +305,14 @@ def test_a_rejection_cancels_what_is_below_it_and_keeps_what_is_above() -> None:
     assert [text_of(e.step) for e in run.emitted] == ["A.", "b."]
 
 
+@pytest.mark.parametrize("text", ["A$", "AAAA"], ids=["ends the text", "was cut"])
+@pytest.mark.parametrize("schedule", [PAPER, DEPTH])
+def test_nothing_is_written_behind_a_draft_step_that_ends_the_text_or_was_cut(schedule: Schedule, text: str) -> None:
+    script = TextScript(["a.", "b$"], [text, "B$"])
+    run = ScriptedRun(SchedulerConfig(Limits(100, 4), schedule, 3), script)
+    assert do(run, "draft 0:1") == "target 0:0"
+
+
 def test_siblings_are_decided_in_order() -> None:
     """The second alternative is known to be aligned; it is accepted as soon as the first is known not to be."""
     run = run_of("a. b$", "X.|A. B$|C$", DEPTH, 1, width=2)
