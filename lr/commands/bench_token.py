@@ -27,6 +27,9 @@ NOTES = """tok/s: of a whole answer, median over the problems, quartiles in brac
 / peer: times the tokens/s of the fastest transformers row of the same kind, problem by problem. tok/pass: tokens per
 pass of the target. kept: accepted / drafted. length: 1 + accepted / rounds, the mean acceptance length."""
 
+TABLE_WIDTH = 112
+"""Columns that the tables need; a narrower terminal wraps them, which is better than figures left out."""
+
 
 @dataclass(frozen=True)
 class BenchToken:
@@ -52,6 +55,7 @@ class BenchToken:
 
         self._check()
         facts, out = conditions(), console()
+        out.width = max(out.width, TABLE_WIDTH)
         rows = self._measure()
         out.print(", ".join(f"{name} {value}" for name, value in facts.items()))
         for temperature in self.temperature:

@@ -1,0 +1,81 @@
+"""The guides in docs/ hold: their examples run and pass the contracts they name, and their tables are what the code says."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import drafter_kit
+import pytest
+import test_acceptance_contract as rule_contract
+import test_drafters as drafter_contract
+import test_verifier_contract as verifier_contract
+from source_tree import ROOT
+from verifier_kit import codec
+
+from lr.spec.museum import bias, exhibits
+from lr.spec.rules.choose import RULES
+
+VARIANTS = (ROOT / "docs" / "variants.md").read_text(encoding="utf-8")
+TOKEN_LEVEL = (ROOT / "docs" / "token_level.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", VARIANTS, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def guide() -> dict[str, Any]:
+    """Everything that the examples define; running them runs their assertions."""
+    names: dict[str, Any] = {"__name__": "guide"}
+    for number, block in enumerate(BLOCKS):
+        exec(compile(block, f"docs/variants.md, example {number}", "exec"), names)
+    return names
+
+
+def test_the_examples_are_short_and_run(guide: dict[str, Any]) -> None:
+    assert {"RepeatDrafter", "SureRule", "SameNumbers"} <= set(guide)
+    assert all(block.count("\n") < 30 for block in BLOCKS)
+
+
+def test_the_drafter_passes_its_contract(guide: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(drafter_kit.DRAFTERS, "repeat", lambda sampling: guide["RepeatDrafter"]())
+    drafter_contract.test_contract("repeat")
+
+
+def test_the_rule_passes_its_contract(guide: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "sure", guide["SureRule"])
+    asked = [
+        test
+        for name, test in vars(rule_contract).items()
+        if name.startswith("test_") and list(inspect.signature(test).parameters) == ["rule"]
+    ]
+    assert len(asked) >= 8
+    for test in asked:
+        test(guide["SureRule"]())
+
+
+def test_the_rule_cannot_claim_to_be_lossless(guide: dict[str, Any]) -> None:
+    rule = guide["SureRule"]()
+    rule.lossless = True
+    with pytest.raises(AssertionError):
+        rule_contract.test_lossless_means_exactly_the_law_of_the_target(rule, "random")
+
+
+def test_the_verifier_passes_its_contract(guide: dict[str, Any]) -> None:
+    def make() -> Any:
+        return guide["SameNumbers"](codec().decode)
+
+    verifier_contract.test_one_verdict_per_pair_each_with_a_reason(make)
+    verifier_contract.test_a_verdict_depends_on_its_own_pair_alone(make)
+    verifier_contract.test_what_it_needs_is_enough(make)
+
+
+def test_the_table_of_rules_is_the_code() -> None:
+    for name, make in RULES.items():
+        rule = make()
+        says = ["yes" if flag else "no" for flag in (rule.lossless, rule.trees)]
+        assert re.search(rf"^\| `{name}` \| {says[0]} \| {says[1]} \|", TOKEN_LEVEL, re.MULTILINE), name
+
+
+def test_the_museum_table_is_the_code() -> None:
+    for exhibit in exhibits():
+        assert f"| {exhibit.name} | {bias(exhibit):.3f} | {exhibit.why} |" in TOKEN_LEVEL
