@@ -13,16 +13,12 @@ process, by the operating system. Not for use by several threads at once. Read n
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import pickle
-import threading
 import time
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from multiprocessing.connection import Connection
 
 from lr.engine.draft_messages import (
@@ -42,24 +38,14 @@ from lr.engine.draft_messages import (
     Stamped,
     Stop,
 )
-from lr.engine.draft_worker import DraftWorkerError, Load, process_main, serve
+from lr.engine.draft_worker import DraftWorkerError, Load
 from lr.engine.drafts import DraftJob
+from lr.engine.launch import Where, launch
 from lr.engine.plan import WriterPlan
 from lr.errors import SettingError
 from lr.spec.commands import NodeId
 from lr.trace import Trace
 from lr.types import Step, require
-
-GRACE = 2.0
-"""Seconds that a worker has to end by itself before it is killed."""
-
-
-class Where(Enum):
-    """What a worker is. On two CPU cores a process pays: two threads would share one interpreter. A thread suits a draft that waits for
-    a device of its own most of the time."""
-
-    PROCESS = "process"
-    THREAD = "thread"
 
 
 @dataclass
@@ -106,8 +92,7 @@ class DraftWorker:
         """Start the worker and wait until its model is loaded; nothing if it is there already. Raises `DraftWorkerError`, or what
         loading the model raises."""
         if self._live is None:
-            make = _process if self.where is Where.PROCESS else _thread
-            connection, stop = make(self.load, self.threads)
+            connection, stop = launch(self.where, self.load, self.threads)
             self._live = _Live(connection, weakref.finalize(self, stop))
         while not self._live.ready:
             self.listen(self.start_patience)
@@ -309,38 +294,3 @@ def insert(trace: Trace, stamped: Stamped) -> None:
     when = stamped.when - trace.start
     place = bisect_right(trace.events, when, key=lambda pair: pair[0])
     trace.events.insert(place, (when, stamped.event))
-
-
-def _process(load: Load, threads: int) -> tuple[Connection, Callable[[], None]]:
-    """A worker process, and what ends it for certain. It is started afresh, not forked: a fork of a threaded torch may hang."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=process_main, args=(theirs, load, threads), name="lr draft worker", daemon=True)
-    process.start()
-    theirs.close()  # so that both ends notice when the other is gone
-    parent = os.getpid()
-
-    def stop() -> None:
-        ours.close()
-        if os.getpid() != parent:
-            return  # a fork of the parent that ends: the worker is not its child
-        process.join(GRACE)
-        if process.is_alive():
-            process.kill()
-            process.join()
-        process.close()
-
-    return ours, stop
-
-
-def _thread(load: Load, threads: int) -> tuple[Connection, Callable[[], None]]:
-    """A worker thread. A thread cannot be killed: it ends with its forward. The number of torch threads stays the process's."""
-    ours, theirs = multiprocessing.Pipe()
-    thread = threading.Thread(target=serve, args=(theirs, load), name="lr draft worker", daemon=True)
-    thread.start()
-
-    def stop() -> None:
-        ours.close()
-        thread.join(GRACE)
-
-    return ours, stop

@@ -1,0 +1,176 @@
+"""What the tests of the overlapped driver share: workers whose draft is a random model, slowed down or broken on purpose."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from spec_kit import EOS, PIECES, writer
+
+from lr.engine.chain import Chain, Streams
+from lr.engine.draft_worker import DraftParts
+from lr.engine.overlapped import Overlapped
+from lr.engine.plan import CachePlan, WriterPlan
+from lr.engine.remote import DraftWorker
+from lr.errors import OutOfBlocks
+from lr.model.qwen import CausalLM
+from lr.rng import Stream
+from lr.spec.drafters.lookup import LookupDrafter
+from lr.spec.rules.match import MatchRule
+from lr.spec.schedule import SchedulerConfig
+from lr.spec.scheduler import LookaheadScheduler
+from lr.spec.token_sd import Speculation
+from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.write import StepWriter
+from lr.trace import Trace
+from lr.types import Coupling, EmittedStep, Role, SamplingParams, Verdict
+
+
+class ByTokens:
+    """Accepts by a coin that depends on the pair's tokens alone, the same in every process."""
+
+    name = "by tokens"
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        return [Verdict(sum(p.draft.tokens) % 3 > 0, "by tokens") for p in pairs]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Makes the parts of a worker from a pickled model; `trouble` is put before every forward."""
+
+    model: bytes
+    trouble: Trouble | None = None
+
+    def __call__(self) -> DraftParts:
+        torch.set_num_threads(1)
+        model: CausalLM = pickle.loads(self.model)
+        if self.trouble is not None:
+            model = Troubled(model, self.trouble)  # type: ignore[assignment]
+        return DraftParts(model, PIECES.__getitem__)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Before a forward: sleep up to `delay` seconds at random; from forward number `after` on, do what `then` says."""
+
+    delay: float = 0.0
+    seed: int = 0
+    after: int | None = None
+    then: str = "die"
+
+    def strike(self, count: int) -> None:
+        if self.delay:
+            time.sleep(random.Random(self.seed * 7919 + count).random() * self.delay)
+        if self.after is not None and count >= self.after:
+            if self.then == "die":
+                os._exit(3)
+            if self.then == "hang":
+                time.sleep(3600)
+            raise OutOfBlocks(9, 1, 10) if self.then == "run out of blocks" else ValueError("a bug")
+
+
+class Troubled:
+    """A model that meets trouble before each of its forwards."""
+
+    def __init__(self, model: CausalLM, trouble: Trouble) -> None:
+        self.inner, self.trouble, self.count = model, trouble, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __call__(self, *args: Any) -> Any:
+        self.count += 1
+        self.trouble.strike(self.count)
+        return self.inner(*args)
+
+
+def parts(model: CausalLM, trouble: Trouble | None = None) -> Parts:
+    return Parts(pickle.dumps(model), trouble)
+
+
+@dataclass
+class Setting:
+    """A target and what its runs with a draft worker need. `endless`: no token ends the text."""
+
+    target_model: CausalLM
+    temperature: float = 1.1
+    seed: int = 0
+    k: int = 0
+    coupling: Coupling = Coupling.INDEPENDENT
+    num_blocks: int = 900
+    endless: bool = False
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        return frozenset() if self.endless else frozenset({EOS})
+
+    def speculation(self) -> Speculation | None:
+        return Speculation(LookupDrafter(2, 1), MatchRule(), self.k) if self.k else None
+
+    def target(self, trace: Trace | None = None) -> StepWriter:
+        made = writer(
+            Role.TARGET,
+            self.target_model,
+            temperature=self.temperature,
+            seed=self.seed,
+            num_blocks=self.num_blocks,
+            trace=trace,
+        )
+        made.eos_ids, made.speculation = self.eos_ids, self.speculation()
+        return made
+
+    def draft_plan(self) -> WriterPlan:
+        return WriterPlan(
+            role=Role.DRAFT,
+            cache=CachePlan(self.num_blocks, 4),
+            sampling=SamplingParams(self.temperature),
+            eos_ids=self.eos_ids,
+            stream=Stream.root(self.seed).child(Role.DRAFT.value),
+            speculation=self.speculation(),
+        )
+
+    def streams(self, target: StepWriter, prompt: Sequence[int]) -> Streams:
+        draft = self.draft_plan().stream
+        return Streams(target.stream.child(str(prompt)), draft.child(str(prompt)), self.coupling)
+
+    def begin(
+        self, worker: DraftWorker, config: SchedulerConfig, prompts: Sequence[list[int]], verifier: Verifier
+    ) -> tuple[Overlapped, list[Chain]]:
+        """The driver and the chains of one run, not started."""
+        trace = Trace()
+        target = self.target(trace)
+        run = worker.begin(self.draft_plan(), trace)
+        chains = [
+            Chain(prompt, LookaheadScheduler(config), target, run.chain(trace), self.streams(target, prompt), trace)
+            for prompt in prompts
+        ]
+        return Overlapped(target, run, verifier), chains
+
+    def run(
+        self, worker: DraftWorker, config: SchedulerConfig, prompts: Sequence[list[int]], verifier: Verifier
+    ) -> list[list[EmittedStep]]:
+        """The output of a run to its end. Every block is back, here and in the worker."""
+        driver, chains = self.begin(worker, config, prompts, verifier)
+        for _ in driver.run(chains):
+            pass
+        assert driver.last is not None
+        assert (driver.last.blocks, driver.last.jobs) == (0, 0)
+        assert driver.target.live == []
+        assert driver.target.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
+        return [chain.emitted for chain in chains]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists. One that has ended but was not waited for counts as alive: it would be an orphan of ours."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
