@@ -52,6 +52,7 @@ FLOORS = {
             "lr.engine.overlapped",
             "lr.engine.drafts",
             "lr.engine.plan",
+            "lr.engine.launch",
             "lr.engine.remote",
             "lr.engine.draft_messages",
             "lr.engine.draft_worker",
