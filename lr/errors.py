@@ -38,5 +38,9 @@ class OutOfBlocks(LRError):
         return type(self), (self.needed, self.free, self.total)
 
 
+class NumericalError(LRError, ArithmeticError):
+    """A model computed something that is not a number."""
+
+
 class ProtocolError(LRError, RuntimeError):
     """An object was driven in a way that cannot happen in a correct program (a closed branch fed, an unknown event)."""

@@ -61,10 +61,7 @@ class TokenOptions:
 
 @dataclass(frozen=True)
 class GenerateOptions(TokenOptions):
-    """Settings of one generation; a sampling setting of None is taken from the checkpoint's generation_config.json.
-
-    Raises `SettingError` at construction if one is impossible.
-    """
+    """Settings of one generation; a sampling setting of None is taken from the checkpoint's generation_config.json."""
 
     mode: Literal["ar", "sd", "lr", "lr+sd"] = "lr"
     """ar: plain decoding of the target, one token at a time. sd: token-level speculative decoding. lr: Lookahead Reasoning, step by

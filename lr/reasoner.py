@@ -19,7 +19,7 @@ import torch
 from lr.engine.answer import Models, Run
 from lr.engine.draft_worker import load_parts
 from lr.engine.remote import DraftWorker
-from lr.engine.verification import choose_verifier
+from lr.engine.verification import choose_verifier, speaks_tiny
 from lr.errors import SettingError
 from lr.model.codec import Codec, require_same
 from lr.model.weights import load_model
@@ -34,7 +34,8 @@ class Reasoner:
 
     `target` and `draft` are "tiny-target" and "tiny-draft", directories, or hub ids; they must share a tokenizer. `draft=None` leaves
     plain decoding only. `verifier` is a name ("exact", "judge", "embedding:0.95", ...; "oracle" for the tiny language: all are in
-    `spec/verifiers/choose.py`) or an object with `judge` (see `spec/verifiers/base.py`). `judge` is the checkpoint of a verifier that
+    `spec/verifiers/choose.py`) or an object with `name` and `judge` (see `spec/verifiers/base.py`). None takes
+    the oracle where it makes sense and else "exact". `judge` is the checkpoint of a verifier that
     has one of its own: a language model for "judge", a sentence encoder for "embedding". `dtype` None: float32 on the CPU, the
     checkpoint's own elsewhere. `num_blocks` cache blocks of 16 tokens per model; None: as many as the answer can need. With driver
     "overlapped" a second process is started at the first question and kept until `close`, the end of a `with` block, or the end of the
@@ -45,7 +46,7 @@ class Reasoner:
         self,
         target: str | Path = "tiny-target",
         draft: str | Path | None = "tiny-draft",
-        verifier: str | Verifier = "oracle",
+        verifier: str | Verifier | None = "oracle",
         *,
         judge: str | Path | None = None,
         device: str | torch.device = "cpu",
@@ -58,6 +59,12 @@ class Reasoner:
             draft_codec = Codec.load(draft)
             require_same(codec, draft_codec)
             known_tokens = draft_codec.vocab_size
+        if verifier is None:
+            verifier = "oracle" if speaks_tiny(codec) else "exact"
+        if not isinstance(verifier, str) and not (
+            callable(getattr(verifier, "judge", None)) and hasattr(verifier, "name")
+        ):
+            raise SettingError(f"verifier is {verifier!r}, expected a name or an object with `name` and `judge`.")
         if dtype is None and torch.device(device).type == "cpu":
             dtype = torch.float32
         choice = None

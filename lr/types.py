@@ -34,7 +34,8 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         finite = isinstance(self.temperature, (int, float)) and math.isfinite(self.temperature)
-        require(finite and self.temperature >= 0, "temperature", self.temperature, "a finite number >= 0 (0 is greedy)")
+        possible = finite and (self.temperature == 0 or self.temperature >= 1e-6)
+        require(possible, "temperature", self.temperature, "0 (greedy) or a finite number from 1e-6 on")
         require(0 < self.top_p <= 1, "top_p", self.top_p, "a number in (0, 1] (1 keeps every token)")
         require(
             isinstance(self.top_k, int) and self.top_k >= 0,

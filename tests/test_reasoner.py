@@ -8,7 +8,7 @@ import pytest
 import torch
 from door_kit import write_checkpoint, write_foreign_checkpoint
 
-from lr.errors import ContextError, LRError, OutOfBlocks, SettingError
+from lr.errors import CheckpointError, ContextError, LRError, OutOfBlocks, SettingError
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Pair
 from lr.types import Origin, Role, Verdict
@@ -166,6 +166,21 @@ def test_without_a_draft_there_is_plain_decoding(checkpoints: tuple[Path, Path])
     for options in ({}, {"mode": "sd"}, {"mode": "lr+sd", "drafter": "ngram"}):
         with pytest.raises(SettingError, match="needs a draft"):
             reasoner.generate(QUESTION, **options)
+
+
+def test_what_is_no_question_or_checkpoint_is_refused(exact: Reasoner, checkpoints: tuple[Path, Path]) -> None:
+    for question in (None, b"abc", "\udc80"):
+        with pytest.raises(SettingError, match="question"):
+            exact.generate(question)  # type: ignore[arg-type]
+    for name in (None, 3):
+        with pytest.raises(CheckpointError, match="names no checkpoint"):
+            Reasoner(name)  # type: ignore[arg-type]
+    for verifier in (3, object()):
+        with pytest.raises(SettingError, match="expected a name or an object"):
+            Reasoner(*checkpoints, verifier)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="num_blocks is 0"):
+        Reasoner(*checkpoints, "exact", num_blocks=0).generate(QUESTION)
+    assert Reasoner(*checkpoints, None).verifier.name == "oracle"  # type: ignore[union-attr]
 
 
 def test_too_few_blocks_say_so(checkpoints: tuple[Path, Path]) -> None:

@@ -48,11 +48,11 @@ class Demo:
     """None: the checkpoint's own (0.6); 0 is greedy."""
     seed: int = 0
     """Same seed: same answers."""
-    choice: ModelChoice = field(default_factory=ModelChoice)
+    models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
         require(self.problems > 0, "problems", self.problems, "a whole number > 0")
-        reasoner = self.choice.load(needs_draft=True)
+        reasoner = self.models.load(needs_draft=True)
         out = console()
         out.print(legend(), "")
         reasoner.generate(problem(Split.TEST, 0).question, max_tokens=40)  # warm up: first calls pay for allocation
@@ -83,7 +83,14 @@ class Demo:
 
 
 def _table(solved: list[tuple[Problem, dict[str, Result]]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{len(solved)} held-out problems", title_justify="left")
+    table = Table(
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        padding=(0, 1, 0, 0),
+        title=f"{len(solved)} held-out problems",
+        title_justify="left",
+    )
     table.add_column("mode", no_wrap=True)
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)

@@ -19,14 +19,14 @@ class Generate:
 
     question: tyro.conf.Positional[str]
     """What to ask; the checkpoint's chat template is put around it."""
-    choice: ModelChoice = field(default_factory=ModelChoice)
-    options: GenerateOptions = field(default_factory=GenerateOptions)
+    models: ModelChoice = field(default_factory=ModelChoice)
+    generation: GenerateOptions = field(default_factory=GenerateOptions)
     explain: bool = False
     """Say also whether the run shows a signature of failure: a cascade of rejections, a target that waits for the draft."""
 
     def run(self) -> None:
-        reasoner = self.choice.load(needs_draft=needs_draft(self.options))
-        run = reasoner.run(self.question, **dataclasses.asdict(self.options))
+        reasoner = self.models.load(needs_draft=needs_draft(self.generation))
+        run = reasoner.run(self.question, **dataclasses.asdict(self.generation))
         out = console()
         for step in run:
             out.print(step.text, style=STYLES[step.origin], end="", markup=False)

@@ -41,7 +41,7 @@ class Placement:
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise SettingError(
-                f"device is {self.device!r}, which cannot be used here: {reason} Try --device auto."
+                f"device is {self.device!r}, which cannot be used here: {reason.rstrip('.')}. Try --device auto."
             ) from error
         return device
 
@@ -76,14 +76,12 @@ class ModelChoice:
     judge_model: str | None = None
     """A judge model, for verifiers that use one."""
     verifier: str | None = None
-    """How steps are compared: exact (equal tokens) or oracle (the tiny language's own). None: oracle for the tiny models, else exact."""
-    place: Placement = Placement()
+    """How steps are compared: exact (equal tokens), judge, embedding, score, likelihood, random, each with :threshold; oracle for the
+    tiny language. None: oracle where it makes sense, else exact."""
+    placement: Placement = Placement()
 
     def drafting(self) -> str | None:
         return "tiny-draft" if self.draft_model is None and self.model == "tiny-target" else self.draft_model
-
-    def verifying(self) -> str:
-        return self.verifier or ("oracle" if self.model == "tiny-target" else "exact")
 
     def load(self, *, needs_draft: bool) -> Reasoner:
         """The reasoner these flags describe; no draft is loaded for plain decoding."""
@@ -95,13 +93,13 @@ class ModelChoice:
                 f"Lookahead Reasoning with {self.model} needs a draft: give --draft_model (a smaller checkpoint of the same "
                 "family), or decode plainly with --mode ar."
             )
-        self.place.set_threads(self.model, self.drafting())
+        self.placement.set_threads(self.model, self.drafting())
         return Reasoner(
             self.model,
             self.drafting() if needs_draft else None,
-            self.verifying(),
+            self.verifier,
             judge=self.judge_model,
-            device=self.place.torch_device(),
-            dtype=self.place.torch_dtype(),
-            num_blocks=self.place.num_blocks,
+            device=self.placement.torch_device(),
+            dtype=self.placement.torch_dtype(),
+            num_blocks=self.placement.num_blocks,
         )

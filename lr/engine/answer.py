@@ -195,7 +195,7 @@ class Run:
         nodes = sum(options.width**level for level in range(options.depth + 1)) if options.mode.startswith("lr") else 1
         leaves = prod(options.branching) if options.mode.endswith("sd") and options.drafter == "tree" else 1
         return CachePlan(
-            models.num_blocks or _blocks(len(self.prompt), limits, 2 * nodes, leaves),
+            _blocks(len(self.prompt), limits, 2 * nodes, leaves) if models.num_blocks is None else models.num_blocks,
             BLOCK_SIZE,
             models.codec.vocab_size,
             models.known_tokens if role is Role.DRAFT else None,

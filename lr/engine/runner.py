@@ -59,6 +59,8 @@ class ModelRunner:
             vocab_size,
             f"1 to {config.vocab_size}, the rows of the embedding",
         )
+        proper = known_tokens is None or known_tokens > 0
+        require(proper, "known_tokens", known_tokens, "a whole number > 0, or None (all of vocab_size)")
         self.known_tokens = self.vocab_size if known_tokens is None else min(known_tokens, self.vocab_size)
         self.model = model
         self.max_batch_tokens = max_batch_tokens
@@ -82,13 +84,7 @@ class ModelRunner:
     def open(self, tokens: Sequence[int]) -> Branch:
         """A new branch that begins with `tokens` (at least one), all pending. Raises `ContextError` if they do not fit the model."""
         require(len(tokens) > 0, "the number of tokens to open a branch with", 0, "at least one")
-        outside = next((t for t in tokens if not 0 <= t < self.vocab_size), 0)
-        require(
-            0 <= outside < self.vocab_size,
-            "a token id",
-            outside,
-            f"0 to {self.vocab_size - 1}, the ids of the tokenizer",
-        )
+        self._require_tokens(tokens)
         self._require_context(len(tokens))
         return Branch(list(tokens), self.cache.new())
 
@@ -114,6 +110,8 @@ class ModelRunner:
 
     def become(self, branch: Branch, other: Branch) -> None:
         """Let `branch` go on as `other`, with its tokens and its cache; `other` is closed. Nothing is copied."""
+        if branch is other:
+            raise ProtocolError(f"{branch!r} cannot become itself.")
         self.cache.release(branch.table)
         branch.tokens, branch.table = other.tokens, other.table
 
@@ -124,10 +122,13 @@ class ModelRunner:
         pending tokens; a list of numbers: logits [r, v] after each of the last r of branch i, r = logits[i]. Raises `OutOfBlocks` or
         `ContextError` with nothing changed by the failing forward; a branch without pending tokens is a `ProtocolError`.
         """
+        if not branches:
+            return []
         pending = [branch.pending for branch in branches]
         for branch, tokens in zip(branches, pending, strict=True):
             if not tokens:
                 raise ProtocolError(f"nothing is pending on {branch!r}: append tokens before feeding it.")
+            self._require_tokens(tokens)
             self._require_context(len(branch))
         wanted = _wanted(logits, pending)
         if sum(map(len, pending)) > self.max_batch_tokens:
@@ -163,6 +164,11 @@ class ModelRunner:
             self.observer(len(branches), len(batch.tokens), time.perf_counter() - started)
         return rows
 
+    def _require_tokens(self, tokens: Sequence[int]) -> None:
+        for outside in (min(tokens), max(tokens)):
+            expected = f"0 to {self.vocab_size - 1}, the ids of the tokenizer"
+            require(0 <= outside < self.vocab_size, "a token id", outside, expected)
+
     def _require_context(self, length: int) -> None:
         if length > self.context:
             raise ContextError(
@@ -175,6 +181,7 @@ def _wanted(logits: Literal["last", "all"] | Sequence[int], pending: Sequence[Se
     if isinstance(logits, str):
         require(logits in ("last", "all"), "logits", logits, '"last", "all" or a number of rows per branch')
         return [1 if logits == "last" else len(tokens) for tokens in pending]
+    require(len(logits) == len(pending), "the length of logits", len(logits), f"{len(pending)}, one number per branch")
     for count, tokens in zip(logits, pending, strict=True):
         require(1 <= count <= len(tokens), "a number of rows in logits", count, f"1 to {len(tokens)}, what is pending")
     return list(logits)

@@ -43,7 +43,8 @@ class VerifierChoice:
 
     def build(self, target: CausalLM) -> Verifier:
         """Load what the verifier is made of. `target` is the model that the score and likelihood verifiers ask."""
-        blocks = self.num_blocks or -(-(target.config.max_position_embeddings + JUDGE_TOKENS) // BLOCK_SIZE)
+        longest = target.config.max_position_embeddings + JUDGE_TOKENS
+        blocks = -(-longest // BLOCK_SIZE) if self.num_blocks is None else self.num_blocks
         return make_verifier(
             self.name,
             VerifierParts(
@@ -57,7 +58,7 @@ class VerifierChoice:
     def _judge(self) -> AskedModel:
         assert self.judge is not None, "choose_verifier settles it"
         codec, model = Codec.load(self.judge), load_model(self.judge, device=self.device, dtype=self.dtype)
-        return asked_model(model, codec, self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE))
+        return asked_model(model, codec, -(-JUDGE_TOKENS // BLOCK_SIZE) if self.num_blocks is None else self.num_blocks)
 
     def _encoder(self) -> Embed:
         assert self.judge is not None, "choose_verifier settles it"

@@ -109,6 +109,9 @@ class Codec:
         `history` holds earlier (question, answer) pairs. `enable_thinking` is handed to the template unless it is None; templates
         that do not know it ignore it. Raises CheckpointError if there is no chat template, SettingError if it refuses.
         """
+        for name, text in (("question", question), ("system", system)):
+            if text is not None or name == "question":
+                _require_text(name, text)
         messages = [] if system is None else [{"role": "system", "content": system}]
         for earlier, answer in history:
             messages += [{"role": "user", "content": earlier}, {"role": "assistant", "content": answer}]
@@ -129,6 +132,16 @@ class Codec:
                 f"{error}. Leave out what it does not know, often the system message."
             ) from error
         return self.encode(text)  # the template has written the special tokens already
+
+
+def _require_text(name: str, text: object) -> None:
+    """Raise SettingError unless `text` is a string that can be written down (surrogates that stand alone cannot)."""
+    if not isinstance(text, str):
+        raise SettingError(f"{name} is {text!r}, expected a string.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SettingError(f"{name} has a character that is not Unicode text: {error}. Give it in UTF-8.") from error
 
 
 def first_difference(target: Codec, draft: Codec) -> str | None:

@@ -37,6 +37,8 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
 
     With `weights=False` only the configuration and the tokenizer are downloaded. Raises CheckpointError.
     """
+    if not isinstance(name_or_path, (str, Path)):
+        raise CheckpointError(f"{name_or_path!r} names no checkpoint. {_expected()}")
     name, path = str(name_or_path), Path(name_or_path).expanduser()
     if name in TINY_NAMES:
         from lr.tiny.names import checkpoint_path
@@ -51,9 +53,13 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
     if not isinstance(name_or_path, str) or not _HUB_NAME.fullmatch(name):
         raise CheckpointError(
             f"there is no checkpoint {name!r}: no such directory, and not a name on the Hugging Face hub (owner/model). "
-            f"Give a directory, a hub name such as Qwen/Qwen3-0.6B, or one of {', '.join(TINY_NAMES)}."
+            f"{_expected()}"
         )
     return _download(name, _TEXT_FILES + _WEIGHT_FILES if weights else _TEXT_FILES)
+
+
+def _expected() -> str:
+    return f"Give a directory, a hub name such as Qwen/Qwen3-0.6B, or one of {', '.join(TINY_NAMES)}."
 
 
 def _download(name: str, patterns: Iterable[str]) -> Path:

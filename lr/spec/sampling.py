@@ -9,11 +9,13 @@ and two models that hold the same key share their noise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from lr.errors import NumericalError
 from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
 
@@ -27,6 +29,11 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
 
     The filters are those of Hugging Face in their order: temperature, top-k, top-p, min-p. Ties at the edge of top-k are all kept.
     """
+    if not math.isfinite(logits.amax()):
+        raise NumericalError(
+            "the model's logits are not finite numbers: its weights are damaged, or they overflow in this dtype. "
+            "Load them anew, or try dtype float32."
+        )
     if params.greedy:
         return torch.zeros_like(logits, dtype=_at_least_fp32(logits)).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
     scores = logits.to(_at_least_fp32(logits)) / params.temperature

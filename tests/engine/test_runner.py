@@ -198,9 +198,25 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(ContextError, match="context of 128"):
         made.feed([branch])
     made.rewind(branch, 3)
+    with pytest.raises(ProtocolError, match="cannot become itself"):
+        made.become(branch, branch)
+    branch.append(V)
+    with pytest.raises(SettingError, match=f"a token id is {V}"):
+        made.feed([branch])
+    made.rewind(branch, 2)
+    branch.append(1)
+    with pytest.raises(SettingError, match="the length of logits is 2"):
+        made.feed([branch], logits=[1, 1])
+    assert made.feed([]) == []
     made.close(branch)
     with pytest.raises(ProtocolError):
         made.feed([branch])
-    for bad in ({"num_blocks": 0}, {"max_batch_tokens": 0}, {"vocab_size": V + 1}, {"block_size": 0}):
+    for bad in (
+        {"num_blocks": 0},
+        {"max_batch_tokens": 0},
+        {"known_tokens": 0},
+        {"vocab_size": V + 1},
+        {"block_size": 0},
+    ):
         with pytest.raises(SettingError):
             runner(**bad)

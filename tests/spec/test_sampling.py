@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from lr.errors import SettingError
+from lr.errors import NumericalError, SettingError
 from lr.rng import Stream, mix64
 from lr.spec.sampling import HEAD, _mix64, _signed, distribution, perturbed, sample
 from lr.types import SamplingParams
@@ -45,6 +45,15 @@ def test_greedy_is_one_hot_and_takes_the_likeliest() -> None:
     probs = distribution(torch.tensor([[0.0, 3.0, 1.0], [5.0, 3.0, 1.0]]), SamplingParams(0.0))
     assert probs.tolist() == [[0, 1, 0], [1, 0, 0]]
     assert sample(probs, [1, 2]) == [1, 0]
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+def test_logits_that_are_no_numbers_are_an_error(bad: float, temperature: float) -> None:
+    logits = torch.zeros(2, 5)
+    logits[1, 3] = bad
+    with pytest.raises(NumericalError, match="try dtype float32"):
+        distribution(logits, SamplingParams(temperature))
 
 
 def test_masked_logits_are_never_drawn() -> None:
@@ -136,6 +145,7 @@ def test_numbers_and_their_names_are_different_paths() -> None:
     "bad",
     [
         {"temperature": -1},
+        {"temperature": 1e-300},
         {"temperature": float("nan")},
         {"temperature": float("inf")},
         {"top_p": 0},
