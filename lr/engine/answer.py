@@ -112,8 +112,9 @@ class Run:
         return self._look_ahead(target, limits)
 
     def _look_ahead(self, target: StepWriter, limits: Limits) -> Iterator[EmittedStep]:
-        assert not isinstance(self.verifier, str) and self.models.draft is not None
         options, models, plan = self.options, self.models, self._plan(Role.DRAFT, limits)
+        assert not isinstance(self.verifier, str)
+        assert models.draft is not None
         driver: Lockstep | Overlapped
         if options.driver == "overlapped":
             if models.worker is None:
