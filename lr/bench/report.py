@@ -59,10 +59,8 @@ def write_json(content: dict[str, Any], path: Path) -> None:
         raise SettingError(
             f"json is {str(path)!r}, but there is no folder {path.parent}; create it or name another file."
         )
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-    ) as f:
-        json.dump(content, f, indent=1)
-        f.write("\n")
-    Path(f.name).chmod(0o644)
-    Path(f.name).replace(path)
+    text = json.dumps(content, indent=1) + "\n"
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
+        fresh = Path(beside, path.name)
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
