@@ -144,8 +144,11 @@ def test_in_turn() -> None:
     assert rows([], 0.6, []) == []
 
 
-def test_bench_token_runs_and_both_sides_do_the_same_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_token_runs_and_both_sides_do_the_same_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Greedy: everybody writes the same number of tokens; in as many passes as tokens where nothing is drafted."""
+    monkeypatch.setattr("lr.bench.token.MAX_TOKENS", 60)
     path = tmp_path / "token.json"
     assert main(["bench", "token", "--problems", "2", "--temperature", "0", "--k", "3", "--json", str(path)]) == 0
     made = json.loads(path.read_text(encoding="utf-8"))
