@@ -24,7 +24,11 @@ COMMANDS = {
         "time plain decoding against other implementations",
     ),
     ("bench", "token"): ("lr.commands.bench_token", "BenchToken", "time token-level speculation against transformers"),
-    ("bench", "alpha"): ("lr.commands.bench_alpha", "BenchAlpha", "tokens per speculative round, measured and predicted"),
+    ("bench", "alpha"): (
+        "lr.commands.bench_alpha",
+        "BenchAlpha",
+        "tokens per speculative round, measured and predicted",
+    ),
 }
 
 

@@ -12,7 +12,8 @@ One cycle, with depth gamma (g <= gamma drafts are written: none follows a draft
 The row that wrote the emitted target step holds the whole new prefix in its cache: it survives as the next root, the others are
 released. Deciding runs no model and copies no cache. A draft that ends the text has no row after it.
 
-The asynchronous, multi-branch algorithm will live beside this one and must agree with it; this page is its oracle.
+The whole algorithm, asynchronous and with several alternatives per position, is `scheduler.py`; this page is its oracle, and tests hold
+the two together.
 """
 
 from __future__ import annotations

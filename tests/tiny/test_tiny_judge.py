@@ -10,17 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from lr.engine.runner import ModelRunner
 from lr.engine.verification import asked_model
 from lr.model.codec import Codec
-from lr.model.weights import load_model
 from lr.spec.verifiers.judge import JudgeVerifier
 from lr.tiny.export import tiny_config
 from lr.tiny.grammar import Style, render
 from lr.tiny.judge_eval import JudgeReport, as_pair, judge_pairs, milliseconds
 from lr.tiny.judge_rows import JudgeRows
 from lr.tiny.language import Meaning, Split, problem
-from lr.tiny.names import CHECKPOINTS
 from lr.tiny.oracle import parse, same_meaning
 from lr.tiny.pairs import TextPair, change, grammar_pair, kind_of_difference
 from lr.tiny.real_pairs import balanced
