@@ -62,7 +62,7 @@ FLOORS = {
         "lr.reasoner",
         *["lr.eval.*", "lr.viz.*", "lr.variants.*"],
     ],
-    4: ["lr.cli", "lr.commands.*", "lr.__main__"],
+    4: ["lr.cli", "lr.commands.*", "lr.bench.*", "lr.__main__"],
 }
 KEPT_APART = [("lr.kvcache", "lr.model"), ("lr.spec", "lr.model")]
 """(room, room it never imports): the cache serves any model; speculation speaks to a protocol that the runner satisfies."""
