@@ -222,3 +222,4 @@ def process_main(connection: Connection, load: Load, threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
     serve(connection, load)
+    os._exit(0)  # there is nothing to save, and an interpreter with torch takes its time to go
