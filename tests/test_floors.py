@@ -52,6 +52,8 @@ FLOORS = {
             "lr.engine.overlapped",
             "lr.engine.drafts",
             "lr.engine.plan",
+            "lr.engine.chain",
+            "lr.engine.answer",
             "lr.engine.launch",
             "lr.engine.remote",
             "lr.engine.draft_messages",
