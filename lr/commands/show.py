@@ -45,5 +45,8 @@ def summary(stats: Stats) -> str:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that is plain where the stream is no terminal."""
-    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+    """A console that is plain, and wide enough for our tables, where the stream is no terminal."""
+    made = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    if not made.is_terminal:
+        made.width = max(made.width, 120)
+    return made
