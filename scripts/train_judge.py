@@ -25,11 +25,10 @@ import torch.multiprocessing as mp
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.tiny.export import export
-from lr.tiny.judge_rows import JudgeRows
+from lr.tiny.judge_rows import JudgeRows, batch_of
 from lr.tiny.language import Split
 from lr.tiny.pairs import TextPair, grammar_pair
 from lr.tiny.real_pairs import PairSource
-from lr.tiny.rows import pad
 from lr.tiny.training import Recipe, Trainer, token_losses
 from lr.tiny.vocabulary import build_tokenizer
 
@@ -41,7 +40,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and the finished model")
-    parser.add_argument("--tokens", type=int, default=12_000_000, help="token budget of the schedule")
+    parser.add_argument("--tokens", type=int, default=10_000_000, help="token budget of the schedule")
     parser.add_argument("--steps", type=int, help="stop after this many steps, wherever the schedule is")
     parser.add_argument("--layers", type=int, default=6, help="how many of the target's layers to start from")
     parser.add_argument("--seed", type=int, default=0)
@@ -116,14 +115,14 @@ def train(trainer: Trainer, args: argparse.Namespace) -> None:
     while trainer.progress.tokens < trainer.recipe.tokens and trainer.progress.step < last_step:
         due = trainer.rank == 0 and time.perf_counter() - saved > SAVE_SECONDS
         losses, stop, save = trainer.step(stop=bool(asked), save=due)
-        mean = 0.98 * mean + 0.02 * losses["loss"]
+        mean = 0.98 * mean + 0.02 * losses["words"]
         now = time.perf_counter()
         if trainer.rank == 0 and now - shown > SHOW_SECONDS:
             speed = (trainer.progress.tokens - first) / (now - began)
             left = (trainer.recipe.tokens - trainer.progress.tokens) / speed / 60
             print(
                 f"{(now - began) / 60:5.1f} min  step {trainer.progress.step:5d}  {trainer.progress.tokens / 1e6:.3f}M tokens  "
-                f"loss {mean:.4f}  {speed:.0f} tokens/s  {left:.0f} min left",
+                f"loss of the answers {mean:.4f}  {speed:.0f} tokens/s  {left:.0f} min left",
                 flush=True,
             )
             shown = now
@@ -140,8 +139,11 @@ def check(trainer: Trainer) -> float:
     rows = trainer.rows
     assert isinstance(rows, JudgeRows)
     pairs = [grammar_pair(i, rows.seed, Split.TEST) for i in range(CHECKED)]
-    tokens, weights = pad([rows.pair_row(pair) for pair in pairs], rows.tokenizer.pad_token_id)
-    losses, _ = token_losses(trainer.model, tokens.to(trainer.model.device), weights.to(trainer.model.device))
+    batch = batch_of([rows.pair_row(pair) for pair in pairs], rows.tokenizer.pad_token_id)
+    final = (batch.weights == 1.0).float()
+    assert batch.labels is not None
+    device = trainer.model.device
+    losses, _ = token_losses(trainer.model, batch.tokens.to(device), final.to(device), batch.labels.to(device))
     return float((losses < 0.6931).float().mean())
 
 

@@ -30,7 +30,7 @@ FLOORS = {
         *["lr.spec.verifiers", "lr.spec.verifiers.base"],
         "lr.theory.*",
         *["lr.tiny", "lr.tiny.language", "lr.tiny.grammar", "lr.tiny.oracle", "lr.tiny.names", "lr.tiny.report"],
-        "lr.tiny.pairs",
+        *["lr.tiny.pairs", "lr.tiny.agreement"],
         *["lr.options", "lr.result", "lr.eval", "lr.eval.answers", "lr.eval.signatures"],
         *["lr.engine", "lr.engine.scripted", "lr.engine.simulate", "lr.engine.workers", "lr.engine.chance"],
         *["lr.engine.transcript", "lr.engine.texts"],

@@ -19,7 +19,7 @@ from lr.tiny.oracle import parse, same_meaning
 SHARED_MISTAKES = 0.3  # of the pairs of equal meaning say something that the solution does not
 SAME_STYLE = 0.3  # of the pairs are two steps of one style
 DIFFERENCES = (("changed", 0.8), ("elsewhere", 0.12), ("broken", 0.08))
-CHANGES = (("person", 0.35), ("result", 0.2), ("operand", 0.2), ("operation", 0.15), ("item", 0.1))
+CHANGES = (("person", 0.3), ("result", 0.2), ("operand", 0.2), ("operation", 0.1), ("item", 0.2))
 """How steps come to differ, and what is changed, each with its share. A change that a step does not have is drawn again."""
 SHAPES = {
     **dict.fromkeys(("add", "subtract", "times"), ("add", "subtract", "times")),

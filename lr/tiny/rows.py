@@ -30,11 +30,15 @@ Row = tuple[list[int], list[float]]
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows [r, t] of ids, padded; `weights` [r, t] belongs to the token at the same place; `place` is where to resume after it."""
+    """Rows [r, t] of ids, padded; `weights` [r, t] belongs to the token at the same place; `place` is where to resume after it.
+
+    `labels` [r, t] are what is to be predicted at each place; None: the tokens themselves.
+    """
 
     tokens: Tensor
     weights: Tensor
     place: tuple[int, int]
+    labels: Tensor | None = None
 
 
 class RowMaker:

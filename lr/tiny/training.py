@@ -107,7 +107,8 @@ class Trainer:
         batch = next(self.batches)
         tokens, weights = batch.tokens.to(self.model.device), batch.weights.to(self.model.device)
         self.buffer.zero_()
-        losses, weight_of = token_losses(self.model, tokens, weights)
+        labels = tokens if batch.labels is None else batch.labels.to(self.model.device)
+        losses, weight_of = token_losses(self.model, tokens, weights, labels)
         (losses * weight_of).sum().backward()
         total = torch.tensor([weights.sum(), stop, save], dtype=torch.float32, device=self.buffer.device)
         self.buffer[-FLAGS:] = total
@@ -160,8 +161,10 @@ class Trainer:
         self.batches = self._batches()
 
 
-def token_losses(model: CausalLM, tokens: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy [m] of each of the m tokens of rows [r, t] that carry weight, given those before it, and their weights [m].
+def token_losses(model: CausalLM, tokens: Tensor, weights: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy [m] of the m places of rows [r, t] that carry weight, given the tokens before them, and their weights [m].
+
+    `labels` [r, t] are what is to be predicted at each place: in a language model the tokens themselves.
 
     Matrix products in bf16, everything else in fp32.
     """
@@ -169,7 +172,7 @@ def token_losses(model: CausalLM, tokens: Tensor, weights: Tensor) -> tuple[Tens
     with torch.autocast(tokens.device.type, torch.bfloat16):
         hidden = hidden_rows(model, tokens)[:, :-1].flatten(0, 1)[chosen]
         logits = model.logits(hidden).float()
-    losses = F.cross_entropy(logits, tokens[:, 1:].flatten()[chosen], reduction="none")
+    losses = F.cross_entropy(logits, labels[:, 1:].flatten()[chosen], reduction="none")
     return losses, weights[:, 1:].flatten()[chosen]
 
 

@@ -13,10 +13,11 @@ import torch
 from lr.engine.verification import asked_model
 from lr.model.codec import Codec
 from lr.spec.verifiers.judge import JudgeVerifier
+from lr.tiny.agreement import agreeing_prefix
 from lr.tiny.export import tiny_config
-from lr.tiny.grammar import Style, render
+from lr.tiny.grammar import Style, render, unglue
 from lr.tiny.judge_eval import JudgeReport, as_pair, judge_pairs, milliseconds
-from lr.tiny.judge_rows import JudgeRows
+from lr.tiny.judge_rows import RUNNING_WEIGHT, JudgeRows
 from lr.tiny.language import Meaning, Split, problem
 from lr.tiny.oracle import parse, same_meaning
 from lr.tiny.pairs import TextPair, change, grammar_pair, kind_of_difference
@@ -43,7 +44,7 @@ def test_pairs_are_labelled_by_the_oracle_and_balanced() -> None:
 def test_everything_that_can_differ_does() -> None:
     kinds = Counter(kind_of_difference(pair) for pair in PAIRS if not pair.same)
     assert set(kinds) == {"several", "unreadable", "operation", "entity", "references", "operands", "result", "item"}
-    assert min(kinds.values()) >= 8
+    assert min(kinds.values()) >= 3
     assert {kind_of_difference(pair) for pair in PAIRS if pair.same} == {""}
 
 
@@ -82,21 +83,66 @@ def test_a_row_is_what_the_verifier_asks_and_the_answer() -> None:
     verifier = JudgeVerifier(asked_model(model, codec, 100), codec.decode)
     rows = JudgeRows(TOKENIZER, seed=0)
     for pair in PAIRS[:40]:
-        ids, weights = rows.pair_row(pair)
+        ids, weights, labels = rows.pair_row(pair)
         assert ids[:-1] == verifier.row(pair.first, pair.second)
-        assert ids[-1] == verifier.parting.tokens[0 if pair.same else 1]
-        assert weights == [0.0] * (len(ids) - 1) + [1.0]
+        assert ids[-1] == labels[-1] == verifier.parting.tokens[0 if pair.same else 1]
+        assert weights[-1] == 1.0 and max(weights[:-1]) <= RUNNING_WEIGHT
+
+
+def test_running_answers_change_where_the_steps_part() -> None:
+    pair = TextPair("Initially Ann has 17 coins.", "Before Ann owns 12 coins now.", False)
+    rows = JudgeRows(TOKENIZER, seed=0)
+    row = rows.pair_row(pair)
+    said = [
+        (TOKENIZER.decode([token]), label == rows.aligned)
+        for token, label, weight in zip(row.ids, row.labels[1:], row.weights[1:], strict=False)
+        if weight
+    ]
+    assert said == [
+        *[("Before", True), (" Ann", True), (" owns", True), (" 1", True), ("2", False)],
+        *[(" coins", False), (" now", False), (".", False), ("[", False)],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "agrees"),
+    [
+        ("Initially Ann has 7 coins.", "Initially Ann has 7 coins ."),
+        ("Before Ann owns 7 coins altogether.", "Before Ann owns 7 coins altogether ."),
+        ("Before Ann owns 17 coins.", "Before Ann owns "),
+        ("Before Ann owns 72 coins.", "Before Ann owns 7"),
+        ("Before Ben owns 7 coins.", "Before "),
+        ("Before Ann owns 7 cards.", "Before Ann owns 7 c"),
+        ("Before Ann owns 7", "Before Ann owns 7"),
+        ("Then Ann has 3 more", "The"),
+        ("I know that Ann starts with 7 coins. So", "I know that Ann starts with 7 coins . "),
+        ("", ""),
+    ],
+)
+def test_how_far_a_text_agrees_with_a_meaning(text: str, agrees: str) -> None:
+    meaning = parse("Initially Ann has 7 coins.")
+    assert meaning is not None
+    assert unglue(text)[: agreeing_prefix(meaning, text)] == agrees
+
+
+def test_equal_pairs_agree_to_the_end_and_different_ones_part() -> None:
+    for pair in PAIRS:
+        meaning, other = parse(pair.first), parse(pair.second)
+        if meaning is not None and other is not None:
+            whole = agreeing_prefix(meaning, pair.second) == len(unglue(pair.second))
+            assert whole == pair.same
 
 
 def test_batches_are_balanced_and_go_on_where_they_stopped() -> None:
     rows = JudgeRows(TOKENIZER, 0, PAIRS[:50], 0.5)
     batches = list(islice(rows.batches((0, 0), 2, 2000), 30))
-    answers = torch.cat([batch.tokens[batch.weights > 0] for batch in batches])
+    answers = torch.cat([batch.tokens[batch.weights == 1] for batch in batches])
     assert set(answers.tolist()) == {rows.aligned, rows.unaligned}
     assert abs((answers == rows.aligned).float().mean() - 0.5) < 0.05
     again = list(islice(rows.batches(batches[9].place, 2, 2000), 5))
     for a, b in zip(batches[10:15], again, strict=True):
-        assert torch.equal(a.tokens, b.tokens) and a.place == b.place
+        assert a.labels is not None and b.labels is not None
+        assert torch.equal(a.tokens, b.tokens) and torch.equal(a.labels, b.labels) and a.place == b.place
 
 
 def test_an_interrupted_training_ends_in_the_same_weights(tmp_path: Path) -> None:
