@@ -54,6 +54,8 @@ RIGHTLY, WRONGLY = (
     Verdict(aligned=True, why="not equivalent, but the judge erred"),
 )
 NO_ERRORS = JudgeErrors()
+POSITION, SIBLING, ERROR = "position", "sibling", "judge's error"
+"""What draws are for, beside the durations."""
 REJECTED = Verdict(aligned=False, why="rejected")
 
 
@@ -146,22 +148,28 @@ class _Simulation:
             Kind.JUDGE: world.judge,
         }
         self.outcome = Outcome(workers={kind: self.by_kind[kind] for kind in (Kind.DRAFT, Kind.TARGET, Kind.JUDGE)})
-        self.stream = Stream.root(world.seed)
+        purposes = (POSITION, SIBLING, ERROR, *(kind.value for kind in Kind))
+        self.streams = {purpose: Stream.root(world.seed).child(purpose) for purpose in purposes}
 
     def run(self, steps: int) -> Outcome:
         self._obey(self.scheduler.start(), steps)
         while self.outcome.steps < steps and not self.scheduler.done:
-            times = [worker.next_time() for worker in self.in_turn]
-            soon = min(times) + TIE
-            worker, time = next(pair for pair in zip(self.in_turn, times, strict=True) if pair[1] <= soon)
-            self.now = max(self.now, time)
-            span = worker.complete(self.now)
+            span = self._next()
             self._keep(span)
             self._obey(self.scheduler.handle(self._event(span.work)), steps)
         for worker in self.in_turn:
             for span in worker.stop(self.now):
                 self._keep(span)
         return self.outcome
+
+    def _next(self) -> Span:
+        """Move the clock to the next completion."""
+        worker, time = self.in_turn[0], self.in_turn[0].next_time()
+        for later in self.in_turn[1:]:
+            if (soon := later.next_time()) < time - TIE:
+                worker, time = later, soon
+        self.now = max(self.now, time)
+        return worker.complete(self.now)
 
     def _obey(self, commands: Sequence[Command], steps: int) -> None:
         for command in commands:
@@ -201,16 +209,15 @@ class _Simulation:
 
     def _verdict(self, node: NodeId) -> Verdict:
         parent = node.parent(self.width)
-        keys = self._key("position", parent), self._key("sibling", node)
+        keys = self._key(POSITION, parent), self._key(SIBLING, node)
         equivalent = self.world.acceptance.equivalent(parent.index, *keys)
-        if self.world.errors != NO_ERRORS:
-            aligned = self.world.errors.says_aligned(equivalent, self._key("judge's error", node))
-        else:
-            aligned = equivalent
+        aligned = equivalent
+        if self.world.errors is not NO_ERRORS:
+            aligned = self.world.errors.says_aligned(equivalent, self._key(ERROR, node))
         return (RIGHTLY if equivalent else WRONGLY) if aligned else REJECTED
 
     def _key(self, purpose: str, node: NodeId) -> int:
-        return self.stream.child(purpose, node.stem, node.index).key(node.number)
+        return self.streams[purpose].child(node.stem, node.index).key(node.number)
 
     def _note(self, emit: Emit) -> None:
         outcome, origin = self.outcome, emit.emitted.origin

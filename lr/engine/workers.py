@@ -95,7 +95,8 @@ class Workers:
 
     def complete(self, now: float) -> Span:
         """The row that is completed next, `now` being its time."""
-        assert self.next_time() < math.inf
+        while self._goals[0][2].over:
+            heapq.heappop(self._goals)
         span = self._end(now, self._goals[0][2], completed=True)
         assert span is not None
         return span

@@ -103,7 +103,8 @@ class LookaheadScheduler:
         return self._out.take()
 
     def set_depth(self, depth: int) -> None:
-        """Look `depth` steps ahead from the next event on; what is in work goes on. `paper` and `depth` emit the same steps all the same.
+        """Look `depth` steps ahead from the next event on; what is in work goes on. `paper` and `depth` emit the same steps all the same,
+        as long as it is not 0.
 
         Raises `SettingError` for a depth that the schedule cannot have.
         """
@@ -173,7 +174,7 @@ class LookaheadScheduler:
     def _start_drafts(self, nodes: Sequence[Node]) -> None:
         width = self.config.width
         for node in nodes:
-            if self._window.draft_may_come(node):
+            if not node.children and self._window.draft_may_come(node):
                 node.children = [node.child(j, width) for j in range(width)]
                 self._out.say(Draft(node.id, tuple(child.id for child in node.children), node.limit))
                 for child in node.children:

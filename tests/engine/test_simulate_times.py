@@ -157,6 +157,12 @@ def test_a_chain_that_ends_ends_the_simulation() -> None:
     assert outcome.steps == 5
 
 
+def test_as_many_steps_as_were_asked_for() -> None:
+    """Also where one event emits several: a synchronous cycle of 4 steps, of which 10 steps need two and a half."""
+    outcome = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 3), World(Bernoulli(1)), 10, history=True)
+    assert outcome.steps == len(outcome.emissions) == 10 and len(outcome.stages) == 2
+
+
 def test_history() -> None:
     """Every row begun is a span; the one draft model never writes two steps at once; the emissions are the steps in order."""
     world = World(

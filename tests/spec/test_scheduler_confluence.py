@@ -43,7 +43,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
     )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(script=scripts, config=configs(), seed=st.integers(0, 2**32))
 def test_any_order_gives_what_the_oracle_says(script: RandomScript, config: SchedulerConfig, seed: int) -> None:
     """Same steps, same origins, same verdicts, same survivors; the books are checked on the way, stale events thrown in."""
@@ -68,7 +68,7 @@ def test_sync_is_algorithm_1(script: RandomScript, limits: Limits, depth: int, r
     assert ScriptedRun(config, script, shuffled(seed)).run() == algorithm_1(script, limits, depth)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(script=scripts, limits=limits, width=st.integers(1, 3), seed=st.integers(0, 2**32))
 def test_paper_and_depth_emit_the_same_at_any_depth(
     script: RandomScript, limits: Limits, width: int, seed: int
