@@ -75,8 +75,9 @@ def _plain(layer: DecoderLayer) -> _Layer:
     attention, mlp = layer.attention, layer.mlp
     heads_weight = None
     if attention.q_norm is not None and attention.k_norm is not None:
-        q, k = attention.q_norm.weight, attention.k_norm.weight
-        heads_weight = torch.cat((q.expand(attention.num_heads, -1), k.expand(attention.num_kv_heads, -1)))
+        heads_weight = torch.stack(
+            [attention.q_norm.weight] * attention.num_heads + [attention.k_norm.weight] * attention.num_kv_heads
+        )
     return _Layer(
         layer.attention_norm,
         attention.qkv.weight,
