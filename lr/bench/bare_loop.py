@@ -76,7 +76,7 @@ def _plain(layer: DecoderLayer) -> _Layer:
     heads_weight = None
     if attention.q_norm is not None and attention.k_norm is not None:
         heads_weight = torch.stack(
-            [attention.q_norm.weight] * attention.num_heads + [attention.k_norm.weight] * attention.num_kv_heads
+            (attention.q_norm.weight,) * attention.num_heads + (attention.k_norm.weight,) * attention.num_kv_heads
         )
     return _Layer(
         layer.attention_norm,

@@ -69,7 +69,7 @@ class Attention(Direct):
         heads = self.qkv(x).view(n, -1, self.head_dim)
         qk, v = heads.split_with_sizes((h + kv, kv), 1)
         if self.q_norm is not None and self.k_norm is not None:  # q and k heads in one go, each with its weight
-            weight = torch.stack([self.q_norm.weight] * h + [self.k_norm.weight] * kv)  # [h + kv, d]
+            weight = torch.stack((self.q_norm.weight,) * h + (self.k_norm.weight,) * kv)  # [h + kv, d]
             qk = self.q_norm(qk, weight)
         q, k = rotate(qk, cos, signed_sin).split_with_sizes((h, kv), 1)
         mixed = attend(self.layer, q, k, v)
