@@ -1,0 +1,94 @@
+"""What every formula shares: the check that its arguments make sense, and the geometric sum that all of them are made of.
+
+Arguments may be numbers or numpy arrays that broadcast against each other; a formula of plain numbers gives a plain float.
+Whatever is outside of a formula's domain raises `DomainError` with the name and the value: no formula answers with nan. Read
+next: `token_level.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from lr.errors import SettingError
+
+Reals: TypeAlias = "float | np.ndarray"
+"""A number or an array of numbers."""
+
+
+class DomainError(SettingError):
+    """An argument of a formula lies outside of where the formula is true. `name` and `value` say which, `value` being the
+    first bad one."""
+
+    def __init__(self, name: str, value: object, expected: str) -> None:
+        self.name, self.value, self.expected = name, value, expected
+        super().__init__(f"{name} is {value!r}, expected {expected}.")
+
+    def __reduce__(self) -> tuple[type, tuple[str, object, str]]:
+        return type(self), (self.name, self.value, self.expected)
+
+
+def numbers(name: str, value: Reals) -> Any:
+    """`value` as an array of float64."""
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DomainError(name, value, "a number or an array of numbers") from None
+
+
+def inside(good: Any, name: str, value: Any, expected: str) -> Any:
+    """`value` itself if all of it is `good`; else `DomainError` with the first value that is not."""
+    bad = ~np.broadcast_to(good, np.shape(value))
+    if np.any(bad):
+        raise DomainError(name, np.asarray(value)[bad].flat[0].item(), expected)
+    return value
+
+
+def probability(name: str, value: Reals) -> Any:
+    """Numbers in [0, 1]."""
+    x = numbers(name, value)
+    return inside((x >= 0) & (x <= 1), name, x, "a probability, 0 to 1")
+
+
+def nonnegative(name: str, value: Reals) -> Any:
+    """Finite numbers >= 0."""
+    x = numbers(name, value)
+    return inside((x >= 0) & np.isfinite(x), name, x, "a finite number >= 0")
+
+
+def positive(name: str, value: Reals) -> Any:
+    """Finite numbers > 0."""
+    x = numbers(name, value)
+    return inside((x > 0) & np.isfinite(x), name, x, "a finite number > 0")
+
+
+def ratio(name: str, value: Reals) -> Any:
+    """The duration of a draft in units of the target's, below 1: a slower draft is outside of every asynchronous formula."""
+    x = numbers(name, value)
+    return inside((x >= 0) & (x < 1), name, x, "a ratio in [0, 1): the draft is faster than the target")
+
+
+def whole(name: str, value: Reals, least: int) -> Any:
+    """Whole numbers from `least` on."""
+    x = numbers(name, value)
+    good = np.isfinite(x) & (x >= least)
+    return inside(good & (np.floor(np.where(good, x, 0)) == x), name, x, f"a whole number >= {least}")
+
+
+def plain(value: Any) -> Any:
+    """A number for a 0-dimensional array, everything else as it is."""
+    return value.item() if np.ndim(value) == 0 else value
+
+
+def geometric(a: Any, n: Any) -> Any:
+    """G_n(a) = 1 + a + ... + a^(n-1) = (1 - a^n) / (1 - a); n for a = 1. To full precision also where a is close to 1.
+
+    It is E min(X, n - 1) + 1 for X with P(X >= i) = a^i: how many steps (tokens) come out of a round that may emit n.
+    Example: G_3(0.5) = 1 + 0.5 + 0.25 = 1.75.
+    """
+    a, n = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(n, dtype=np.float64))
+    inner = np.where((a > 0) & (a < 1), a, 0.5)
+    sums = np.expm1(n * np.log(inner)) / (inner - 1)
+    edge = np.where(a >= 1, n, np.minimum(n, 1.0))  # a = 1: n ones; a = 0: the first term alone
+    return np.where((a > 0) & (a < 1), sums, edge)
