@@ -5,7 +5,7 @@ Here the parts of the house meet for one question. Which parts there are stands 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -27,10 +27,10 @@ from lr.spec.drafters.step import StepDrafter
 from lr.spec.limits import Limits
 from lr.spec.schedule import Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.seams import Controller, Variant
+from lr.spec.seams import Variant
 from lr.spec.segmenters.choose import make_segmenter
 from lr.spec.token_sd import Speculation
-from lr.spec.verifiers.base import Need, Verifier, need_of
+from lr.spec.verifiers.base import Need, Verifier, glances, need_of
 from lr.spec.write import StepWriter, decode_plainly
 from lr.trace import Trace, summarise
 from lr.types import Coupling, EmittedStep, Role, SamplingParams
@@ -55,8 +55,11 @@ class Models:
     worker: DraftWorker | None = None
 
 
-class Run:
-    """One answer in the making. Iterating yields its steps; `finish` runs to the end and returns the `Result`."""
+class Asked:
+    """One question, prepared: its prompt, its limits, and the plans of what answers it. Nothing is allocated yet.
+
+    `share`: how many such questions share the caches. `steps` and `trace` fill while it is answered.
+    """
 
     def __init__(
         self,
@@ -65,8 +68,9 @@ class Run:
         question: str,
         options: GenerateOptions,
         variant: Variant | None = None,
+        share: int = 1,
     ) -> None:
-        self.models, self.question, self.options = models, question, options
+        self.models, self.question, self.options, self.share = models, question, options, share
         self.variant = Variant() if variant is None else variant
         self.verifier = self.variant.verifier or verifier
         self.trace = Trace()
@@ -74,92 +78,74 @@ class Run:
         codec = models.codec
         self.prompt = codec.chat(question, system=options.system, enable_thinking=options.enable_thinking)
         self.sampling = options.sampling(_default_sampling(codec))
-        self._emitted = self._start()
-
-    def __iter__(self) -> Iterator[AnswerStep]:
-        decode = self.models.codec.decode
-        for emitted in self._emitted:
-            rejected = None if emitted.rejected is None else decode(emitted.rejected.tokens)
-            step = emitted.step
-            self.steps.append(
-                AnswerStep(
-                    emitted.index,
-                    decode(step.tokens),
-                    step.tokens,
-                    emitted.origin,
-                    step.finish,
-                    emitted.verdict,
-                    rejected,
-                )
-            )
-            yield self.steps[-1]
-
-    def finish(self) -> Result:
-        """Run to the end. The result of a run that was iterated to its end already is the same."""
-        for _ in self:
-            pass
-        return Result(self.question, self.options.mode, tuple(self.prompt), tuple(self.steps), self.trace)
-
-    def _start(self) -> Iterator[EmittedStep]:
-        options, models = self.options, self.models
         if needs_draft(options) and models.draft is None:
             raise SettingError(f"mode {options.mode!r} needs a draft model here; give one, or use mode 'ar'.")
         used = [models.target, models.draft] if needs_draft(options) else [models.target]
-        limits = self._limits(*(model for model in used if model is not None))
-        target = self._plan(Role.TARGET, limits).writer(models.target, models.codec.token_bytes, self.trace)
-        if not options.mode.startswith("lr"):
-            return decode_plainly(self.prompt, target, limits)
-        return self._look_ahead(target, limits)
+        self.limits = self._limits(*(model for model in used if model is not None))
 
-    def _look_ahead(self, target: StepWriter, limits: Limits) -> Iterator[EmittedStep]:
-        options, models, plan = self.options, self.models, self._plan(Role.DRAFT, limits)
-        assert not isinstance(self.verifier, str)
-        assert models.draft is not None
-        driver: Lockstep | Overlapped
-        if options.driver == "overlapped":
-            if models.worker is None:
-                raise SettingError("driver 'overlapped' needs a draft worker, and there is none; use 'lockstep'.")
-            run = models.worker.begin(plan, self.trace)
-            drafts: DraftSide = run.chain(self.trace)
-            driver = Overlapped(target, run, self.verifier)
-        else:
-            draft = plan.writer(models.draft, models.codec.token_bytes, self.trace)
-            drafts = LocalDrafts(draft, self.trace)
-            driver = Lockstep(target, draft, self.verifier, options.draft_ticks)
-        chain = self._chain(target, drafts, plan.stream, self._config(limits))
-        for _, emitted in driver.run([chain]):
-            if self.variant.controller is not None:
-                self._control(self.variant.controller, chain.scheduler)
-            yield emitted
+    def take(self, emitted: EmittedStep) -> AnswerStep:
+        """Put a step that was decided behind the others, readable."""
+        decode, step = self.models.codec.decode, emitted.step
+        rejected = None if emitted.rejected is None else decode(emitted.rejected.tokens)
+        text = decode(step.tokens)
+        self.steps.append(
+            AnswerStep(emitted.index, text, step.tokens, emitted.origin, step.finish, emitted.verdict, rejected)
+        )
+        return self.steps[-1]
 
-    def _config(self, limits: Limits) -> SchedulerConfig:
-        assert not isinstance(self.verifier, str)
-        return SchedulerConfig(
-            limits,
-            Schedule(self.options.schedule),
-            self.options.depth,
-            self.options.width,
-            self.options.max_target_rows,
-            needs_target_step=bool(need_of(self.verifier) & Need.TARGET_STEP),
-            router=self.variant.router,
+    @property
+    def result(self) -> Result:
+        """What there is so far."""
+        return Result(self.question, self.options.mode, tuple(self.prompt), tuple(self.steps), self.trace)
+
+    def stream(self, role: Role) -> Stream:
+        """The randomness of a role in this answer."""
+        return Stream.root(self.options.seed).child(self.question, self.options.sample, role.value)
+
+    def plan(self, role: Role) -> WriterPlan:
+        """The writer of a role."""
+        options = self.options
+        return WriterPlan(
+            role=role,
+            cache=self._cache(role),
+            sampling=self.sampling,
+            segmenter=self._segmenter(),
+            eos_ids=self.models.codec.eos_ids,
+            stream=self.stream(role),
+            speculation=self._speculation(role) if options.mode.endswith("sd") else None,
         )
 
-    def _chain(self, target: StepWriter, drafts: DraftSide, draft_stream: Stream, config: SchedulerConfig) -> Chain:
+    def chain(self, target: StepWriter, drafts: DraftSide) -> Chain:
+        """The chain of this answer, on a target writer and a draft's side that may serve others too."""
         offered = target.speculation.drafter if target.speculation is not None else None
         return Chain(
             self.prompt,
-            LookaheadScheduler(config),
+            LookaheadScheduler(self._config()),
             target,
             drafts,
-            Streams(target.stream, draft_stream, Coupling(self.options.coupling)),
+            Streams(self.stream(Role.TARGET), self.stream(Role.DRAFT), Coupling(self.options.coupling)),
             self.trace,
             step_drafter=offered if isinstance(offered, StepDrafter) else None,
         )
 
-    def _control(self, controller: Controller, scheduler: LookaheadScheduler) -> None:
+    def control(self, scheduler: LookaheadScheduler) -> None:
         """Between two steps: how far to look ahead from here. Never further than at the beginning, which the cache has room for."""
-        least = 1 if scheduler.config.schedule is Schedule.PAPER else 0
-        scheduler.set_depth(max(least, min(controller.depth(summarise(self.trace)), self.options.depth)))
+        if self.variant.controller is not None:
+            least = 1 if scheduler.config.schedule is Schedule.PAPER else 0
+            depth = min(self.variant.controller.depth(summarise(self.trace)), self.options.depth)
+            scheduler.set_depth(max(least, depth))
+
+    def _config(self) -> SchedulerConfig:
+        assert not isinstance(self.verifier, str)
+        return SchedulerConfig(
+            self.limits,
+            Schedule(self.options.schedule),
+            self.options.depth,
+            self.options.width,
+            self.options.max_target_rows,
+            needs_target_step=bool(need_of(self.verifier) & Need.TARGET_STEP) and not glances(self.verifier),
+            router=self.variant.router,
+        )
 
     def _limits(self, *models: CausalLM) -> Limits:
         """The token budget: what was asked for, within what every model can still hold behind the prompt."""
@@ -173,36 +159,25 @@ class Run:
         budget = min(room, LONGEST_ANSWER if options.max_tokens is None else options.max_tokens)
         return Limits(budget, options.max_step_tokens, options.ignore_half_sentence)
 
-    def _plan(self, role: Role, limits: Limits) -> WriterPlan:
-        options = self.options
-        return WriterPlan(
-            role=role,
-            cache=self._cache(role, limits),
-            sampling=self.sampling,
-            segmenter=self._segmenter(),
-            eos_ids=self.models.codec.eos_ids,
-            stream=Stream.root(options.seed).child(self.question, options.sample, role.value),
-            speculation=self._speculation(role, limits) if options.mode.endswith("sd") else None,
-        )
-
     def _segmenter(self) -> SegmenterMaker:
         options = self.options
         if self.variant.segmenter is not None:
             return self.variant.segmenter
         return partial(make_segmenter, options.segmenter, segment_tokens=options.segment_tokens)
 
-    def _cache(self, role: Role, limits: Limits) -> CachePlan:
+    def _cache(self, role: Role) -> CachePlan:
         options, models = self.options, self.models
         nodes = sum(options.width**level for level in range(options.depth + 1)) if options.mode.startswith("lr") else 1
         leaves = prod(options.branching) if options.mode.endswith("sd") and options.drafter == "tree" else 1
+        needed = self.share * _blocks(len(self.prompt), self.limits, 2 * nodes, leaves)
         return CachePlan(
-            _blocks(len(self.prompt), limits, 2 * nodes, leaves) if models.num_blocks is None else models.num_blocks,
+            needed if models.num_blocks is None else models.num_blocks,
             BLOCK_SIZE,
             models.codec.vocab_size,
             models.known_tokens if role is Role.DRAFT else None,
         )
 
-    def _speculation(self, role: Role, limits: Limits) -> Speculation | None:
+    def _speculation(self, role: Role) -> Speculation | None:
         """How this role's tokens are guessed. A draft model does not draft for itself."""
         options, models = self.options, self.models
         if options.drafter not in DRAFT_MODEL_DRAFTERS:
@@ -210,8 +185,61 @@ class Run:
         if role is Role.DRAFT:
             return None
         assert models.draft is not None
-        runner = self._cache(Role.DRAFT, limits).runner(models.draft, Role.DRAFT, self.trace)
+        runner = self._cache(Role.DRAFT).runner(models.draft, Role.DRAFT, self.trace)
         return make_speculation(options, self.sampling, models.codec.eos_ids, runner=runner)
+
+
+class Run(Asked):
+    """One answer in the making. Iterating yields its steps; `finish` runs to the end and returns the `Result`."""
+
+    def __init__(
+        self,
+        models: Models,
+        verifier: str | Verifier,
+        question: str,
+        options: GenerateOptions,
+        variant: Variant | None = None,
+    ) -> None:
+        super().__init__(models, verifier, question, options, variant)
+        self._emitted = self._start()
+
+    def __iter__(self) -> Iterator[AnswerStep]:
+        for emitted in self._emitted:
+            yield self.take(emitted)
+
+    def finish(self) -> Result:
+        """Run to the end. The result of a run that was iterated to its end already is the same."""
+        for _ in self:
+            pass
+        return self.result
+
+    def _start(self) -> Iterator[EmittedStep]:
+        target = self.plan(Role.TARGET).writer(self.models.target, self.models.codec.token_bytes, self.trace)
+        if not self.options.mode.startswith("lr"):
+            return decode_plainly(self.prompt, target, self.limits)
+        return self._look_ahead(target)
+
+    def _look_ahead(self, target: StepWriter) -> Iterator[EmittedStep]:
+        assert not isinstance(self.verifier, str)
+        drafts, driver = look_ahead(self, target)
+        chain = self.chain(target, drafts(self.trace))
+        for _, emitted in driver.run([chain]):
+            self.control(chain.scheduler)
+            yield emitted
+
+
+def look_ahead(asked: Asked, target: StepWriter) -> tuple[Callable[[Trace], DraftSide], Lockstep | Overlapped]:
+    """The draft's side, one per problem (made from the problem's trace), and the driver, for `asked` and others with the same options."""
+    options, models, plan = asked.options, asked.models, asked.plan(Role.DRAFT)
+    assert not isinstance(asked.verifier, str)
+    assert models.draft is not None
+    if options.driver == "overlapped":
+        if models.worker is None:
+            raise SettingError("driver 'overlapped' needs a draft worker, and there is none; use 'lockstep'.")
+        run = models.worker.begin(plan, asked.trace)
+        return run.chain, Overlapped(target, run, asked.verifier)
+    draft = plan.writer(models.draft, models.codec.token_bytes, asked.trace)
+    return partial(LocalDrafts, draft), Lockstep(target, draft, asked.verifier, options.draft_ticks)
 
 
 def _blocks(prompt: int, limits: Limits, rows: int, leaves: int) -> int:

@@ -10,15 +10,13 @@ draft run ahead (`draft_ticks` > 1). `overlapped.py` runs the models at the same
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lr.engine.chain import Chain
-from lr.spec.commands import Judged, Kind, Scored
-from lr.spec.verifiers.base import Verifier, judge_safely
+from lr.engine.judging import judge_all
+from lr.spec.verifiers.base import Verifier
 from lr.spec.write import StepWriter
-from lr.trace import VerifierCall
 from lr.types import EmittedStep, require
 
 
@@ -41,7 +39,7 @@ class Lockstep:
                 chain.start()
             seen = {id(chain): 0 for chain in chains}
             while any(not chain.scheduler.done for chain in chains):
-                self._tick(chains)
+                self.tick(chains)
                 for chain in chains:
                     for emitted in chain.emitted[seen[id(chain)] :]:
                         yield chain, emitted
@@ -50,7 +48,8 @@ class Lockstep:
             for chain in chains:
                 chain.close()
 
-    def _tick(self, chains: Sequence[Chain]) -> None:
+    def tick(self, chains: Sequence[Chain]) -> None:
+        """One turn for everybody."""
         for _ in range(self.draft_ticks):
             if not self.draft.live:
                 break
@@ -65,15 +64,3 @@ def write_on(target: StepWriter, chains: Sequence[Chain]) -> None:
     """One forward of the target, if it has anything to write, and the steps that it finished to the chains they belong to."""
     for job in target.tick() if target.live else []:
         any(chain.written(job) for chain in chains)  # nobody's: a step that finished together with it has cancelled it
-
-
-def judge_all(verifier: Verifier, chains: Sequence[Chain]) -> None:
-    """Ask the verifier about all pairs at once; go on while verdicts make new pairs complete."""
-    while waiting := [(chain, work, pair) for chain in chains for work, pair in chain.asked.items()]:
-        started = time.perf_counter()
-        verdicts = judge_safely(verifier, [pair for _, _, pair in waiting])
-        share = (time.perf_counter() - started) / len(waiting)
-        for (chain, work, _), verdict in zip(waiting, verdicts, strict=True):
-            chain.trace.record(VerifierCall(1, share))
-            if chain.asked.pop(work, None) is not None:  # an earlier verdict of this batch may have cancelled it
-                chain.tell((Judged if work.kind is Kind.JUDGE else Scored)(work.node, verdict))

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from lr.engine.chain import Chain
 from lr.engine.draft_messages import Reported
-from lr.engine.lockstep import judge_all, write_on
+from lr.engine.judging import judge_all
+from lr.engine.lockstep import write_on
 from lr.engine.remote import RemoteRun
 from lr.spec.verifiers.base import Verifier
 from lr.spec.write import StepWriter
@@ -44,7 +45,7 @@ class Overlapped:
                 chain.start()
             seen = {id(chain): 0 for chain in chains}
             while any(not chain.scheduler.done for chain in chains):
-                self._tick(chains)
+                self.tick(chains)
                 for chain in chains:
                     for emitted in chain.emitted[seen[id(chain)] :]:
                         yield chain, emitted
@@ -57,7 +58,8 @@ class Overlapped:
                 chain.close()
             self.last = self.drafts.finish()
 
-    def _tick(self, chains: Sequence[Chain]) -> None:
+    def tick(self, chains: Sequence[Chain]) -> None:
+        """One turn for everybody."""
         self.drafts.listen(wait=not self.target.live)
         for chain in chains:
             chain.drafted()
