@@ -68,7 +68,9 @@ class World:
 
     `target_overhead`, `draft_overhead`: n rows at a time make each 1 + overhead (n - 1) times as slow. `draft_workers`: nodes whose
     alternatives are written at a time (None: no limit); `judge_workers`: pairs judged at a time. `score`: a prefill of a target row,
-    for verifiers that need no target step. `errors`: of the judge. The same `seed` gives the same simulation.
+    for verifiers that need no target step. `errors`: of the judge. `draft_turns`: draft and target share one machine on which, while both
+    have work, the draft gets so many units of time for each of the target's (of a single row); None: each has its own. The same `seed`
+    gives the same simulation.
     """
 
     acceptance: Acceptance
@@ -81,6 +83,7 @@ class World:
     draft_overhead: float = 0.0
     draft_workers: int | None = 1
     judge_workers: int | None = None
+    draft_turns: float | None = None
     seed: int = 0
 
 
@@ -139,6 +142,8 @@ class _Simulation:
         draft = Workers(world.draft_workers, world.draft_overhead)
         target = Workers(None, world.target_overhead)
         judge = Workers(world.judge_workers)
+        if world.draft_turns is not None:
+            Workers.share_machine(draft, target, world.draft_turns)
         self.in_turn = (judge, target, draft)  # simultaneous completions: what makes room comes before what asks for it
         self.by_kind = {Kind.DRAFT: draft, Kind.TARGET: target, Kind.SCORE: target, Kind.JUDGE: judge}
         self.laws = {

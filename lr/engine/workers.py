@@ -8,7 +8,10 @@ Worked example, overhead 0.5: row x of length 1 begins at 0, row y of length 1 a
 rate 1 / 1.5, so x ends at 0.4 + 0.6 * 1.5 = 1.3. By then y has progressed 0.6; alone, it ends at 1.3 + 0.4 = 1.7.
 
 Since all rows progress alike, one number says how far everybody has come: `_progress`, which grows with the time at the current rate. A
-row of length d that begins at progress g ends at progress g + d, whatever comes and goes in between. Read next: `simulate.py`.
+row of length d that begins at progress g ends at progress g + d, whatever comes and goes in between.
+
+Two workers may share one machine (`share_machine`), as draft and target do on one thread, which takes turns: while both have rows, each
+is slower by the time that the other takes. Alone, each has the machine to itself. Read next: `simulate.py`.
 """
 
 from __future__ import annotations
@@ -68,6 +71,18 @@ class Workers:
         self._goals: list[tuple[float, int, _Row]] = []  # a heap; rows that were cancelled stay until they come up
         self._taken = 0  # slots
         self._time = self._progress = 0.0
+        self._rival: Workers | None = None
+        self._waits = 0.0  # for a unit of our own work, units of the rival's (of a single row of it)
+
+    @staticmethod
+    def share_machine(one: Workers, other: Workers, turns: float) -> None:
+        """Put both on one machine: while both have rows, `one` gets `turns` units of time for each unit of `other`.
+
+        Units are those of a single row. Example, overhead 0, turns 0.5: while both work, `one` progresses at 1/3 and `other` at 2/3.
+        """
+        require(0 < turns < math.inf, "turns", turns, "a finite number > 0")
+        one._rival, one._waits = other, 1 / turns
+        other._rival, other._waits = one, turns
 
     def submit(self, now: float, rows: Sequence[tuple[Work, float]]) -> None:
         """A job comes in: its rows, each with its length."""
@@ -87,7 +102,7 @@ class Workers:
         while self._goals:
             goal, _, row = self._goals[0]
             if not row.over:
-                if not self._overhead:
+                if self._undisturbed:
                     return goal  # progress is time itself, free of rounding
                 return self._time + max(0.0, goal - self._progress) * self._slowness()
             heapq.heappop(self._goals)
@@ -106,12 +121,27 @@ class Workers:
         spans = [self.cancel(now, work) for work in list(self._rows)]
         return [span for span in spans if span is not None]
 
+    @property
+    def _undisturbed(self) -> bool:
+        return not self._overhead and self._rival is None
+
     def _slowness(self) -> float:
+        """Time per unit of progress: our own batch, and the turns of a rival that is at work."""
+        rival = self._rival
+        waiting = self._waits * rival._batch() if rival is not None and rival._live else 0.0
+        return self._batch() + waiting
+
+    def _batch(self) -> float:
         return 1 + self._overhead * (self._live - 1)
 
     def _move(self, now: float) -> None:
-        """Bring the progress up to `now`; called before the number of rows changes."""
-        if not self._overhead:
+        """Bring the progress up to `now`, and the rival's; called before the number of rows changes."""
+        self._advance(now)
+        if self._rival is not None:
+            self._rival._advance(now)
+
+    def _advance(self, now: float) -> None:
+        if self._undisturbed:
             self._progress = now
         elif self._live:
             self._progress += (now - self._time) / self._slowness()

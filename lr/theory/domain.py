@@ -78,7 +78,7 @@ def whole(name: str, value: Reals, least: int) -> Any:
 
 def plain(value: Any) -> Any:
     """A number for a 0-dimensional array, everything else as it is."""
-    return value.item() if np.ndim(value) == 0 else value
+    return np.asarray(value).item() if np.ndim(value) == 0 else value
 
 
 def geometric(a: Any, n: Any) -> Any:

@@ -95,5 +95,5 @@ def sync_best_k(alpha: float, c: float, most: int = 10_000) -> int:
     a, each = float(probability("alpha", alpha)), float(nonnegative("c", c))
     k = int(whole("most", most, 1))
     ks = np.arange(1, k)
-    grows = a**ks * (1 + each * (ks - 1)) > each * geometric(a, ks)
+    grows = a**ks * (1 + each * (ks - 1)) > each * geometric(a, ks) * (1 + 1e-12)  # a tie is no growth
     return k if bool(np.all(grows)) else int(np.argmin(grows)) + 1

@@ -27,7 +27,7 @@ def beta_width_acceptance(p: Reals, q: Reals, width: Reals) -> Reals:
     """1 - prod over i < W of (q + i) / (p + q + i): the same for alternatives that share a rate drawn from Beta(p, q).
 
     W = 1 gives the mean p / (p + q); p, q -> infinity with p / (p + q) = alpha are independent alternatives, p, q -> 0 equal ones.
-    Example: Beta(0.35, 0.20): 0.636, 0.765, 0.850 for W = 1, 2, 4. Raises `DomainError`.
+    Example: Beta(0.35, 0.20): 0.636, 0.718, 0.781 for W = 1, 2, 4. Raises `DomainError`.
     """
     p, q, w = np.broadcast_arrays(positive("p", p), positive("q", q), whole("width", width, 1))
     failing: Any = np.ones(w.shape)
