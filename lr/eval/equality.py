@@ -119,6 +119,12 @@ class MathChecker:
             )
 
 
+def require_math_verify() -> None:
+    """Raises `SettingError` where math-verify is not installed."""
+    if find_spec("math_verify") is None:
+        raise SettingError("comparing answers needs math-verify, which is not installed: pip install math-verify.")
+
+
 def plain_number(text: str) -> Fraction | None:
     """The value of a plain number, or None. Example: "073", "$1,000.50" and " 42. " are; "50%", "1,2" and "\\frac12" are not."""
     text = text.strip().rstrip(".").removeprefix("\\$").removeprefix("$").removesuffix("$").replace("{,}", ",").strip()
@@ -137,7 +143,11 @@ def plain_number(text: str) -> Fraction | None:
 
 def _listen(pipe: IO[str], lines: queue.Queue[str]) -> None:
     """Hand every line on; an empty one says that there will be no more."""
-    _quietly(lambda: [lines.put(line) for line in pipe])
+    try:
+        for line in pipe:
+            lines.put(line)
+    except (OSError, ValueError):  # the pipe was closed on our side
+        pass
     lines.put("")
 
 

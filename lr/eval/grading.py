@@ -6,11 +6,12 @@ up". A grade of None means that the task has no gold answer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
 from lr.eval.answers import chosen_letter, code_block, final_answer
-from lr.eval.equality import MathChecker
+from lr.eval.equality import MathChecker, require_math_verify
 from lr.eval.items import CodeTests, Item, Task
 from lr.eval.jail import BROKEN
 from lr.eval.sandbox import Limits, Ran, Sandbox, open_sandbox
@@ -78,8 +79,11 @@ class Grader:
         return Grade(right, found.answer, found.where, why)
 
 
-def grader_for(items: list[Item], limits: Limits, *, unsafe: bool = False) -> Grader:
-    """A grader with what these items need. Raises `SettingError` where programs would have to run and there is no sandbox."""
+def grader_for(items: Sequence[Item], limits: Limits, *, unsafe: bool = False) -> Grader:
+    """A grader with what these items need. Raises `SettingError` where math-verify is missing, or programs would have to run and there is no
+    sandbox."""
+    if any(item.task is Task.MATH for item in items):
+        require_math_verify()
     needs_sandbox = any(item.task is Task.CODE for item in items)
     return Grader(open_sandbox(limits, unsafe=unsafe) if needs_sandbox else None)
 
