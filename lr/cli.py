@@ -16,6 +16,7 @@ from lr.errors import LRError
 COMMANDS = {
     ("demo",): ("lr.commands.demo", "Demo", "watch the tiny models reason, and compare plain decoding with lookahead"),
     ("generate",): ("lr.commands.generate", "Generate", "answer one question with any checkpoint"),
+    ("run",): ("lr.commands.run", "Run", "answer and grade a data set, with the official tool's flags"),
     ("info",): ("lr.commands.info", "Info", "what this machine offers: versions, devices, checkpoints"),
     ("tiny", "eval"): ("lr.commands.tiny_eval", "TinyEval", "measure the tiny models on held-out problems"),
     ("bench", "decode"): (

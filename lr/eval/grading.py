@@ -80,8 +80,7 @@ class Grader:
 
 
 def grader_for(items: Sequence[Item], limits: Limits, *, unsafe: bool = False) -> Grader:
-    """A grader with what these items need. Raises `SettingError` where math-verify is missing, or programs would have to run and there is no
-    sandbox."""
+    """A grader with what these items need. Raises `SettingError` where that is math-verify or a sandbox, and there is none."""
     if any(item.task is Task.MATH for item in items):
         require_math_verify()
     needs_sandbox = any(item.task is Task.CODE for item in items)

@@ -1,0 +1,116 @@
+"""Which models `lr run` takes and where they run: the official tool's flags and defaults, and the tiny family where those cannot run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from lr.commands.models import DtypeName, Placement
+from lr.errors import SettingError
+
+if TYPE_CHECKING:
+    from lr.reasoner import Reasoner
+
+OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
+"""Target, draft, judge: the defaults of the official tool."""
+TINY = ("tiny-target", "tiny-draft", "tiny-judge")
+
+
+@dataclass(frozen=True)
+class RunModels:
+    """Models and devices. What is not said is the official tool's choice; for tiny:N, or where there is no CUDA device, the tiny family."""
+
+    model: str | None = None
+    """The target. None: Qwen/Qwen3-32B; tiny-target for data set tiny:N and where there is no CUDA device."""
+    draft_model: str | None = None
+    """The draft. None: Qwen/Qwen3-1.7B, or tiny-draft beside tiny-target."""
+    judge_model: str | None = None
+    """The judge, or the encoder of verifier embedding. None: Qwen/Qwen2.5-7B-Instruct, or tiny-judge beside tiny-target."""
+    verifier: str | None = None
+    """judge, exact, embedding, score, likelihood, random, each with :threshold; oracle for the tiny language. None: judge."""
+    judge_port: int | None = None
+    """Of the official tool: the port of a judge behind an OpenAI-compatible server. Refused: the judge is loaded here."""
+    target_gpu_id: str = "0,1"
+    """CUDA devices of the target, by number."""
+    draft_gpu_id: str = "2"
+    """CUDA device of the draft."""
+    judge_gpu_id: str = "3"
+    """CUDA device of the judge."""
+    device: str = "auto"
+    """auto: the CUDA devices above where there are any, else MPS, else the CPU. Anything else is where all models run."""
+    dtype: DtypeName | None = None
+    """None: float32 on the CPU, the checkpoint's own elsewhere."""
+    threads: int | None = None
+    """CPU threads; None: one for the tiny models, torch's default for others."""
+    num_blocks: int | None = None
+    """Cache blocks of 16 tokens per model; None: as many as the answers can need."""
+
+    def check(self) -> None:
+        """Refuse what cannot be, before anything is loaded."""
+        if self.judge_port is not None:
+            raise SettingError(
+                f"judge_port is {self.judge_port}, but there is no engine yet that speaks to a server. Leave it out: the judge is loaded "
+                "in this process (--judge_model, --judge_gpu_id)."
+            )
+        for name in ("target_gpu_id", "draft_gpu_id", "judge_gpu_id"):
+            value = getattr(self, name)
+            if not all(part.strip().isdecimal() for part in value.split(",")):
+                raise SettingError(f"{name} is {value!r}, expected numbers of CUDA devices such as 0 or 0,1.")
+
+    def chosen(self, dataset: str) -> tuple[RunModels, str | None]:
+        """These settings with every model named, and a note where that is not what the official tool would take."""
+        import torch
+
+        note = None
+        model = self.model
+        if model is None:
+            tiny = dataset.startswith("tiny:")
+            if not tiny and not torch.cuda.is_available():
+                note = f"no CUDA device here: the models are {TINY[0]}, {TINY[1]} and {TINY[2]} instead of {OFFICIAL[0]} and its kin"
+                tiny = True
+            model = TINY[0] if tiny else OFFICIAL[0]
+        _, draft, judge = TINY if model == TINY[0] else OFFICIAL
+        verifier = "judge" if self.verifier is None else self.verifier
+        if self.judge_model is None and verifier.partition(":")[0] != "judge":
+            judge_model = None
+        else:
+            judge_model = judge if self.judge_model is None else self.judge_model
+        draft_model = draft if self.draft_model is None else self.draft_model
+        return replace(self, model=model, draft_model=draft_model, judge_model=judge_model, verifier=verifier), note
+
+    def load(self, mode: str, *, needs_draft: bool, judges: bool) -> Reasoner:
+        """The reasoner for a mode, from settings that were `chosen`. Nothing is loaded that the mode does not use."""
+        from lr.reasoner import Reasoner
+
+        assert self.model is not None and self.draft_model is not None
+        target = self.draft_model if mode == "draft" else self.model
+        draft = self.draft_model if needs_draft else None
+        placement = Placement(self.device, self.dtype, self.threads, self.num_blocks)
+        placement.set_threads(target, draft)
+        places = self.devices()
+        return Reasoner(
+            target,
+            draft,
+            self.verifier if judges else "exact",
+            judge=self.judge_model if judges else None,
+            device=places[1] if mode == "draft" else places[0],
+            dtype=placement.torch_dtype(),
+            num_blocks=self.num_blocks,
+        )
+
+    def devices(self) -> tuple[str, str, str]:
+        """Where target, draft and judge run. A device that the machine does not have is replaced by the last one it has if it stands there
+        by default; if it was asked for, it is refused."""
+        import torch
+
+        if self.device != "auto" or not torch.cuda.is_available():
+            return (str(Placement(self.device).torch_device()),) * 3
+        count, places = torch.cuda.device_count(), []
+        for name in ("target_gpu_id", "draft_gpu_id", "judge_gpu_id"):
+            number = int(getattr(self, name).split(",")[0])
+            if number >= count and getattr(self, name) != getattr(RunModels, name):
+                raise SettingError(
+                    f"{name} is {getattr(self, name)!r}, and this machine has {count} CUDA devices, numbered from 0."
+                )
+            places.append(f"cuda:{min(number, count - 1)}")
+        return places[0], places[1], places[2]
