@@ -17,6 +17,12 @@ COMMANDS = {
     ("demo",): ("lr.commands.demo", "Demo", "watch the tiny models reason, and compare plain decoding with lookahead"),
     ("generate",): ("lr.commands.generate", "Generate", "answer one question with any checkpoint"),
     ("run",): ("lr.commands.run", "Run", "answer and grade a data set, with the official tool's flags"),
+    ("calibrate",): ("lr.commands.calibrate", "Calibrate", "measure what the formulas take, on real models"),
+    ("theory", "reality"): (
+        "lr.commands.theory_reality",
+        "TheoryReality",
+        "predicted speedups beside measured ones",
+    ),
     ("info",): ("lr.commands.info", "Info", "what this machine offers: versions, devices, checkpoints"),
     ("tiny", "eval"): ("lr.commands.tiny_eval", "TinyEval", "measure the tiny models on held-out problems"),
     ("bench", "decode"): (
@@ -25,6 +31,7 @@ COMMANDS = {
         "time plain decoding against other implementations",
     ),
     ("bench", "token"): ("lr.commands.bench_token", "BenchToken", "time token-level speculation against transformers"),
+    ("bench", "step"): ("lr.commands.bench_step", "BenchStep", "time Lookahead Reasoning in all its forms"),
     ("bench", "alpha"): (
         "lr.commands.bench_alpha",
         "BenchAlpha",

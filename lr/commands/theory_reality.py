@@ -1,0 +1,142 @@
+"""`lr theory reality`: predicted speedups beside measured ones, for every way of decoding, with one refinement of the twin at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from lr.commands.models import ModelChoice
+from lr.commands.show import console
+from lr.errors import SettingError
+from lr.types import require
+
+if TYPE_CHECKING:
+    from lr.reasoner import Reasoner
+    from lr.theory.calibration import Calibration
+    from lr.theory.reality import Compared, Way
+
+NOTES = """formula: the closed form. Then the simulated twin, one refinement more in every column: chains that end, recorded step lengths,
+batches that are not free, the judge's time, the reading of draft steps, one thread for both models. off: last prediction against
+measurement. ±: standard error over problems."""
+
+
+@dataclass(frozen=True)
+class TheoryReality:
+    """Compare what a calibration predicts with what the models do, on other problems than those it was made from."""
+
+    calibration: Path
+    """A file that `lr calibrate --output` wrote, of the same models on the same machine."""
+    problems: int = 16
+    """How many held-out problems to solve, in every way."""
+    depths: tuple[int, ...] = (1, 2, 4, 8)
+    """Lookahead depths."""
+    tokens: tuple[int, ...] = (1, 2, 4)
+    """Drafted tokens of token-level speculation alone."""
+    inner: int = 4
+    """Drafted tokens where both are combined; 0: leave that out."""
+    schedules: tuple[Literal["sync", "paper", "depth"], ...] = ("sync", "depth")
+    """Schedules to try."""
+    seed: int = 2
+    """Same seed: same answers."""
+    clock: Literal["auto", "cpu", "wall"] = "auto"
+    """As in `lr calibrate`."""
+    json: Path | None = None
+    """Also write every figure to this file."""
+    figure: Path | None = None
+    """Also draw them: to this file and its twin, PNG and SVG. Needs matplotlib (the extra `plot`)."""
+    models: ModelChoice = field(default_factory=ModelChoice)
+
+    def run(self) -> None:
+        from lr.bench.report import conditions, write_json
+        from lr.theory.calibration import Calibration
+
+        self._check()
+        found = Calibration.load(self.calibration)
+        rows = self._compare(self.models.load(needs_draft=True), found)
+        out = console()
+        out.print(_table(rows))
+        out.print(NOTES, style="dim")
+        document = {"calibration": found.name, "conditions": conditions(), "rows": [_row(row) for row in rows]}
+        if self.json is not None:
+            write_json(document, self.json)
+        if self.figure is not None:
+            from lr.theory.drawing import draw_reality
+
+            for path in draw_reality(document, self.figure):
+                out.print(f"drawn: {path}")
+
+    def ways(self) -> list[Way]:
+        """Everything that is compared with plain decoding."""
+        from lr.spec.schedule import Schedule
+        from lr.theory.reality import Way
+
+        tokens = [Way(tokens=k) for k in self.tokens]
+        steps = [Way(Schedule(schedule), depth) for schedule in self.schedules for depth in self.depths]
+        both = [Way(way.schedule, way.depth, self.inner) for way in steps if self.inner]
+        return [*tokens, *steps, *both]
+
+    def _compare(self, reasoner: Reasoner, found: Calibration) -> list[Compared]:
+        from lr.theory.reality import Compared, Way, ratio_with_error
+
+        every = [Way(), *self.ways()]
+        spent: dict[Way, list[float]] = {way: [] for way in every}
+        shown = Console(stderr=True)
+        numbers = range(self.problems)
+        for number in track(numbers, "measuring", console=shown, transient=True, disable=not shown.is_terminal):
+            turn = number % len(every)  # ways take turns in going first
+            for way in every[turn:] + every[:turn]:
+                spent[way].append(self._seconds_per_step(reasoner, number, way))
+        rows = []
+        for way in every[1:]:
+            measured, error = ratio_with_error(spent[every[0]], spent[way])
+            rows.append(Compared(way, measured, error, way.predictions(found)))
+        return rows
+
+    def _seconds_per_step(self, reasoner: Reasoner, number: int, way: Way) -> float:
+        """One problem, one way; times 1 / steps, for the lengths of answers may differ by chance."""
+        from lr.commands.calibrate import clock_for, timed
+        from lr.tiny.language import Split, problem
+        from lr.trace import StepEmitted
+
+        mode = {(0, 0): "ar", (0, 1): "sd", (1, 0): "lr", (1, 1): "lr+sd"}[way.depth > 0, way.tokens > 0]
+        options: dict[str, Any] = {"mode": mode, "drafter": "draft"}
+        options |= {"depth": way.depth, "schedule": way.schedule.value} if way.depth else {}
+        options |= {"num_speculative_tokens": way.tokens} if way.tokens else {}
+        question, clock = problem(Split.TEST, number).question, clock_for(self.clock, reasoner)
+        events = timed(reasoner, question, clock, seed=self.seed, max_tokens=400, **options)
+        return events[-1][0] / sum(isinstance(event, StepEmitted) for _, event in events)
+
+    def _check(self) -> None:
+        require(self.problems >= 2, "problems", self.problems, "at least 2, for a standard error")
+        for name in ("json", "figure"):
+            path = getattr(self, name)
+            if path is not None and not path.parent.is_dir():
+                raise SettingError(f"{name} is {str(path)!r}, but there is no folder {path.parent}; create it first.")
+        if self.figure is not None:
+            from lr.theory.drawing import require_matplotlib
+
+            require_matplotlib()
+
+
+def _row(row: Compared) -> dict[str, Any]:
+    return asdict(row) | {"way": row.way.name, "gap": row.gap}
+
+
+def _table(rows: Sequence[Compared]) -> Table:
+    from lr.theory.twin import LADDER
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title="speedup over plain decoding", title_justify="left")
+    table.add_column("way", no_wrap=True)
+    for column in ("formula", *(f"+ {name}" for name in LADDER), "measured", "±", "off"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        figures = [f"{x:.2f}" for x in (*row.predicted, row.measured, row.error)]
+        table.add_row(row.way.name, *figures, f"{row.gap:+.1%}")
+    return table

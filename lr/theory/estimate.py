@@ -1,0 +1,139 @@
+"""From what was seen to a calibration: each parameter is a function of the problems, its interval comes from resampling them.
+
+Problems are the independent units (steps of one answer are not), so the bootstrap draws problems with replacement; the interval holds the
+middle 95 % of 1000 draws. All estimates are ratios of sums, so long answers count for more, as they do in time. A parameter that cannot be
+negative is cut off at 0. This module knows no model. Read next: `twin.py`, which runs what was calibrated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from lr.theory.calibration import Calibration, CalibrationError, Estimate
+from lr.theory.observe import Seconds, Seen
+
+DRAWS = 1000
+Estimator = Callable[[Sequence[Seen]], float]
+
+
+def step_seconds(seen: Sequence[Seen]) -> float:
+    """T: mean length of a target step times the time of a token alone."""
+    return _mean_length(s.target.lengths for s in seen) * _over(s.target.token for s in seen)
+
+
+def alpha1(seen: Sequence[Seen]) -> float:
+    """Accepted / judged."""
+    return _ratio(sum(s.lookahead.accepted for s in seen), sum(s.lookahead.judged for s in seen))
+
+
+def c1(seen: Sequence[Seen]) -> float:
+    """The draft's time in lookahead runs per draft step, in T."""
+    drafts = sum(len(s.lookahead.draft_lengths) for s in seen)
+    return _ratio(sum(s.lookahead.drafting for s in seen), drafts) / step_seconds(seen)
+
+
+def b(seen: Sequence[Seen]) -> float:
+    """Least squares for the time of n rows, t (1 + b (n - 1)), in runs with lookahead; t is the mean of their lone rows."""
+    alone = Seconds()
+    weighted = squares = 0.0
+    for s in seen:
+        if 1 in s.lookahead.rows:
+            alone.total += s.lookahead.rows[1].total
+            alone.count += s.lookahead.rows[1].count
+    t = _ratio(alone.total, alone.count)
+    for s in seen:
+        for n, seconds in s.lookahead.rows.items():
+            weighted += (n - 1) * (seconds.total - seconds.count * t)
+            squares += seconds.count * (n - 1) ** 2
+    return max(0.0, _ratio(weighted, squares) / t)
+
+
+def reading(seen: Sequence[Seen]) -> float:
+    """The target's time for draft steps in the prefix, per draft step, in T: lone reads, and what batches that also read take longer."""
+    token, slope = _over(s.target.token for s in seen), b(seen)
+    total = sum(s.lookahead.reading_alone.total for s in seen)
+    for s in seen:
+        for n, seconds in s.lookahead.reading_along.items():
+            total += seconds.total - seconds.count * token * (1 + slope * (n - 1))
+    return max(0.0, _ratio(total, sum(len(s.lookahead.draft_lengths) for s in seen)) / step_seconds(seen))
+
+
+def start(seen: Sequence[Seen]) -> float:
+    """The prompt for both models, in T."""
+    return _ratio(sum(s.lookahead.start for s in seen), len(seen)) / step_seconds(seen)
+
+
+def v(seen: Sequence[Seen]) -> float:
+    """The median verdict, in T. The median, for verdicts are timed by the clock on the wall and some are interrupted."""
+    verdicts = [seconds for s in seen for seconds in s.lookahead.verdicts]
+    return median(verdicts) / step_seconds(seen) if verdicts else 0.0
+
+
+def alpha2(seen: Sequence[Seen]) -> float:
+    """Accepted / tried."""
+    return _ratio(sum(s.tokens.accepted for s in seen), sum(s.tokens.tried for s in seen))
+
+
+def c2(seen: Sequence[Seen]) -> float:
+    """A draft token in token-level rounds, in lone target tokens."""
+    return _over(s.tokens.drafts for s in seen) / _over(s.target.token for s in seen)
+
+
+def b_positions(seen: Sequence[Seen]) -> float:
+    """(time of a target pass / time of a lone token - 1) / (positions per pass - 1), acceptance included."""
+    passes = sum(s.tokens.passes.count for s in seen)
+    more = _ratio(sum(s.tokens.positions for s in seen), passes) - 1
+    slower = _over(s.tokens.passes for s in seen) / _over(s.target.token for s in seen) - 1
+    return max(0.0, _ratio(slower, more))
+
+
+def second_chance(seen: Sequence[Seen]) -> float:
+    """How often the second of two alternatives is accepted where the first was not."""
+    return _ratio(sum(s.pairs.accepted for s in seen), sum(s.pairs.asked for s in seen))
+
+
+PARAMETERS: Mapping[str, Estimator] = {
+    f.__name__: f for f in (alpha1, c1, alpha2, c2, b, b_positions, v, reading, start, step_seconds, second_chance)
+}
+
+
+def calibrate(seen: Sequence[Seen], name: str, conditions: Mapping[str, Any], seed: int = 0) -> Calibration:
+    """Every parameter with its interval. At least four problems, or `CalibrationError`."""
+    if len(seen) < 4:
+        raise CalibrationError(
+            f"there are {len(seen)} problems, expected at least 4: intervals come from resampling them."
+        )
+    draws = np.random.default_rng(seed).integers(len(seen), size=(DRAWS, len(seen)))
+    samples = [[seen[i] for i in row] for row in draws]
+    return Calibration(
+        name=name,
+        **{parameter: _interval(estimator, seen, samples) for parameter, estimator in PARAMETERS.items()},
+        target_lengths=tuple(n for s in seen for n in s.target.lengths),
+        draft_lengths=tuple(n for s in seen for n in s.lookahead.draft_lengths),
+        chain_lengths=tuple(len(s.target.lengths) for s in seen),
+        conditions=dict(conditions),
+    )
+
+
+def _interval(estimator: Estimator, seen: Sequence[Seen], samples: Sequence[Sequence[Seen]]) -> Estimate:
+    low, high = np.quantile([estimator(sample) for sample in samples], (0.025, 0.975))
+    return Estimate(float(estimator(seen)), float(low), float(high))
+
+
+def _ratio(above: float, below: float) -> float:
+    """0 where nothing was counted: a resample may lack what is rare."""
+    return above / below if below else 0.0
+
+
+def _over(times: Any) -> float:
+    kept = list(times)
+    return _ratio(sum(t.total for t in kept), sum(t.count for t in kept))
+
+
+def _mean_length(lengths: Any) -> float:
+    kept = [n for some in lengths for n in some]
+    return _ratio(sum(kept), len(kept))

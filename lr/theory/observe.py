@@ -1,0 +1,165 @@
+"""What the trace of a run says about time and acceptance: sums per problem, from which `estimate.py` makes the parameters.
+
+Every moment between two forwards belongs to the forward that ends it: sampling, forks, verdicts and the scheduler's work included.
+So the parts add up to the whole, and nothing is counted as free. The runs must be driven in turns on one thread (lockstep), where one
+forward follows the other. This module knows nothing of models or of theory. Read next: `estimate.py`.
+
+Worked example, a synchronous cycle of two drafts: draft, draft, ... | target reads draft step 1 (1 row, many tokens) | target reads step 2
+with the first tokens of all rows (3 rows, more tokens than rows) | target, target, ... (a token per row, "plain").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from lr.trace import Event, ForwardPass, StepEmitted, StepJudged, StepWritten, TokenRound, VerifierCall
+from lr.types import Role
+
+Timed = tuple[float, Event]
+"""(time of the event in seconds, event)."""
+
+
+@dataclass
+class Seconds:
+    """A sum of times and how many they were."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, seconds: float) -> None:
+        self.total += seconds
+        self.count += 1
+
+
+@dataclass
+class PlainRun:
+    """Decoding without speculation, by one model."""
+
+    first: float = 0.0
+    """Until the first forward was over: the prompt, and a token."""
+    token: Seconds = field(default_factory=Seconds)
+    """Every further forward."""
+    lengths: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, events: Iterable[Timed]) -> PlainRun:
+        seen, last = cls(), None
+        for time, event in events:
+            if isinstance(event, ForwardPass):
+                if last is None:
+                    seen.first = time
+                else:
+                    seen.token.add(time - last)
+                last = time
+            elif isinstance(event, StepEmitted):
+                seen.lengths.append(len(event.emitted.step.tokens))
+        return seen
+
+
+@dataclass
+class LookaheadRun:
+    """Synchronous Lookahead Reasoning, lockstep."""
+
+    accepted: int = 0
+    judged: int = 0
+    rows: dict[int, Seconds] = field(default_factory=dict)
+    """Plain target forwards by the number of rows."""
+    reading_alone: Seconds = field(default_factory=Seconds)
+    """Target forwards of one row that read a draft step, the prompt's excepted."""
+    reading_along: dict[int, Seconds] = field(default_factory=dict)
+    """Target forwards of several rows that also read, by the number of rows."""
+    drafting: float = 0.0
+    """All time of the draft, its reading of corrections included, the prompt excepted."""
+    start: float = 0.0
+    """The prompt, for both models."""
+    draft_lengths: list[int] = field(default_factory=list)
+    verdicts: list[float] = field(default_factory=list)
+    """Seconds per verdict."""
+
+    @classmethod
+    def of(cls, events: Iterable[Timed]) -> LookaheadRun:
+        seen, last, met = cls(), 0.0, set[Role]()
+        for time, event in events:
+            match event:
+                case ForwardPass():
+                    if event.role in met:
+                        seen._forward(event, time - last)
+                    else:
+                        seen.start += time - last
+                    met.add(event.role)
+                    last = time
+                case StepWritten(Role.DRAFT, _, step):
+                    seen.draft_lengths.append(len(step.tokens))
+                case StepJudged(_, verdict):
+                    seen.judged += 1
+                    seen.accepted += verdict.aligned
+                case VerifierCall(pairs, seconds):
+                    seen.verdicts += [seconds / pairs] * pairs
+        return seen
+
+    def _forward(self, forward: ForwardPass, seconds: float) -> None:
+        if forward.role is Role.DRAFT:
+            self.drafting += seconds
+        elif forward.tokens == forward.branches:
+            self.rows.setdefault(forward.branches, Seconds()).add(seconds)
+        elif forward.branches == 1:
+            self.reading_alone.add(seconds)
+        else:
+            self.reading_along.setdefault(forward.branches, Seconds()).add(seconds)
+
+
+@dataclass
+class TokenRun:
+    """Token-level speculation with the draft model, no lookahead."""
+
+    tried: int = 0
+    accepted: int = 0
+    drafts: Seconds = field(default_factory=Seconds)
+    """Draft forwards."""
+    passes: Seconds = field(default_factory=Seconds)
+    """Target passes over all positions of a round, acceptance included."""
+    positions: int = 0
+    """Over all those passes."""
+
+    @classmethod
+    def of(cls, events: Iterable[Timed]) -> TokenRun:
+        seen, last, met = cls(), 0.0, set[Role]()
+        for time, event in events:
+            if isinstance(event, ForwardPass):
+                if event.role in met:
+                    (seen.drafts if event.role is Role.DRAFT else seen.passes).add(time - last)
+                    seen.positions += event.tokens if event.role is Role.TARGET else 0
+                met.add(event.role)
+                last = time
+            elif isinstance(event, TokenRound) and event.proposed:
+                seen.tried += min(event.accepted + 1, event.depth)
+                seen.accepted += event.accepted
+        return seen
+
+
+@dataclass
+class PairRun:
+    """Two alternatives per position: how often the second is accepted where the first was not."""
+
+    asked: int = 0
+    accepted: int = 0
+
+    @classmethod
+    def of(cls, events: Iterable[Timed]) -> PairRun:
+        verdicts = dict[int, list[bool]]()
+        for _, event in events:
+            if isinstance(event, StepJudged):
+                verdicts.setdefault(event.index, []).append(event.verdict.aligned)
+        second = [aligned[1] for aligned in verdicts.values() if len(aligned) > 1]
+        return cls(len(second), sum(second))
+
+
+@dataclass
+class Seen:
+    """All runs of one problem."""
+
+    target: PlainRun
+    lookahead: LookaheadRun
+    tokens: TokenRun
+    pairs: PairRun

@@ -1,0 +1,127 @@
+"""The simulated twin of a calibrated pair of models: the formula's world first, then one thing after the other that the formula leaves out.
+
+Each refinement is a switch, in the order of `LADDER`; with none of them the simulation is the closed form's world (`FORMULA`).
+
+    chains    answers end after so many steps, and begin with a prompt
+    lengths   steps are of the lengths that were recorded, not all alike
+    batch     n target rows make each other 1 + b (n - 1) times as slow
+    judge     a verdict takes v
+    reading   the target must read a draft step before it can write behind it
+    thread    draft and target take turns on one thread (the lockstep driver), instead of a machine each
+
+The unit of time is T, a target step of mean length. This module knows no model. Read next: `lr/engine/simulate.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from lr.engine.chance import Bernoulli, Constant, Duration, Resampled
+from lr.engine.simulate import ENDLESS, World, simulate
+from lr.spec.limits import Limits
+from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.theory.calibration import Calibration, mean
+from lr.theory.token_level import sd_tokens
+from lr.types import require
+
+LADDER = ("chains", "lengths", "batch", "judge", "reading", "thread")
+FORMULA: tuple[str, ...] = ()
+DRAFT_TICKS = 8
+"""Draft forwards per target forward of the lockstep driver, by default."""
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A calibration with the refinements that are switched on. `tokens`: k drafted tokens per round inside the target's steps (0: none)."""
+
+    calibration: Calibration
+    refinements: Collection[str] = LADDER
+    tokens: int = 0
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.refinements) - set(LADDER))
+        require(not unknown, "refinements", unknown, f"some of {', '.join(LADDER)}")
+        require(self.tokens >= 0, "tokens", self.tokens, "a whole number >= 0")
+
+    @property
+    def round_cost(self) -> float:
+        """A round of one row, in target passes: 1 + k c2, and k b_positions for the wider pass."""
+        found, batch = self.calibration, "batch" in self.refinements
+        return 1 + self.tokens * (found.c2.value + batch * found.b_positions.value)
+
+    @property
+    def inner(self) -> float:
+        """How many times as fast a lone target step is written with `tokens`; 1 without."""
+        alpha, lengths = self.calibration.alpha2.value, self.calibration.target_lengths
+        if "lengths" not in self.refinements or not lengths:
+            return float(sd_tokens(alpha, self.tokens)) / self.round_cost
+        rounds = rounds_per_step(alpha, self.tokens, max(lengths))
+        return sum(lengths) / sum(rounds[n] for n in lengths) / self.round_cost
+
+    @property
+    def overhead(self) -> float:
+        """What a further row costs a batch, as a share of one row: with rounds, its own drafts and positions too.
+
+        A batch of n rows takes 1 + b (n-1) + n k b_positions + k c2 (1 + b (n-1)): the draft's batch is taken to be like the target's.
+        """
+        if "batch" not in self.refinements:
+            return 0.0
+        found, k = self.calibration, self.tokens
+        row = found.b.value * (1 + k * found.c2.value) + k * found.b_positions.value
+        return row / self.round_cost
+
+    def world(self, seed: int = 0) -> World:
+        """What the scheduler runs on."""
+        found, on = self.calibration, set(self.refinements)
+        extra = found.reading.value if "reading" in on else 0.0
+        return World(
+            Bernoulli(found.alpha1.value),
+            target=self._duration(1 / self.inner, found.target_lengths),
+            draft=self._duration(found.c1.value, found.draft_lengths, extra),
+            judge=Constant(found.v.value if "judge" in on else 0.0),
+            target_overhead=self.overhead,
+            draft_turns=DRAFT_TICKS * found.token_ratio / self.round_cost if "thread" in on else None,
+            seed=seed,
+        )
+
+    def _duration(self, average: float, lengths: tuple[int, ...], extra: float = 0.0) -> Duration:
+        if "lengths" not in self.refinements or not lengths:
+            return Constant(average + extra)
+        unit = average / mean(lengths)
+        return Resampled([n * unit + extra for n in lengths])
+
+    def speedup(self, schedule: Schedule, depth: int, steps: int = 4000, seed: int = 0) -> float:
+        """Of lookahead `depth` steps, against plain decoding of as many answers; depth 0: of `tokens` alone.
+
+        With chains, both begin with a prompt, the target's being about half of `start`.
+        """
+        found = self.calibration
+        if "chains" not in self.refinements or not found.chain_lengths:
+            if depth == 0:
+                return self.inner
+            return simulate(SchedulerConfig(ENDLESS, schedule, depth), self.world(seed), steps).rate
+        half = found.start.value / 2
+        if depth == 0:
+            drafted = half if self.tokens else 0.0
+            return (mean(found.chain_lengths) + half) / (mean(found.chain_lengths) / self.inner + half + drafted)
+        plain = spent = 0.0
+        number = 0
+        while plain < steps:
+            n = found.chain_lengths[number % len(found.chain_lengths)]
+            run = simulate(SchedulerConfig(Limits(n), schedule, depth), self.world(seed * 1_000_003 + number), n)
+            plain, spent, number = plain + half + n, spent + 2 * half + run.seconds, number + 1
+        return plain / spent
+
+
+def rounds_per_step(alpha: float, k: int, longest: int) -> list[float]:
+    """Expected rounds for a step of n tokens, n = 0 .. longest: what a round writes behind the step's end is dropped.
+
+    m(n) = 1 + sum over i of P(N = i) m(n - i), N being the tokens of a round (1 to k + 1) and m(n) = 0 for n <= 0.
+    Example: k = 0: n rounds; alpha = 1, k = 3: ceil(n / 4).
+    """
+    law = [alpha ** (i - 1) * (1 - alpha) for i in range(1, k + 1)] + [alpha**k]
+    rounds = [0.0]
+    for n in range(1, longest + 1):
+        rounds.append(1 + sum(p * rounds[n - i] for i, p in enumerate(law, 1) if i < n))
+    return rounds
