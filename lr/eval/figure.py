@@ -1,0 +1,129 @@
+"""Bars and curves for reports and experiments. The only module of the room that wants matplotlib (the extra `plot`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from lr.errors import SettingError
+
+INK, GRID = "#222222", "#dddddd"
+COLOURS = ("#0066aa", "#c44e00", "#3a7d2c", "#7a4ea3", "#886600", "#555555")
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One panel of bars. `intervals` are (low, high) per bar, None where there is none; `line` a value to compare with."""
+
+    title: str
+    names: Sequence[str]
+    values: Sequence[float]
+    intervals: Sequence[tuple[float, float] | None] = ()
+    line: float | None = None
+    percent: bool = False
+
+
+@dataclass(frozen=True)
+class Points:
+    """One panel of points or curves: per series its name and its (x, y, label) points; `joined` draws a line through them."""
+
+    title: str
+    x: str
+    y: str
+    series: Sequence[tuple[str, Sequence[tuple[float, float, str]]]]
+    joined: bool = False
+    line: float | None = None
+    diagonal: bool = False
+
+
+Panel = Bars | Points
+
+
+def require_matplotlib() -> None:
+    """Raises `SettingError` where there is no matplotlib."""
+    if find_spec("matplotlib") is None:
+        raise SettingError(
+            'a figure needs matplotlib, which is not installed: pip install "lookahead-reasoning[plot]".'
+        )
+
+
+def draw(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
+    """Draw panels side by side to `path` with its ending replaced by .png and by .svg; returns both."""
+    require_matplotlib()
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    style = {
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.edgecolor": INK,
+        "axes.grid": True,
+        "grid.color": GRID,
+        "axes.axisbelow": True,
+        "legend.frameon": False,
+        "svg.hashsalt": "lr",
+        "svg.fonttype": "path",
+    }
+    with rc_context(style):
+        figure = Figure(figsize=(4.6 * len(panels), 3.8), layout="constrained")
+        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            if isinstance(panel, Bars):
+                _bars(axes, panel)
+            else:
+                _points(axes, panel)
+        if title:
+            figure.suptitle(title, fontsize=10)
+        written = [path.with_suffix(".png"), path.with_suffix(".svg")]
+        figure.savefig(written[0], dpi=150, metadata={"Software": None})
+        figure.savefig(written[1], metadata={"Date": None})
+    return written
+
+
+def _bars(axes: Any, panel: Bars) -> None:
+    places = range(len(panel.names))
+    values = [0.0 if math.isnan(value) else value for value in panel.values]
+    axes.bar(places, values, color=[COLOURS[place % len(COLOURS)] for place in places], width=0.6)
+    for place, interval in enumerate(panel.intervals):
+        if interval is not None and not math.isnan(interval[0]):
+            middle = values[place]
+            error = [[max(0.0, middle - interval[0])], [max(0.0, interval[1] - middle)]]
+            axes.errorbar(place, middle, yerr=error, color=INK, capsize=3, lw=1)
+    form = "{:.0%}" if panel.percent else "{:.2f}"
+    for place, value in enumerate(panel.values):
+        text = "none" if math.isnan(value) else form.format(value)
+        axes.annotate(
+            text, (place, 0), xytext=(0, 3), textcoords="offset points", ha="center", color="white", fontsize=8
+        )
+    if panel.line is not None:
+        axes.axhline(panel.line, color=INK, lw=1, ls=":")
+    axes.set_xticks(
+        list(places),
+        panel.names,
+        rotation=30 if len(panel.names) > 4 else 0,
+        ha="right" if len(panel.names) > 4 else "center",
+    )
+    axes.set_title(panel.title, fontsize=9)
+    axes.grid(axis="x", visible=False)
+
+
+def _points(axes: Any, panel: Points) -> None:
+    for place, (name, points) in enumerate(panel.series):
+        colour = COLOURS[place % len(COLOURS)]
+        xs, ys = [point[0] for point in points], [point[1] for point in points]
+        axes.plot(xs, ys, color=colour, marker="o", ms=4, ls="-" if panel.joined else "", label=name)
+        for x, y, label in points:
+            if label:
+                axes.annotate(label, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7, color=colour)
+    if panel.line is not None:
+        axes.axhline(panel.line, color=INK, lw=1, ls=":")
+    if panel.diagonal:
+        axes.plot([0, 1], [0, 1], color=INK, lw=1, ls=":")
+    axes.set(xlabel=panel.x, ylabel=panel.y)
+    axes.set_title(panel.title, fontsize=9)
+    if len(panel.series) > 1:
+        axes.legend(fontsize=8)
