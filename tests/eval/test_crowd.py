@@ -1,0 +1,70 @@
+"""Problems that are worked on together get the answers that each gets alone (fp64), in every mode and with either driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from lr.engine.answer import Asked
+from lr.engine.crowd import Crowd
+from lr.eval.items import Item, Task
+from lr.eval.running import Plan
+from lr.eval.store import Key
+from lr.reasoner import Reasoner, make_options
+from lr.tiny.language import Split, problem
+
+QUESTIONS = [problem(Split.TEST, i).question for i in range(3)]
+
+
+@pytest.fixture(scope="module")
+def reasoner() -> Iterator[Reasoner]:
+    with Reasoner("tiny-draft", "tiny-draft", "oracle", dtype=torch.float64) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "ar"},
+        {"mode": "sd", "drafter": "ngram"},
+        {"mode": "sd", "drafter": "draft"},
+        {"mode": "lr"},
+        {"mode": "lr", "schedule": "sync", "width": 2},
+        {"mode": "lr+sd", "drafter": "suffix"},
+        {"mode": "lr", "driver": "overlapped"},
+    ],
+)
+def test_together_as_alone(reasoner: Reasoner, options: dict) -> None:
+    settings = options | {"seed": 5, "max_tokens": 150, "acceptance": "match"}
+    alone = {question: reasoner.generate(question, **settings) for question in QUESTIONS}
+    made = make_options(**settings)
+    for together in (2, 8):
+        asked = [Asked(reasoner.models, reasoner.verifier, question, made, share=together) for question in QUESTIONS]
+        finished = list(Crowd(asked, together).run())
+        assert sorted(one.question for one in finished) == sorted(QUESTIONS)
+        for one in finished:
+            assert one.result.tokens == alone[one.question].tokens
+            assert [step.origin for step in one.steps] == [step.origin for step in alone[one.question].steps]
+            stats, single = one.result.stats, alone[one.question].stats
+            assert (stats.tokens, stats.accepted, stats.judged) == (single.tokens, single.accepted, single.judged)
+            assert 0 < stats.target_seconds <= stats.seconds
+            assert one.result.trace.events == sorted(one.result.trace.events, key=lambda pair: pair[0])
+
+
+def test_leaving_early_gives_everything_back(reasoner: Reasoner) -> None:
+    """The conservation law of the caches is checked after every test."""
+    made = make_options(mode="lr", max_tokens=150)
+    running = Crowd([Asked(reasoner.models, reasoner.verifier, q, made, share=3) for q in QUESTIONS], 3).run()
+    next(running)
+    running.close()
+
+
+def test_samples_differ_and_are_numbered(reasoner: Reasoner) -> None:
+    made = [make_options(mode="ar", sample=sample, max_tokens=60) for sample in range(2)]
+    asked = [Asked(reasoner.models, reasoner.verifier, QUESTIONS[0], one, share=2) for one in made]
+    first, second = [one.result.tokens for one in Crowd(asked, 2).run()]
+    assert first != second
+    items = [Item(4, "?", Task.FREE), Item(5, "?", Task.FREE)]
+    assert Plan(items, "ar", made[0], samples=2).keys == [Key(4), Key(5), Key(4, 1), Key(5, 1)]

@@ -1,0 +1,205 @@
+"""`lr run` as a stranger meets it: the official commands, what contradicts, what is refused, interruption and going on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from source_tree import ROOT
+
+from lr.cli import main
+from lr.commands.run import Run
+from lr.commands.run_models import OFFICIAL, TINY, RunModels
+from lr.errors import SettingError
+from lr.eval.modes import engine_options, family_sampling
+from lr.options import GenerateOptions
+
+SAMPLE = Path(__file__).with_name("aime_sample.jsonl")
+OFFICIAL_MODES = {
+    "lr": ("--use_spec", "--ignore_half_sentence"),
+    "lr+sd": ("--use_spec", "--ignore_half_sentence", "--enable_n_gram"),
+    "sd": ("--enable_n_gram",),
+    "ar": (),
+}
+
+
+def installed(*words: str, **more: Any) -> subprocess.Popen[str]:
+    """The command in a process of its own, on a machine without CUDA devices."""
+    surroundings = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "lr", "run", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=surroundings,
+        **more,
+    )
+
+
+def read(folder: Path) -> dict[str, dict[str, Any]]:
+    return {path.name: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
+
+
+def test_the_four_official_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Word for word but for the file's name; the machine has no CUDA device, so the tiny family answers, and says so."""
+    folders = []
+    for mode, switches in OFFICIAL_MODES.items():
+        done = installed("--dataset", str(SAMPLE), *switches, cwd=tmp_path)
+        out, err = done.communicate(timeout=120)
+        assert done.returncode == 0, err
+        assert "no CUDA device here" in err and f"mode {mode}: 10 answers" in err and "Traceback" not in err
+        folders.append(tmp_path / out.strip())
+        files = read(folders[-1])
+        assert sorted(files) == sorted([*(f"{i}.json" for i in range(10)), "run.json", "session-0.json"])
+        official = {
+            "question",
+            "full_text",
+            "full_tokens",
+            "generation_tokens",
+            "gold",
+            "time_taken",
+            "speed",
+            "question_id",
+        }
+        assert all(official <= files[f"{i}.json"].keys() for i in range(10))
+        assert sum(files[f"{i}.json"]["right"] for i in range(10)) >= 9
+        assert files["run.json"]["settings"]["mode"] == mode
+    assert main(["report", *map(str, folders)]) == 0
+    shown = capsys.readouterr().out
+    assert all(folder.name in shown for folder in folders) and "speedup" in shown
+
+
+@pytest.mark.parametrize("mode", ["ar", "sd", "lr", "lr+sd", "draft", "specreason"])
+def test_modes_on_tiny_problems(mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "--dataset", "tiny:20", "--mode", mode, "--concurrency", "8", "--output", str(tmp_path)]
+    assert main([*words, *OFFICIAL_MODES.get(mode, ()), "--threads", "1"]) == 0
+    files = read(tmp_path)
+    right = sum(files[f"{i}.json"]["right"] for i in range(20))
+    assert right <= 15 if mode == "draft" else right >= 15 if mode == "specreason" else right >= 19
+    if mode == "lr":
+        assert all(files[f"{i}.json"]["stats"]["judged"] > 0 for i in range(20))
+    assert main([*words, *OFFICIAL_MODES.get(mode, ()), "--threads", "1"]) == 0
+    assert "20 of them there already" in capsys.readouterr().err
+
+
+def test_kill_9_in_the_middle_and_again(tmp_path: Path) -> None:
+    words = ("--dataset", "tiny:14", "--output", str(tmp_path), "--mode", "ar")
+    killed = installed(*words)
+    deadline = time.monotonic() + 100
+    while len(list(tmp_path.glob("[0-9]*.json"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.glob("[0-9]*.json")}
+    assert 2 <= len(before) < 14, "it was killed in the middle"
+    for _, content in before.values():
+        json.loads(content)
+    assert main(["run", *words]) == 0
+    after = read(tmp_path)
+    assert {f"{i}.json" for i in range(14)} <= after.keys() and not list(tmp_path.glob(".*"))
+    assert all((path.stat().st_mtime_ns, path.read_bytes()) == old for path, old in before.items()), "none done twice"
+    assert after["session-1.json"]["problems"] == 14 - len(before)
+    assert main(["run", *words, "--seed", "1"]) == 2, "another run does not go on in this folder"
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+    stopped = installed("--dataset", "tiny:40", "--output", str(tmp_path))
+    deadline = time.monotonic() + 100
+    while not list(tmp_path.glob("[0-9]*.json")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    stopped.send_signal(signal.SIGINT)
+    _, err = stopped.communicate(timeout=60)
+    assert stopped.returncode == 130 and "goes on with the others" in err and "Traceback" not in err
+
+
+def test_a_disk_that_fills_stops_the_run_cleanly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = []
+
+    def fsync(descriptor: int) -> None:
+        written.append(descriptor)
+        if len(written) > 7:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert main(["run", "--dataset", "tiny:10", "--output", str(tmp_path), "--mode", "draft"]) == 2
+    assert "No space left" in capsys.readouterr().err
+    assert 2 <= len(read(tmp_path)) < 10, "each of them whole"
+    monkeypatch.undo()
+    assert main(["run", "--dataset", "tiny:10", "--output", str(tmp_path), "--mode", "draft"]) == 0
+    assert {f"{i}.json" for i in range(10)} <= read(tmp_path).keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--mode", "ar", "--use_spec"], "--mode ar contradicts --use_spec, which means mode lr"),
+        (["--mode", "lr", "--use_spec", "--enable_n_gram"], "contradicts --use_spec and --enable_n_gram"),
+        (["--enable_n_gram", "--drafter", "draft"], "leave one of them out"),
+        (["--judge_port", "8000"], "no engine yet that speaks to a server"),
+        (["--target_gpu_id", "one"], "numbers of CUDA devices"),
+        (["--max_depth", "0"], "depth is 0"),
+        (["--concurrency", "0"], "concurrency is 0"),
+        (["--save_pairs"], "mode 'ar' compares none"),
+        (["--protocol", "acceptance"], "use mode lr"),
+        (["--start_qid", "5"], "has 3"),
+        (["--output", os.devnull + "/x"], "cannot be written"),
+        (["--code_seconds", "0", "--use_spec"], "code_seconds is 0"),
+    ],
+)
+def test_what_is_refused_before_anything_is_loaded(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunModels, "load", lambda *_, **__: pytest.fail("models were loaded"))
+    assert main(["run", "--dataset", "tiny:3", *words]) == 2
+    captured = capsys.readouterr()
+    assert expected in " ".join(captured.err.split()) and captured.out == ""
+
+
+def test_unknown_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text('{"text": "x", "label": 3}\n', encoding="utf-8")
+    assert main(["run", "--dataset", str(odd)]) == 2
+    assert "text, label" in capsys.readouterr().err
+
+
+def test_official_defaults() -> None:
+    flags = Run()
+    assert (flags.dataset, flags.prefix, flags.max_depth, flags.width) == ("aime-2024.jsonl", "AIME", 4, 1)
+    assert (flags.num_speculative_tokens, flags.prompt_lookup_max, flags.max_tokens_len) == (6, 2, 37000)
+    assert (flags.models.target_gpu_id, flags.models.draft_gpu_id) == ("0,1", "2")
+    assert Run(use_spec=True, mode="lr+sd").chosen_mode() == "lr+sd"
+    with pytest.raises(SettingError):
+        Run(enable_n_gram=True, mode="lr").chosen_mode()
+
+
+def test_the_models_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    chosen, note = RunModels().chosen("aime.jsonl")
+    assert (chosen.model, chosen.draft_model, chosen.judge_model) == OFFICIAL and note is None
+    assert chosen.devices() == ("cuda:0", "cuda:2", "cuda:2"), "the judge's default device is not there"
+    with pytest.raises(SettingError, match="has 3 CUDA devices"):
+        RunModels(draft_gpu_id="7").devices()
+    assert RunModels().chosen("tiny:5")[0].model == TINY[0]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    chosen, note = RunModels().chosen("aime.jsonl")
+    assert (chosen.model, chosen.draft_model, chosen.judge_model) == TINY and note is not None
+
+
+def test_sampling_by_family() -> None:
+    assert family_sampling("Qwen/Qwen3-32B") == {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
+    assert family_sampling("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B")["top_k"] == 0
+    assert family_sampling("other") == {}
+    options = engine_options("lr", "acceptance", GenerateOptions(depth=4, width=3))
+    assert (options.schedule, options.depth, options.width) == ("paper", 1, 1)
