@@ -30,6 +30,7 @@ MEANINGS = {
     "c2": "a draft token, in target passes",
     "b": "a further row makes a batch so much slower",
     "b_positions": "a further position makes a pass so much slower",
+    "pace": "a lone target row with lookahead / in plain decoding",
     "v": "a verdict, in target steps",
     "reading": "reading a draft step, in target steps",
     "start": "the prompt, both models, in target steps",

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from lr.theory.reality import Compared, Way
 
 NOTES = """formula: the closed form. Then the simulated twin, one refinement more in every column: chains that end, recorded step lengths,
-batches that are not free, the judge's time, the reading of draft steps, one thread for both models. off: last prediction against
-measurement. ±: standard error over problems."""
+batches that are not free, the judge's time, the reading of draft steps, one thread for both models; α: with the acceptance rate of these
+very answers. off: last prediction against measurement. ±: standard error over problems."""
 
 
 @dataclass(frozen=True)
@@ -87,23 +87,28 @@ class TheoryReality:
 
         every = [Way(), *self.ways()]
         spent: dict[Way, list[float]] = {way: [] for way in every}
+        verdicts: dict[Way, list[bool]] = {way: [] for way in every}
         shown = Console(stderr=True)
         numbers = range(self.problems)
         for number in track(numbers, "measuring", console=shown, transient=True, disable=not shown.is_terminal):
             turn = number % len(every)  # ways take turns in going first
             for way in every[turn:] + every[:turn]:
-                spent[way].append(self._seconds_per_step(reasoner, number, way))
+                seconds, judged = self._run(reasoner, number, way)
+                spent[way].append(seconds)
+                verdicts[way] += judged
         rows = []
         for way in every[1:]:
             measured, error = ratio_with_error(spent[every[0]], spent[way])
-            rows.append(Compared(way, measured, error, way.predictions(found)))
+            kept = verdicts[way]
+            alpha = sum(kept) / len(kept) if kept else None
+            rows.append(Compared(way, alpha, measured, error, way.predictions(found, alpha)))
         return rows
 
-    def _seconds_per_step(self, reasoner: Reasoner, number: int, way: Way) -> float:
-        """One problem, one way; times 1 / steps, for the lengths of answers may differ by chance."""
+    def _run(self, reasoner: Reasoner, number: int, way: Way) -> tuple[float, list[bool]]:
+        """One problem, one way: seconds per step (answers may differ in length by chance), and which draft steps were accepted."""
         from lr.commands.calibrate import clock_for, timed
         from lr.tiny.language import Split, problem
-        from lr.trace import StepEmitted
+        from lr.trace import StepEmitted, StepJudged
 
         mode = {(0, 0): "ar", (0, 1): "sd", (1, 0): "lr", (1, 1): "lr+sd"}[way.depth > 0, way.tokens > 0]
         options: dict[str, Any] = {"mode": mode, "drafter": "draft"}
@@ -111,7 +116,8 @@ class TheoryReality:
         options |= {"num_speculative_tokens": way.tokens} if way.tokens else {}
         question, clock = problem(Split.TEST, number).question, clock_for(self.clock, reasoner)
         events = timed(reasoner, question, clock, seed=self.seed, max_tokens=400, **options)
-        return events[-1][0] / sum(isinstance(event, StepEmitted) for _, event in events)
+        steps = sum(isinstance(event, StepEmitted) for _, event in events)
+        return events[-1][0] / steps, [event.verdict.aligned for _, event in events if isinstance(event, StepJudged)]
 
     def _check(self) -> None:
         require(self.problems >= 2, "problems", self.problems, "at least 2, for a standard error")
@@ -134,7 +140,7 @@ def _table(rows: Sequence[Compared]) -> Table:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title="speedup over plain decoding", title_justify="left")
     table.add_column("way", no_wrap=True)
-    for column in ("formula", *(f"+ {name}" for name in LADDER), "measured", "±", "off"):
+    for column in ("formula", *(f"+ {name}" for name in LADDER), "+ α", "measured", "±", "off"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         figures = [f"{x:.2f}" for x in (*row.predicted, row.measured, row.error)]

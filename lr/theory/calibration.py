@@ -57,6 +57,8 @@ class Calibration:
     """Each further row makes a target batch so much slower, as a share of one row's time."""
     b_positions: Estimate
     """The same for each further position of a row: k2 positions take 1 + b_positions (k2 - 1) passes."""
+    pace: Estimate
+    """A lone target row inside a lookahead run, relative to plain decoding: forks, scheduler and a cooler cache slow it down."""
     v: Estimate
     """A verdict, in T."""
     reading: Estimate

@@ -74,7 +74,11 @@ def draw_reality(document: Mapping[str, Any], path: Path) -> list[Path]:
             places,
             [row["measured"] for row in rows],
             yerr=[2 * row["error"] for row in rows],
-            **{"color": INK, "fmt": "o", "ms": 4, "capsize": 3, "label": "measured, ± 2 standard errors"},
+            color=INK,
+            fmt="o",
+            ms=4,
+            capsize=3,
+            label="measured, ± 2 standard errors",
         )
         axes.set_xticks(list(places), [row["way"] for row in rows], rotation=60, ha="right")
         axes.set(ylabel="speedup over plain decoding", ylim=(0, None))

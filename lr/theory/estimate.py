@@ -38,23 +38,23 @@ def c1(seen: Sequence[Seen]) -> float:
 
 def b(seen: Sequence[Seen]) -> float:
     """Least squares for the time of n rows, t (1 + b (n - 1)), in runs with lookahead; t is the mean of their lone rows."""
-    alone = Seconds()
+    t = _lone_row(seen)
     weighted = squares = 0.0
-    for s in seen:
-        if 1 in s.lookahead.rows:
-            alone.total += s.lookahead.rows[1].total
-            alone.count += s.lookahead.rows[1].count
-    t = _ratio(alone.total, alone.count)
     for s in seen:
         for n, seconds in s.lookahead.rows.items():
             weighted += (n - 1) * (seconds.total - seconds.count * t)
             squares += seconds.count * (n - 1) ** 2
-    return max(0.0, _ratio(weighted, squares) / t)
+    return max(0.0, _ratio(_ratio(weighted, squares), t))
+
+
+def pace(seen: Sequence[Seen]) -> float:
+    """The time of a token in lone rows of lookahead runs over that of plain decoding; 1 where there were no lone rows."""
+    return _ratio(_lone_row(seen), _over(s.target.token for s in seen)) or 1.0
 
 
 def reading(seen: Sequence[Seen]) -> float:
     """The target's time for draft steps in the prefix, per draft step, in T: lone reads, and what batches that also read take longer."""
-    token, slope = _over(s.target.token for s in seen), b(seen)
+    token, slope = _lone_row(seen), b(seen)
     total = sum(s.lookahead.reading_alone.total for s in seen)
     for s in seen:
         for n, seconds in s.lookahead.reading_along.items():
@@ -97,7 +97,8 @@ def second_chance(seen: Sequence[Seen]) -> float:
 
 
 PARAMETERS: Mapping[str, Estimator] = {
-    f.__name__: f for f in (alpha1, c1, alpha2, c2, b, b_positions, v, reading, start, step_seconds, second_chance)
+    f.__name__: f
+    for f in (alpha1, c1, alpha2, c2, b, b_positions, pace, v, reading, start, step_seconds, second_chance)
 }
 
 
@@ -122,6 +123,11 @@ def calibrate(seen: Sequence[Seen], name: str, conditions: Mapping[str, Any], se
 def _interval(estimator: Estimator, seen: Sequence[Seen], samples: Sequence[Sequence[Seen]]) -> Estimate:
     low, high = np.quantile([estimator(sample) for sample in samples], (0.025, 0.975))
     return Estimate(float(estimator(seen)), float(low), float(high))
+
+
+def _lone_row(seen: Sequence[Seen]) -> float:
+    """Seconds of a plain target forward of one row in lookahead runs."""
+    return _over(s.lookahead.rows.get(1, Seconds()) for s in seen)
 
 
 def _ratio(above: float, below: float) -> float:

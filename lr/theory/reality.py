@@ -1,4 +1,4 @@
-"""Predictions beside measurements: for each way of decoding the closed form, the twin with one refinement more at a time, and what came out.
+"""Predictions beside measurements: for each way of decoding the closed form, the twin refined step by step, and what came out.
 
 The speedup of a way is the time of plain decoding over its own, on the same problems (all of which have as many steps either way, or the
 times are taken per step). Its error comes from leaving each problem out in turn (the jackknife). This module knows no model.
@@ -8,12 +8,12 @@ Read next: `twin.py`; the measuring is in `lr/commands/theory_reality.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 from lr.spec.schedule import Schedule
 from lr.theory.asynchronous import lr_async_speedup
-from lr.theory.calibration import Calibration
+from lr.theory.calibration import Calibration, exactly
 from lr.theory.synchronous import lr_sync_cycle_speedup
 from lr.theory.token_level import sd_speedup
 from lr.theory.twin import LADDER, Twin
@@ -45,20 +45,28 @@ class Way:
             lr_async_speedup(a, self.depth, c, "paper" if self.schedule is Schedule.PAPER else "depth")
         )
 
-    def predictions(self, found: Calibration, steps: int = 3000) -> tuple[float, ...]:
-        """The closed form, then the twin with the first 1, 2, ... refinements of `LADDER`."""
+    def predictions(self, found: Calibration, alpha: float | None, steps: int = 2000) -> tuple[float, ...]:
+        """The closed form, the twin with 1, 2, ... refinements of `LADDER`, and with the acceptance rate `alpha`, if there is one.
+
+        `alpha` is that of the very runs that are predicted: the last figure says what is left if it is known.
+        """
         refined = [
             Twin(found, LADDER[:n], self.tokens).speedup(self.schedule, self.depth, steps)
             for n in range(1, len(LADDER) + 1)
         ]
-        return (self.formula(found), *refined)
+        known = found if alpha is None else replace(found, alpha1=exactly(alpha))
+        last = (
+            refined[-1] if alpha is None else Twin(known, LADDER, self.tokens).speedup(self.schedule, self.depth, steps)
+        )
+        return (self.formula(found), *refined, last)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One way: measured speedup with its standard error, and the predictions."""
+    """One way: measured speedup with its standard error, acceptance rate of its draft steps, and the predictions."""
 
     way: Way
+    alpha: float | None
     measured: float
     error: float
     predicted: tuple[float, ...]

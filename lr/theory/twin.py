@@ -4,7 +4,7 @@ Each refinement is a switch, in the order of `LADDER`; with none of them the sim
 
     chains    answers end after so many steps, and begin with a prompt
     lengths   steps are of the lengths that were recorded, not all alike
-    batch     n target rows make each other 1 + b (n - 1) times as slow
+    batch     n target rows make each other 1 + b (n - 1) times as slow; a lone one is slower than in plain decoding, too
     judge     a verdict takes v
     reading   the target must read a draft step before it can write behind it
     thread    draft and target take turns on one thread (the lockstep driver), instead of a machine each
@@ -77,7 +77,7 @@ class Twin:
         extra = found.reading.value if "reading" in on else 0.0
         return World(
             Bernoulli(found.alpha1.value),
-            target=self._duration(1 / self.inner, found.target_lengths),
+            target=self._duration((found.pace.value if "batch" in on else 1.0) / self.inner, found.target_lengths),
             draft=self._duration(found.c1.value, found.draft_lengths, extra),
             judge=Constant(found.v.value if "judge" in on else 0.0),
             target_overhead=self.overhead,
