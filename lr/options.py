@@ -127,7 +127,10 @@ class GenerateOptions(TokenOptions):
         )
         nodes = sum(self.width**level for level in range(self.depth + 1))
         require(
-            nodes <= MAX_NODES, "depth and width", (self.depth, self.width), f"at most {MAX_NODES} nodes, not {nodes}"
+            nodes <= MAX_NODES,
+            "depth and width",
+            (self.depth, self.width),
+            f"fewer: together they make {nodes} nodes, and {MAX_NODES} is the most",
         )
         stepless = self.drafter == "step" and self.mode == "sd"
         require(

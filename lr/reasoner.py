@@ -22,6 +22,7 @@ from lr.engine.remote import DraftWorker
 from lr.engine.verification import choose_verifier, speaks_tiny
 from lr.errors import SettingError
 from lr.model.codec import Codec, require_same
+from lr.model.device import find_device
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
 from lr.result import Result
@@ -35,7 +36,7 @@ class Reasoner:
     `target` and `draft` are "tiny-target" and "tiny-draft", directories, or hub ids; they must share a tokenizer. `draft=None` leaves
     plain decoding only. `verifier` is a name ("exact", "judge", "embedding:0.95", ...; "oracle" for the tiny language: all are in
     `spec/verifiers/choose.py`) or an object with `name` and `judge` (see `spec/verifiers/base.py`). None takes
-    the oracle where it makes sense and else "exact". `judge` is the checkpoint of a verifier that
+    "judge" where there is one (a `judge`, or the tiny language) and else "exact". `judge` is the checkpoint of a verifier that
     has one of its own: a language model for "judge", a sentence encoder for "embedding". `dtype` None: float32 on the CPU, the
     checkpoint's own elsewhere. `num_blocks` cache blocks of 16 tokens per model; None: as many as the answer can need. With driver
     "overlapped" a second process is started at the first question and kept until `close`, the end of a `with` block, or the end of the
@@ -53,6 +54,7 @@ class Reasoner:
         dtype: torch.dtype | None = None,
         num_blocks: int | None = None,
     ) -> None:
+        device = find_device(device)
         self.codec = codec = Codec.load(target)
         known_tokens = 0
         if draft is not None:
@@ -60,7 +62,7 @@ class Reasoner:
             require_same(codec, draft_codec)
             known_tokens = draft_codec.vocab_size
         if verifier is None:
-            verifier = "oracle" if speaks_tiny(codec) else "exact"
+            verifier = "judge" if judge is not None or speaks_tiny(codec) else "exact"
         if not isinstance(verifier, str) and not (
             callable(getattr(verifier, "judge", None)) and hasattr(verifier, "name")
         ):

@@ -107,7 +107,7 @@ def test_impossible_settings(target: Path, draft: Path, capsys: pytest.CaptureFi
     fails(capsys, [*base, "--top_p", "7"], "top_p is 7.0, expected a number in (0, 1]")
     fails(capsys, [*base, "--mode", "fast"], "--mode", "ar", "lr")
     fails(capsys, [*base, "--threads", "0"], "threads is 0")
-    fails(capsys, [*base, "--device", "abacus"], "device is 'abacus'", "--device auto")
+    fails(capsys, [*base, "--device", "abacus"], "device is 'abacus', expected auto, cpu, cuda")
     fails(capsys, [*base, "--verifier", "guess"], "there is no verifier 'guess'; choose one of: exact, oracle")
     fails(capsys, [*base, "--num_blocks", "2"], "the KV cache is full", "of 2 are free", "num_blocks")
     fails(capsys, ["generate", "q", "--model", str(target)], "needs a draft", "--draft_model", "--mode ar")

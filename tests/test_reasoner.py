@@ -180,7 +180,7 @@ def test_what_is_no_question_or_checkpoint_is_refused(exact: Reasoner, checkpoin
             Reasoner(*checkpoints, verifier)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="num_blocks is 0"):
         Reasoner(*checkpoints, "exact", num_blocks=0).generate(QUESTION)
-    assert Reasoner(*checkpoints, None).verifier.name == "oracle"  # type: ignore[union-attr]
+    assert Reasoner(*checkpoints, None).verifier.name == "judge"  # type: ignore[union-attr]
 
 
 def test_too_few_blocks_say_so(checkpoints: tuple[Path, Path]) -> None:

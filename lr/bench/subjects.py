@@ -8,10 +8,10 @@ import torch
 
 from lr.errors import SettingError
 from lr.model.config import ModelConfig
-from lr.model.files import TINY_NAMES
 from lr.model.qwen import CausalLM
 from lr.model.weights import empty_model, load_model
 from lr.tiny.export import tiny_config
+from lr.tiny.names import CHECKPOINTS
 from lr.types import SamplingParams
 
 PROMPT_TOKENS = 40
@@ -33,7 +33,7 @@ QWEN3_06B = ModelConfig(
 )
 RANDOM_12 = "random-12"
 SHAPES = {"0.6b-fp32": torch.float32, "0.6b-bf16": torch.bfloat16}
-NAMES = (*TINY_NAMES, RANDOM_12, *SHAPES)
+NAMES = (*CHECKPOINTS, RANDOM_12, *SHAPES)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Subject:
 
 def load_subject(name: str) -> Subject:
     """The subject of a name in `NAMES`. Raises `CheckpointError` for a tiny model that is not there, `SettingError` for others."""
-    if name in TINY_NAMES:
+    if name in CHECKPOINTS:
         return Subject(name, load_model(name, dtype=torch.float32), _recommended(name))
     if name == RANDOM_12:
         return Subject(name, random_model(tiny_config(12, 800), torch.float32), SamplingParams(0.6))

@@ -20,7 +20,7 @@ class Info:
 
         from lr import __version__
         from lr.commands.models import Placement
-        from lr.model.files import TINY_NAMES, resolve
+        from lr.tiny.names import CHECKPOINTS, checkpoint_path
 
         out = console()
         out.print(f"lr {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
@@ -33,6 +33,6 @@ class Info:
         for index in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(index)
             out.print(f"  cuda:{index} {properties.name}, {properties.total_memory / 2**30:.0f} GiB")
-        for name in TINY_NAMES:
-            size = sum(file.stat().st_size for file in resolve(name).rglob("*") if file.is_file())
+        for name in CHECKPOINTS:
+            size = sum(file.stat().st_size for file in checkpoint_path(name).rglob("*") if file.is_file())
             out.print(f"checkpoint {name}: {size / 2**20:.1f} MiB")

@@ -28,22 +28,9 @@ class Placement:
 
     def torch_device(self) -> torch.device:
         """The device. Raises SettingError for one that torch does not know or this machine does not have."""
-        import torch
+        from lr.model.device import find_device
 
-        from lr.errors import SettingError
-
-        if self.device == "auto":
-            mps = torch.backends.mps.is_available()
-            return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")
-        try:
-            device = torch.device(self.device)
-            torch.empty(1, device=device)
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
-            raise SettingError(
-                f"device is {self.device!r}, which cannot be used here: {reason.rstrip('.')}. Try --device auto."
-            ) from error
-        return device
+        return find_device(self.device)
 
     def torch_dtype(self) -> torch.dtype | None:
         import torch
@@ -74,10 +61,10 @@ class ModelChoice:
     draft_model: str | None = None
     """The draft; None: tiny-draft for tiny-target. It must share the target's tokenizer."""
     judge_model: str | None = None
-    """A judge model, for verifiers that use one."""
+    """The model of verifiers that have one of their own (judge, embedding); None: tiny-judge for the tiny language."""
     verifier: str | None = None
     """How steps are compared: exact (equal tokens), judge, embedding, score, likelihood, random, each with :threshold; oracle for the
-    tiny language. None: oracle where it makes sense, else exact."""
+    tiny language. None: judge where there is one (--judge_model, or the tiny language), else exact."""
     placement: Placement = Placement()
 
     def drafting(self) -> str | None:

@@ -121,6 +121,26 @@ class Chain:
         """Hand an event to the scheduler and carry out what follows."""
         self._carry_out(self.scheduler.handle(event))
 
+    def fork_before(self, node: NodeId) -> Branch:
+        """A fork of the target's branch at the end of the prefix behind which the draft step that leads to `node` stands; the last token
+        of the prefix is pending. Raises what `ModelRunner.feed` raises."""
+        parent = self._places[node].parent
+        assert parent is not None, "a draft step leads there"
+        origin, length = self._target_branch(parent), len(self._places[parent].tokens)
+        self._catch_up(origin, length)
+        branch = self.target.runner.fork(origin)
+        self.target.runner.rewind(branch, length - 1)
+        branch.append(self._places[parent].tokens[-1])
+        return branch
+
+    def take_reading(self, node: NodeId, branch: Branch) -> None:
+        """`branch` came from `fork_before` and has read the draft step, its last token excepted: it is the node's, if that has none yet."""
+        place = self._places[node]
+        if place.target is None:
+            place.target = branch
+        else:
+            self.target.runner.close(branch)
+
     def close(self) -> None:
         """Give everything back, wherever the chain stands."""
         for job in self.jobs.values():

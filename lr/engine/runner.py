@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,13 @@ from lr.types import require
 
 ForwardObserver = Callable[[int, int, float], None]
 """Called after every forward with the number of branches, the number of tokens and the seconds it took."""
+
+
+class Reading(NamedTuple):
+    """What a model makes of r tokens: logits [r, v] after each of them, and the hidden states [r, e] they are made from."""
+
+    logits: Tensor
+    hidden: Tensor
 
 
 class ModelRunner:
@@ -124,23 +131,39 @@ class ModelRunner:
         """
         if not branches:
             return []
+        pending = self._checked(branches)
+        wanted = _wanted(logits, pending)
+        if sum(map(len, pending)) > self.max_batch_tokens:
+            rows = [self._feed_in_pieces(branch, count).logits for branch, count in zip(branches, wanted, strict=True)]
+        elif logits == "last":
+            return list(self._forward(branches, pending, wanted).logits)
+        else:
+            rows = list(self._forward(branches, pending, wanted).logits.split(wanted))
+        return [row[0] for row in rows] if logits == "last" else rows
+
+    def read(self, branches: Sequence[Branch]) -> list[Reading]:
+        """As `feed` with logits "all", and with the hidden states from which the logits were made."""
+        if not branches:
+            return []
+        pending = self._checked(branches)
+        if sum(map(len, pending)) > self.max_batch_tokens:
+            return [self._feed_in_pieces(branch, len(row)) for branch, row in zip(branches, pending, strict=True)]
+        lengths = [len(row) for row in pending]
+        logits, hidden = self._forward(branches, pending, lengths)
+        return [Reading(*both) for both in zip(logits.split(lengths), hidden.split(lengths), strict=True)]
+
+    def _checked(self, branches: Sequence[Branch]) -> list[list[int]]:
+        """What is pending on every branch, found to be something that can be fed."""
         pending = [branch.pending for branch in branches]
         for branch, tokens in zip(branches, pending, strict=True):
             if not tokens:
                 raise ProtocolError(f"nothing is pending on {branch!r}: append tokens before feeding it.")
             self._require_tokens(tokens)
             self._require_context(len(branch))
-        wanted = _wanted(logits, pending)
-        if sum(map(len, pending)) > self.max_batch_tokens:
-            rows = [self._feed_in_pieces(branch, count) for branch, count in zip(branches, wanted, strict=True)]
-        elif logits == "last":
-            return list(self._forward(branches, pending, wanted))
-        else:
-            rows = list(self._forward(branches, pending, wanted).split(wanted))
-        return [row[0] for row in rows] if logits == "last" else rows
+        return pending
 
-    def _feed_in_pieces(self, branch: Branch, wanted: int) -> Tensor:
-        """The last `wanted` rows [wanted, v] of one branch, fed at most `max_batch_tokens` tokens at a time.
+    def _feed_in_pieces(self, branch: Branch, wanted: int) -> Reading:
+        """The last `wanted` rows of one branch, fed at most `max_batch_tokens` tokens at a time.
 
         Example: 11 pending tokens, pieces of 4, 5 rows wanted: pieces of 4, 4 and 3 tokens give their last 0, 2 and 3 rows.
         """
@@ -148,21 +171,22 @@ class ModelRunner:
         while tokens := branch.pending[: self.max_batch_tokens]:
             behind = len(branch.pending) - len(tokens)
             pieces.append(self._forward([branch], [tokens], [min(len(tokens), max(0, wanted - behind))]))
-        return torch.cat(pieces)
+        return Reading(*(torch.cat(parts) for parts in zip(*pieces, strict=True)))
 
     @torch.inference_mode()
-    def _forward(self, branches: Sequence[Branch], tokens: Sequence[Sequence[int]], wanted: Sequence[int]) -> Tensor:
-        """One forward of `tokens[i]`, the first pending tokens of branch i; logits [sum of wanted, v] after the last wanted[i] of each."""
+    def _forward(self, branches: Sequence[Branch], tokens: Sequence[Sequence[int]], wanted: Sequence[int]) -> Reading:
+        """One forward of `tokens[i]`, the first pending tokens of branch i; rows [sum of wanted] after the last wanted[i] of each."""
         started = time.perf_counter()
         tables = [branch.table for branch in branches]
         with self.cache.append(tables, [len(row) for row in tokens]) as slots:
             batch = RaggedBatch.build(tables, tokens, slots, wanted=wanted, device=self.model.device)
-            rows = self.model(batch, self.cache, self.backend)[:, : self.vocab_size]
+            hidden = self.model.hidden(batch, self.cache, self.backend)
+            rows = self.model.logits(hidden)[:, : self.vocab_size]
         if self.known_tokens < self.vocab_size:
             rows[:, self.known_tokens :] = -torch.inf
         if self.observer is not None:
             self.observer(len(branches), len(batch.tokens), time.perf_counter() - started)
-        return rows
+        return Reading(rows, hidden)
 
     def _require_tokens(self, tokens: Sequence[int]) -> None:
         for outside in (min(tokens), max(tokens)):

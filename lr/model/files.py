@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lr.errors import CheckpointError
-
-TINY_NAMES = ("tiny-target", "tiny-draft")
-"""The trained checkpoints that come with the package (see `lr.tiny`)."""
+from lr.tiny.names import CHECKPOINTS, checkpoint_path
 
 _TEXT_FILES = (
     "config.json",
@@ -40,10 +38,8 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
     if not isinstance(name_or_path, (str, Path)):
         raise CheckpointError(f"{name_or_path!r} names no checkpoint. {_expected()}")
     name, path = str(name_or_path), Path(name_or_path).expanduser()
-    if name in TINY_NAMES:
-        from lr.tiny.names import checkpoint_path
-
-        return Path(checkpoint_path(name))
+    if name in CHECKPOINTS:
+        return checkpoint_path(name)
     if path.is_dir():
         return path
     if path.exists():
@@ -59,7 +55,7 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
 
 
 def _expected() -> str:
-    return f"Give a directory, a hub name such as Qwen/Qwen3-0.6B, or one of {', '.join(TINY_NAMES)}."
+    return f"Give a directory, a hub name such as Qwen/Qwen3-0.6B, or one of {', '.join(CHECKPOINTS)}."
 
 
 def _download(name: str, patterns: Iterable[str]) -> Path:

@@ -65,5 +65,9 @@ class CausalLM(Direct):
 
     def forward(self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend = paged_attention) -> Tensor:
         """Feed a ragged batch: its K/V go into the cache at the batch's slots, its logits [m, v] come back."""
+        return self.logits(self.hidden(batch, cache, backend))
+
+    def hidden(self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend = paged_attention) -> Tensor:
+        """As `forward`, but the final hidden states [m, e] from which the logits are made."""
         hidden = self.trunk(batch.tokens, batch.positions, backend(batch, cache))
-        return self.logits(hidden if batch.logit_rows is None else hidden[batch.logit_rows])
+        return hidden if batch.logit_rows is None else hidden[batch.logit_rows]

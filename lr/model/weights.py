@@ -19,6 +19,7 @@ import torch
 from lr.errors import CheckpointError, SettingError
 from lr.model.config import ModelConfig
 from lr.model.config_json import config_json, read_config
+from lr.model.device import find_device
 from lr.model.files import TensorFiles, open_tensors, read_json, resolve
 from lr.model.keys import EMBEDDING_KEY, HARMLESS_SUFFIX, HEAD_KEY, Piece, pieces
 from lr.model.qwen import CausalLM
@@ -34,11 +35,11 @@ def load_model(
 ) -> CausalLM:
     """The model of a checkpoint, frozen and in eval mode.
 
-    `name_or_path`: a directory in Hugging Face layout, a name on the hub (downloaded), "tiny-target" or "tiny-draft". `dtype` is
-    float64, float32, bfloat16 or float16; None keeps the checkpoint's. Raises CheckpointError if the checkpoint is not one that
-    this project computes exactly or if its keys do not account; SettingError for an impossible device or dtype.
+    `name_or_path`: a directory in Hugging Face layout, a name on the hub (downloaded), or "tiny-target", "tiny-draft", "tiny-judge".
+    `dtype` is float64, float32, bfloat16 or float16; None keeps the checkpoint's. Raises CheckpointError if the checkpoint is not one
+    that this project computes exactly or if its keys do not account; SettingError for an impossible device or dtype.
     """
-    place = _check_device(device)
+    place = find_device(device)
     if dtype is not None and dtype not in _DTYPES.values():
         raise SettingError(f"dtype is {dtype!r}; expected one of {', '.join(map(str, _DTYPES.values()))}, or None.")
     directory = resolve(name_or_path)
@@ -122,16 +123,6 @@ def _checkpoint_dtype(directory: Path, tensors: TensorFiles) -> torch.dtype:
             "Give a dtype to load_model, or mend config.json."
         )
     return _DTYPES[_DTYPE_NAMES[spelled]]
-
-
-def _check_device(device: str | torch.device) -> torch.device:
-    try:
-        place = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise SettingError(f'device is {device!r}; expected "cpu", "cuda" or "cuda:0".') from error
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise SettingError(f'device is {device!r}, but torch finds no CUDA device here. Use device="cpu".')
-    return place
 
 
 def _some(items: list[str]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lr.errors import CheckpointError
 
-CHECKPOINTS = ("tiny-target", "tiny-draft")
+CHECKPOINTS = ("tiny-target", "tiny-draft", "tiny-judge")
 
 
 def checkpoint_path(name: str) -> Path:
@@ -18,6 +18,6 @@ def checkpoint_path(name: str) -> Path:
     if not (path / "config.json").is_file():
         raise CheckpointError(
             f"the files of {name} are missing from this installation ({path}). Install the package from its wheel, or train the "
-            "model with scripts/train_tiny.py."
+            "model with scripts/train_tiny.py, or the judge with scripts/train_judge.py."
         )
     return path

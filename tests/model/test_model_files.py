@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -72,9 +70,7 @@ def test_an_empty_directory(tmp_path: Path) -> None:
 
 
 def test_tiny_names(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        sys.modules, "lr.tiny.names", SimpleNamespace(checkpoint_path=lambda name: checkpoint / name / "..")
-    )
+    monkeypatch.setattr("lr.model.files.checkpoint_path", lambda name: checkpoint / name / "..")
     (checkpoint / "tiny-draft").mkdir()
     assert resolve("tiny-draft").samefile(checkpoint)
 

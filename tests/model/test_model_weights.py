@@ -88,7 +88,7 @@ def test_impossible_settings(checkpoint: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_no_cuda_here(checkpoint: Path) -> None:
-    with pytest.raises(SettingError, match="no CUDA device"):
+    with pytest.raises(SettingError, match=r"device 'cuda:0' cannot be used here"):
         load_model(checkpoint, device="cuda:0")
 
 

@@ -69,6 +69,23 @@ class Verifier(Protocol):
         ...
 
 
+class Glancing(Protocol):
+    """A verifier that can be sure without the target's step. Its `judge` may then be asked about the rest, target steps in hand."""
+
+    glance_need: Need
+    """What `glance` needs; never `TARGET_STEP`, or there is nothing to be gained."""
+
+    def glance(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
+        """A verdict for each pair of which it is sure, None for the others."""
+        ...
+
+
+def glances(verifier: Verifier) -> bool:
+    """Whether the verifier needs the target's step only where it is not sure without."""
+    without: Need = getattr(verifier, "glance_need", Need.TARGET_STEP)
+    return bool(need_of(verifier) & Need.TARGET_STEP) and not without & Need.TARGET_STEP
+
+
 def need_of(verifier: Verifier) -> Need:
     """What the verifier needs; a verifier that does not say compares with the target's step."""
     need: Need = getattr(verifier, "need", Need.TARGET_STEP)
@@ -93,3 +110,16 @@ def judge_safely(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
     if not proper:
         return [Verdict(aligned=False, why=f"verifier {verifier.name} answered with no verdict") for _ in pairs]
     return verdicts
+
+
+def glance_safely(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict | None]:
+    """As `judge_safely`, for pairs without a target step: None where the verifier wants to see one. A glance that fails is not sure."""
+    if not glances(verifier):
+        return list(judge_safely(verifier, pairs))
+    glancing: Glancing = verifier  # type: ignore[assignment]
+    try:
+        found = glancing.glance(pairs)
+    except Exception:
+        return [None] * len(pairs)
+    proper = isinstance(found, list) and len(found) == len(pairs)
+    return [one if isinstance(one, Verdict) else None for one in found] if proper else [None] * len(pairs)

@@ -20,6 +20,7 @@ class Cascade:
         require(low <= high, "(low, high)", (low, high), "low <= high")
         self.name = f"{cheap.name}>{expensive.name}"
         self.need = need_of(cheap) | need_of(expensive)
+        self.glance_need = need_of(cheap)
         self.cheap, self.expensive = cheap, expensive
         self.low, self.high = low, high
 

@@ -1,0 +1,172 @@
+"""All ways of answering on the same problems, in turns, several times over; what they took, and what the cost model says they would take.
+
+A repeat is every problem in every way, each problem beginning with another way, with a seed of its own; one figure stands for one way in
+one repeat, its tokens per second over all problems together. Ratios are taken within a repeat. Accuracy and counts are over everything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lr.bench.cost import Load, PassCost, predicted_rate
+from lr.bench.timing import Spread
+from lr.bench.token_rows import in_turn
+from lr.bench.ways import Way
+from lr.reasoner import Reasoner
+from lr.result import Result
+from lr.spec.schedule import Schedule
+from lr.tiny.language import Problem
+from lr.trace import ForwardPass, Stats, StepWritten
+from lr.types import Role
+
+
+@dataclass
+class Tally:
+    """What one way did: seconds and tokens per repeat, statistics over all, and what the cost model is made of."""
+
+    way: Way
+    seconds: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    right: int = 0
+    answers: int = 0
+    stats: Stats = field(default_factory=Stats)
+    passes: list[ForwardPass] = field(default_factory=list)
+    lengths: dict[Role, list[int]] = field(default_factory=lambda: {Role.TARGET: [], Role.DRAFT: []})
+
+    def begin_repeat(self) -> None:
+        self.seconds.append(0.0)
+        self.tokens.append(0)
+
+    def take(self, result: Result, seconds: float, right: bool) -> None:
+        """One answer of the current repeat."""
+        self.seconds[-1] += seconds
+        self.tokens[-1] += len(result.tokens)
+        self.right += right
+        self.answers += 1
+        self.stats += result.stats
+        for _, event in result.trace.events:
+            if isinstance(event, ForwardPass):
+                self.passes.append(event)
+            elif isinstance(event, StepWritten):
+                self.lengths[event.role].append(len(event.step.tokens))
+
+    @property
+    def rates(self) -> list[float]:
+        """Tokens per second, one figure per repeat."""
+        return [tokens / seconds for tokens, seconds in zip(self.tokens, self.seconds, strict=True)]
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / self.answers
+
+    def share(self, seconds: float) -> float:
+        """Of the time of all answers."""
+        return seconds / sum(self.seconds)
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """One way: tokens/s, its ratio to plain decoding, and what the cost model predicts for both (None: not modelled)."""
+
+    tally: Tally
+    rate: Spread
+    speedup: Spread
+    predicted: float | None
+
+    def figures(self) -> dict[str, Any]:
+        """For JSON."""
+        tally, stats = self.tally, self.tally.stats
+        return {
+            "name": tally.way.name,
+            "mode": tally.way.mode,
+            "settings": tally.way.settings,
+            "alone": tally.way.alone,
+            "tokens_per_second": tally.rates,
+            "speedup": self.speedup.__dict__,
+            "predicted_tokens_per_second": self.predicted,
+            "accuracy": tally.accuracy,
+            "answers": tally.answers,
+            "step_acceptance": stats.step_acceptance,
+            "token_acceptance": stats.token_acceptance,
+            "tokens_per_target_pass": stats.tokens_per_target_pass,
+            "target_share": tally.share(stats.target_seconds),
+            "draft_share": tally.share(stats.draft_seconds),
+            "verifier_share": tally.share(stats.verifier_seconds),
+        }
+
+
+def measure(
+    reasoner: Reasoner,
+    ways: Sequence[Way],
+    problems: Sequence[Problem],
+    repeats: int,
+    settings: dict[str, Any],
+    progress: Callable[[], None] = lambda: None,
+) -> list[Tally]:
+    """Answer `problems` in all `ways`, `repeats` times. `settings` are those of `generate` that all ways share. The first problem warms
+    everybody up and is answered again. `progress` is called after each of the len(ways) (1 + repeats len(problems)) answers."""
+    tallies = [Tally(way) for way in ways]
+    for way in ways:
+        reasoner.generate(problems[0].question, mode=way.mode, **{**settings, **way.settings})
+        progress()
+    for repeat in range(repeats):
+        for tally in tallies:
+            tally.begin_repeat()
+        for number, problem in enumerate(problems):
+            for which in in_turn(len(ways), repeat + number):
+                way = ways[which]
+                started = time.perf_counter()
+                result = reasoner.generate(
+                    problem.question, mode=way.mode, sample=repeat, **{**settings, **way.settings}
+                )
+                seconds = time.perf_counter() - started
+                tallies[which].take(result, seconds, result.answer == str(problem.answer))
+                progress()
+    return tallies
+
+
+def rows(tallies: Sequence[Tally], depth: int, draft_ticks: int) -> list[StepRow]:
+    """The rows of the table; the first tally is plain decoding."""
+    plain = tallies[0]
+    costs = fitted_costs(tallies)
+    return [
+        StepRow(
+            tally,
+            Spread.of(tally.rates),
+            Spread.of([mine / other for mine, other in zip(tally.rates, plain.rates, strict=True)]),
+            predicted(tally, costs, depth, draft_ticks),
+        )
+        for tally in tallies
+    ]
+
+
+def fitted_costs(tallies: Iterable[Tally]) -> tuple[PassCost, PassCost]:
+    """What passes of the target and of the draft cost, over all ways in which one model at a time runs."""
+    seen = [event for tally in tallies if not tally.way.overlapped for event in tally.passes]
+    target, draft = ([event for event in seen if event.role is role] for role in (Role.TARGET, Role.DRAFT))
+    return PassCost.fit(target), PassCost.fit(draft)
+
+
+def predicted(tally: Tally, costs: tuple[PassCost, PassCost], depth: int, draft_ticks: int) -> float | None:
+    """Tokens per second by the cost model. None for token-level speculation with a draft model, whose passes it does not know."""
+    way, stats = tally.way, tally.stats
+    if way.mode == "ar":
+        return 1 / costs[0].first
+    if way.mode == "sd" or way.settings.get("drafter") == "draft" or stats.step_acceptance is None:
+        return None
+    rows_passed = sum(event.branches for event in tally.passes if event.role is Role.TARGET)
+    covered = sum(event.tokens for event in tally.passes if event.role is Role.TARGET) / rows_passed
+    with_tokens = way.mode == "lr+sd"
+    load = Load(
+        acceptance=stats.step_acceptance,
+        target_lengths=tally.lengths[Role.TARGET],
+        draft_lengths=tally.lengths[Role.DRAFT],
+        tokens_per_pass=stats.target_tokens / rows_passed if with_tokens else 1.0,
+        guessed=covered - 1,
+        verdict=stats.verifier_seconds / max(1, stats.judged),
+    )
+    schedule = Schedule(way.settings.get("schedule", "depth"))
+    return predicted_rate((schedule, depth), load, costs, None if way.overlapped else draft_ticks)

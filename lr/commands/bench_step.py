@@ -1,0 +1,123 @@
+"""`lr bench step`: Lookahead Reasoning against plain decoding and token-level speculation, in one run, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from lr.commands.models import Placement
+from lr.commands.show import console
+from lr.types import require
+
+if TYPE_CHECKING:
+    from lr.bench.step import StepRow
+
+NOTES = """tok/s: of whole answers, all problems of a repeat together; median over the repeats. / ar: times the tokens/s of plain decoding,
+repeat by repeat, quartiles in brackets. model: tok/s by the cost model (docs/results/step.md). right: share of right answers.
+steps, tokens: accepted of those judged, or drafted. tok/pass: tokens per pass of the target. target, draft, verifier: share of
+the time; with the draft in a second process target and draft overlap."""
+
+TABLE_WIDTH = 132
+
+
+@dataclass(frozen=True)
+class BenchStep:
+    """Time Lookahead Reasoning on the tiny models in all its forms against plain decoding and token-level speculation."""
+
+    problems: int = 16
+    """How many held-out problems a repeat has."""
+    repeats: int = 5
+    """How often everything is done, each time with other draws."""
+    depth: int = 4
+    """How many draft steps are written ahead."""
+    draft_ticks: int = 8
+    """How many tokens the draft may write while the target writes one, where they take turns."""
+    k: int = 3
+    """Tokens that a draft model guesses ahead."""
+    step_k: int = 20
+    """Tokens that a draft step guesses ahead."""
+    verifier: str | None = None
+    """How steps are compared; None: the demo's."""
+    temperature: float | None = None
+    """None: the checkpoint's own (0.6); 0 is greedy."""
+    only: tuple[str, ...] = ()
+    """Only the rows whose names hold one of these words, and ar."""
+    threads: int = 1
+    """CPU threads, of each process."""
+    json: Path | None = None
+    """Also write every single figure to this file."""
+
+    def run(self) -> None:
+        from lr.bench.report import conditions, write_json
+
+        require(self.problems >= 1, "problems", self.problems, "a whole number >= 1")
+        require(self.repeats >= 2, "repeats", self.repeats, "at least 2, for a spread; 5 for a figure to publish")
+        Placement(threads=self.threads).set_threads()
+        facts, out = conditions(), console()
+        out.width = max(out.width, TABLE_WIDTH)
+        found = self._measure()
+        out.print(", ".join(f"{name} {value}" for name, value in facts.items()))
+        out.print(_table(found))
+        out.print(NOTES, style="dim")
+        if self.json is not None:
+            settings = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "json"}
+            rows_out = [row.figures() for row in found]
+            write_json({"conditions": facts, "settings": settings, "rows": rows_out}, self.json)
+
+    def _measure(self) -> list[StepRow]:
+        from lr.bench.step import measure, rows
+        from lr.bench.ways import ways
+        from lr.reasoner import Reasoner
+        from lr.tiny.language import Split, problem
+
+        every = ways(self.k, self.step_k)
+        chosen = [way for way in every if not self.only or way.mode == "ar" or any(w in way.name for w in self.only)]
+        require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {'; '.join(way.name for way in every)}")
+        tasks = [problem(Split.TEST, number) for number in range(self.problems)]
+        settings = {"depth": self.depth, "draft_ticks": self.draft_ticks, "temperature": self.temperature}
+        shown = Console(stderr=True)
+        with (
+            Reasoner(verifier=self.verifier) as reasoner,
+            Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar,
+        ):
+            task = bar.add_task("answering", total=len(chosen) * (1 + self.repeats * self.problems))
+            tallies = measure(reasoner, chosen, tasks, self.repeats, settings, lambda: bar.advance(task))
+        return rows(tallies, self.depth, self.draft_ticks)
+
+
+def _table(rows: Sequence[StepRow]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0)
+    table.add_column("way", no_wrap=True)
+    for column in ("tok/s", "/ ar", "model", "right", "steps", "tokens", "tok/pass", "target", "draft", "verifier"):
+        table.add_column(column, justify="right", no_wrap=True)
+    mode = "ar"
+    for row in rows:
+        tally, stats = row.tally, row.tally.stats
+        if tally.way.mode != mode:
+            mode = tally.way.mode
+            table.add_row()
+        speedup = row.speedup
+        table.add_row(
+            *(tally.way.name, f"{row.rate.median:.0f}"),
+            f"{speedup.median:.2f} [{speedup.low:.2f}-{speedup.high:.2f}]",
+            "" if row.predicted is None else f"{row.predicted:.0f}",
+            f"{tally.accuracy:.3f}",
+            *(_number(stats.step_acceptance), _number(stats.token_acceptance)),
+            f"{stats.tokens_per_target_pass or 0:.2f}",
+            *(
+                f"{tally.share(part):.2f}"
+                for part in (stats.target_seconds, stats.draft_seconds, stats.verifier_seconds)
+            ),
+        )
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

@@ -1,0 +1,111 @@
+"""Attention over a paged cache, group by group: the branches that bring equally many new tokens share one fused call.
+
+The way for branches that have little in common, such as different problems in one batch: each reads its own pages, gathered into a
+rectangle (or in place where a branch is alone and its blocks lie in a row). Axis letters as in `attention.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.table import BlockTable, block_rows
+from lr.model.batch import RaggedBatch
+from lr.model.layers import Attend
+
+Reader = Callable[[int], tuple[Tensor, Tensor]]
+"""read(layer) -> keys and values, each [g, kv, s, d], of g branches up to the longest of them."""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The branches of a batch that bring equally many new tokens, so that they fit one fused call without padded query rows.
+
+    `rows` [g*c] are their rows in the batch (None: all of them, in order); `read` gives what the cache holds for them; `bias`
+    [g, 1, c, s] is 0 where a query sees a key and -inf elsewhere (None where every query sees all s keys).
+    """
+
+    size: int
+    count: int
+    rows: Tensor | None
+    read: Reader
+    bias: Tensor | None
+
+
+def grouped_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
+    """One fused call for all branches that bring the same number of new tokens."""
+    members: dict[int, list[int]] = {}
+    for branch, count in enumerate(batch.counts):
+        members.setdefault(count, []).append(branch)
+    whole = len(members) == 1
+    groups = [_group(batch, cache, branches, whole=whole) for branches in members.values()]
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        cache.write(layer, batch.slots, k, v)
+        if whole:
+            return _attend_group(groups[0], q, *groups[0].read(layer))
+        mixed = torch.empty_like(q)
+        for group in groups:
+            mixed[group.rows] = _attend_group(group, q[group.rows], *group.read(layer))
+        return mixed
+
+    return attend
+
+
+def _group(batch: RaggedBatch, cache: PagedKVCache, branches: list[int], *, whole: bool) -> _Group:
+    """Lay out one group. Example: counts (1, 3, 1), branches [0, 2] (count 1): rows [0, 4], because branch 1 holds rows 1 to 3."""
+    device = batch.tokens.device
+    count = batch.counts[branches[0]]
+    lengths = [batch.lengths[i] for i in branches]
+    rows = None
+    if not whole:
+        starts = [0]
+        for c in batch.counts:
+            starts.append(starts[-1] + c)
+        rows = torch.tensor([row for i in branches for row in range(starts[i], starts[i] + count)]).to(device)
+    bias = None
+    span = max(lengths)
+    if count > 1 or min(lengths) < span:
+        positions = batch.positions if rows is None else batch.positions[rows]
+        hidden = torch.arange(span, device=device) > positions.view(len(branches), 1, count, 1)
+        bias = torch.zeros(hidden.shape, dtype=cache.keys.dtype, device=device).masked_fill_(hidden, -math.inf)
+    return _Group(len(branches), count, rows, _reader(cache, [batch.tables[i] for i in branches], span), bias)
+
+
+def _reader(cache: PagedKVCache, tables: list[BlockTable], span: int) -> Reader:
+    """How positions 0 to span - 1 of these branches are read: in place if they lie side by side, else by gathering their pages.
+
+    A branch that grows alone gets blocks in a row, such as [4, 5, 6]; then one view of all layers is made here, once.
+    """
+    first, blocks = tables[0].blocks[0], tables[0].blocks
+    if len(tables) == 1 and blocks == list(range(first, first + len(blocks))):
+        start = first * cache.block_size
+        keys, values = (
+            memory.flatten(1, 2)[:, None, start : start + span].transpose(2, 3).unbind(0)
+            for memory in (cache.keys, cache.values)
+        )
+        return lambda layer: (keys[layer], values[layer])
+    pages = torch.tensor(block_rows(tables)).to(cache.keys.device)
+
+    def read(layer: int) -> tuple[Tensor, Tensor]:
+        keys, values = cache.gather(layer, pages)
+        return keys[:, :span].transpose(1, 2), values[:, :span].transpose(1, 2)
+
+    return read
+
+
+def _attend_group(group: _Group, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """q [g*c, h, d] over keys and values [g, kv, s, d] -> [g*c, h, d]."""
+    _, h, d = q.shape
+    if group.count == 1:  # decoding: the query heads that share a KV head are the rows of one small matrix
+        queries = q.view(group.size, keys.shape[1], -1, d)  # [g, kv, h/kv, d]
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=group.bias).view(-1, h, d)
+    queries = q.view(group.size, group.count, h, d).transpose(1, 2)  # [g, h, c, d]
+    mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=group.bias, enable_gqa=True)
+    return mixed.transpose(1, 2).reshape(-1, h, d)
