@@ -49,6 +49,8 @@ FLOORS = {
             "lr.engine.speculation",
             "lr.engine.verification",
             "lr.engine.lockstep",
+            "lr.engine.judging",
+            "lr.engine.crowd",
             "lr.engine.overlapped",
             "lr.engine.drafts",
             "lr.engine.plan",

@@ -85,10 +85,10 @@ class Troubled:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def __call__(self, *args: Any) -> Any:
+    def hidden(self, *args: Any) -> Any:
         self.count += 1
         self.trouble.strike(self.count)
-        return self.inner(*args)
+        return self.inner.hidden(*args)
 
 
 def parts(model: CausalLM, trouble: Trouble | None = None) -> Parts:
