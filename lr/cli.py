@@ -23,6 +23,7 @@ COMMANDS = {
         "TheoryReality",
         "predicted speedups beside measured ones",
     ),
+    ("experiment",): ("lr.commands.experiment", "Experiment", "the paper's experiments, in miniature or on checkpoints"),
     ("report",): ("lr.commands.report", "Report", "compare runs: accuracy, speed, speedup, acceptance"),
     ("info",): ("lr.commands.info", "Info", "what this machine offers: versions, devices, checkpoints"),
     ("tiny", "eval"): ("lr.commands.tiny_eval", "TinyEval", "measure the tiny models on held-out problems"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,7 +40,16 @@ class Points:
     diagonal: bool = False
 
 
-Panel = Bars | Points
+@dataclass(frozen=True)
+class Lanes:
+    """One panel of horizontal lanes; per lane its spans (begin, end)."""
+
+    title: str
+    x: str
+    lanes: Mapping[str, Sequence[tuple[float, float]]]
+
+
+Panel = Bars | Points | Lanes
 
 
 def require_matplotlib() -> None:
@@ -74,6 +83,8 @@ def draw(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             if isinstance(panel, Bars):
                 _bars(axes, panel)
+            elif isinstance(panel, Lanes):
+                _lanes(axes, panel)
             else:
                 _points(axes, panel)
         if title:
@@ -127,3 +138,13 @@ def _points(axes: Any, panel: Points) -> None:
     axes.set_title(panel.title, fontsize=9)
     if len(panel.series) > 1:
         axes.legend(fontsize=8)
+
+
+def _lanes(axes: Any, panel: Lanes) -> None:
+    for place, (name, spans) in enumerate(panel.lanes.items()):
+        bars = [(begin, end - begin) for begin, end in spans]
+        axes.broken_barh(bars, (place - 0.35, 0.7), facecolors=COLOURS[place % len(COLOURS)], label=name)
+    axes.set_yticks(range(len(panel.lanes)), list(panel.lanes))
+    axes.set(xlabel=panel.x)
+    axes.set_title(panel.title, fontsize=9)
+    axes.grid(axis="y", visible=False)

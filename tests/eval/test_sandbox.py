@@ -46,7 +46,7 @@ ATTACKS = {
 def test_every_attack_is_contained_and_the_run_goes_on(walls: Walls, tmp_path: Path) -> None:
     precious, outside = tmp_path / "precious", tmp_path / "outside"
     precious.write_text("kept", encoding="utf-8")
-    grader = Grader(Sandbox(walls, Limits(seconds=1, memory_mb=400)))
+    grader = Grader(Sandbox(walls, Limits(seconds=0.7, memory_mb=300)))
     item = Item(0, "?", Task.CODE, tests=CodeTests("assert f() == 1"))
     for name, attack in ATTACKS.items():
         program = attack.format(outside=str(outside), precious=str(precious), pid=os.getpid())
