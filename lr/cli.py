@@ -18,6 +18,7 @@ COMMANDS = {
     ("generate",): ("lr.commands.generate", "Generate", "answer one question with any checkpoint"),
     ("run",): ("lr.commands.run", "Run", "answer and grade a data set, with the official tool's flags"),
     ("calibrate",): ("lr.commands.calibrate", "Calibrate", "measure what the formulas take, on real models"),
+    ("plan",): ("lr.commands.plan", "PlanRun", "how a pair of models should be run, from a calibration or the paper"),
     ("theory", "reality"): (
         "lr.commands.theory_reality",
         "TheoryReality",
