@@ -11,6 +11,7 @@ MAX_DEPTH = 64
 MAX_NODES = 1024
 SCHEDULES = ("sync", "paper", "depth")
 DRIVERS = ("lockstep", "overlapped")
+LATE_DRAFTS = ("wait", "reject")
 SEGMENTERS = ("blank_line", "sentence", "fixed", "discourse")
 MODES = ("ar", "sd", "lr", "lr+sd")
 DRAFT_MODEL_DRAFTERS = ("draft", "tree")
@@ -75,6 +76,9 @@ class GenerateOptions(TokenOptions):
     flight. depth: at once, at most `depth` unverified drafts."""
     max_target_rows: int | None = None
     """Never more target steps than this in flight; None: as many as there are nodes."""
+    late_drafts: Literal["wait", "reject"] = "wait"
+    """Schedule depth: what becomes of a draft that is not there when the target's step is. wait: it is judged when it comes. reject: it
+    counts as rejected, as in the official code; the answer then depends on what happens to be faster."""
     driver: Literal["lockstep", "overlapped"] = "lockstep"
     """lockstep: draft and target take turns on one thread. overlapped: the draft writes in a process of its own at the same time. The
     answer is the same."""
@@ -119,6 +123,11 @@ class GenerateOptions(TokenOptions):
         )
         require(_whole(self.width) and 1 <= self.width <= 16, "width", self.width, "a whole number from 1 to 16")
         _one_of("schedule", self.schedule, SCHEDULES)
+        _one_of("late_drafts", self.late_drafts, LATE_DRAFTS)
+        proper = self.late_drafts == "wait" or self.schedule == "depth"
+        require(
+            proper, "late_drafts", self.late_drafts, f"'wait' with schedule {self.schedule!r}; only 'depth' can reject"
+        )
         _one_of("driver", self.driver, DRIVERS)
         positive = self.max_target_rows is None or (_whole(self.max_target_rows) and self.max_target_rows > 0)
         require(positive, "max_target_rows", self.max_target_rows, "a whole number > 0, or None")

@@ -100,12 +100,25 @@ def fails(capsys: pytest.CaptureFixture[str], words: list[str], *expected: str) 
         assert part in message
 
 
+def test_explain_says_what_the_trace_shows(target: Path, draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two random models agree on nothing, so every draft step is rejected, and that is what --explain says."""
+    words = ["generate", "q", "--model", str(target), "--draft_model", str(draft), "--verifier", "exact"]
+    words += ["--segmenter", "fixed", "--segment_tokens", "3", "--max_tokens", "120"]
+    assert main(words) == 0
+    silent = capsys.readouterr()
+    assert main([*words, "--explain"]) == 0
+    explained = capsys.readouterr()
+    assert explained.out == silent.out
+    assert len(explained.err.splitlines()) > len(silent.err.splitlines())
+
+
 def test_impossible_settings(target: Path, draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = ["generate", "q", "--model", str(target), "--draft_model", str(draft)]
     fails(capsys, [*base, "--depth", "0"], "depth is 0, expected a whole number from 1 to")
     fails(capsys, [*base, "--depth", "many"], "--depth", "many")
     fails(capsys, [*base, "--top_p", "7"], "top_p is 7.0, expected a number in (0, 1]")
     fails(capsys, [*base, "--mode", "fast"], "--mode", "ar", "lr")
+    fails(capsys, [*base, "--schedule", "sync", "--late_drafts", "reject"], "late_drafts is 'reject'", "only 'depth'")
     fails(capsys, [*base, "--threads", "0"], "threads is 0")
     fails(capsys, [*base, "--device", "abacus"], "device is 'abacus', expected auto, cpu, cuda")
     fails(capsys, [*base, "--verifier", "guess"], "there is no verifier 'guess'; choose one of: exact, oracle")

@@ -25,7 +25,7 @@ from lr.result import AnswerStep, Result
 from lr.rng import Stream
 from lr.spec.drafters.step import StepDrafter
 from lr.spec.limits import Limits
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.schedule import LateDrafts, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.seams import Variant
 from lr.spec.segmenters.choose import make_segmenter
@@ -143,6 +143,7 @@ class Asked:
             self.options.depth,
             self.options.width,
             self.options.max_target_rows,
+            late_drafts=LateDrafts(self.options.late_drafts),
             needs_target_step=bool(need_of(self.verifier) & Need.TARGET_STEP) and not glances(self.verifier),
             router=self.variant.router,
         )

@@ -171,6 +171,25 @@ def test_stopping_early_gives_everything_back() -> None:
     assert target.runner.cache.pool.num_used == draft.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
 
 
+def test_a_thousand_rounds_leave_the_pool_as_it_was() -> None:
+    """Not only is nothing held: the ids that the pool will hand out next are the same, and what is held never grows."""
+    target, draft = writers(1.1, 3)
+    pools = [made.runner.cache.pool for made in (target, draft)]  # type: ignore[attr-defined]
+    rounds, most = 0, 0
+    config = SchedulerConfig(Limits(90, 3), depth=3, width=2)
+    while rounds < 1000:
+        one = chain(config, target, draft, [5, 6 + rounds % 3], Coupling.INDEPENDENT)
+        for _ in Lockstep(target, draft, ByContent()).run([one]):
+            rounds += 1
+            most = max(most, *(pool.num_used for pool in pools))
+        assert [pool.num_used for pool in pools] == [0, 0]
+    for pool in pools:
+        assert sorted(pool.allocate(pool.num_blocks)) == list(range(pool.num_blocks))
+        for block in range(pool.num_blocks):
+            assert pool.drop(block)
+    assert most < 120
+
+
 def test_alternatives_have_their_own_noise() -> None:
     streams = Streams(Stream.root(1), Stream.root(2), Coupling.SHARED)
     states = {streams.of_draft(3, sibling).state for sibling in range(4)}

@@ -69,6 +69,12 @@ def test_the_verifier_passes_its_contract(guide: dict[str, Any]) -> None:
     verifier_contract.test_what_it_needs_is_enough(make)
 
 
+def test_the_example_of_the_guide_to_steps_runs() -> None:
+    text = (ROOT / "docs" / "variants_steps.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(block, "docs/variants_steps.md, example", "exec"), {"__name__": "guide"})
+
+
 def test_the_table_of_rules_is_the_code() -> None:
     for name, make in RULES.items():
         rule = make()
