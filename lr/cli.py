@@ -24,8 +24,16 @@ COMMANDS = {
         "TheoryReality",
         "predicted speedups beside measured ones",
     ),
-    ("experiment",): ("lr.commands.experiment", "Experiment", "the paper's experiments, in miniature or on checkpoints"),
+    ("verify",): ("lr.commands.verify", "Verify", "judge kept pairs of steps again: ROC, calibration, cost"),
+    ("drift",): ("lr.commands.drift", "Drift", "what accepted steps have cost, beside the answers that flipped"),
+    ("experiment",): (
+        "lr.commands.experiment",
+        "Experiment",
+        "the paper's experiments, in miniature or on checkpoints",
+    ),
     ("report",): ("lr.commands.report", "Report", "compare runs: accuracy, speed, speedup, acceptance"),
+    ("theory", "figures"): ("lr.commands.theory_figures", "TheoryFigures", "draw the theoretical curves"),
+    ("theory",): ("lr.commands.theory", "Theory", "any formula beside a simulation of it"),
     ("info",): ("lr.commands.info", "Info", "what this machine offers: versions, devices, checkpoints"),
     ("tiny", "eval"): ("lr.commands.tiny_eval", "TinyEval", "measure the tiny models on held-out problems"),
     ("bench", "decode"): (
