@@ -1,0 +1,106 @@
+"""The commands of theory: what they print, what they write, what they refuse. Small sizes; one calibration of the real tiny models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lr.cli import main
+from lr.theory.beside import FORMULAS, Point
+from lr.theory.calibration import Calibration
+
+TINY = Path(__file__).parents[2] / "docs" / "results" / "tiny_calibration.json"
+
+
+def test_theory_prints_formulas_beside_their_simulation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["theory", "--formula", "lr_async", "--steps", "1200"]) == 0
+    shown = capsys.readouterr().out
+    assert "lr_async_speedup paper" in shown and f"{1.9976:.4f}"[:3] in shown
+    assert "lr_sync" not in shown
+
+
+@pytest.mark.parametrize("one", FORMULAS, ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "at", [Point(steps=1500), Point(0.35, 0.25, 3, 0.2, 0.05, 3, 2.0, 0.3, 0.2, 2, 1500, 1)], ids=["a", "b"]
+)
+def test_every_formula_agrees_with_the_clock(one, at: Point) -> None:
+    """Within 6 standard errors; each is of its own kind, so none is 0 for a formula that chance enters."""
+    value = one.value(at)
+    assert value > 0
+    if one.simulated is not None:
+        seen = one.simulated(at)
+        assert abs(seen.value - value) < 6 * seen.error + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["theory", "--formula", "nonesuch"], "nonesuch"),
+        (["theory", "--k", "0"], "k is 0"),
+        (["theory", "--alpha", "1.5"], "1.5"),
+        (["theory", "figures", "--folder", "not/here"], "not/here"),
+        (["theory", "reality", "--calibration", "none.json"], "none.json"),
+        (["plan", "--from", "none.json"], "none.json"),
+        (["plan", "--budget", "0"], "budget is 0"),
+        (["plan", "--dataset", "MNIST"], "MNIST"),
+        (["plan", "--gpus", "1"], "gpus is 1"),
+        (["calibrate", "--problems", "2"], "problems is 2"),
+        (["calibrate", "--output", "not/here/file.json"], "not/here"),
+        (["calibrate", "--questions", "none.txt"], "none.txt"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_message(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert complaint in shown.err and shown.err.startswith("error: ") and shown.err.count("\n") == 1
+    assert not shown.out
+
+
+def test_plans_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.json"
+    assert main(["plan", "--from", str(TINY), "--budget", "8", "--gpus", "4", "--json", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "best" in shown and "runner-up" in shown and "4 GPUs" in shown
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert {p["title"] for p in document["plans"]} >= {"best", "tokens alone"}
+    assert document["gpus"]["all_for_target"] == pytest.approx(1 / 0.325)
+    assert main(["plan", "--pair", "qwen3", "--dataset", "GPQA", "--budget", "8"]) == 0
+    assert "Lookahead does not pay here" in capsys.readouterr().out
+
+
+def test_figures_are_drawn_twice_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from lr.theory.drawing import draw_reality
+    from lr.theory.figures import draw_length_and_schedules
+
+    first, second = tmp_path / "one", tmp_path / "two"
+    first.mkdir()
+    second.mkdir()
+    for folder in (first, second):
+        files = draw_length_and_schedules(folder)
+        rows = [{"way": "sync 2", "predicted": [1.5, 1.2], "measured": 1.1, "error": 0.05}]
+        files += draw_reality({"calibration": "invented", "rows": rows}, folder / "reality.png")
+        assert len(files) == 6
+    for path in first.iterdir():
+        assert path.read_bytes() == (second / path.name).read_bytes()
+
+
+def test_the_tiny_models_are_calibrated_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four problems: figures with wide intervals, but all there; then a comparison with what the models do."""
+    path, table = tmp_path / "tiny.json", tmp_path / "reality.json"
+    flags = ["--verifier", "oracle", "--problems"]
+    assert main(["calibrate", *flags, "4", "--max_tokens", "80", "--output", str(path)]) == 0
+    found = Calibration.load(path)
+    assert 0.3 < found.alpha1.value <= 1 and 0.3 < found.alpha2.value < 1
+    assert 0 < found.c1.value < 0.6 and 0 < found.c2.value < 0.6 and found.v.value < 0.1
+    assert found.alpha1.low <= found.alpha1.value <= found.alpha1.high
+    assert found.conditions["verifier"] == "oracle" and found.conditions["clock"] == "process_time"
+    ways = ["--depths", "2", "--tokens", "2", "--inner", "0", "--schedules", "sync"]
+    words = ["theory", "reality", "--calibration", str(path), *flags, "2", *ways, "--json", str(table)]
+    assert main(words) == 0
+    rows = json.loads(table.read_text(encoding="utf-8"))["rows"]
+    assert [row["way"] for row in rows] == ["sd 2", "sync 2"]
+    assert all(0.3 < row["measured"] < 4 and len(row["predicted"]) == 8 for row in rows)
