@@ -37,7 +37,7 @@ class LabModels:
     """What the experiments run on. `encoder` None: verifiers by embedding are left out."""
 
     target: str = "tiny-target"
-    draft: str = "tiny-draft"
+    draft: str | None = "tiny-draft"
     judge: str | None = "tiny-judge"
     encoder: str | None = None
     device: str = "cpu"
@@ -110,8 +110,11 @@ class Lab:
         """The models for a mode: target and draft, or the draft alone."""
         which = "draft" if mode == "draft" else "both"
         if which not in self._reasoners:
-            target = self.models.draft if mode == "draft" else self.models.target
-            draft = None if mode == "draft" else self.models.draft
+            target, draft = self.models.target, self.models.draft
+            if mode == "draft":
+                if draft is None:
+                    raise SettingError("mode 'draft' needs a draft model, and none was given.")
+                target, draft = draft, None
             self._reasoners[which] = Reasoner(
                 target, draft, "exact", device=self.models.device, dtype=self.models.dtype
             )
