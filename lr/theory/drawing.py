@@ -60,7 +60,7 @@ def write(made: Any, path: Path) -> list[Path]:
 def draw_reality(document: Mapping[str, Any], path: Path) -> list[Path]:
     """Measured speedups with error bars, the closed form and the fully refined twin, way by way; from what `lr theory reality` writes."""
     rows = document["rows"]
-    with figure(0.42 * len(rows) + 2.5, 4.4) as made:
+    with figure(max(6.4, 0.42 * len(rows) + 2.5), 4.4) as made:
         axes = made.subplots()
         places = range(len(rows))
         axes.axhline(1, color=INK, lw=0.8)

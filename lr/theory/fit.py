@@ -34,6 +34,8 @@ def least_squares(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarr
                 break
         else:
             damping *= 4
+            if damping > 1e9:
+                break
     return np.exp(x)
 
 

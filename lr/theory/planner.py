@@ -113,7 +113,7 @@ def token_gain(found: Calibration, tokens: int) -> float:
     return float(sd_tokens(found.alpha2.value, tokens)) / cost
 
 
-def simulated(found: Calibration, plan: Plan, steps: int = 3000, seed: int = 0) -> float:
+def simulated(found: Calibration, plan: Plan, steps: int = 2000, seed: int = 0) -> float:
     """The same world on the clock, where batches are as full as they are: for plans with lookahead; others as predicted."""
     if not plan.depth:
         return plan.speedup

@@ -68,7 +68,7 @@ def test_plans_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFix
     document = json.loads(path.read_text(encoding="utf-8"))
     assert {p["title"] for p in document["plans"]} >= {"best", "tokens alone"}
     assert document["gpus"]["all_for_target"] == pytest.approx(1 / 0.325)
-    assert main(["plan", "--pair", "qwen3", "--dataset", "GPQA", "--budget", "8"]) == 0
+    assert main(["plan", "--pair", "qwen3", "--dataset", "GPQA", "--budget", "5"]) == 0
     assert "Lookahead does not pay here" in capsys.readouterr().out
 
 
