@@ -1,0 +1,94 @@
+"""Experiments in a very small size: every one runs, writes its three files, and finds again what it has done."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lr.cli import main
+from lr.commands.experiment import PROBLEMS
+from lr.eval.experiments.budget import BUDGETS, arm_of, splits
+from lr.eval.experiments.show import Finding, cell, write_finding
+from lr.eval.figure import Bars
+from lr.eval.spans import Span, covered
+
+
+@pytest.mark.parametrize("name", ["speedup", "profile", "segmentation"])
+def test_an_experiment(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "experiment",
+        name,
+        "--problems",
+        "2",
+        "--max_tokens",
+        "60",
+        "--verifier",
+        "oracle",
+        "--draft_model",
+        "tiny-draft",
+    ]
+    words += ["--output", str(tmp_path / "out"), "--work", str(tmp_path / "work"), "--threads", "1"]
+    assert main(words) == 0
+    files = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert files == [f"{name}.{ending}" for ending in ("json", "md", "png", "svg")]
+    content = json.loads((tmp_path / "out" / f"{name}.json").read_text(encoding="utf-8"))
+    assert len(content["rows"]) >= 2 and all(len(row) == len(content["columns"]) for row in content["rows"])
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("[0-9].json")}
+    assert len(times) >= 4
+    if name == "profile":
+        assert main(words) == 0
+        assert all(path.stat().st_mtime_ns == time for path, time in times.items()), "nothing is done twice"
+        lockstep, overlapped = content["rows"]
+        assert lockstep[6] == 0.0, "on one thread draft and target are never at work together"
+        assert overlapped[1] > 0
+
+
+def test_the_accuracy_of_verifiers_falls_with_what_they_let_through(tmp_path: Path) -> None:
+    """Twelve problems are enough to tell the oracle from no verification at all: all but one right against one in four."""
+    from lr.eval.datasets import load_items
+    from lr.eval.experiments import verifiers
+    from lr.eval.experiments.lab import Lab, LabModels
+
+    lab = Lab(LabModels(judge=None), load_items("tiny:12"), tmp_path, concurrency=12)
+    arms = [arm for arm in verifiers.arms(lab) if arm.name in ("ar", "oracle", "always")]
+    finding = verifiers.find(lab, lab.run(arms))
+    rows = {row[0]: dict(zip(finding.columns, row, strict=True)) for row in finding.rows}
+    assert rows["plain decoding"]["right"] >= 11 / 12 and rows["oracle"]["right"] >= 11 / 12
+    assert rows["always"]["right"] <= 8 / 12 and rows["always"]["lost"] >= 3
+    assert rows["oracle"]["precision"] == rows["oracle"]["recall"] == 1.0
+    assert rows["always"]["steps kept"] == 1.0 and rows["always"]["recall"] == 1.0
+    assert rows["always"]["precision"] < 0.9
+
+
+def test_names_and_refusals(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiment", "tables"]) == 2
+    assert "choose one of " + ", ".join(PROBLEMS) in capsys.readouterr().err
+    assert main(["experiment", "speedup", "--model", "some/checkpoint"]) == 2
+    assert main(["experiment", "speedup", "--problems", "1"]) == 2
+
+
+def test_the_splits_of_a_budget() -> None:
+    assert {k1 * k2 for k1, k2 in splits()} == set(BUDGETS)
+    assert [split for split in splits() if split[0] * split[1] == 4] == [(1, 4), (2, 2), (4, 1)]
+    both = arm_of(4, 2)
+    assert both.mode == "lr+sd" and both.options["depth"] == 3 and both.options["max_target_rows"] == 4
+    assert both.options["num_speculative_tokens"] == 1
+    assert [arm_of(*split).mode for split in ((1, 1), (1, 4), (4, 1))] == ["ar", "sd", "lr"]
+
+
+def test_a_finding_is_written_whole(tmp_path: Path) -> None:
+    finding = Finding(
+        "A title", ("a", "b"), [(1, float("nan")), ("x", (0.5, 0.25))], [Bars("bars", ["a"], [float("nan")])], ["So."]
+    )
+    write_finding("name", finding, tmp_path, "lr some", {"cpu": "some"})
+    text = (tmp_path / "name.md").read_text(encoding="utf-8")
+    assert "| 1 |  |" in text and "| x | 0.50 to 0.25 |" in text and "- So." in text and "lr some" in text
+    assert json.loads((tmp_path / "name.json").read_text(encoding="utf-8"))["rows"] == [[1, None], ["x", [0.5, 0.25]]]
+    assert cell(None) == "" and cell(3) == "3"
+
+
+def test_spans() -> None:
+    assert covered([Span(0, 2), Span(1, 3), Span(5, 6)]) == 4
+    assert covered([]) == 0
