@@ -27,7 +27,8 @@ from lr.spec.commands import Kind
 from lr.spec.schedule import Schedule, SchedulerConfig
 from lr.trace import ForwardPass
 
-SIMULATED_STEPS = 4000
+CHAINS = 400
+"""Simulated answers of a prediction."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,12 @@ class PassCost:
 
 @dataclass(frozen=True)
 class Load:
-    """What a way of looking ahead had to do: the measured rate of accepted steps, the lengths of steps in tokens, tokens of a target row
-    per pass (1 without token-level speculation), tokens that a row's pass covers beyond the first, seconds of the verifier per pair."""
+    """What a way of looking ahead had to do: the measured rate of accepted steps, steps per answer, the lengths of steps in tokens, tokens
+    of a target row per pass (1 without token-level speculation), tokens that a row's pass covers beyond the first, seconds of the
+    verifier per pair."""
 
     acceptance: float
+    chain_lengths: Sequence[int]
     target_lengths: Sequence[int]
     draft_lengths: Sequence[int]
     tokens_per_pass: float = 1.0
@@ -74,35 +77,53 @@ class Load:
 def predicted_rate(
     config: tuple[Schedule, int], load: Load, costs: tuple[PassCost, PassCost], draft_ticks: int | None
 ) -> float:
-    """Tokens per second of schedule and depth `config` at the costs of (target, draft). `draft_ticks` None: overlapped."""
-    target, draft = costs
-    passes = [length / load.tokens_per_pass for length in load.target_lengths]
-    scheduler = SchedulerConfig(ENDLESS, *config)
-    if draft_ticks is None:
-        alone = target.seconds(1, load.guessed)
-        world = World(
-            Bernoulli(load.acceptance),
-            Resampled([length * alone for length in passes]),
-            Resampled([length * draft.first for length in load.draft_lengths]),
-            Constant(load.verdict),
-            target_overhead=(target.seconds(2, 2 * load.guessed) - alone) / alone,
-            judge_workers=1,
-        )
-        outcome = simulate(scheduler, world, SIMULATED_STEPS)
-        seconds = outcome.seconds
-    else:
-        world = World(
-            Bernoulli(load.acceptance),
-            Resampled(passes),
-            Resampled([length / draft_ticks for length in load.draft_lengths]),
-        )
-        outcome = simulate(scheduler, world, SIMULATED_STEPS, history=True)
-        ticks, rows = _at_work(outcome.spans, Kind.TARGET)
-        drafting, _ = _at_work(outcome.spans, Kind.DRAFT)
-        seconds = ticks * target.seconds(rows, rows * load.guessed) + drafting * draft_ticks * draft.first
-        seconds += outcome.judged * load.verdict
-    lengths = load.target_lengths
-    return outcome.steps * sum(lengths) / len(lengths) / seconds
+    """Tokens per second of schedule and depth `config` at the costs of (target, draft). `draft_ticks` None: overlapped.
+
+    Simulates `CHAINS` answers that have as many steps as those that were measured.
+    """
+    seconds, steps = 0.0, 0
+    for number in range(CHAINS):
+        length = load.chain_lengths[number % len(load.chain_lengths)]
+        run = (SchedulerConfig(ENDLESS, *config), length, number)
+        seconds += _overlapped(run, load, *costs) if draft_ticks is None else _lockstep(run, load, *costs, draft_ticks)
+        steps += length
+    return steps * sum(load.target_lengths) / len(load.target_lengths) / seconds
+
+
+_Run = tuple[SchedulerConfig, int, int]
+"""A schedule, steps to emit, and a seed."""
+
+
+def _overlapped(run: _Run, load: Load, target: PassCost, draft: PassCost) -> float:
+    """Seconds of one chain with draft and target side by side."""
+    config, steps, seed = run
+    alone = target.seconds(1, load.guessed)
+    world = World(
+        Bernoulli(load.acceptance),
+        Resampled([length / load.tokens_per_pass * alone for length in load.target_lengths]),
+        Resampled([length * draft.first for length in load.draft_lengths]),
+        Constant(load.verdict),
+        target_overhead=(target.seconds(2, 2 * load.guessed) - alone) / alone,
+        judge_workers=1,
+        seed=seed,
+    )
+    return simulate(config, world, steps).seconds
+
+
+def _lockstep(run: _Run, load: Load, target: PassCost, draft: PassCost, draft_ticks: int) -> float:
+    """Seconds of one chain with draft and target in turns."""
+    config, steps, seed = run
+    world = World(
+        Bernoulli(load.acceptance),
+        Resampled([length / load.tokens_per_pass for length in load.target_lengths]),
+        Resampled([length / draft_ticks for length in load.draft_lengths]),
+        seed=seed,
+    )
+    outcome = simulate(config, world, steps, history=True)
+    ticks, rows = _at_work(outcome.spans, Kind.TARGET)
+    drafting, _ = _at_work(outcome.spans, Kind.DRAFT)
+    seconds = ticks * target.seconds(rows, rows * load.guessed) + drafting * draft_ticks * draft.first
+    return seconds + outcome.judged * load.verdict
 
 
 def _at_work(spans: Iterable[Span], kind: Kind) -> tuple[float, float]:

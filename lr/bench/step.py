@@ -33,6 +33,7 @@ class Tally:
     right: int = 0
     answers: int = 0
     stats: Stats = field(default_factory=Stats)
+    chain_lengths: list[int] = field(default_factory=list)
     passes: list[ForwardPass] = field(default_factory=list)
     lengths: dict[Role, list[int]] = field(default_factory=lambda: {Role.TARGET: [], Role.DRAFT: []})
 
@@ -47,6 +48,7 @@ class Tally:
         self.right += right
         self.answers += 1
         self.stats += result.stats
+        self.chain_lengths.append(len(result.steps))
         for _, event in result.trace.events:
             if isinstance(event, ForwardPass):
                 self.passes.append(event)
@@ -162,6 +164,7 @@ def predicted(tally: Tally, costs: tuple[PassCost, PassCost], depth: int, draft_
     with_tokens = way.mode == "lr+sd"
     load = Load(
         acceptance=stats.step_acceptance,
+        chain_lengths=tally.chain_lengths,
         target_lengths=tally.lengths[Role.TARGET],
         draft_lengths=tally.lengths[Role.DRAFT],
         tokens_per_pass=stats.target_tokens / rows_passed if with_tokens else 1.0,

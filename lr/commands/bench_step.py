@@ -35,7 +35,7 @@ class BenchStep:
     """How many held-out problems a repeat has."""
     repeats: int = 5
     """How often everything is done, each time with other draws."""
-    depth: int = 4
+    depth: int = 3
     """How many draft steps are written ahead."""
     draft_ticks: int = 8
     """How many tokens the draft may write while the target writes one, where they take turns."""

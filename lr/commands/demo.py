@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from statistics import quantiles
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -31,7 +32,8 @@ COLUMNS = (
 )
 NOTES = """ar: plain decoding. sd: tokens guessed ahead. lr: steps written ahead (Lookahead Reasoning). lr+sd: both.
 steps kept: accepted of the draft steps judged; tokens kept: of the tokens guessed. speedup: in tokens per
-second against ar, all modes in turn on every problem; middle half: its quartiles over the problems."""
+second against ar, all modes in turn on every problem; middle half: its quartiles over the problems. In lr and lr+sd
+the draft's steps are written in a second process (--driver lockstep: in turns, on one core)."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,12 @@ class Demo:
     """How many problems to solve, each in every mode."""
     show: int = 4
     """How many of them to show step by step."""
-    depth: int = 4
+    depth: int = 3
     """How many draft steps to write ahead."""
+    num_speculative_tokens: int = 3
+    """How many tokens to guess ahead, in sd and lr+sd."""
+    driver: Literal["lockstep", "overlapped"] = "overlapped"
+    """overlapped: the draft's steps are written in a process of their own. lockstep: draft and target take turns."""
     temperature: float | None = None
     """None: the checkpoint's own (0.6); 0 is greedy."""
     seed: int = 0
@@ -52,10 +58,14 @@ class Demo:
 
     def run(self) -> None:
         require(self.problems > 0, "problems", self.problems, "a whole number > 0")
-        reasoner = self.models.load(needs_draft=True)
+        with self.models.load(needs_draft=True) as reasoner:
+            self._solve_all(reasoner)
+
+    def _solve_all(self, reasoner: Reasoner) -> None:
         out = console()
         out.print(legend(), "")
-        reasoner.generate(problem(Split.TEST, 0).question, max_tokens=40)  # warm up: first calls pay for allocation
+        for mode in MODES:  # warm up: first calls pay for allocation, and for the start of the second process
+            reasoner.generate(problem(Split.TEST, 0).question, **self._settings(mode), max_tokens=40)
         solved: list[tuple[Problem, dict[str, Result]]] = []
         numbers = range(self.problems)
         for index in track(
@@ -65,6 +75,12 @@ class Demo:
         out.print(_table(solved))
         out.print(NOTES, style="dim")
 
+    def _settings(self, mode: str) -> dict[str, Any]:
+        """The options of one mode. In mode sd nothing is there to overlap."""
+        names = ("depth", "num_speculative_tokens", "temperature", "seed")
+        driver = self.driver if mode.startswith("lr") else "lockstep"
+        return {"mode": mode, "driver": driver, **{name: getattr(self, name) for name in names}}
+
     def _solve(self, reasoner: Reasoner, index: int, out: Console) -> tuple[Problem, dict[str, Result]]:
         """One problem in every mode; the modes take turns in going first, so that drifts of the machine's speed cancel."""
         task, results = problem(Split.TEST, index), {}
@@ -72,7 +88,7 @@ class Demo:
         if shown:
             out.print(f"[bold]problem {index + 1}[/]  {task.question}")
         for mode in order[index % len(order) :] + order[: index % len(order)]:
-            run = reasoner.run(task.question, mode=mode, depth=self.depth, temperature=self.temperature, seed=self.seed)
+            run = reasoner.run(task.question, **self._settings(mode))
             for step in run:
                 if shown and mode == "lr":
                     out.print(step_line(step))

@@ -63,17 +63,31 @@ class Attention(Direct):
         self.out = Linear(config.num_heads * config.head_dim, config.hidden_size, bias=False)
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
+        self._kept: tuple[Tensor, Tensor, tuple[int, ...], Tensor] | None = None  # see `_head_weights`
 
     def forward(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
         n, h, kv = x.shape[0], self.num_heads, self.num_kv_heads
         heads = self.qkv(x).view(n, -1, self.head_dim)
         qk, v = heads.split_with_sizes((h + kv, kv), 1)
         if self.q_norm is not None and self.k_norm is not None:  # q and k heads in one go, each with its weight
-            weight = torch.stack((self.q_norm.weight,) * h + (self.k_norm.weight,) * kv)  # [h + kv, d]
-            qk = self.q_norm(qk, weight)
+            qk = self.q_norm(qk, self._head_weights(self.q_norm.weight, self.k_norm.weight))
         q, k = rotate(qk, cos, signed_sin).split_with_sizes((h, kv), 1)
         mixed = attend(self.layer, q, k, v)
         return self.out(mixed.reshape(n, h * self.head_dim))
+
+    def _head_weights(self, q: nn.Parameter, k: nn.Parameter) -> Tensor:
+        """The weight [h + kv, d] of the norm of each head. Kept from call to call, as long as both parameters are what they were."""
+        if torch.is_grad_enabled():
+            return torch.stack((q,) * self.num_heads + (k,) * self.num_kv_heads)
+        state = (q.data_ptr(), k.data_ptr(), _version(q), _version(k))
+        if self._kept is None or self._kept[0] is not q or self._kept[1] is not k or self._kept[2] != state:
+            self._kept = (q, k, state, torch.stack((q,) * self.num_heads + (k,) * self.num_kv_heads))
+        return self._kept[3]
+
+
+def _version(weight: Tensor) -> int:
+    """Counts the changes in place, which tensors made in inference mode do not."""
+    return 0 if weight.is_inference() else weight._version
 
 
 class MLP(Direct):

@@ -82,3 +82,35 @@ def test_linear_is_linear() -> None:
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(4, 5)
     assert torch.equal(ours(x), theirs(x))
+
+
+def test_kept_head_weights_follow_every_change_of_the_norms() -> None:
+    """Attention keeps the stacked weights of its norms; a change in place, a replaced tensor and `to` must all be seen."""
+    layer = DecoderLayer(CONFIG, 0).requires_grad_(False)
+    attention = layer.attention
+    assert attention.q_norm is not None
+    assert attention.k_norm is not None
+
+    def stacked() -> torch.Tensor:
+        with torch.no_grad():
+            return attention._head_weights(attention.q_norm.weight, attention.k_norm.weight)
+
+    def expected() -> torch.Tensor:
+        return torch.stack(
+            [attention.q_norm.weight] * attention.num_heads + [attention.k_norm.weight] * attention.num_kv_heads
+        )
+
+    first = stacked()
+    assert stacked() is first
+    attention.q_norm.weight.mul_(3.0)
+    assert torch.equal(stacked(), expected())
+    attention.k_norm.weight.data = torch.full_like(attention.k_norm.weight, 0.5)
+    assert torch.equal(stacked(), expected())
+    layer.double()
+    assert stacked().dtype is torch.float64
+    assert torch.equal(stacked(), expected())
+    with torch.inference_mode():
+        attention.q_norm.weight = torch.nn.Parameter(torch.ones(attention.head_dim), requires_grad=False)
+        assert torch.equal(
+            attention._head_weights(attention.q_norm.weight, attention.k_norm.weight)[0], torch.ones(attention.head_dim)
+        )
