@@ -9,6 +9,10 @@ from typing import Any
 from lr.theory import curves
 from lr.theory.drawing import COLOURS, INK, figure, write
 
+LEVELS = (0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
+LOSES, WINS = ("#c53030", "#e57373", "#f6c9c9"), ("#e3f1e6", "#bfe0c8", "#8cc79e", "#4fa36c", "#2f855a")
+"""Colours below and above 1: red where a pure method is better, green where the hybrid is."""
+
 
 def draw_all(folder: Path) -> list[Path]:
     """Draw every figure into `folder`; returns the files. The same version draws the same files."""
@@ -36,7 +40,8 @@ def schedules(folder: Path) -> list[Path]:
         for axes, (alpha, c) in zip(made.subplots(1, 2), ((0.8, 0.1), (0.5, 0.25)), strict=True):
             _plot(axes, curves.schedules(alpha, c))
             axes.axhline(1, color=INK, lw=0.8)
-            axes.set(xlabel="k", ylabel="speedup", title=f"α = {alpha:g}, c = {c:g}")
+            axes.set(xlabel="k", ylabel="speedup", title=f"α = {alpha:g}, c = {c:g}", ylim=(0, None))
+            axes.legend(fontsize=8, loc="lower right" if alpha > 0.6 else "lower left")
         return write(made, folder / "theory_schedules.png")
 
 
@@ -45,9 +50,7 @@ def hybrid_region(folder: Path) -> list[Path]:
     with figure(10.0, 4.4) as made:
         for axes, schedule in zip(made.subplots(1, 2), ("async", "sync"), strict=True):
             x, y, gain = curves.hybrid_region(schedule=schedule)
-            filled = axes.contourf(
-                x, y, gain, levels=[0.6, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3], cmap="RdYlGn", extend="both"
-            )
+            filled = axes.contourf(x, y, gain, levels=LEVELS, colors=LOSES + WINS)
             axes.contour(x, y, gain, levels=[1.0], colors=[INK])
             axes.set(xlabel="α1, steps", ylabel="α2, tokens", title=f"{schedule}, M = 16, c1 = 0.2, c2 = 0.1")
             if schedule == "async":
@@ -65,7 +68,7 @@ def width(folder: Path) -> list[Path]:
         left.set(xlabel="W, alternatives per position", ylabel="acceptance of a position", ylim=(0, 1.02))
         _plot(right, curves.width_speedups())
         right.set(xlabel="W, alternatives per position", ylabel="speedup")
-        right.set_title("sync, depth 2, c = 0.1, correlated as GSM8K 7B; a further row costs b", fontsize=10)
+        right.set_title("sync, depth 2, c = 0.1; a further row costs b", fontsize=10)
         return write(made, folder / "theory_width.png")
 
 

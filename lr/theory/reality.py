@@ -7,9 +7,10 @@ Read next: `twin.py`; the measuring is in `lr/commands/theory_reality.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
+from typing import Any
 
 from lr.spec.schedule import Schedule
 from lr.theory.asynchronous import lr_async_speedup
@@ -86,3 +87,14 @@ def ratio_with_error(above: Sequence[float], below: Sequence[float]) -> tuple[fl
     without = [(a - x) / (b - y) for x, y in zip(above, below, strict=True)]
     mean = sum(without) / n
     return a / b, sqrt((n - 1) / n * sum((value - mean) ** 2 for value in without))
+
+
+def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table of `docs/theory.md`, from the rows that `lr theory reality --json` writes."""
+    head = ["way", "formula", *LADDER, "α", "measured", "off"]
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    for row in rows:
+        figures = [f"{x:.2f}" for x in row["predicted"]]
+        measured = f"{row['measured']:.2f} ± {row['error']:.2f}"
+        lines.append(f"| {' | '.join([row['way'], *figures, measured, format(row['gap'], '+.1%')])} |")
+    return "\n".join(lines)

@@ -1,0 +1,76 @@
+"""`docs/theory.md` says what the code computes: its examples run, its tables are those of the recorded run and of the fits."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from lr.theory.calibration import Calibration
+from lr.theory.fit import fit_speedups, fit_width
+from lr.theory.reality import as_markdown
+from lr.theory.tables import TABLE_1, TABLE_3
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "theory.md").read_text(encoding="utf-8")
+
+
+def test_the_example_prints_what_it_says(capsys) -> None:
+    [example] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(example, "theory.md", "exec"), {})
+    said = re.findall(r"# ([\d. ]+)", example)
+    for printed, written in zip(capsys.readouterr().out.splitlines(), said, strict=True):
+        for number, text in zip(printed.split(), written.split(), strict=True):
+            assert abs(float(number) - float(text)) < 1e-5
+
+
+def test_the_measured_table_is_the_recorded_run() -> None:
+    rows = json.loads((DOCS / "results" / "theory_reality.json").read_text(encoding="utf-8"))["rows"]
+    assert as_markdown(rows) in PAGE
+    assert max(abs(row["gap"]) for row in rows) < 0.10
+
+
+def test_the_calibration_in_the_page_is_the_file() -> None:
+    found = Calibration.load(DOCS / "results" / "tiny_calibration.json")
+    for letter, estimate, digits in (
+        ("α1", found.alpha1, 3),
+        ("c1", found.c1, 3),
+        ("b", found.b, 3),
+        ("start", found.start, 2),
+    ):
+        assert (
+            f"| {letter} | {estimate.value:.{digits}f} | {estimate.low:.{digits}f} – {estimate.high:.{digits}f} |"
+            in PAGE
+        )
+
+
+def test_the_fits_in_the_page_are_those_of_the_code() -> None:
+    for pair in TABLE_1.values():
+        found = fit_speedups(pair)
+        assert f"{pair.name}: c = {found.c:.3f}, v = {found.v:.3f}, R² = {found.r_squared:.2f}" in PAGE
+        for name, values, style in (("fitted", found.predicted, ".2f"), ("residual", found.residuals, "+.2f")):
+            assert f"| {name} | {' | '.join(format(x, style) for x in values)} |" in PAGE
+    for row in TABLE_3:
+        fit = fit_width(row)
+        beta = " ".join(f"{x:.2f}" for x in fit.predicted)
+        assert f"| {beta} |" in PAGE
+        assert f"| ({fit.p:.2f}, {fit.q:.2f}) | {fit.base_time:.2f} + {fit.per_row:.3f} (N - 3) |" in PAGE
+
+
+def test_every_function_of_the_table_exists() -> None:
+    import lr.theory.asynchronous
+    import lr.theory.hybrid
+    import lr.theory.judging
+    import lr.theory.recurrence
+    import lr.theory.synchronous
+    import lr.theory.theorems
+    import lr.theory.token_level
+    import lr.theory.width
+
+    rooms = [getattr(lr.theory, name) for name in ("asynchronous", "hybrid", "judging", "recurrence", "synchronous")]
+    rooms += [lr.theory.theorems, lr.theory.token_level, lr.theory.width]
+    table = PAGE.split("| formula |")[1].split("\n\n")[0]
+    column = [line.split("|")[2] for line in table.splitlines()[2:] if line.startswith("|")]
+    names = {name for cell in column for name in re.findall(r"`(\w+)", cell)}
+    assert len(names) > 25
+    assert not [name for name in names if not any(callable(getattr(room, name, None)) for room in rooms)]
