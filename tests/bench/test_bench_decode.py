@@ -151,7 +151,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     def gone(name: str) -> Path:
         raise CheckpointError(f"the files of {name} are missing")
 
-    monkeypatch.setattr("lr.tiny.names.checkpoint_path", gone)
+    monkeypatch.setattr("lr.model.files.checkpoint_path", gone)
     target = tmp_path / "figures.json"
     flags = ["--models", "tiny-draft", "random-12", "--batches", "1", "2", "--tokens", "2", "--repeats", "2"]
     assert main(["bench", "decode", *flags, "--json", str(target)]) == 0
