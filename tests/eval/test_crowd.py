@@ -15,7 +15,7 @@ from lr.eval.store import Key
 from lr.reasoner import Reasoner, make_options
 from lr.tiny.language import Split, problem
 
-QUESTIONS = [problem(Split.TEST, i).question for i in range(3)]
+QUESTIONS = [problem(Split.TEST, i).question for i in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_together_as_alone(reasoner: Reasoner, options: dict) -> None:
     settings = options | {"seed": 5, "max_tokens": 150, "acceptance": "match"}
     alone = {question: reasoner.generate(question, **settings) for question in QUESTIONS}
     made = make_options(**settings)
-    for together in (2, 8):
+    for together in (2, 3):
         asked = [Asked(reasoner.models, reasoner.verifier, question, made, share=together) for question in QUESTIONS]
         finished = list(Crowd(asked, together).run())
         assert sorted(one.question for one in finished) == sorted(QUESTIONS)

@@ -22,7 +22,6 @@ needs_walls = pytest.mark.skipif(not HELD, reason="this kernel has neither user 
 
 ATTACKS = {
     "endless loop": "while True: pass",
-    "sleep": "import time; time.sleep(60)",
     "memory hog": "x = []\nwhile True: x.append(bytearray(10_000_000))",
     "many children": "import os\nfor _ in range(20): os.fork() == 0 and os._exit(0)",
     "a child": "import subprocess; subprocess.run([__import__('sys').executable, '-c', '1'], check=True)",
