@@ -135,7 +135,7 @@ def clock_for(name: str, reasoner: Reasoner) -> Callable[[], float]:
     return time.process_time if name == "cpu" or (name == "auto" and on_cpu) else time.perf_counter
 
 
-def timed(reasoner: Reasoner, question: str, clock: Callable[[], float], **options: object) -> list[Timed]:
+def timed(reasoner: Reasoner, question: str, clock: Callable[[], float], **options: Any) -> list[Timed]:
     """The events of one run by this clock."""
     run = reasoner.run(question, **options)
     run.trace.clock, run.trace.start = clock, clock()

@@ -63,7 +63,7 @@ class Theory:
         for column in ("value", "simulated", "± s.e.", "off"):
             table.add_column(column, justify="right", no_wrap=True)
         for one in chosen:
-            value, seen = one.value(at), one.simulated(at) if one.simulated else None
+            value, seen = float(one.value(at)), one.simulated(at) if one.simulated else None
             row = [one.name, one.text, f"{value:.4f}"]
             if seen is not None:
                 off = f"{(seen.value - value) / seen.error:+.1f}" if seen.error else ""

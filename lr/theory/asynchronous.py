@@ -71,16 +71,14 @@ def lr_async_speedup(
         steps = geometric(a, k)
         return plain(steps / (1 + v + c * (steps - 1)))
     held = k * c < 1 + v  # the window holds the draft up
-    speedup: Any = _windowed(a, k + (window == "depth"), c / (1 + v), k) / (1 + v)
+    windowed = _windowed(a, k + (window == "depth"), c / (1 + v), k) / (1 + v)
     free = ~held & ((a < 1) | (c > 0))
-    speedup = np.where(
-        held, speedup, lr_async_limit(np.where(free, a, 0.0), np.where(free, c, 0.5), np.where(free, v, 0.0))
-    )
+    limit: Any = lr_async_limit(np.where(free, a, 0.0), np.where(free, c, 0.5), np.where(free, v, 0.0))
+    speedup: np.ndarray = np.array(np.where(held, windowed, limit))
     if window == "depth":
         late = held & (v > (k - 1) * c)
-        speedup[late] = [
-            recurrence_speedup("depth", *case) for case in zip(*(x[late] for x in (a, k, c, v)), strict=True)
-        ]
+        cases: Any = zip(*(np.asarray(x)[late] for x in (a, k, c, v)), strict=True)
+        speedup[late] = [recurrence_speedup("depth", *case) for case in cases]
     return plain(speedup)
 
 

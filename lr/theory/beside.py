@@ -16,6 +16,7 @@ from lr.engine.chance import Acceptance, Bernoulli, BetaSiblings, Constant, Judg
 from lr.engine.simulate import ENDLESS, Outcome, World, simulate
 from lr.spec.schedule import Schedule, SchedulerConfig
 from lr.theory.asynchronous import lr_async_limit, lr_async_speedup
+from lr.theory.domain import Reals
 from lr.theory.hybrid import hybrid_speedup
 from lr.theory.judging import judged_acceptance, wrong_share
 from lr.theory.synchronous import lr_sync_cycle_speedup, lr_sync_speedup, sync_bonus
@@ -57,7 +58,7 @@ class Formula:
 
     name: str
     text: str
-    value: Callable[[Point], float]
+    value: Callable[[Point], Reals]
     simulated: Callable[[Point], Measured] | None = None
 
 

@@ -73,7 +73,7 @@ def _gain(alpha1: float, alpha2: float, c1: float, c2: float, budget: int, sched
     if split.hybrid_wins:
         return split.speedup / pure
     k = np.arange(2, budget // 2 + 1)
-    h = np.array([np.max(hybrid_speedup(alpha1, alpha2, c1, c2, k[k <= budget // m], m, schedule)) for m in k])
+    h = np.array([np.max(hybrid_speedup(alpha1, alpha2, c1, c2, k[k <= budget // m], float(m), schedule)) for m in k])
     return float(h.max()) / pure
 
 

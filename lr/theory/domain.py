@@ -76,9 +76,10 @@ def whole(name: str, value: Reals, least: int) -> Any:
     return inside(good & (np.floor(np.where(good, x, 0)) == x), name, x, f"a whole number >= {least}")
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any) -> Reals:
     """A number for a 0-dimensional array, everything else as it is."""
-    return np.asarray(value).item() if np.ndim(value) == 0 else value
+    shown: Reals = np.asarray(value).item() if np.ndim(value) == 0 else value
+    return shown
 
 
 def geometric(a: Any, n: Any) -> Any:

@@ -110,9 +110,10 @@ def calibrate(seen: Sequence[Seen], name: str, conditions: Mapping[str, Any], se
         )
     draws = np.random.default_rng(seed).integers(len(seen), size=(DRAWS, len(seen)))
     samples = [[seen[i] for i in row] for row in draws]
+    found: dict[str, Any] = {parameter: _interval(f, seen, samples) for parameter, f in PARAMETERS.items()}
     return Calibration(
         name=name,
-        **{parameter: _interval(estimator, seen, samples) for parameter, estimator in PARAMETERS.items()},
+        **found,
         target_lengths=tuple(n for s in seen for n in s.target.lengths),
         draft_lengths=tuple(n for s in seen for n in s.lookahead.draft_lengths),
         chain_lengths=tuple(len(s.target.lengths) for s in seen),
@@ -121,8 +122,8 @@ def calibrate(seen: Sequence[Seen], name: str, conditions: Mapping[str, Any], se
 
 
 def _interval(estimator: Estimator, seen: Sequence[Seen], samples: Sequence[Sequence[Seen]]) -> Estimate:
-    low, high = np.quantile([estimator(sample) for sample in samples], (0.025, 0.975))
-    return Estimate(float(estimator(seen)), float(low), float(high))
+    ends: Any = np.quantile([estimator(sample) for sample in samples], (0.025, 0.975))
+    return Estimate(float(estimator(seen)), float(ends[0]), float(ends[1]))
 
 
 def _lone_row(seen: Sequence[Seen]) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 from lr.theory import curves
 from lr.theory.drawing import COLOURS, INK, figure, write
+from lr.theory.hybrid import Kind
 
 LEVELS = (0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
 LOSES, WINS = ("#c53030", "#e57373", "#f6c9c9"), ("#e3f1e6", "#bfe0c8", "#8cc79e", "#4fa36c", "#2f855a")
@@ -48,7 +49,8 @@ def schedules(folder: Path) -> list[Path]:
 def hybrid_region(folder: Path) -> list[Path]:
     """Where steps and tokens together beat each alone, with Theorem 4's box."""
     with figure(10.0, 4.4) as made:
-        for axes, schedule in zip(made.subplots(1, 2), ("async", "sync"), strict=True):
+        kinds: tuple[Kind, ...] = ("async", "sync")
+        for axes, schedule in zip(made.subplots(1, 2), kinds, strict=True):
             x, y, gain = curves.hybrid_region(schedule=schedule)
             filled = axes.contourf(x, y, gain, levels=LEVELS, colors=LOSES + WINS)
             axes.contour(x, y, gain, levels=[1.0], colors=[INK])

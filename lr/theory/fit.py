@@ -36,7 +36,8 @@ def least_squares(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarr
             damping *= 4
             if damping > 1e9:
                 break
-    return np.exp(x)
+    found: np.ndarray = np.exp(x)
+    return found
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ def fit_speedups(pair: Pair) -> SpeedFit:
 
     def residuals(parameters: np.ndarray) -> np.ndarray:
         c, v = parameters
-        return np.asarray(lr_async_limit(alpha, min(c, 0.999), v)) - printed
+        off: np.ndarray = np.asarray(lr_async_limit(alpha, min(c, 0.999), v)) - printed
+        return off
 
     c, v = least_squares(residuals, np.array([0.3, 0.2]))
     left = residuals(np.array([c, v]))
@@ -91,7 +93,9 @@ def fit_width(row: WidthRow) -> WidthFit:
     printed, widths = np.array(row.acceptance), np.array(WIDTHS)
 
     def residuals(parameters: np.ndarray) -> np.ndarray:
-        return np.asarray(beta_width_acceptance(*parameters, widths)) - printed
+        p, q = parameters
+        off: np.ndarray = np.asarray(beta_width_acceptance(p, q, widths)) - printed
+        return off
 
     p, q = least_squares(residuals, np.array([0.4, 0.3]))
     left = residuals(np.array([p, q]))
