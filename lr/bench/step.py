@@ -130,10 +130,9 @@ def measure(
     return tallies
 
 
-def rows(tallies: Sequence[Tally], depth: int, draft_ticks: int) -> list[StepRow]:
-    """The rows of the table; the first tally is plain decoding."""
+def rows(tallies: Sequence[Tally], costs: tuple[PassCost, PassCost], depth: int, draft_ticks: int) -> list[StepRow]:
+    """The rows of the table; the first tally is plain decoding, `costs` are those of a pass of (target, draft)."""
     plain = tallies[0]
-    costs = fitted_costs(tallies)
     return [
         StepRow(
             tally,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from lr.commands.show import console
 from lr.types import require
 
 if TYPE_CHECKING:
+    from lr.bench.cost import PassCost
     from lr.bench.step import StepRow
 
 NOTES = """tok/s: of whole answers, all problems of a repeat together; median over the repeats. / ar: times the tokens/s of plain decoding,
@@ -62,17 +63,19 @@ class BenchStep:
         Placement(threads=self.threads).set_threads()
         facts, out = conditions(), console()
         out.width = max(out.width, TABLE_WIDTH)
-        found = self._measure()
+        found, (target, draft) = self._measure()
         out.print(", ".join(f"{name} {value}" for name, value in facts.items()))
         out.print(_table(found))
+        out.print(f"a pass of the target takes {_cost(target)}; of the draft {_cost(draft)}")
         out.print(NOTES, style="dim")
         if self.json is not None:
             settings = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "json"}
             rows_out = [row.figures() for row in found]
-            write_json({"conditions": facts, "settings": settings, "rows": rows_out}, self.json)
+            costs = {"target": asdict(target), "draft": asdict(draft)}
+            write_json({"conditions": facts, "settings": settings, "pass_seconds": costs, "rows": rows_out}, self.json)
 
-    def _measure(self) -> list[StepRow]:
-        from lr.bench.step import measure, rows
+    def _measure(self) -> tuple[list[StepRow], tuple[PassCost, PassCost]]:
+        from lr.bench.step import fitted_costs, measure, rows
         from lr.bench.ways import ways
         from lr.reasoner import Reasoner
         from lr.tiny.language import Split, problem
@@ -89,7 +92,8 @@ class BenchStep:
         ):
             task = bar.add_task("answering", total=len(chosen) * (1 + self.repeats * self.problems))
             tallies = measure(reasoner, chosen, tasks, self.repeats, settings, lambda: bar.advance(task))
-        return rows(tallies, self.depth, self.draft_ticks)
+        costs = fitted_costs(tallies)
+        return rows(tallies, costs, self.depth, self.draft_ticks), costs
 
 
 def _table(rows: Sequence[StepRow]) -> Table:
@@ -117,6 +121,12 @@ def _table(rows: Sequence[StepRow]) -> Table:
             ),
         )
     return table
+
+
+def _cost(cost: PassCost) -> str:
+    """The line through the passes of the ways that run one model at a time."""
+    first, row, token = (1000 * part for part in (cost.first, cost.row, cost.token))
+    return f"{first:.2f} ms for one row of one token, {row:.2f} ms more for each row, {token:.2f} ms for each token beyond one per row"
 
 
 def _number(value: float | None) -> str:
