@@ -140,7 +140,7 @@ def _table(rows: Sequence[Compared]) -> Table:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title="speedup over plain decoding", title_justify="left")
     table.add_column("way", no_wrap=True)
-    for column in ("formula", *(f"+ {name}" for name in LADDER), "+ α", "measured", "±", "off"):
+    for column in ("formula", *LADDER, "α", "measured", "±", "off"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         figures = [f"{x:.2f}" for x in (*row.predicted, row.measured, row.error)]
