@@ -7,7 +7,7 @@ one repeat, its tokens per second over all problems together. Ratios are taken w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,11 +144,16 @@ def rows(tallies: Sequence[Tally], costs: tuple[PassCost, PassCost], depth: int,
     ]
 
 
-def fitted_costs(tallies: Iterable[Tally]) -> tuple[PassCost, PassCost]:
-    """What passes of the target and of the draft cost, over all ways in which one model at a time runs."""
-    seen = [event for tally in tallies if not tally.way.overlapped for event in tally.passes]
-    target, draft = ([event for event in seen if event.role is role] for role in (Role.TARGET, Role.DRAFT))
-    return PassCost.fit(target), PassCost.fit(draft)
+def fitted_costs(tallies: Sequence[Tally]) -> tuple[PassCost, PassCost]:
+    """What passes of the target and of the draft cost: over the ways in which one model at a time runs, if a model has passes there."""
+    alone = [event for tally in tallies if not tally.way.overlapped for event in tally.passes]
+    every = [event for tally in tallies for event in tally.passes]
+
+    def fit(role: Role) -> PassCost:
+        mine = [e for e in alone if e.role is role] or [e for e in every if e.role is role]
+        return PassCost.fit(mine) if mine else PassCost(0.0)
+
+    return fit(Role.TARGET), fit(Role.DRAFT)
 
 
 def predicted(tally: Tally, costs: tuple[PassCost, PassCost], depth: int, draft_ticks: int) -> float | None:
