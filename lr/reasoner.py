@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -38,9 +39,9 @@ class Reasoner:
     `spec/verifiers/choose.py`) or an object with `name` and `judge` (see `spec/verifiers/base.py`). None takes
     "judge" where there is one (a `judge`, or the tiny language) and else "exact". `judge` is the checkpoint of a verifier that
     has one of its own: a language model for "judge", a sentence encoder for "embedding". `dtype` None: float32 on the CPU, the
-    checkpoint's own elsewhere. `num_blocks` cache blocks of 16 tokens per model; None: as many as the answer can need. With driver
-    "overlapped" a second process is started at the first question and kept until `close`, the end of a `with` block, or the end of the
-    reasoner. Raises `CheckpointError` or `SettingError`.
+    checkpoint's own elsewhere. `elsewhere` names other devices than `device` for "draft" and "judge". `num_blocks` cache blocks of 16
+    tokens per model; None: as many as the answer can need. With driver "overlapped" a second process is started at the first question
+    and kept until `close`, the end of a `with` block, or the end of the reasoner. Raises `CheckpointError` or `SettingError`.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class Reasoner:
         device: str | torch.device = "cpu",
         dtype: torch.dtype | None = None,
         num_blocks: int | None = None,
+        elsewhere: Mapping[str, str | torch.device] | None = None,
     ) -> None:
         device = find_device(device)
+        draft_device, judge_device = (find_device((elsewhere or {}).get(role, device)) for role in ("draft", "judge"))
         self.codec = codec = Codec.load(target)
         known_tokens = 0
         if draft is not None:
@@ -71,9 +74,9 @@ class Reasoner:
             dtype = torch.float32
         choice = None
         if isinstance(verifier, str) and (draft is not None or judge is not None):
-            choice = choose_verifier(verifier, codec, judge, device=device, dtype=dtype, num_blocks=num_blocks)
+            choice = choose_verifier(verifier, codec, judge, device=judge_device, dtype=dtype, num_blocks=num_blocks)
         target_model = load_model(target, device=device, dtype=dtype)
-        draft_model = None if draft is None else load_model(draft, device=device, dtype=dtype)
+        draft_model = None if draft is None else load_model(draft, device=draft_device, dtype=dtype)
         if draft_model is not None and draft_model.config.vocab_size < codec.vocab_size:
             raise SettingError(
                 f"draft {draft} embeds {draft_model.config.vocab_size} token ids, target {target} writes {codec.vocab_size}. "
@@ -83,7 +86,7 @@ class Reasoner:
         worker = None
         if draft is not None:
             tokens = tuple(map(codec.token_bytes, range(codec.vocab_size)))
-            worker = DraftWorker(partial(load_parts, draft, device, dtype, tokens))
+            worker = DraftWorker(partial(load_parts, draft, draft_device, dtype, tokens))
         self.models = Models(codec, target_model, draft_model, known_tokens, num_blocks, worker)
 
     def generate(self, question: str, *, variant: Variant | None = None, **options: object) -> Result:

@@ -21,7 +21,7 @@ from lr.types import require
 if TYPE_CHECKING:
     from lr.eval.experiments.lab import Lab
 
-PROBLEMS = {"speedup": 60, "verifiers": 300, "width": 60, "profile": 12, "budget": 16, "segmentation": 60}
+PROBLEMS = {"speedup": 60, "verifiers": 300, "width": 24, "profile": 12, "budget": 16, "segmentation": 24}
 """The experiments, and how many tiny problems each takes by default."""
 
 

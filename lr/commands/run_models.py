@@ -96,6 +96,7 @@ class RunModels:
             device=places[1] if mode == "draft" else places[0],
             dtype=placement.torch_dtype(),
             num_blocks=self.num_blocks,
+            elsewhere={"draft": places[1], "judge": places[2]},
         )
 
     def devices(self) -> tuple[str, str, str]:

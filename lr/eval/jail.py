@@ -20,7 +20,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import resource
 import signal
 import struct
 import sys
@@ -96,6 +95,8 @@ def _build(asked: dict[str, Any], libc: Any) -> None:
 
 
 def _limit(asked: dict[str, Any], *, strictly: bool) -> None:
+    import resource  # not on every system; there is no sandbox on those
+
     memory, seconds = int(asked["memory_mb"]) << 20, int(asked["seconds"]) + 1
     limits = {"AS": memory, "CPU": seconds, "FSIZE": 16 << 20, "NOFILE": 64, "CORE": 0}
     for name, value in limits.items():

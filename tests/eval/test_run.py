@@ -23,6 +23,8 @@ from lr.commands.run_progress import Tally
 from lr.errors import SettingError
 from lr.eval.modes import engine_options, family_sampling
 from lr.eval.running import Done
+from lr.model.qwen import CausalLM
+from lr.model.weights import load_model
 from lr.options import GenerateOptions
 
 SAMPLE = Path(__file__).with_name("aime_sample.jsonl")
@@ -222,6 +224,22 @@ def test_the_models_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     chosen, note = RunModels().chosen("aime.jsonl")
     assert (chosen.model, chosen.draft_model, chosen.judge_model) == TINY and note is not None
+
+
+def test_every_model_goes_to_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+
+    def load(name: str, *, device: torch.device, dtype: torch.dtype | None) -> CausalLM:
+        seen[name] = str(device)
+        return load_model(name, device="cpu", dtype=dtype)
+
+    for place in ("lr.reasoner.load_model", "lr.engine.verification.load_model"):
+        monkeypatch.setattr(place, load)
+    monkeypatch.setattr("lr.reasoner.find_device", torch.device)
+    monkeypatch.setattr(RunModels, "devices", lambda _: ("cuda:0", "cuda:2", "cuda:3"))
+    models, _ = RunModels(dtype="float32").chosen("tiny:1")
+    models.load("lr", needs_draft=True, judges=True).close()
+    assert seen == {"tiny-target": "cuda:0", "tiny-draft": "cuda:2", "tiny-judge": "cuda:3"}
 
 
 def test_sampling_by_family() -> None:
