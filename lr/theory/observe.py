@@ -155,6 +155,24 @@ class PairRun:
         return cls(len(second), sum(second))
 
 
+def outcomes(events: Iterable[Timed]) -> tuple[bool, ...]:
+    """Whether a draft step was accepted at each place of a chain that has a verdict, in order: what `chance.Replay` takes.
+
+    With several alternatives: whether any was.
+    """
+    accepted: dict[int, bool] = {}
+    for _, event in events:
+        if isinstance(event, StepJudged):
+            accepted[event.index] = accepted.get(event.index, False) or event.verdict.aligned
+    return tuple(accepted[index] for index in sorted(accepted))
+
+
+def step_lengths(events: Iterable[Timed], role: Role) -> tuple[int, ...]:
+    """Tokens of the steps that `role` finished, in order: times the time of a token, what `chance.Resampled` takes."""
+    written = (event for _, event in events if isinstance(event, StepWritten))
+    return tuple(len(event.step.tokens) for event in written if event.role is role)
+
+
 @dataclass
 class Seen:
     """All runs of one problem."""

@@ -46,18 +46,20 @@ class Way:
             lr_async_speedup(a, self.depth, c, "paper" if self.schedule is Schedule.PAPER else "depth")
         )
 
-    def predictions(self, found: Calibration, alpha: float | None, steps: int = 2000) -> tuple[float, ...]:
-        """The closed form, the twin with 1, 2, ... refinements of `LADDER`, and with the acceptance rate `alpha`, if there is one.
+    def predictions(
+        self, found: Calibration, alpha: float | None, steps: int = 2000, ladder: Sequence[str] = LADDER
+    ) -> tuple[float, ...]:
+        """The closed form, the twin with 1, 2, ... refinements of `ladder`, and with the acceptance rate `alpha`, if there is one.
 
         `alpha` is that of the very runs that are predicted: the last figure says what is left if it is known.
         """
         refined = [
-            Twin(found, LADDER[:n], self.tokens).speedup(self.schedule, self.depth, steps)
-            for n in range(1, len(LADDER) + 1)
+            Twin(found, ladder[:n], self.tokens).speedup(self.schedule, self.depth, steps)
+            for n in range(1, len(ladder) + 1)
         ]
         known = found if alpha is None else replace(found, alpha1=exactly(alpha))
         last = (
-            refined[-1] if alpha is None else Twin(known, LADDER, self.tokens).speedup(self.schedule, self.depth, steps)
+            refined[-1] if alpha is None else Twin(known, ladder, self.tokens).speedup(self.schedule, self.depth, steps)
         )
         return (self.formula(found), *refined, last)
 
@@ -89,9 +91,14 @@ def ratio_with_error(above: Sequence[float], below: Sequence[float]) -> tuple[fl
     return a / b, sqrt((n - 1) / n * sum((value - mean) ** 2 for value in without))
 
 
-def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+def ladder_of(driver: str) -> tuple[str, ...]:
+    """The refinements that belong to a driver: with `overlapped` the models do not share a thread."""
+    return LADDER if driver == "lockstep" else tuple(name for name in LADDER if name != "thread")
+
+
+def as_markdown(rows: Sequence[Mapping[str, Any]], ladder: Sequence[str] = LADDER) -> str:
     """The table of `docs/theory.md`, from the rows that `lr theory reality --json` writes."""
-    head = ["way", "formula", *LADDER, "α", "measured", "off"]
+    head = ["way", "formula", *ladder, "α", "measured", "off"]
     lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     for row in rows:
         figures = [f"{x:.2f}" for x in row["predicted"]]

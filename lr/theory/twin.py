@@ -71,16 +71,22 @@ class Twin:
         row = found.b.value * (1 + k * found.c2.value) + k * found.b_positions.value
         return row / self.round_cost
 
-    def world(self, seed: int = 0) -> World:
-        """What the scheduler runs on."""
+    def world(self, schedule: Schedule, seed: int = 0) -> World:
+        """What the scheduler runs on.
+
+        Reading stalls the target. Behind a barrier nothing else goes on: it is as if each draft step took so much longer. In a window each
+        row is read once in its life, while all others wait: it is as if each further row cost so much more, n rows 1 + (b + r)(n-1).
+        """
         found, on = self.calibration, set(self.refinements)
-        extra = found.reading.value if "reading" in on else 0.0
+        reading = found.reading.value if "reading" in on else 0.0
+        row = (found.pace.value if "batch" in on else 1.0) / self.inner
+        barrier = schedule is Schedule.SYNC
         return World(
             Bernoulli(found.alpha1.value),
-            target=self._duration((found.pace.value if "batch" in on else 1.0) / self.inner, found.target_lengths),
-            draft=self._duration(found.c1.value, found.draft_lengths, extra),
+            target=self._duration(row, found.target_lengths),
+            draft=self._duration(found.c1.value, found.draft_lengths, reading if barrier else 0.0),
             judge=Constant(found.v.value if "judge" in on else 0.0),
-            target_overhead=self.overhead,
+            target_overhead=self.overhead + (0.0 if barrier else reading / row),
             draft_turns=DRAFT_TICKS * found.token_ratio / self.round_cost if "thread" in on else None,
             seed=seed,
         )
@@ -100,7 +106,7 @@ class Twin:
         if "chains" not in self.refinements or not found.chain_lengths:
             if depth == 0:
                 return self.inner
-            return simulate(SchedulerConfig(ENDLESS, schedule, depth), self.world(seed), steps).rate
+            return simulate(SchedulerConfig(ENDLESS, schedule, depth), self.world(schedule, seed), steps).rate
         half = found.start.value / 2
         if depth == 0:
             drafted = half if self.tokens else 0.0
@@ -109,7 +115,9 @@ class Twin:
         number = 0
         while plain < steps:
             n = found.chain_lengths[number % len(found.chain_lengths)]
-            run = simulate(SchedulerConfig(Limits(n), schedule, depth), self.world(seed * 1_000_003 + number), n)
+            run = simulate(
+                SchedulerConfig(Limits(n), schedule, depth), self.world(schedule, seed * 1_000_003 + number), n
+            )
             plain, spent, number = plain + half + n, spent + 2 * half + run.seconds, number + 1
         return plain / spent
 

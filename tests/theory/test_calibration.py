@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from lr.engine.chance import Constant, Replay, Resampled
+from lr.engine.simulate import ENDLESS, World, simulate
 from lr.errors import SettingError
-from lr.spec.schedule import Schedule
+from lr.spec.schedule import Schedule, SchedulerConfig
 from lr.theory.calibration import Calibration, CalibrationError, Estimate, exactly
 from lr.theory.estimate import PARAMETERS, calibrate
-from lr.theory.observe import LookaheadRun, PairRun, PlainRun, Seen, TokenRun
+from lr.theory.observe import LookaheadRun, PairRun, PlainRun, Seen, TokenRun, outcomes, step_lengths
 from lr.theory.reality import Way, ratio_with_error
 from lr.theory.synchronous import lr_sync_cycle_speedup
 from lr.theory.twin import LADDER, Twin, rounds_per_step
@@ -206,6 +208,22 @@ def test_refinements_one_by_one() -> None:
     assert speed["batch"] == pytest.approx(3 / (0.5 + 2), rel=1e-9)
     assert speed["judge"] == pytest.approx(3 / (0.5 + 1 + 0.1), rel=1e-9)
     assert speed["reading"] == pytest.approx(3 / (0.6 + 1), rel=1e-9)
+
+
+def test_a_recorded_run_is_replayed_in_the_simulation() -> None:
+    """Accepted, rejected, accepted at the places 0, 1, 2; draft steps of 2 and 4 tokens, a target step of 3."""
+    tape = Tape()
+    for role, length in ((Role.DRAFT, 2), (Role.TARGET, 3), (Role.DRAFT, 4)):
+        tape.add(1.0, StepWritten(role, 0, step(length)))
+    for index, aligned in ((2, True), (0, True), (1, False)):
+        tape.add(0, StepJudged(index, Verdict(aligned, "")))
+    assert outcomes(tape.events) == (True, False, True)
+    assert (step_lengths(tape.events, Role.DRAFT), step_lengths(tape.events, Role.TARGET)) == ((2, 4), (3,))
+    law = Resampled([n * 0.1 for n in step_lengths(tape.events, Role.TARGET)])
+    world = World(Replay(outcomes(tape.events)), target=law, draft=Constant(0.1))
+    run = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 1), world, 3, history=True)
+    assert [emitted.origin for _, emitted in run.emissions] == [Origin.ACCEPTED, Origin.BONUS, Origin.ACCEPTED]
+    assert run.seconds == pytest.approx(2 * (0.1 + 0.3), abs=1e-12)
 
 
 def test_rounds_per_step() -> None:
