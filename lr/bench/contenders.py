@@ -155,6 +155,7 @@ def hugging_face_model(model: CausalLM) -> Any:
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()  # what it says about its own settings is no news here
     described = config_json(model.config)
     parameters = dict(model.named_parameters())
     weights = {p.key: parameters[p.parameter][p.first : p.first + p.shape[0]] for p in pieces(model.config)}

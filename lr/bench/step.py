@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lr.bench.cost import Load, PassCost, predicted_rate
@@ -21,6 +21,9 @@ from lr.spec.schedule import Schedule
 from lr.tiny.language import Problem
 from lr.trace import ForwardPass, Stats, StepWritten
 from lr.types import Role
+
+LONG_CHAIN = 100
+"""Steps of a long answer, such as those of the paper's data sets."""
 
 
 @dataclass
@@ -157,23 +160,48 @@ def fitted_costs(tallies: Sequence[Tally]) -> tuple[PassCost, PassCost]:
 
 
 def predicted(tally: Tally, costs: tuple[PassCost, PassCost], depth: int, draft_ticks: int) -> float | None:
-    """Tokens per second by the cost model. None for token-level speculation with a draft model, whose passes it does not know."""
-    way, stats = tally.way, tally.stats
-    if way.mode == "ar":
+    """Tokens per second by the cost model. None where it does not know: token-level speculation by a draft model, and alone."""
+    if tally.way.mode == "ar":
         return 1 / costs[0].first
-    if way.mode == "sd" or way.settings.get("drafter") == "draft" or stats.step_acceptance is None:
+    load = load_of(tally)
+    return None if load is None else _rate(tally, load, costs, depth, draft_ticks)
+
+
+def load_of(tally: Tally) -> Load | None:
+    """What a way of looking ahead had to do, measured."""
+    way, stats = tally.way, tally.stats
+    if not way.mode.startswith("lr") or way.settings.get("drafter") == "draft" or stats.step_acceptance is None:
         return None
-    rows_passed = sum(event.branches for event in tally.passes if event.role is Role.TARGET)
-    covered = sum(event.tokens for event in tally.passes if event.role is Role.TARGET) / rows_passed
-    with_tokens = way.mode == "lr+sd"
-    load = Load(
+    passes = [event for event in tally.passes if event.role is Role.TARGET]
+    rows_passed = sum(event.branches for event in passes)
+    return Load(
         acceptance=stats.step_acceptance,
         chain_lengths=tally.chain_lengths,
         target_lengths=tally.lengths[Role.TARGET],
         draft_lengths=tally.lengths[Role.DRAFT],
-        tokens_per_pass=stats.target_tokens / rows_passed if with_tokens else 1.0,
-        guessed=covered - 1,
+        tokens_per_pass=stats.target_tokens / rows_passed if way.mode == "lr+sd" else 1.0,
+        guessed=sum(event.tokens for event in passes) / rows_passed - 1,
         verdict=stats.verifier_seconds / max(1, stats.judged),
     )
-    schedule = Schedule(way.settings.get("schedule", "depth"))
-    return predicted_rate((schedule, depth), load, costs, None if way.overlapped else draft_ticks)
+
+
+def what_if(tally: Tally, costs: tuple[PassCost, PassCost], depth: int, draft_ticks: int) -> dict[str, float]:
+    """Tokens per second by the cost model if one thing were different, and if all were: what keeps this way from being faster."""
+    load, (target, draft) = load_of(tally), costs
+    if load is None:
+        return {}
+    long, free = replace(load, chain_lengths=[LONG_CHAIN]), replace(load, verdict=0.0)
+    flat = (PassCost(target.first), PassCost(draft.first))
+    cases = {
+        "as measured": (load, costs),
+        "verdicts took no time": (free, costs),
+        "rows and tokens more cost a pass nothing": (load, flat),
+        f"answers had {LONG_CHAIN} steps": (long, costs),
+        "all of these": (replace(long, verdict=0.0), flat),
+    }
+    return {name: _rate(tally, one, price, depth, draft_ticks) for name, (one, price) in cases.items()}
+
+
+def _rate(tally: Tally, load: Load, costs: tuple[PassCost, PassCost], depth: int, draft_ticks: int) -> float:
+    schedule = Schedule(tally.way.settings.get("schedule", "depth"))
+    return predicted_rate((schedule, depth), load, costs, None if tally.way.overlapped else draft_ticks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,10 @@ steps, tokens: accepted of those judged, or drafted. tok/pass: tokens per pass o
 the time; with the draft in a second process target and draft overlap."""
 
 TABLE_WIDTH = 132
+MAIN = "lr, overlapped"
+"""The way that the cost model explains."""
+MOST_STEPS = 9
+"""A goal, a given, six operations and an answer."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,8 @@ class BenchStep:
 
     problems: int = 16
     """How many held-out problems a repeat has."""
+    min_steps: int = 0
+    """Only problems whose solution has at least so many steps (3 to 9)."""
     repeats: int = 5
     """How often everything is done, each time with other draws."""
     depth: int = 3
@@ -59,6 +66,7 @@ class BenchStep:
         from lr.bench.report import conditions, write_json
 
         require(self.problems >= 1, "problems", self.problems, "a whole number >= 1")
+        require(0 <= self.min_steps <= MOST_STEPS, "min_steps", self.min_steps, f"0 to {MOST_STEPS}")
         require(self.repeats >= 2, "repeats", self.repeats, "at least 2, for a spread; 5 for a figure to publish")
         Placement(threads=self.threads).set_threads()
         facts, out = conditions(), console()
@@ -67,12 +75,23 @@ class BenchStep:
         out.print(", ".join(f"{name} {value}" for name, value in facts.items()))
         out.print(_table(found))
         out.print(f"a pass of the target takes {_cost(target)}; of the draft {_cost(draft)}")
+        for row in found:
+            self._explain(row, found[0], (target, draft), out)
         out.print(NOTES, style="dim")
         if self.json is not None:
             settings = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "json"}
             rows_out = [row.figures() for row in found]
             costs = {"target": asdict(target), "draft": asdict(draft)}
             write_json({"conditions": facts, "settings": settings, "pass_seconds": costs, "rows": rows_out}, self.json)
+
+    def _explain(self, row: StepRow, plain: StepRow, costs: tuple[PassCost, PassCost], out: Console) -> None:
+        """What the cost model says would make a way faster, for the main one."""
+        from lr.bench.step import what_if
+
+        if row.tally.way.name == MAIN and plain.predicted is not None:
+            rates = what_if(row.tally, costs, self.depth, self.draft_ticks)
+            cases = "; ".join(f"{name}: {rate / plain.predicted:.2f}" for name, rate in rates.items())
+            out.print(f"{MAIN}, times ar by the cost model, if {cases}")
 
     def _measure(self) -> tuple[list[StepRow], tuple[PassCost, PassCost]]:
         from lr.bench.step import fitted_costs, measure, rows
@@ -83,7 +102,8 @@ class BenchStep:
         every = ways(self.k, self.step_k)
         chosen = [way for way in every if not self.only or way.mode == "ar" or any(w in way.name for w in self.only)]
         require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {'; '.join(way.name for way in every)}")
-        tasks = [problem(Split.TEST, number) for number in range(self.problems)]
+        numbers = (number for number in count() if len(problem(Split.TEST, number).steps) >= self.min_steps)
+        tasks = [problem(Split.TEST, number) for number in islice(numbers, self.problems)]
         settings = {"depth": self.depth, "draft_ticks": self.draft_ticks, "temperature": self.temperature}
         shown = Console(stderr=True)
         with (
