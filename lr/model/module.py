@@ -16,6 +16,11 @@ from torch import Tensor, nn
 class Direct(nn.Module):
     """A module whose call is its `forward` (hooks do not fire) and whose parameters and submodules are ordinary attributes too."""
 
+    def __init_subclass__(cls) -> None:
+        """Calling a module is calling its `forward`, with no function in between."""
+        super().__init_subclass__()
+        type.__setattr__(cls, "__call__", cls.forward)
+
     def __call__(self, *args: Any) -> Any:
         return self.forward(*args)
 
@@ -37,3 +42,17 @@ class Direct(nn.Module):
 
 class Linear(Direct, nn.Linear):
     """y = W x (+ b)."""
+
+    def reset_parameters(self) -> None:
+        """As in `nn.Linear`, but without storage there is nothing to initialise (and torch would load its compiler to find out)."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
+class Embedding(nn.Embedding):
+    """A row per token id."""
+
+    def reset_parameters(self) -> None:
+        """As in `nn.Embedding`, but not without storage; see `Linear`."""
+        if not self.weight.is_meta:
+            super().reset_parameters()

@@ -16,7 +16,7 @@ from lr.model.attention import AttentionBackend, paged_attention
 from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
 from lr.model.layers import Attend, DecoderLayer, RMSNorm
-from lr.model.module import Direct
+from lr.model.module import Direct, Embedding, Linear
 from lr.model.rope import inverse_frequencies, rotation
 
 
@@ -31,11 +31,12 @@ class CausalLM(Direct):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embedding = Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.head = None if config.tie_word_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.set_rotation()
+        self.head = None if config.tie_word_embeddings else Linear(config.hidden_size, config.vocab_size, bias=False)
+        if not self.embedding.weight.is_meta:  # whoever gives the weights storage makes the rotation then
+            self.set_rotation()
 
     def set_rotation(self) -> None:
         """Make the rotary frequencies (fp32 [d/2], not part of a checkpoint) on the device of the weights."""
