@@ -6,12 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from lr.errors import SettingError
 
 INK, GRID = "#222222", "#dddddd"
+LETTER, LINE, GAP = 0.0185, 0.045, 0.02
+"""Width and height of a small letter, and its distance from a point, in shares of the axes."""
 COLOURS = ("#0066aa", "#c44e00", "#3a7d2c", "#7a4ea3", "#886600", "#555555")
 
 
@@ -127,17 +130,37 @@ def _points(axes: Any, panel: Points) -> None:
         colour = COLOURS[place % len(COLOURS)]
         xs, ys = [point[0] for point in points], [point[1] for point in points]
         axes.plot(xs, ys, color=colour, marker="o", ms=4, ls="-" if panel.joined else "", label=name)
-        for x, y, label in points:
-            if label:
-                axes.annotate(label, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7, color=colour)
     if panel.line is not None:
         axes.axhline(panel.line, color=INK, lw=1, ls=":")
     if panel.diagonal:
         axes.plot([0, 1], [0, 1], color=INK, lw=1, ls=":")
+    _labels(axes, panel)
     axes.set(xlabel=panel.x, ylabel=panel.y)
     axes.set_title(panel.title, fontsize=9)
     if len(panel.series) > 1:
         axes.legend(fontsize=8)
+
+
+def _labels(axes: Any, panel: Points) -> None:
+    """Write every label beside its point; where something stands already, on the other side or some lines off. Shares of the axes."""
+    (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
+    marked = [
+        ((x - x0) / (x1 - x0), (y - y0) / (y1 - y0), label, COLOURS[place % len(COLOURS)])
+        for place, (_, points) in enumerate(panel.series)
+        for x, y, label in points
+        if label
+    ]
+    taken = [(x - GAP / 2, x + GAP / 2, y) for x, y, _, _ in marked]
+    for x, y, label, colour in marked:
+        width = LETTER * len(label)
+        for line, side in product((0, -1, 1, -2, 2, -3, 3, -4, 4), ("left", "right")):
+            start, middle = x + (GAP if side == "left" else -GAP), y + LINE * line
+            begin = start if side == "left" else start - width
+            inside = begin > 0 and begin + width < 1 and LINE / 2 < middle < 1 - LINE / 2
+            if inside and all(begin > b or begin + width < a or abs(middle - other) >= LINE for a, b, other in taken):
+                break
+        taken.append((begin, begin + width, middle))
+        axes.text(start, middle, label, transform=axes.transAxes, ha=side, va="center", fontsize=7, color=colour)
 
 
 def _lanes(axes: Any, panel: Lanes) -> None:
