@@ -63,7 +63,7 @@ class Attention(Direct):
         self.out = Linear(config.num_heads * config.head_dim, config.hidden_size, bias=False)
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
-        self._kept: tuple[Tensor, Tensor, tuple[int, ...], Tensor] | None = None  # see `_head_weights`
+        self._kept: tuple[Tensor, Tensor, int, int, Tensor] | None = None  # see `_head_weights`
 
     def forward(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
         n, h, kv = x.shape[0], self.num_heads, self.num_kv_heads
@@ -76,18 +76,22 @@ class Attention(Direct):
         return self.out(mixed.reshape(n, h * self.head_dim))
 
     def _head_weights(self, q: nn.Parameter, k: nn.Parameter) -> Tensor:
-        """The weight [h + kv, d] of the norm of each head. Kept from call to call, as long as both parameters are what they were."""
-        if torch.is_grad_enabled():
-            return torch.stack((q,) * self.num_heads + (k,) * self.num_kv_heads)
-        state = (q.data_ptr(), k.data_ptr(), _version(q), _version(k))
-        if self._kept is None or self._kept[0] is not q or self._kept[1] is not k or self._kept[2] != state:
-            self._kept = (q, k, state, torch.stack((q,) * self.num_heads + (k,) * self.num_kv_heads))
-        return self._kept[3]
+        """The weight [h + kv, d] of the norm of each head, kept from call to call until one of the two changes or moves."""
+        if not torch.is_grad_enabled():
+            kept = self._kept
+            if kept is not None and kept[0] is q and kept[1] is k and kept[2] == q._version and kept[3] == k._version:
+                return kept[4]
+        stacked = torch.stack((q,) * self.num_heads + (k,) * self.num_kv_heads)
+        if not (
+            torch.is_grad_enabled() or q.is_inference() or k.is_inference()
+        ):  # those have no count of their changes
+            self._kept = (q, k, q._version, k._version, stacked)
+        return stacked
 
-
-def _version(weight: Tensor) -> int:
-    """Counts the changes in place, which tensors made in inference mode do not."""
-    return 0 if weight.is_inference() else weight._version
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Attention:
+        super()._apply(fn, recurse)
+        self._kept = None
+        return self
 
 
 class MLP(Direct):

@@ -104,11 +104,15 @@ def test_kept_head_weights_follow_every_change_of_the_norms() -> None:
     assert stacked() is first
     attention.q_norm.weight.mul_(3.0)
     assert torch.equal(stacked(), expected())
-    attention.k_norm.weight.data = torch.full_like(attention.k_norm.weight, 0.5)
+    attention.k_norm.load_state_dict({"weight": torch.full_like(attention.k_norm.weight, 0.5)})
     assert torch.equal(stacked(), expected())
     layer.double()
     assert stacked().dtype is torch.float64
     assert torch.equal(stacked(), expected())
+    layer.requires_grad_(True)
+    attention._head_weights(attention.q_norm.weight, attention.k_norm.weight).sum().backward()
+    assert attention.q_norm.weight.grad is not None  # what is kept without gradients is no use for training
+    layer.requires_grad_(False)
     with torch.inference_mode():
         attention.q_norm.weight = torch.nn.Parameter(torch.ones(attention.head_dim), requires_grad=False)
         assert torch.equal(
