@@ -6,6 +6,7 @@ to mend (one message, no traceback), 130 interrupted.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -55,10 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the return value is the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = next((name for name in COMMANDS if tuple(words[: len(name)]) == name), None)
-    if name is None:
-        return _without_command(words)
     try:
-        return _run(name, words[len(name) :])
+        code = _without_command(words) if name is None else _run(name, words[len(name) :])
+        sys.stdout.flush()
+        return code
     except LRError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -68,6 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone (lr demo | head)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"error: the disk is full: {error}. Make room, or write the output elsewhere.", file=sys.stderr)
+        return 2
 
 
 def _run(name: tuple[str, ...], flags: Sequence[str]) -> int:

@@ -39,9 +39,10 @@ class Reasoner:
     `spec/verifiers/choose.py`) or an object with `name` and `judge` (see `spec/verifiers/base.py`). None takes
     "judge" where there is one (a `judge`, or the tiny language) and else "exact". `judge` is the checkpoint of a verifier that
     has one of its own: a language model for "judge", a sentence encoder for "embedding". `dtype` None: float32 on the CPU, the
-    checkpoint's own elsewhere. `elsewhere` names other devices than `device` for "draft" and "judge". `num_blocks` cache blocks of 16
-    tokens per model; None: as many as the answer can need. With driver "overlapped" a second process is started at the first question
-    and kept until `close`, the end of a `with` block, or the end of the reasoner. Raises `CheckpointError` or `SettingError`.
+    checkpoint's own elsewhere. `elsewhere` names other devices than `device` for "draft" and "judge". `num_blocks` cache blocks of
+    16 tokens per model; None: as many as the answer can need. With driver "overlapped" a second process (it does not import your
+    script) is started at the first question and kept until `close`, the end of a `with` block, or the end of the reasoner. Raises
+    `CheckpointError` or `SettingError`.
     """
 
     def __init__(
@@ -118,4 +119,9 @@ def make_options(**changes: object) -> GenerateOptions:
     unknown = sorted(set(changes) - set(known))
     if unknown:
         raise SettingError(f"there is no option {', '.join(unknown)}; the options are {', '.join(known)}.")
-    return GenerateOptions(**changes)  # type: ignore[arg-type]
+    try:
+        return GenerateOptions(**changes)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise SettingError(
+            f"an option has a value of a wrong kind ({error}); the options given are {changes}."
+        ) from error

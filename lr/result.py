@@ -39,6 +39,9 @@ class Result:
     prompt: tuple[int, ...]
     steps: tuple[AnswerStep, ...]
     trace: Trace
+    coupling: str = "independent"
+    """How the draft's and the target's version of a place hang together: "independent" noise, "shared" noise, or "proposal": the draft step
+    was proposed to the target, token by token, by a rule whose outcome depends on it."""
 
     @property
     def tokens(self) -> tuple[int, ...]:

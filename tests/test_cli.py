@@ -123,6 +123,10 @@ def test_impossible_settings(target: Path, draft: Path, capsys: pytest.CaptureFi
     fails(capsys, [*base, "--device", "abacus"], "device is 'abacus', expected auto, cpu, cuda")
     fails(capsys, [*base, "--verifier", "guess"], "there is no verifier 'guess'; choose one of: exact, oracle")
     fails(capsys, [*base, "--num_blocks", "2"], "the KV cache is full", "of 2 are free", "num_blocks")
+    fails(capsys, ["generate", "q", "--model", "nosuch"], "there is no checkpoint 'nosuch'")
+    fails(
+        capsys, [*base, "--verifier", "embedding", "--judge_model", "nosuch"], "there is no sentence encoder 'nosuch'"
+    )
     fails(capsys, ["generate", "q", "--model", str(target)], "needs a draft", "--draft_model", "--mode ar")
     fails(capsys, ["demo", "--problems", "0"], "problems is 0")
 

@@ -153,6 +153,31 @@ def test_verifiers_that_make_no_sense_are_refused(checkpoints: tuple[Path, Path]
         Reasoner(*checkpoints, "exact", judge=checkpoints[0])
 
 
+def test_results_name_the_coupling(exact: Reasoner) -> None:
+    settings = {"max_tokens": 12, "drafter": "step"}
+    named = [
+        exact.generate("How many?", mode=mode, acceptance=acceptance, coupling=coupling, **settings).coupling  # type: ignore[arg-type]
+        for mode, acceptance, coupling in (
+            ("lr", "reject", "independent"),
+            ("lr", "reject", "shared"),
+            ("lr+sd", "reject", "independent"),
+            ("lr+sd", "match", "shared"),
+        )
+    ]
+    assert named == ["independent", "shared", "proposal", "shared"]
+
+
+def test_values_of_a_wrong_kind_are_refused(exact: Reasoner) -> None:
+    for wrong in ({"top_p": "x"}, {"branching": 3}, {"min_confidence": "a"}, {"temperature": "warm"}):
+        with pytest.raises(SettingError, match=next(iter(wrong))):
+            exact.generate("How many?", **wrong)
+
+
+def test_an_unknown_device_is_refused(checkpoints: tuple[Path, Path]) -> None:
+    with pytest.raises(SettingError, match="device is 'x', expected auto, cpu"):
+        Reasoner(*checkpoints, "exact", device="x")
+
+
 def test_different_tokenizers_are_refused(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     foreign = write_foreign_checkpoint(tmp_path / "foreign")
     with pytest.raises(SettingError, match="different vocabularies"):

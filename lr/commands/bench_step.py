@@ -68,6 +68,9 @@ class BenchStep:
         require(self.problems >= 1, "problems", self.problems, "a whole number >= 1")
         require(0 <= self.min_steps <= MOST_STEPS, "min_steps", self.min_steps, f"0 to {MOST_STEPS}")
         require(self.repeats >= 2, "repeats", self.repeats, "at least 2, for a spread; 5 for a figure to publish")
+        require(
+            self.json is None or self.json.parent.is_dir(), "json", str(self.json), "a file in a folder that exists"
+        )
         Placement(threads=self.threads).set_threads()
         facts, out = conditions(), console()
         out.width = max(out.width, TABLE_WIDTH)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from dataclasses import dataclass, field
 
 import tyro
+from rich.markup import escape
 
 from lr.commands.models import ModelChoice
 from lr.commands.show import STYLES, console, summary
-from lr.eval.signatures import signatures
+from lr.eval.signatures import DraftBottleneck, Signature, signatures
 from lr.options import GenerateOptions, needs_draft
+from lr.result import Result
+from lr.trace import StepJudged
+
+
+def _commonest_reason(result: Result) -> str:
+    reasons = Counter(event.verdict.why for _, event in result.trace.events if isinstance(event, StepJudged))
+    return escape(reasons.most_common(1)[0][0])
 
 
 @dataclass(frozen=True)
@@ -34,8 +43,17 @@ class Generate:
         if not result.text.endswith("\n"):
             out.print()
         notes = console(stderr=True)
-        notes.print(f"[dim]{summary(result.stats)}[/]")
-        for signature in signatures(result.trace) if self.explain else []:
+        coupling = "" if self.generation.mode == "ar" else f", coupling {result.coupling}"
+        notes.print(f"[dim]{summary(result.stats)}{coupling}[/]")
+        if result.stats.judged and not result.stats.accepted:
+            notes.print(f"[dim]no draft step was accepted; most often: {_commonest_reason(result)}[/]")
+        for signature in self._signatures(result) if self.explain else []:
             notes.print(f"[dim]{signature}[/]")
         if not result.finished:
             notes.print("[dim]the answer was cut: the token budget (--max_tokens) or the context was reached[/]")
+
+    def _signatures(self, result: Result) -> list[Signature]:
+        """Where the models take turns the target never waits for the draft, it only pays for it."""
+        found = signatures(result.trace)
+        alone = self.generation.driver == "lockstep"
+        return [one for one in found if not (alone and isinstance(one, DraftBottleneck))]

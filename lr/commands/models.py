@@ -63,8 +63,8 @@ class ModelChoice:
     judge_model: str | None = None
     """The model of verifiers that have one of their own (judge, embedding); None: tiny-judge for the tiny language."""
     verifier: str | None = None
-    """How steps are compared: exact (equal tokens), judge, embedding, score, likelihood, random, each with :threshold; oracle for the
-    tiny language. None: judge where there is one (--judge_model, or the tiny language), else exact."""
+    """How steps are compared: exact (equal tokens), judge, embedding, score, likelihood, random, each with :threshold; always; never;
+    oracle (tiny language only). None: judge where there is one (--judge_model, or the tiny language), else exact."""
     placement: Placement = Placement()
 
     def drafting(self) -> str | None:
@@ -73,9 +73,11 @@ class ModelChoice:
     def load(self, *, needs_draft: bool) -> Reasoner:
         """The reasoner these flags describe; no draft is loaded for plain decoding."""
         from lr.errors import SettingError
+        from lr.model.files import resolve
         from lr.reasoner import Reasoner
 
         if needs_draft and self.drafting() is None:
+            resolve(self.model, weights=False)  # what is missing first is said first
             raise SettingError(
                 f"Lookahead Reasoning with {self.model} needs a draft: give --draft_model (a smaller checkpoint of the same "
                 "family), or decode plainly with --mode ar."

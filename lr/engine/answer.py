@@ -55,6 +55,12 @@ class Models:
     worker: DraftWorker | None = None
 
 
+def coupling_of(options: GenerateOptions) -> str:
+    """The word for `Result.coupling`. Rule "match" emits the target's own draw whatever was proposed, so it couples nothing."""
+    proposes = options.mode == "lr+sd" and options.drafter == "step" and options.acceptance != "match"
+    return "proposal" if proposes else options.coupling
+
+
 class Asked:
     """One question, prepared: its prompt, its limits, and the plans of what answers it. Nothing is allocated yet.
 
@@ -96,7 +102,10 @@ class Asked:
     @property
     def result(self) -> Result:
         """What there is so far."""
-        return Result(self.question, self.options.mode, tuple(self.prompt), tuple(self.steps), self.trace)
+        options = self.options
+        return Result(
+            self.question, options.mode, tuple(self.prompt), tuple(self.steps), self.trace, coupling_of(options)
+        )
 
     def stream(self, role: Role) -> Stream:
         """The randomness of a role in this answer."""

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from multiprocessing.connection import Connection
+from types import ModuleType
 
 from lr.engine.draft_worker import Load, process_main, serve
 
@@ -38,7 +42,8 @@ def _process(load: Load, threads: int) -> Launched:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=process_main, args=(theirs, load, threads), name="lr draft worker", daemon=True)
-    process.start()
+    with _undisturbed():
+        process.start()
     theirs.close()  # so that both ends notice when the other is gone
     parent = os.getpid()
 
@@ -53,6 +58,22 @@ def _process(load: Load, threads: int) -> Launched:
         process.close()
 
     return ours, stop
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """While a process is started: it shall not import the user's script, of which it needs nothing (a script without the guard
+    `if __name__ == "__main__"` would run again), and not die of a Ctrl-C before it can say that this is the parent's to answer."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    blockable = hasattr(signal, "pthread_sigmask")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blockable else set()
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        if blockable:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _thread(load: Load) -> Launched:

@@ -178,3 +178,26 @@ def is_zombie(pid: int) -> bool:
     """Whether a process has ended and only waits for whoever inherited it."""
     status = Path(f"/proc/{pid}/stat")
     return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def test_a_plain_script_needs_no_guard(tmp_path: Path) -> None:
+    """The second process does not import the script that asked for it: what stands there happens once."""
+    script = tmp_path / "plain.py"
+    script.write_text(
+        "import lr\n"
+        "print('once')\n"
+        "reasoner = lr.Reasoner()\n"
+        "result = reasoner.generate('How many coins does Ann have?', driver='overlapped', max_tokens=20)\n"
+        "print(len(result.tokens) > 0)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "once\nTrue\n"), done.stderr

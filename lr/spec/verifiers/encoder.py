@@ -7,6 +7,7 @@ all-MiniLM-L6-v2 are made for. A checkpoint that says it pools otherwise is refu
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,11 @@ class SentenceEncoder:
         from transformers import AutoModel, AutoTokenizer
 
         name = str(name_or_path)
+        if not Path(name).is_dir() and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+            raise CheckpointError(
+                f"there is no sentence encoder {name!r}: no such directory, and not a name on the Hugging Face hub (owner/model). "
+                "Give the directory or the hub id of one, such as sentence-transformers/all-mpnet-base-v2."
+            )
         try:
             tokenizer = AutoTokenizer.from_pretrained(name)
             model = AutoModel.from_pretrained(name).to(device).eval()
