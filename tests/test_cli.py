@@ -100,6 +100,13 @@ def fails(capsys: pytest.CaptureFixture[str], words: list[str], *expected: str) 
         assert part in message
 
 
+def test_max_depth_is_another_name_of_depth(target: Path, draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "q", "--model", str(target), "--draft_model", str(draft), "--max_tokens", "12"]
+    assert main([*words, "--verifier", "exact", "--max_depth", "2"]) == 0
+    capsys.readouterr()
+    fails(capsys, [*words, "--max_depth", "0"], "depth is 0, expected a whole number from 1 to")
+
+
 def test_explain_says_what_the_trace_shows(target: Path, draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two random models agree on nothing, so every draft step is rejected, and that is what --explain says."""
     words = ["generate", "q", "--model", str(target), "--draft_model", str(draft), "--verifier", "exact"]

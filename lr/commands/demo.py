@@ -46,6 +46,12 @@ class Demo:
     """How many of them to show step by step."""
     depth: int = 3
     """How many draft steps to write ahead."""
+    max_depth: int | None = None
+    """The official tool's name of --depth; where both are given, this one counts."""
+    width: int = 1
+    """How many alternative draft steps per position."""
+    schedule: Literal["sync", "paper", "depth"] = "depth"
+    """When target steps begin: see lr generate --help."""
     num_speculative_tokens: int = 3
     """How many tokens to guess ahead, in sd and lr+sd."""
     driver: Literal["lockstep", "overlapped"] = "overlapped"
@@ -77,9 +83,10 @@ class Demo:
 
     def _settings(self, mode: str) -> dict[str, Any]:
         """The options of one mode. In mode sd nothing is there to overlap."""
-        names = ("depth", "num_speculative_tokens", "temperature", "seed")
+        names = ("width", "schedule", "num_speculative_tokens", "temperature", "seed")
         driver = self.driver if mode.startswith("lr") else "lockstep"
-        return {"mode": mode, "driver": driver, **{name: getattr(self, name) for name in names}}
+        depth = self.depth if self.max_depth is None else self.max_depth
+        return {"mode": mode, "driver": driver, "depth": depth, **{name: getattr(self, name) for name in names}}
 
     def _solve(self, reasoner: Reasoner, index: int, out: Console) -> tuple[Problem, dict[str, Result]]:
         """One problem in every mode; the modes take turns in going first, so that drifts of the machine's speed cancel."""

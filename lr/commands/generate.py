@@ -30,12 +30,17 @@ class Generate:
     """What to ask; the checkpoint's chat template is put around it."""
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
+    max_depth: int | None = None
+    """The official tool's name of --depth; where both are given, this one counts."""
     explain: bool = False
     """Say also whether the run shows a signature of failure: a cascade of rejections, a target that waits for the draft."""
 
     def run(self) -> None:
-        reasoner = self.models.load(needs_draft=needs_draft(self.generation))
-        run = reasoner.run(self.question, **dataclasses.asdict(self.generation))
+        generation = self.generation
+        if self.max_depth is not None:
+            generation = dataclasses.replace(generation, depth=self.max_depth)
+        reasoner = self.models.load(needs_draft=needs_draft(generation))
+        run = reasoner.run(self.question, **dataclasses.asdict(generation))
         out = console()
         for step in run:
             out.print(step.text, style=STYLES[step.origin], end="", markup=False)
