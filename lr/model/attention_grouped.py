@@ -7,7 +7,6 @@ rectangle (or in place where a branch is alone and its blocks lie in a row). Axi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,12 +14,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lr.kvcache.cache import PagedKVCache
-from lr.kvcache.table import BlockTable, block_rows
+from lr.kvcache.table import block_rows
+from lr.model.attention_pages import Reader, reader
 from lr.model.batch import RaggedBatch
 from lr.model.layers import Attend
-
-Reader = Callable[[int], tuple[Tensor, Tensor]]
-"""read(layer) -> keys and values, each [g, kv, s, d], of g branches up to the longest of them."""
 
 
 @dataclass(frozen=True)
@@ -75,29 +72,9 @@ def _group(batch: RaggedBatch, cache: PagedKVCache, branches: list[int], *, whol
         positions = batch.positions if rows is None else batch.positions[rows]
         hidden = torch.arange(span, device=device) > positions.view(len(branches), 1, count, 1)
         bias = torch.zeros(hidden.shape, dtype=cache.keys.dtype, device=device).masked_fill_(hidden, -math.inf)
-    return _Group(len(branches), count, rows, _reader(cache, [batch.tables[i] for i in branches], span), bias)
-
-
-def _reader(cache: PagedKVCache, tables: list[BlockTable], span: int) -> Reader:
-    """How positions 0 to span - 1 of these branches are read: in place if they lie side by side, else by gathering their pages.
-
-    A branch that grows alone gets blocks in a row, such as [4, 5, 6]; then one view of all layers is made here, once.
-    """
-    first, blocks = tables[0].blocks[0], tables[0].blocks
-    if len(tables) == 1 and blocks == list(range(first, first + len(blocks))):
-        start = first * cache.block_size
-        keys, values = (
-            memory.flatten(1, 2)[:, None, start : start + span].transpose(2, 3).unbind(0)
-            for memory in (cache.keys, cache.values)
-        )
-        return lambda layer: (keys[layer], values[layer])
-    pages = torch.tensor(block_rows(tables)).to(cache.keys.device)
-
-    def read(layer: int) -> tuple[Tensor, Tensor]:
-        keys, values = cache.gather(layer, pages)
-        return keys[:, :span].transpose(1, 2), values[:, :span].transpose(1, 2)
-
-    return read
+    return _Group(
+        len(branches), count, rows, reader(cache, block_rows([batch.tables[i] for i in branches]), span), bias
+    )
 
 
 def _attend_group(group: _Group, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:

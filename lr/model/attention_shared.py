@@ -12,13 +12,13 @@ those of the blocks 0, 1, 2, that is s = 12 columns. Branch A sees the columns 0
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lr.kvcache.cache import PagedKVCache
+from lr.model.attention_pages import in_a_row, reader
 from lr.model.batch import RaggedBatch
 from lr.model.layers import Attend
 
@@ -37,7 +37,7 @@ def blocks_to_share(batch: RaggedBatch, cache: PagedKVCache) -> list[int] | None
     where that makes a row of blocks without gaps; never a free one, which may contain NaN.
     """
     tables = batch.tables
-    if len(tables) == 1 and _in_a_row(tables[0].blocks):
+    if len(tables) == 1 and in_a_row(tables[0].blocks):
         return None
     blocks = sorted({block for table in tables for block in table.blocks})
     whole = list(range(blocks[0], blocks[-1] + 1))
@@ -52,7 +52,7 @@ def blocks_to_share(batch: RaggedBatch, cache: PagedKVCache) -> list[int] | None
 def shared_attention(batch: RaggedBatch, cache: PagedKVCache, blocks: list[int]) -> Attend:
     """One fused call per layer over the columns of `blocks`."""
     bias: Tensor | None = None
-    read = _reader(cache, blocks)
+    read = reader(cache, [blocks], len(blocks) * cache.block_size)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         nonlocal bias
@@ -83,24 +83,3 @@ def _bias(batch: RaggedBatch, cache: PagedKVCache, blocks: list[int]) -> Tensor:
     branch_of_row = torch.tensor([i for i, count in enumerate(batch.counts) for _ in range(count)]).to(device)
     hidden = positions[branch_of_row] > batch.positions[:, None]
     return torch.zeros(hidden.shape, dtype=cache.keys.dtype, device=device).masked_fill_(hidden, -math.inf)
-
-
-def _reader(cache: PagedKVCache, blocks: list[int]) -> Callable[[int], tuple[Tensor, Tensor]]:
-    """read(layer) -> keys and values of the blocks, each [1, kv, s, d]."""
-    if _in_a_row(blocks):
-        start, stop = blocks[0] * cache.block_size, (blocks[-1] + 1) * cache.block_size
-        keys, values = (
-            memory.flatten(1, 2)[:, None, start:stop].transpose(2, 3).unbind(0) for memory in (cache.keys, cache.values)
-        )
-        return lambda layer: (keys[layer], values[layer])
-    pages = torch.tensor([blocks]).to(cache.keys.device)
-
-    def read(layer: int) -> tuple[Tensor, Tensor]:
-        keys, values = cache.gather(layer, pages)
-        return keys.transpose(1, 2), values.transpose(1, 2)
-
-    return read
-
-
-def _in_a_row(blocks: list[int]) -> bool:
-    return blocks == list(range(blocks[0], blocks[0] + len(blocks)))
