@@ -43,8 +43,7 @@ class VerifierChoice:
 
     def build(self, target: CausalLM) -> Verifier:
         """Load what the verifier is made of. `target` is the model that the score and likelihood verifiers ask."""
-        longest = target.config.max_position_embeddings + JUDGE_TOKENS
-        blocks = -(-longest // BLOCK_SIZE) if self.num_blocks is None else self.num_blocks
+        blocks = blocks_for_chains(target) if self.num_blocks is None else self.num_blocks
         return make_verifier(
             self.name,
             VerifierParts(
@@ -91,6 +90,11 @@ def choose_verifier(
             f"verifier {name!r} needs a checkpoint of its own: give judge (on the command line --judge_model), {example}."
         )
     return VerifierChoice(parsed, codec, judge, device, dtype, num_blocks)
+
+
+def blocks_for_chains(model: CausalLM) -> int:
+    """Cache blocks for a model that is asked about the steps of a chain: the longest chain, and the questions about it."""
+    return -(-(model.config.max_position_embeddings + JUDGE_TOKENS) // BLOCK_SIZE)
 
 
 def asked_model(model: CausalLM, codec: Codec, num_blocks: int) -> AskedModel:

@@ -13,14 +13,11 @@ numbers that could be copied; the band belongs to the models at hand and has to 
 from __future__ import annotations
 
 from lr.engine.answer import Models
-from lr.engine.verification import asked_model
+from lr.engine.verification import asked_model, blocks_for_chains
 from lr.errors import SettingError
 from lr.spec.seams import Variant
 from lr.spec.verifiers.cascade import Cascade
 from lr.spec.verifiers.score import ScoreVerifier
-
-ROOM = 8192
-"""Tokens that each scoring model has room for: the chain and the question about it."""
 
 
 def confidence_cascade(models: Models, *, low: float = -1.0, high: float = 8.0, threshold: float = 7.0) -> Variant:
@@ -28,8 +25,8 @@ def confidence_cascade(models: Models, *, low: float = -1.0, high: float = 8.0, 
     `threshold`; scores are expected digits, 0 to 9."""
     if models.draft is None:
         raise SettingError("the draft is None, expected a model: a confidence cascade asks the draft first.")
-    cheap = asked_model(models.draft, models.codec, models.draft.config.max_position_embeddings + ROOM)
-    expensive = asked_model(models.target, models.codec, models.target.config.max_position_embeddings + ROOM)
+    cheap = asked_model(models.draft, models.codec, blocks_for_chains(models.draft))
+    expensive = asked_model(models.target, models.codec, blocks_for_chains(models.target))
     return Variant(
         Cascade(ScoreVerifier(cheap, threshold=high), ScoreVerifier(expensive, threshold=threshold), low=low, high=high)
     )

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lr.engine.verification import asked_model
+from lr.engine.verification import asked_model, blocks_for_chains
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.spec.seams import Variant
 from lr.spec.verifiers.score import Reading, ScoreVerifier
 from lr.types import Role, Step
-
-ROOM = 8192
-"""Tokens that the scoring target has room for: the chain and the question about it."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class TargetFirst:
 
 def specreason(target: CausalLM, codec: Codec, *, threshold: float = 7.0, first_steps: int = 0) -> Variant:
     """Accept a draft step iff the digit that the target finds likeliest is at least `threshold`."""
-    asked = asked_model(target, codec, target.config.max_position_embeddings + ROOM)
+    asked = asked_model(target, codec, blocks_for_chains(target))
     return Variant(
         ScoreVerifier(asked, threshold=threshold, reading=Reading.LIKELIEST), router=TargetFirst(first_steps)
     )
