@@ -27,21 +27,32 @@ from lr.types import Origin
 
 @dataclass(frozen=True)
 class Point:
-    """Where the formulas are looked at. `c`, `v`: draft step and verdict in target steps; `b`: batch overhead; `k`: draft steps, pairs in
-    flight or drafted tokens, as the formula has it; `beta`: s = p + q of the siblings' Beta law with mean `alpha`."""
+    """Where the formulas are looked at. Times are in target steps."""
 
     alpha: float = 0.6
+    """Acceptance rate of draft steps (of tokens in sd_...; the judge's p in judged_acceptance and wrong_share)."""
     c: float = 0.1
+    """A draft step, in target steps."""
     k: int = 4
+    """Draft steps per cycle, pairs in flight, unverified drafts or drafted tokens, as the formula has it."""
     v: float = 0.0
+    """A verdict, in target steps."""
     b: float = 0.0
+    """A further row makes a synchronous batch so much slower."""
     width: int = 2
+    """Alternatives per position."""
     beta: float = 0.6
+    """p + q of the siblings' Beta law: small is alike, large independent."""
     false_reject: float = 0.1
+    """The judge rejects an equivalent step."""
     false_accept: float = 0.1
+    """The judge accepts another."""
     k2: int = 4
+    """Positions per target pass (hybrid)."""
     steps: int = 4000
+    """Steps to simulate."""
     seed: int = 0
+    """Of the simulation."""
 
 
 @dataclass(frozen=True)
