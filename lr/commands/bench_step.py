@@ -14,7 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from lr.commands.models import Placement
-from lr.commands.show import console
+from lr.commands.show import console, number
 from lr.types import require
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _table(rows: Sequence[StepRow]) -> Table:
             f"{speedup.median:.2f} [{speedup.low:.2f}-{speedup.high:.2f}]",
             "" if row.predicted is None else f"{row.predicted:.0f}",
             f"{tally.accuracy:.3f}",
-            *(_number(stats.step_acceptance), _number(stats.token_acceptance)),
+            *(number(stats.step_acceptance), number(stats.token_acceptance)),
             f"{stats.tokens_per_target_pass or 0:.2f}",
             *(
                 f"{tally.share(part):.2f}"
@@ -150,7 +150,3 @@ def _cost(cost: PassCost) -> str:
     """The line through the passes of the ways that run one model at a time."""
     first, row, token = (1000 * part for part in (cost.first, cost.row, cost.token))
     return f"{first:.2f} ms for one row of one token, {row:.2f} ms more for each row, {token:.2f} ms for each token beyond one per row"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"

@@ -14,7 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from lr.commands.models import Placement
-from lr.commands.show import console
+from lr.commands.show import console, number
 from lr.errors import SettingError
 from lr.types import require
 
@@ -126,14 +126,10 @@ def _table(rows: Sequence[Row], temperature: float) -> Table:
         table.add_row(
             *(f"{row.side}: {row.name}", f"{rate.median:.0f} [{rate.low:.0f}-{rate.high:.0f}]"),
             *(_spread(row.to_plain), _spread(row.to_peer), f"{total.tokens_per_pass:.2f}"),
-            *(_number(total.acceptance_rate), _number(total.acceptance_length)),
+            *(number(total.acceptance_rate), number(total.acceptance_length)),
         )
     return table
 
 
 def _spread(spread: Spread | None) -> str:
     return "" if spread is None else f"{spread.median:.2f} [{spread.low:.2f}-{spread.high:.2f}]"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"

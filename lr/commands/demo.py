@@ -12,7 +12,7 @@ from rich.progress import track
 from rich.table import Table
 
 from lr.commands.models import ModelChoice
-from lr.commands.show import console, legend, step_line
+from lr.commands.show import console, legend, number, step_line
 from lr.options import MODES
 from lr.reasoner import Reasoner
 from lr.result import Result
@@ -125,8 +125,8 @@ def _table(solved: list[tuple[Problem, dict[str, Result]]]) -> Table:
             mode,
             f"{right}/{len(solved)}",
             f"{_rate(stats):.0f}",
-            _ratio(stats.step_acceptance),
-            _ratio(stats.token_acceptance),
+            number(stats.step_acceptance),
+            number(stats.token_acceptance),
             str(stats.target_passes),
             f"{stats.tokens_per_target_pass or 0:.2f}",
             f"{_rate(stats) / _rate(totals['ar']):.2f}",
@@ -146,7 +146,3 @@ def _spread(solved: list[tuple[Problem, dict[str, Result]]], mode: str) -> str:
 
 def _rate(stats: Stats) -> float:
     return stats.tokens_per_second or 0.0
-
-
-def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"

@@ -50,3 +50,8 @@ def console(*, stderr: bool = False) -> Console:
     if not made.is_terminal:
         made.width = max(made.width, 120)
     return made
+
+
+def number(value: float | None) -> str:
+    """Two digits; nothing where nothing was counted."""
+    return "" if value is None else f"{value:.2f}"
