@@ -20,7 +20,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
@@ -29,7 +28,7 @@ from lr.tiny.judge_rows import JudgeRows, batch_of
 from lr.tiny.language import Split
 from lr.tiny.pairs import TextPair, grammar_pair
 from lr.tiny.real_pairs import PairSource
-from lr.tiny.training import Recipe, Trainer, token_losses
+from lr.tiny.training import Recipe, Trainer, start, token_losses
 from lr.tiny.vocabulary import build_tokenizer
 
 SAVE_SECONDS, SHOW_SECONDS = 120.0, 15.0
@@ -149,13 +148,7 @@ def check(trainer: Trainer) -> float:
 
 def main() -> None:
     """Start the processes."""
-    args = arguments()
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "rendezvous").unlink(missing_ok=True)
-    if args.processes == 1:
-        work(0, args)
-    else:
-        mp.spawn(work, (args,), nprocs=args.processes)
+    start(work, arguments())
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
@@ -26,7 +25,7 @@ from lr.tiny.checks import report_line, solve, write_steps
 from lr.tiny.export import export, tiny_config
 from lr.tiny.grammar import Style
 from lr.tiny.rows import RowMaker
-from lr.tiny.training import Recipe, Trainer, fresh_model
+from lr.tiny.training import Recipe, Trainer, fresh_model, start
 from lr.tiny.vocabulary import build_tokenizer
 
 LAYERS = {"target": 20, "draft": 2}
@@ -146,13 +145,7 @@ def check(trainer: Trainer, args: argparse.Namespace) -> None:
 
 def main() -> None:
     """Start the processes."""
-    args = arguments()
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "rendezvous").unlink(missing_ok=True)
-    if args.processes == 1:
-        work(0, args)
-    else:
-        mp.spawn(work, (args,), nprocs=args.processes)
+    start(work, arguments())
 
 
 if __name__ == "__main__":

@@ -9,13 +9,15 @@ warm-up, then cosine down to 2 %. The same all-reduce carries two flags, so that
 
 from __future__ import annotations
 
+import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -192,3 +194,13 @@ def _flatten_gradients(parameters: list[nn.Parameter]) -> Tensor:
         p.grad = buffer[at : at + p.numel()].view_as(p)
         at += p.numel()
     return buffer
+
+
+def start(work: Callable[[int, argparse.Namespace], None], args: argparse.Namespace) -> None:
+    """Run `work(rank, args)` in `args.processes` processes, which meet in the folder `args.out`; in this one, if it is one."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "rendezvous").unlink(missing_ok=True)
+    if args.processes == 1:
+        work(0, args)
+    else:
+        mp.spawn(work, (args,), nprocs=args.processes)
