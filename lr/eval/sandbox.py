@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from lr.errors import SettingError
 from lr.types import require
 
 JAIL = Path(__file__).with_name("jail.py")
+GRACE = 1.0
+"""Seconds to wait for the last process of a program that was killed."""
 OUTPUT = 1 << 20
 """Bytes of output that are read; what a program writes beyond them is cut off."""
 
@@ -180,7 +183,17 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
         else:
             os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    _until_gone(process.pid)
     return code
+
+
+def _until_gone(group: int) -> None:
+    """Only our child can be waited for; what it started dies a moment later, and is gone when its group is. At most `GRACE` seconds."""
+    deadline = time.monotonic() + GRACE
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        while sys.platform != "win32" and time.monotonic() < deadline:
+            os.killpg(group, 0)
+            time.sleep(0.002)
 
 
 def _read(descriptor: int) -> str:

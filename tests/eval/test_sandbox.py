@@ -60,11 +60,10 @@ def test_every_attack_is_contained_and_the_run_goes_on(walls: Walls, tmp_path: P
 
 
 @needs_walls
-def test_nothing_of_a_program_is_alive_afterwards() -> None:
-    word = f"lr-straggler-{os.getpid()}"
-    program = (
-        f"import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\n# {word}\nwhile True: pass"
-    )
+def test_nothing_of_a_program_is_alive_afterwards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a place of its own: other tests run programs at the same time."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\nwhile True: pass"
     assert Sandbox(HELD[0], Limits(seconds=1)).run(program).code is None
     folders = [
         path
