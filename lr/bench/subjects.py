@@ -8,29 +8,17 @@ import torch
 
 from lr.errors import SettingError
 from lr.model.config import ModelConfig
+from lr.model.empty import empty_model
 from lr.model.qwen import CausalLM
-from lr.model.weights import empty_model, load_model
+from lr.model.shapes import SHAPES as SHAPES_BY_NAME
+from lr.model.weights import load_model
 from lr.tiny.export import tiny_config
 from lr.tiny.names import CHECKPOINTS
 from lr.types import SamplingParams
 
 PROMPT_TOKENS = 40
 """About the length of a question of the tiny language with its chat template. Large shapes take 8, the bare loop reads them singly."""
-QWEN3_06B = ModelConfig(
-    vocab_size=151936,
-    hidden_size=1024,
-    intermediate_size=3072,
-    num_layers=28,
-    num_heads=16,
-    num_kv_heads=8,
-    head_dim=128,
-    max_position_embeddings=40960,
-    rms_norm_eps=1e-6,
-    rope_theta=1e6,
-    qkv_bias=False,
-    qk_norm=True,
-    tie_word_embeddings=True,
-)
+QWEN3_06B = SHAPES_BY_NAME["Qwen3-0.6B"]
 RANDOM_12 = "random-12"
 SHAPES = {"0.6b-fp32": torch.float32, "0.6b-bf16": torch.bfloat16}
 NAMES = (*CHECKPOINTS, RANDOM_12, *SHAPES)

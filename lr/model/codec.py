@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from lr.errors import CheckpointError, SettingError
+from lr.model.dummy_tokenizer import dummy_tokenizer
 from lr.model.files import read_json, resolve
+from lr.model.shapes import is_dummy
 from lr.model.token_bytes import byte_table
 
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model")
@@ -63,6 +65,8 @@ class Codec:
     @classmethod
     def load(cls, name_or_path: str | Path) -> Codec:
         """The codec of a checkpoint, given as in `load_model`. Raises CheckpointError."""
+        if is_dummy(name_or_path):
+            return cls(dummy_tokenizer(name_or_path), name=str(name_or_path))
         directory = resolve(name_or_path, weights=False)
         config, generation = (_optional_json(directory / f) for f in ("config.json", "generation_config.json"))
         eos = {*_ids(config, directory / "config.json"), *_ids(generation, directory / "generation_config.json")}

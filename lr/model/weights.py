@@ -20,9 +20,12 @@ from lr.errors import CheckpointError, SettingError
 from lr.model.config import ModelConfig
 from lr.model.config_json import config_json, read_config
 from lr.model.device import find_device
+from lr.model.dummy import dummy_model
+from lr.model.empty import empty_model
 from lr.model.files import TensorFiles, open_tensors, read_json, resolve
 from lr.model.keys import EMBEDDING_KEY, HARMLESS_SUFFIX, HEAD_KEY, Piece, pieces
 from lr.model.qwen import CausalLM
+from lr.model.shapes import is_dummy
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _DTYPE_NAMES = {"float64": "F64", "float32": "F32", "bfloat16": "BF16", "float16": "F16"}
@@ -35,13 +38,16 @@ def load_model(
 ) -> CausalLM:
     """The model of a checkpoint, frozen and in eval mode.
 
-    `name_or_path`: a directory in Hugging Face layout, a name on the hub (downloaded), or "tiny-target", "tiny-draft", "tiny-judge".
+    `name_or_path`: a directory in Hugging Face layout, a name on the hub (downloaded), or "tiny-target", "tiny-draft", "tiny-judge";
+    "dummy:" before a shape's name or a directory with a config.json: random weights (`dummy.py`).
     `dtype` is float64, float32, bfloat16 or float16; None keeps the checkpoint's. Raises CheckpointError if the checkpoint is not one
     that this project computes exactly or if its keys do not account; SettingError for an impossible device or dtype.
     """
     place = find_device(device)
     if dtype is not None and dtype not in _DTYPES.values():
         raise SettingError(f"dtype is {dtype!r}; expected one of {', '.join(map(str, _DTYPES.values()))}, or None.")
+    if is_dummy(name_or_path):
+        return dummy_model(name_or_path, place, dtype)
     directory = resolve(name_or_path)
     config = read_config(directory)
     with open_tensors(directory) as tensors:
@@ -49,15 +55,6 @@ def load_model(
         model = empty_model(config, dtype or _checkpoint_dtype(directory, tensors), place)
         _fill(model, pieces(config), tensors)
     return model
-
-
-def empty_model(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> CausalLM:
-    """A frozen model in eval mode whose weights have storage but no values yet."""
-    with torch.device("meta"):
-        model = CausalLM(config)
-    model = model.to(dtype).to_empty(device=device)
-    model.set_rotation()  # made on "meta" above; no part of a checkpoint
-    return model.requires_grad_(False).eval()
 
 
 def account(config: ModelConfig, tensors: TensorFiles, directory: Path) -> None:
