@@ -66,7 +66,7 @@ class Calibrate:
         from lr.bench.report import conditions
 
         self._check()
-        asked = self._questions()
+        asked = self.asked()
         reasoner = self.models.load(needs_draft=True)
         found = self.measure(reasoner, asked, conditions())
         out = console()
@@ -77,26 +77,32 @@ class Calibrate:
 
     def measure(self, reasoner: Reasoner, asked: Sequence[str], conditions: dict[str, Any]) -> Calibration:
         """Run every question and estimate."""
-        from lr.theory.estimate import calibrate
-
-        clock = clock_for(self.clock, reasoner)
         reasoner.generate(asked[0], max_tokens=40)  # warm up: first calls pay for allocation
         shown = Console(stderr=True)
         seen = [
-            self._see(reasoner, question, clock)
+            self.see(reasoner, question)
             for question in track(asked, "measuring", console=shown, transient=True, disable=not shown.is_terminal)
         ]
+        return self.estimate(reasoner, seen, conditions)
+
+    def estimate(self, reasoner: Reasoner, seen: Sequence[Seen], conditions: dict[str, Any]) -> Calibration:
+        """The calibration from what was seen of each question."""
+        from lr.theory.estimate import calibrate
+
         settings = {
             name: getattr(self, name) for name in ("problems", "depth", "num_speculative_tokens", "max_tokens", "seed")
         }
         facts = settings | {
-            "clock": clock.__name__,
+            "clock": clock_for(self.clock, reasoner).__name__,
             "verifier": str(getattr(reasoner.verifier, "name", reasoner.verifier)),
         }
         return calibrate(seen, f"{self.models.model} / {self.models.drafting()}", facts | conditions)
 
-    def _see(self, reasoner: Reasoner, question: str, clock: Callable[[], float]) -> Seen:
+    def see(self, reasoner: Reasoner, question: str) -> Seen:
+        """One question, run four times."""
         from lr.theory.observe import LookaheadRun, PairRun, PlainRun, Seen, TokenRun
+
+        clock = clock_for(self.clock, reasoner)
 
         def events(**options: object) -> list[Timed]:
             return timed(reasoner, question, clock, seed=self.seed, max_tokens=self.max_tokens, **options)
@@ -116,7 +122,8 @@ class Calibrate:
                 f"output is {str(self.output)!r}, but there is no folder {self.output.parent}; create it first."
             )
 
-    def _questions(self) -> list[str]:
+    def asked(self) -> list[str]:
+        """The questions."""
         if self.questions is None:
             from lr.tiny.language import Split, problem
 

@@ -18,21 +18,26 @@ from lr.errors import SettingError
 from lr.types import require
 
 if TYPE_CHECKING:
+    from lr.commands.calibrate import Calibrate
     from lr.reasoner import Reasoner
     from lr.theory.calibration import Calibration
+    from lr.theory.observe import Answered, Seen
     from lr.theory.reality import Compared, Way
 
 NOTES = """formula: the closed form. Then the simulated twin, one refinement more in every column: chains that end, recorded step lengths,
-batches that are not free, the judge's time, the reading of draft steps, one thread for both models; α: with the acceptance rate of these
-very answers. off: last prediction against measurement. ±: standard error over problems."""
+batches that are not free, the judge's time, the reading of draft steps, one thread for both models; outcomes: with what was accepted in
+these very answers. off: last prediction against measurement. ±: standard error over problems."""
 
 
 @dataclass(frozen=True)
 class TheoryReality:
     """Compare what a calibration predicts with what the models do, on other problems than those it was made from."""
 
-    calibration: Path
-    """A file that `lr calibrate --output` wrote, of the same models on the same machine."""
+    calibration: Path | None = None
+    """A file that `lr calibrate --output` wrote, of the same models on the same machine. None: calibrate in the same run, a training
+    problem before every measured one, so that what the machine does meanwhile meets both alike."""
+    save_calibration: Path | None = None
+    """Write the calibration that was made in the same run to this file."""
     problems: int = 16
     """How many held-out problems to solve, in every way."""
     depths: tuple[int, ...] = (1, 2, 4, 8)
@@ -62,17 +67,20 @@ class TheoryReality:
         from lr.theory.reality import ladder_of
 
         self._check()
-        found = Calibration.load(self.calibration)
-        rows = self._compare(self.models.load(needs_draft=True), found)
+        given = None if self.calibration is None else Calibration.load(self.calibration)
+        rows, found = self._compare(self.models.load(needs_draft=True), given)
         out = console()
         out.print(_table(rows, ladder_of(self.driver)))
         out.print(NOTES, style="dim")
         document = {
             "calibration": found.name,
+            "same_run": given is None,
             "driver": self.driver,
             "conditions": conditions(),
             "rows": [_row(row) for row in rows],
         }
+        if self.save_calibration is not None:
+            self.save_calibration.write_text(found.to_json(), encoding="utf-8")
         if self.json is not None:
             write_json(document, self.json)
         if self.figure is not None:
@@ -91,50 +99,67 @@ class TheoryReality:
         both = [Way(way.schedule, way.depth, self.inner) for way in steps if self.inner]
         return [*tokens, *steps, *both]
 
-    def _compare(self, reasoner: Reasoner, found: Calibration) -> list[Compared]:
+    def _compare(self, reasoner: Reasoner, given: Calibration | None) -> tuple[list[Compared], Calibration]:
+        from lr.bench.report import conditions
         from lr.theory.reality import Compared, Way, ladder_of, ratio_with_error
 
         every = [Way(), *self.ways()]
+        calibrate = self._calibrate()
+        training = calibrate.asked()
+        seen: list[Seen] = []
         self._run(reasoner, 0, every[-1])  # warm up: the first run pays for allocation, and for a second process
         spent: dict[Way, list[float]] = {way: [] for way in every}
-        verdicts: dict[Way, list[bool]] = {way: [] for way in every}
+        answers: dict[Way, list[Answered]] = {way: [] for way in every}
         shown = Console(stderr=True)
         numbers = range(self.problems)
         for number in track(numbers, "measuring", console=shown, transient=True, disable=not shown.is_terminal):
+            if given is None:
+                seen.append(calibrate.see(reasoner, training[number]))
             turn = number % len(every)  # ways take turns in going first
             for way in every[turn:] + every[:turn]:
-                seconds, judged = self._run(reasoner, number, way)
-                spent[way].append(seconds)
-                verdicts[way] += judged
+                seconds, answered = self._run(reasoner, number, way)
+                spent[way].append(seconds / answered.steps)
+                answers[way].append(answered)
+        found = calibrate.estimate(reasoner, seen, conditions()) if given is None else given
         rows, ladder = [], ladder_of(self.driver)
         for way in every[1:]:
             measured, error = ratio_with_error(spent[every[0]], spent[way])
-            kept = verdicts[way]
-            alpha = sum(kept) / len(kept) if kept else None
-            rows.append(Compared(way, alpha, measured, error, way.predictions(found, alpha, ladder=ladder)))
-        return rows
+            predicted = way.predictions(found, answers[way], ladder=ladder)
+            rows.append(Compared(way, measured, error, predicted))
+        return rows, found
 
-    def _run(self, reasoner: Reasoner, number: int, way: Way) -> tuple[float, list[bool]]:
-        """One problem, one way: seconds per step (answers may differ in length by chance), and which draft steps were accepted."""
+    def _calibrate(self) -> Calibrate:
+        from lr.commands.calibrate import Calibrate
+
+        return Calibrate(problems=self.problems, clock=self._clock(), models=self.models)
+
+    def _clock(self) -> Literal["auto", "cpu", "wall"]:
+        """Two processes have no processor time in common."""
+        return "wall" if self.driver == "overlapped" else self.clock
+
+    def _run(self, reasoner: Reasoner, number: int, way: Way) -> tuple[float, Answered]:
+        """One problem, one way: seconds, and what came out (answers may differ in length by chance)."""
         from lr.commands.calibrate import clock_for, timed
+        from lr.theory.observe import Answered
         from lr.tiny.language import Split, problem
-        from lr.trace import StepEmitted, StepJudged
 
         mode = {(0, 0): "ar", (0, 1): "sd", (1, 0): "lr", (1, 1): "lr+sd"}[way.depth > 0, way.tokens > 0]
         options: dict[str, Any] = {"mode": mode, "drafter": "draft"}
         options |= {"depth": way.depth, "schedule": way.schedule.value, "driver": self.driver} if way.depth else {}
         options |= {"num_speculative_tokens": way.tokens} if way.tokens else {}
-        question, clock = (
-            problem(Split.TEST, number).question,
-            clock_for("wall" if self.driver == "overlapped" else self.clock, reasoner),
-        )
+        question, clock = problem(Split.TEST, number).question, clock_for(self._clock(), reasoner)
         events = timed(reasoner, question, clock, seed=self.seed, max_tokens=400, **options)
-        steps = sum(isinstance(event, StepEmitted) for _, event in events)
-        return events[-1][0] / steps, [event.verdict.aligned for _, event in events if isinstance(event, StepJudged)]
+        return events[-1][0], Answered.of(events)
 
     def _check(self) -> None:
-        require(self.problems >= 2, "problems", self.problems, "at least 2, for a standard error")
-        for name in ("json", "figure"):
+        least = 4 if self.calibration is None else 2
+        why = "for intervals of the calibration" if self.calibration is None else "for a standard error"
+        require(self.problems >= least, "problems", self.problems, f"at least {least}, {why}")
+        unused = self.save_calibration is not None and self.calibration is not None
+        require(
+            not unused, "save_calibration", str(self.save_calibration), "none beside --calibration: none is made then"
+        )
+        for name in ("json", "figure", "save_calibration"):
             path = getattr(self, name)
             if path is not None and not path.parent.is_dir():
                 raise SettingError(f"{name} is {str(path)!r}, but there is no folder {path.parent}; create it first.")
@@ -151,7 +176,7 @@ def _row(row: Compared) -> dict[str, Any]:
 def _table(rows: Sequence[Compared], ladder: Sequence[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title="speedup over plain decoding", title_justify="left")
     table.add_column("way", no_wrap=True)
-    for column in ("formula", *ladder, "α", "measured", "±", "off"):
+    for column in ("formula", *ladder, "outcomes", "measured", "±", "off"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         figures = [f"{x:.2f}" for x in (*row.predicted, row.measured, row.error)]

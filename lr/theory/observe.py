@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lr.trace import Event, ForwardPass, StepEmitted, StepJudged, StepWritten, TokenRound, VerifierCall
+from lr.trace import Event, ForwardPass, StepEmitted, StepJudged, StepWritten, TokenRound, TokenRounds, VerifierCall
 from lr.types import Role
 
 Timed = tuple[float, Event]
@@ -153,6 +153,28 @@ class PairRun:
                 verdicts.setdefault(event.index, []).append(event.verdict.aligned)
         second = [aligned[1] for aligned in verdicts.values() if len(aligned) > 1]
         return cls(len(second), sum(second))
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What is known of an answer once it is there: how many steps, which draft steps were accepted, how many draft tokens of those tried.
+
+    `accepted` has an outcome for every step of the chain; where nothing was judged (a bonus step, an end of both) it says False, which no
+    run of the same schedule looks at.
+    """
+
+    steps: int
+    accepted: tuple[bool, ...]
+    tokens_tried: int = 0
+    tokens_accepted: int = 0
+
+    @classmethod
+    def of(cls, events: Iterable[Timed]) -> Answered:
+        seen = list(events)
+        steps = sum(isinstance(event, StepEmitted) for _, event in seen)
+        verdicts = {e.index for _, e in seen if isinstance(e, StepJudged) and e.verdict.aligned}
+        rounds = TokenRounds.of(e for _, e in seen if isinstance(e, TokenRound) and e.role is Role.TARGET)
+        return cls(steps, tuple(index in verdicts for index in range(steps)), rounds.tried, rounds.accepted)
 
 
 def outcomes(events: Iterable[Timed]) -> tuple[bool, ...]:

@@ -8,13 +8,14 @@ Read next: `twin.py`; the measuring is in `lr/commands/theory_reality.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
 from lr.spec.schedule import Schedule
 from lr.theory.asynchronous import lr_async_speedup
-from lr.theory.calibration import Calibration, exactly
+from lr.theory.calibration import Calibration
+from lr.theory.observe import Answered
 from lr.theory.synchronous import lr_sync_cycle_speedup
 from lr.theory.token_level import sd_speedup
 from lr.theory.twin import LADDER, Twin
@@ -47,29 +48,26 @@ class Way:
         )
 
     def predictions(
-        self, found: Calibration, alpha: float | None, steps: int = 2000, ladder: Sequence[str] = LADDER
+        self, found: Calibration, answers: Sequence[Answered] = (), steps: int = 2000, ladder: Sequence[str] = LADDER
     ) -> tuple[float, ...]:
-        """The closed form, the twin with 1, 2, ... refinements of `ladder`, and with the acceptance rate `alpha`, if there is one.
+        """The closed form, the twin with 1, 2, ... refinements of `ladder`, and with the outcomes of `answers`, if there are any.
 
-        `alpha` is that of the very runs that are predicted: the last figure says what is left if it is known.
+        `answers` are the very ones that are predicted: the last figure says what is left if it is known what was accepted.
         """
         refined = [
             Twin(found, ladder[:n], self.tokens).speedup(self.schedule, self.depth, steps)
             for n in range(1, len(ladder) + 1)
         ]
-        known = found if alpha is None else replace(found, alpha1=exactly(alpha))
-        last = (
-            refined[-1] if alpha is None else Twin(known, ladder, self.tokens).speedup(self.schedule, self.depth, steps)
-        )
+        twin = Twin(found, ladder, self.tokens)
+        last = twin.replayed(self.schedule, self.depth, answers, steps) if answers else refined[-1]
         return (self.formula(found), *refined, last)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One way: measured speedup with its standard error, acceptance rate of its draft steps, and the predictions."""
+    """One way: measured speedup with its standard error, and the predictions."""
 
     way: Way
-    alpha: float | None
     measured: float
     error: float
     predicted: tuple[float, ...]
@@ -98,7 +96,7 @@ def ladder_of(driver: str) -> tuple[str, ...]:
 
 def as_markdown(rows: Sequence[Mapping[str, Any]], ladder: Sequence[str] = LADDER) -> str:
     """The table of `docs/theory.md`, from the rows that `lr theory reality --json` writes."""
-    head = ["way", "formula", *ladder, "α", "measured", "off"]
+    head = ["way", "formula", *ladder, "outcomes", "measured", "off"]
     lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     for row in rows:
         figures = [f"{x:.2f}" for x in row["predicted"]]

@@ -14,14 +14,15 @@ The unit of time is T, a target step of mean length. This module knows no model.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
-from lr.engine.chance import Bernoulli, Constant, Duration, Resampled
+from lr.engine.chance import Acceptance, Bernoulli, Constant, Duration, Replay, Resampled
 from lr.engine.simulate import ENDLESS, World, simulate
 from lr.spec.limits import Limits
 from lr.spec.schedule import Schedule, SchedulerConfig
-from lr.theory.calibration import Calibration, mean
+from lr.theory.calibration import Calibration, exactly, mean
+from lr.theory.observe import Answered
 from lr.theory.token_level import sd_tokens
 from lr.types import require
 
@@ -102,24 +103,53 @@ class Twin:
 
         With chains, both begin with a prompt, the target's being about half of `start`.
         """
-        found = self.calibration
-        if "chains" not in self.refinements or not found.chain_lengths:
+        lengths = self.calibration.chain_lengths
+        if "chains" not in self.refinements or not lengths:
             if depth == 0:
                 return self.inner
             return simulate(SchedulerConfig(ENDLESS, schedule, depth), self.world(schedule, seed), steps).rate
-        half = found.start.value / 2
-        if depth == 0:
-            drafted = half if self.tokens else 0.0
-            return (mean(found.chain_lengths) + half) / (mean(found.chain_lengths) / self.inner + half + drafted)
         plain = spent = 0.0
         number = 0
         while plain < steps:
-            n = found.chain_lengths[number % len(found.chain_lengths)]
-            run = simulate(
-                SchedulerConfig(Limits(n), schedule, depth), self.world(schedule, seed * 1_000_003 + number), n
-            )
-            plain, spent, number = plain + half + n, spent + 2 * half + run.seconds, number + 1
+            n = lengths[number % len(lengths)]
+            plain += self._plain(n)
+            spent += self._spent(schedule, depth, n, seed * 1_000_003 + number)
+            number += 1
         return plain / spent
+
+    def replayed(
+        self, schedule: Schedule, depth: int, answers: Sequence[Answered], steps: int = 4000, seed: int = 0
+    ) -> float:
+        """The same for answers that are known: so many steps, these verdicts on draft steps, this share of draft tokens accepted.
+
+        Only step lengths are left to chance. Times are per step, as `lr theory reality` measures them; `answers` is not empty.
+        """
+        tried, kept = sum(a.tokens_tried for a in answers), sum(a.tokens_accepted for a in answers)
+        found = replace(self.calibration, alpha2=exactly(kept / tried)) if tried else self.calibration
+        twin = replace(self, calibration=found)
+        plain = spent = 0.0
+        for number in range(max(len(answers), steps * len(answers) // sum(a.steps for a in answers))):
+            answer = answers[number % len(answers)]
+            n, key = answer.steps, seed * 1_000_003 + number
+            plain += twin._plain(n) / n
+            spent += twin._spent(schedule, depth, n, key, Replay(answer.accepted)) / n
+        return plain / spent
+
+    def _plain(self, steps: int) -> float:
+        """The time of plain decoding."""
+        return self.calibration.start.value / 2 + steps
+
+    def _spent(
+        self, schedule: Schedule, depth: int, steps: int, seed: int, acceptance: Acceptance | None = None
+    ) -> float:
+        """The time of an answer of so many steps."""
+        half = self.calibration.start.value / 2
+        if depth == 0:
+            return steps / self.inner + half * (2 if self.tokens else 1)
+        world = self.world(schedule, seed)
+        if acceptance is not None:
+            world = replace(world, acceptance=acceptance)
+        return 2 * half + simulate(SchedulerConfig(Limits(steps), schedule, depth), world, steps).seconds
 
 
 def rounds_per_step(alpha: float, k: int, longest: int) -> list[float]:

@@ -15,7 +15,7 @@ from lr.errors import SettingError
 from lr.spec.schedule import Schedule, SchedulerConfig
 from lr.theory.calibration import Calibration, CalibrationError, Estimate, exactly
 from lr.theory.estimate import PARAMETERS, calibrate
-from lr.theory.observe import LookaheadRun, PairRun, PlainRun, Seen, TokenRun, outcomes, step_lengths
+from lr.theory.observe import Answered, LookaheadRun, PairRun, PlainRun, Seen, TokenRun, outcomes, step_lengths
 from lr.theory.reality import Way, ratio_with_error
 from lr.theory.synchronous import lr_sync_cycle_speedup
 from lr.theory.twin import LADDER, Twin, rounds_per_step
@@ -244,7 +244,8 @@ def test_ways_and_their_formulas() -> None:
         *("ar", "sd 2", "paper 3", "sync 4 + sd 2"),
     ]
     assert Way().formula(found) == 1.0
-    first, *_, last = Way(Schedule.SYNC, 2).predictions(found, 0.0, steps=60)
+    rejected = [Answered(steps=6, accepted=(False,) * 6)]
+    first, *_, last = Way(Schedule.SYNC, 2).predictions(found, rejected, steps=60)
     assert first == pytest.approx(float(lr_sync_cycle_speedup(found.alpha1.value, 2, found.c1.value)))
     assert last < 0.8  # nothing accepted: lookahead only costs
 
