@@ -50,7 +50,7 @@ FLOORS = {
         ],
         *["lr.eval.report", "lr.eval.tables", "lr.eval.figure"],
         *["lr.engine", "lr.engine.scripted", "lr.engine.simulate", "lr.engine.workers", "lr.engine.chance"],
-        *["lr.engine.transcript", "lr.engine.texts"],
+        *["lr.engine.transcript", "lr.engine.texts", "lr.engine.room"],
     ],
     2: [
         "lr.kvcache.cache",

@@ -5,10 +5,9 @@ Here the parts of the house meet for one question. Which parts there are stands 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from math import prod
 
 from lr.engine.chain import Chain, Streams
 from lr.engine.drafts import DraftSide, LocalDrafts
@@ -16,6 +15,7 @@ from lr.engine.lockstep import Lockstep
 from lr.engine.overlapped import Overlapped
 from lr.engine.plan import CachePlan, SegmenterMaker, WriterPlan
 from lr.engine.remote import DraftWorker
+from lr.engine.room import BLOCK_SIZE, blocks_for
 from lr.engine.speculation import make_speculation
 from lr.errors import ContextError, SettingError
 from lr.model.codec import Codec
@@ -36,7 +36,6 @@ from lr.trace import Trace, summarise
 from lr.types import Coupling, EmittedStep, Role, SamplingParams
 
 LONGEST_ANSWER = 32768
-BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Models:
     """What a `Reasoner` has loaded. Ids from `known_tokens` on are known to the target's tokenizer, not to the draft's.
 
     `num_blocks` cache blocks per model; None: as many as an answer can need. `worker` writes the drafts of driver overlapped; it is
-    started when it is first needed.
+    started when it is first needed. `names`: what "target", "draft", "judge" and "verifier" were loaded by.
     """
 
     codec: Codec
@@ -53,6 +52,7 @@ class Models:
     known_tokens: int
     num_blocks: int | None
     worker: DraftWorker | None = None
+    names: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def coupling_of(options: GenerateOptions) -> str:
@@ -75,11 +75,13 @@ class Asked:
         options: GenerateOptions,
         variant: Variant | None = None,
         share: int = 1,
+        *,
+        detailed: bool = False,
     ) -> None:
         self.models, self.question, self.options, self.share = models, question, options, share
         self.variant = Variant() if variant is None else variant
         self.verifier = self.variant.verifier or verifier
-        self.trace = Trace()
+        self.trace = Trace(detailed=detailed)
         self.steps: list[AnswerStep] = []
         codec = models.codec
         self.prompt = codec.chat(question, system=options.system, enable_thinking=options.enable_thinking)
@@ -122,6 +124,7 @@ class Asked:
             eos_ids=self.models.codec.eos_ids,
             stream=self.stream(role),
             speculation=self._speculation(role) if options.mode.endswith("sd") else None,
+            detailed=self.trace.detailed,
         )
 
     def chain(self, target: StepWriter, drafts: DraftSide) -> Chain:
@@ -176,10 +179,8 @@ class Asked:
         return partial(make_segmenter, options.segmenter, segment_tokens=options.segment_tokens)
 
     def _cache(self, role: Role) -> CachePlan:
-        options, models = self.options, self.models
-        nodes = sum(options.width**level for level in range(options.depth + 1)) if options.mode.startswith("lr") else 1
-        leaves = prod(options.branching) if options.mode.endswith("sd") and options.drafter == "tree" else 1
-        needed = self.share * _blocks(len(self.prompt), self.limits, 2 * nodes, leaves)
+        models = self.models
+        needed = blocks_for(self.options, len(self.prompt) + self.limits.max_tokens, self.share)
         return CachePlan(
             needed if models.num_blocks is None else models.num_blocks,
             BLOCK_SIZE,
@@ -195,7 +196,7 @@ class Asked:
         if role is Role.DRAFT:
             return None
         assert models.draft is not None
-        runner = self._cache(Role.DRAFT).runner(models.draft, Role.DRAFT, self.trace)
+        runner = self._cache(Role.DRAFT).runner(models.draft, Role.DRAFT, self.trace, "guesser")
         return make_speculation(options, self.sampling, models.codec.eos_ids, runner=runner)
 
 
@@ -209,8 +210,10 @@ class Run(Asked):
         question: str,
         options: GenerateOptions,
         variant: Variant | None = None,
+        *,
+        detailed: bool = False,
     ) -> None:
-        super().__init__(models, verifier, question, options, variant)
+        super().__init__(models, verifier, question, options, variant, detailed=detailed)
         self._emitted = self._start()
 
     def __iter__(self) -> Iterator[AnswerStep]:
@@ -250,12 +253,6 @@ def look_ahead(asked: Asked, target: StepWriter) -> tuple[Callable[[Trace], Draf
         return run.chain, Overlapped(target, run, asked.verifier)
     draft = plan.writer(models.draft, models.codec.token_bytes, asked.trace)
     return partial(LocalDrafts, draft), Lockstep(target, draft, asked.verifier, options.draft_ticks)
-
-
-def _blocks(prompt: int, limits: Limits, rows: int, leaves: int) -> int:
-    """Blocks that suffice: one trunk of the longest chain, and per row its own step; per path of a token tree a copied and a new block."""
-    trunk = -(-(prompt + limits.max_tokens + limits.max_step_tokens) // BLOCK_SIZE)
-    return trunk + rows * (limits.max_step_tokens // BLOCK_SIZE + 3 + 4 * (leaves - 1))
 
 
 def _default_sampling(codec: Codec) -> SamplingParams:
