@@ -18,7 +18,6 @@ from torch import Tensor
 
 from lr.errors import ContextError, ProtocolError
 from lr.kvcache.branch import Branch
-from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import AttentionBackend, paged_attention
 from lr.model.batch import RaggedBatch
 from lr.model.qwen import CausalLM
@@ -73,15 +72,7 @@ class ModelRunner:
         self.max_batch_tokens = max_batch_tokens
         self.backend = backend
         self.observer = observer
-        self.cache = PagedKVCache(
-            num_layers=config.num_layers,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            num_blocks=num_blocks,
-            block_size=block_size,
-            dtype=model.dtype,
-            device=model.device,
-        )
+        self.cache = model.make_cache(num_blocks, block_size)
 
     @property
     def context(self) -> int:
@@ -119,8 +110,15 @@ class ModelRunner:
         """Let `branch` go on as `other`, with its tokens and its cache; `other` is closed. Nothing is copied."""
         if branch is other:
             raise ProtocolError(f"{branch!r} cannot become itself.")
+        if self.cache.observer is not None:
+            self.cache.observer.replaced(branch.table, other.table)
         self.cache.release(branch.table)
         branch.tokens, branch.table = other.tokens, other.table
+
+    def belongs(self, branch: Branch, node: tuple[int, int, int]) -> None:
+        """Tell whoever watches the cache that a branch holds the prefix of this node. Changes nothing."""
+        if self.cache.observer is not None:
+            self.cache.observer.belongs(branch.table, node)
 
     def feed(self, branches: Sequence[Branch], logits: Literal["last", "all"] | Sequence[int] = "last") -> list[Tensor]:
         """Push the pending tokens of every branch through the model, in one ragged forward (several if they exceed `max_batch_tokens`).

@@ -68,6 +68,19 @@ class CausalLM(Direct):
         """Feed a ragged batch: its K/V go into the cache at the batch's slots, its logits [m, v] come back."""
         return self.logits(self.hidden(batch, cache, backend))
 
+    def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
+        """An empty cache that fits this model, in its dtype and on its device. Raises `SettingError` for a size below 1."""
+        config = self.config
+        return PagedKVCache(
+            num_layers=config.num_layers,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
     def hidden(self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend = paged_attention) -> Tensor:
         """As `forward`, but the final hidden states [m, e] from which the logits are made."""
         hidden = self.trunk(batch.tokens, batch.positions, backend(batch, cache))

@@ -52,13 +52,16 @@ def load_model(
     config = read_config(directory)
     with open_tensors(directory) as tensors:
         account(config, tensors, directory)
-        model = empty_model(config, dtype or _checkpoint_dtype(directory, tensors), place)
+        model = empty_model(config, dtype or checkpoint_dtype(directory, tensors), place)
         _fill(model, pieces(config), tensors)
     return model
 
 
-def account(config: ModelConfig, tensors: TensorFiles, directory: Path) -> None:
-    """Check that a checkpoint holds exactly the tensors that `config` needs, in the right shapes. Raises CheckpointError."""
+def account(config: ModelConfig, tensors: TensorFiles, directory: Path, rows: slice = slice(None)) -> None:
+    """Check that a checkpoint holds exactly the tensors that `config` needs, in the right shapes. Raises CheckpointError.
+
+    A stored head that should be the embedding is compared with it: the `rows` of both that the caller is going to read.
+    """
     needed = {piece.key: piece.shape for piece in pieces(config)}
     tied_head = config.tie_word_embeddings and HEAD_KEY in tensors and EMBEDDING_KEY in tensors
     missing = [key for key in needed if key not in tensors]
@@ -89,7 +92,7 @@ def account(config: ModelConfig, tensors: TensorFiles, directory: Path) -> None:
             f"the tensors of {directory} are not those its config.json describes. {lists} Check that config.json belongs to "
             "these weights (tie_word_embeddings, attention_bias, sizes) and that the weights are not adapters or quantised."
         )
-    if tied_head and not torch.equal(tensors.slice(HEAD_KEY)[:], tensors.slice(EMBEDDING_KEY)[:]):
+    if tied_head and not torch.equal(tensors.slice(HEAD_KEY)[rows], tensors.slice(EMBEDDING_KEY)[rows]):
         raise CheckpointError(
             f"{directory} says tie_word_embeddings, but its {HEAD_KEY} differs from {EMBEDDING_KEY}. "
             "Set tie_word_embeddings to false in config.json if the head is its own."
@@ -107,7 +110,7 @@ def _fill(model: CausalLM, listed: list[Piece], tensors: TensorFiles) -> None:
     assert not any(unfilled.values()), f"rows without a source: {unfilled}"
 
 
-def _checkpoint_dtype(directory: Path, tensors: TensorFiles) -> torch.dtype:
+def checkpoint_dtype(directory: Path, tensors: TensorFiles) -> torch.dtype:
     """What config.json says (`dtype`, formerly `torch_dtype`), else the dtype of the embedding."""
     raw = read_json(directory / "config.json")
     name = raw.get("dtype") or raw.get("torch_dtype")
