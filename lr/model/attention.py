@@ -4,25 +4,42 @@ A back end takes (batch, cache) and gives the `attend` that the layers call: it 
 then lets every query row see its own branch up to its own position (a mask by absolute positions: a chunk after a cache is not a
 prompt). Here: `reference_attention`, one branch at a time in plain arithmetic, the page to read; and `paged_attention`, which is
 vectorised with PyTorch's fused attention, in one of two ways: branches that share most of what they see, such as the forks of one problem,
-look at it together (`attention_shared.py`); others in groups (`attention_grouped.py`). Axis letters: n rows, g branches, c new tokens per
-branch, b blocks, h query heads, kv KV heads, d head dim, s key positions.
+look at it together (`attention_shared.py`); others in groups (`attention_grouped.py`). FlashAttention reads the pages where they lie
+(`attention_varlen.py`, `attention_flash.py`); which kind a model gets is decided in `attention_choice.py`. Axis letters: n rows,
+g branches, c new tokens per branch, b blocks, h query heads, kv KV heads, d head dim, s key positions.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lr.kvcache.cache import PagedKVCache
 from lr.model.attention_grouped import grouped_attention
+from lr.model.attention_rows import RowAttention, gathered_rows
 from lr.model.attention_shared import blocks_to_share, shared_attention
 from lr.model.batch import RaggedBatch
 from lr.model.layers import Attend
 
 AttentionBackend = Callable[[RaggedBatch, PagedKVCache], Attend]
+
+
+@dataclass(frozen=True)
+class AttentionKind:
+    """One way to compute attention over the cache, and what it asks of it.
+
+    `block_size` is the number of tokens per block that it works with, or works best with; `ragged` serves any batch, `rows` a few
+    rows of fixed shape, for CUDA graphs (None: it cannot be captured).
+    """
+
+    name: str
+    block_size: int
+    ragged: AttentionBackend
+    rows: RowAttention | None
 
 
 def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
@@ -52,3 +69,7 @@ def paged_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
     """Fused attention: over all blocks at once where that is less work, else branch by branch."""
     blocks = blocks_to_share(batch, cache)
     return grouped_attention(batch, cache) if blocks is None else shared_attention(batch, cache, blocks)
+
+
+REFERENCE = AttentionKind("reference", 16, reference_attention, None)
+SDPA = AttentionKind("sdpa", 16, paged_attention, gathered_rows)
