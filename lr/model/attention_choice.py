@@ -1,0 +1,174 @@
+"""Which kind of attention a model gets: the first that works on its device, in its dtype, with its heads, and why the others do not.
+
+In order: `varlen` (PyTorch's own FlashAttention on pages), `flash` (the `flash-attn` package), `sdpa` (PyTorch's fused attention on
+gathered pages; works everywhere). `reference`, one branch at a time in plain arithmetic, is taken only when asked for. What is
+installed is seen by looking (imports and parameters), whether it works by trying (`attention_probe.py`); no version is compared.
+Smaller blocks waste less memory and are cheaper to copy for a fork, so the smallest size that a kernel takes is used.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from lr.errors import SettingError
+from lr.model.attention import REFERENCE, SDPA, AttentionKind
+from lr.model.attention_flash import FlashKernels, flash_attention
+from lr.model.attention_probe import AttentionNeeds, probe
+from lr.model.attention_varlen import NEEDED, Kernel, varlen_attention
+
+NAMES = ("auto", "varlen", "flash", "sdpa", "reference")
+BLOCK_SIZES = (16, 64, 128, 256)
+"""What is tried, in this order."""
+HALF = (torch.float16, torch.bfloat16)
+LARGEST_HEAD = 256
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The kernels of this installation: the functions, or a sentence that says why there are none. `devices`: where they run."""
+
+    varlen: Kernel | str
+    flash: FlashKernels | str
+    devices: tuple[str, ...] = ("cuda",)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One kind of attention, or why it cannot be used (`why` is empty where it can)."""
+
+    name: str
+    kind: AttentionKind | None
+    why: str = ""
+
+
+def choose_attention(name: str, needs: AttentionNeeds, installed: Installed | None = None) -> AttentionKind:
+    """The kind of that name; "auto": the first that works. Raises SettingError for one that is unknown or cannot run there."""
+    if name not in NAMES:
+        raise SettingError(f"attention is {name!r}, expected {', '.join(NAMES[:-1])} or {NAMES[-1]}.")
+    plain = {kind.name: kind for kind in (SDPA, REFERENCE)}
+    if name in plain:
+        return plain[name]
+    tried = []
+    for candidate in candidates(needs, installed):
+        if candidate.kind is not None and name in ("auto", candidate.name):
+            return candidate.kind
+        tried.append(candidate)
+    why = next(candidate.why for candidate in tried if candidate.name == name)
+    raise SettingError(
+        f"attention {name!r} cannot be used on {needs.device} with {str(needs.dtype).removeprefix('torch.')}: {why}. "
+        "Leave --attention at auto, which takes the first kind that works, or use sdpa, which always does."
+    )
+
+
+def candidates(needs: AttentionNeeds, installed: Installed | None = None) -> Iterable[Candidate]:
+    """The kinds in the order of preference, each tried when it is asked for: the last one always works."""
+    found = look_around() if installed is None else installed
+    makers: list[tuple[str, Callable[[int], AttentionKind] | str, Iterable[Callable[[], object]]]] = [
+        (
+            "varlen",
+            found.varlen if isinstance(found.varlen, str) else partial(varlen_attention, found.varlen),
+            _active(needs),
+        ),
+        ("flash", found.flash if isinstance(found.flash, str) else partial(flash_attention, found.flash), (_nothing,)),
+    ]
+    for name, make, activations in makers:
+        unfit = _unfit(needs, found.devices)
+        if isinstance(make, str) or unfit:
+            yield Candidate(name, None, unfit or str(make))
+        else:
+            yield _first_that_works(name, make, needs, activations)
+    yield Candidate("sdpa", SDPA)
+
+
+def look_around() -> Installed:
+    """What can be imported here, without running any of it."""
+    return Installed(_varlen(), _flash())
+
+
+def _varlen() -> Kernel | str:
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return f"torch {torch.__version__} has no torch.nn.attention.varlen"
+    lacking = [name for name in NEEDED if name not in inspect.signature(varlen_attn).parameters]
+    if lacking:
+        return f"varlen_attn of torch {torch.__version__} has no parameter {', '.join(lacking)}"
+    return varlen_attn  # type: ignore[no-any-return]
+
+
+def _flash() -> FlashKernels | str:
+    try:
+        from flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
+    except ImportError as error:
+        if importlib.util.find_spec("flash_attn") is None:
+            return "the package flash-attn is not installed (pip install 'lookahead-reasoning[flash]')"
+        return f"the package flash-attn cannot be imported: {error}"
+    for function in (flash_attn_varlen_func, flash_attn_with_kvcache):
+        if "block_table" not in inspect.signature(function).parameters:
+            return f"{function.__name__} of the installed flash-attn takes no block_table; version 2.5 does"
+    return FlashKernels(flash_attn_varlen_func, flash_attn_with_kvcache)
+
+
+def _unfit(needs: AttentionNeeds, devices: tuple[str, ...]) -> str:
+    """What rules FlashAttention out before anything is tried."""
+    if needs.device.type not in devices:
+        return f"it needs a device of type {' or '.join(devices)}"
+    if needs.dtype not in HALF:
+        return f"it computes in float16 or bfloat16, not in {str(needs.dtype).removeprefix('torch.')}"
+    if needs.head_dim % 8 or needs.head_dim > LARGEST_HEAD:
+        return f"it takes heads of a multiple of 8 and at most {LARGEST_HEAD} dimensions, not {needs.head_dim}"
+    return ""
+
+
+def _first_that_works(
+    name: str,
+    make: Callable[[int], AttentionKind],
+    needs: AttentionNeeds,
+    activations: Iterable[Callable[[], object]],
+) -> Candidate:
+    reasons: dict[str, str] = {}
+    for activate in activations:
+        try:
+            activate()
+        except Exception as error:
+            reasons[f"{type(error).__name__}: {error}"] = ""
+            continue
+        for size in BLOCK_SIZES:
+            wrong = probe(make(size), needs)
+            if wrong is None:
+                return Candidate(name, make(size))
+            reasons.setdefault(wrong, f"blocks of {size}: ")
+    return Candidate(name, None, "; ".join(size + reason.rstrip(".") for reason, size in reasons.items()))
+
+
+def _nothing() -> None:
+    """What is active already."""
+
+
+def _active(needs: AttentionNeeds) -> Iterable[Callable[[], object]]:
+    """The FlashAttentions that PyTorch can be made to use, the present one first, and the present one again if none works.
+
+    Activating one is for the whole process and for all of PyTorch's attention; the one that works stays.
+    """
+    yield _nothing
+    attention = torch.nn.attention
+    if needs.device.type != "cuda" or not hasattr(attention, "activate_flash_attention_impl"):
+        return
+    major, _ = torch.cuda.get_device_capability(needs.device)
+    for version, module, majors in (("FA3", "flash_attn_interface", (9,)), ("FA4", "flash_attn.cute", (9, 10))):
+        if major in majors and _importable(module):
+            yield partial(attention.activate_flash_attention_impl, version)
+            attention.restore_flash_attention_impl()
+
+
+def _importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:
+        return False
