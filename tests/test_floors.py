@@ -23,7 +23,7 @@ FLOORS = {
     0: ["lr", "lr.types", "lr.errors", "lr.rng", "lr.trace"],
     1: [
         *["lr.kvcache", "lr.kvcache.pool", "lr.kvcache.table", "lr.kvcache.append", "lr.kvcache.branch"],
-        *["lr.model", "lr.model.config"],
+        *["lr.model", "lr.model.config", "lr.parallel"],
         *["lr.spec", "lr.spec.steps", "lr.spec.eligibility", "lr.spec.limits", "lr.spec.runner"],
         *["lr.spec.scheduler", "lr.spec.schedule", "lr.spec.commands", "lr.spec.tree", "lr.spec.outbox"],
         *["lr.spec.window", "lr.spec.segmenters.*", "lr.spec.seams"],
@@ -55,6 +55,7 @@ FLOORS = {
     2: [
         "lr.kvcache.cache",
         "lr.model.*",
+        "lr.parallel.*",
         *["lr.tiny.vocabulary", "lr.tiny.rows", "lr.tiny.muon", "lr.tiny.dense", "lr.tiny.export"],
         "lr.tiny.judge_rows",
         *["lr.spec.sampling", "lr.spec.write", "lr.spec.acceptance", "lr.spec.drafters.*", "lr.spec.token_sd"],
@@ -74,6 +75,7 @@ FLOORS = {
             "lr.engine.chain",
             "lr.engine.answer",
             "lr.engine.launch",
+            "lr.parallel.start",
             "lr.engine.remote",
             "lr.engine.draft_messages",
             "lr.engine.draft_worker",

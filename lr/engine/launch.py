@@ -42,7 +42,7 @@ def _process(load: Load, threads: int) -> Launched:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=process_main, args=(theirs, load, threads), name="lr draft worker", daemon=True)
-    with _undisturbed():
+    with undisturbed():
         process.start()
     theirs.close()  # so that both ends notice when the other is gone
     parent = os.getpid()
@@ -61,7 +61,7 @@ def _process(load: Load, threads: int) -> Launched:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """While a process is started: it shall not import the user's script, of which it needs nothing (a script without the guard
     `if __name__ == "__main__"` would run again), and not die of a Ctrl-C before it can say that this is the parent's to answer."""
     main = sys.modules["__main__"]
