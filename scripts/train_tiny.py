@@ -3,6 +3,8 @@
     python scripts/train_tiny.py --role target --out training/target --rate 0.02 --steps 805
     python scripts/train_tiny.py --role target --out training/target --resume
     python scripts/train_tiny.py --role draft --out training/draft --from training/target/state.pt
+    python scripts/train_tiny.py --language plans --role target --out training/plans-target
+    python scripts/train_tiny.py --language plans --role draft --out training/plans-draft --from training/plans-target/state.pt
 
 Two processes of one thread each on a CPU, one process on a GPU. Progress goes to standard output; a checkpoint is written every two
 minutes and at the end; Ctrl-C writes one and stops; `--resume` goes on from it. The finished model is a Hugging Face checkpoint in
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import signal
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -24,30 +27,46 @@ from lr.model.weights import load_model
 from lr.tiny.checks import report_line, solve, write_steps
 from lr.tiny.export import export, tiny_config
 from lr.tiny.grammar import Style
+from lr.tiny.languages import LANGUAGES
 from lr.tiny.rows import RowMaker
 from lr.tiny.training import Recipe, Trainer, fresh_model, start
 from lr.tiny.vocabulary import build_tokenizer
 
-LAYERS = {"target": 20, "draft": 2}
-TOKENS = {"target": 7_500_000, "draft": 4_500_000}
-RATES = {"target": 0.008, "draft": 0.02}
+
+@dataclass(frozen=True)
+class Size:
+    """How large a model is and how long and how fast it learns, where nothing else is said."""
+
+    layers: int
+    tokens: int
+    rate: float
+    mlp: int = 384
+    drills: float = 0.4
+
+
+SIZES = {
+    ("tiny", "target"): Size(20, 7_500_000, 0.008),
+    ("tiny", "draft"): Size(2, 4_500_000, 0.02),
+    ("plans", "target"): Size(10, 2_500_000, 0.015, mlp=256, drills=0.2),
+    ("plans", "draft"): Size(2, 1_500_000, 0.02, mlp=256, drills=0.2),
+}
+"""By language and role."""
 SAVE_SECONDS = 120.0
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--role", choices=sorted(LAYERS), required=True)
-    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and the finished model")
+    parser.add_argument("--role", choices=[style.value for style in Style], required=True)
     parser.add_argument(
-        "--tokens", type=int, help="token budget of the schedule (default 7.5M for the target, 4.5M for the draft)"
+        "--language", choices=sorted(LANGUAGES), default="tiny", help="tiny: quantities; plans: a robot"
     )
+    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and the finished model")
+    parser.add_argument("--tokens", type=int, help="token budget of the schedule (default: see SIZES)")
     parser.add_argument("--steps", type=int, help="stop after this many steps, wherever the schedule is")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--drills", type=float, default=0.4, help="share of the tokens that are arithmetic drills")
-    parser.add_argument(
-        "--rate", type=float, help="Muon's learning rate (default 0.008 for the target, 0.02 for the draft)"
-    )
+    parser.add_argument("--drills", type=float, help="share of the tokens that are drills (default: see SIZES)")
+    parser.add_argument("--rate", type=float, help="Muon's learning rate (default: see SIZES)")
     parser.add_argument("--processes", type=int, default=1 if torch.cuda.is_available() else 2)
     parser.add_argument(
         "--from", dest="start", type=Path, help="state.pt or checkpoint whose first layers to start from"
@@ -59,7 +78,8 @@ def arguments() -> argparse.Namespace:
 
 def initial_model(args: argparse.Namespace, vocab_size: int) -> CausalLM:
     """Fresh weights from the seed, or the first layers of another model."""
-    model = fresh_model(tiny_config(LAYERS[args.role], vocab_size), args.seed)
+    size = SIZES[args.language, args.role]
+    model = fresh_model(tiny_config(size.layers, vocab_size, size.mlp), args.seed)
     if args.start:
         trained = args.start.is_file()
         state = (
@@ -75,16 +95,18 @@ def work(rank: int, args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     if args.processes > 1:
         dist.init_process_group("gloo", f"file://{args.out.resolve()}/rendezvous", rank=rank, world_size=args.processes)
-    tokenizer = build_tokenizer()
-    rows = RowMaker(tokenizer, Style(args.role), args.seed)
-    recipe = Recipe(args.tokens or TOKENS[args.role], drills=args.drills, matrix_rate=args.rate or RATES[args.role])
+    language, size = LANGUAGES[args.language], SIZES[args.language, args.role]
+    tokenizer = build_tokenizer(language)
+    rows = RowMaker(tokenizer, Style(args.role), args.seed, language)
+    drills = size.drills if args.drills is None else args.drills
+    recipe = Recipe(args.tokens or size.tokens, drills=drills, matrix_rate=args.rate or size.rate)
     trainer = Trainer(initial_model(args, len(tokenizer)), rows, recipe)
     if args.resume:
         trainer.load(args.out / "state.pt")
     train(trainer, args)
     trainer.save(args.out / "state.pt")
     if rank == 0:
-        export(trainer.model, args.out / "hf")
+        export(trainer.model, args.out / "hf", trainer.rows.language)
     if args.processes > 1:
         dist.destroy_process_group()
 
@@ -139,7 +161,7 @@ def check(trainer: Trainer, args: argparse.Namespace) -> None:
         dist.all_reduce(total)
     if trainer.rank == 0:
         print("        " + report_line(total.tolist()), flush=True)
-        export(trainer.model, args.out / "hf")
+        export(trainer.model, args.out / "hf", trainer.rows.language)
     trainer.model.train()
 
 

@@ -20,9 +20,10 @@ from source_tree import ROOT, Module, imports_of, modules_below
 
 FLOORS = {
     # A name ending in ".*" is a whole room of one floor; an exact name wins over it, a longer room over a shorter.
-    0: ["lr", "lr.types", "lr.errors", "lr.rng", "lr.trace"],
+    0: ["lr", "lr.types", "lr.errors", "lr.rng", "lr.trace", "lr.tracing.*"],
     1: [
         *["lr.kvcache", "lr.kvcache.pool", "lr.kvcache.table", "lr.kvcache.append", "lr.kvcache.branch"],
+        "lr.kvcache.watch",
         *["lr.model", "lr.model.config", "lr.parallel"],
         *["lr.spec", "lr.spec.steps", "lr.spec.eligibility", "lr.spec.limits", "lr.spec.runner"],
         *["lr.spec.scheduler", "lr.spec.schedule", "lr.spec.commands", "lr.spec.tree", "lr.spec.outbox"],
@@ -30,7 +31,7 @@ FLOORS = {
         *["lr.spec.verifiers", "lr.spec.verifiers.base"],
         "lr.theory.*",
         *["lr.tiny", "lr.tiny.language", "lr.tiny.grammar", "lr.tiny.oracle", "lr.tiny.names", "lr.tiny.report"],
-        *["lr.tiny.pairs", "lr.tiny.agreement"],
+        *["lr.tiny.pairs", "lr.tiny.agreement", "lr.tiny.languages", "lr.tiny.plans.*"],
         *["lr.options", "lr.result", "lr.eval", "lr.eval.answers", "lr.eval.signatures"],
         *[
             "lr.eval.items",
@@ -50,7 +51,8 @@ FLOORS = {
         ],
         *["lr.eval.report", "lr.eval.tables", "lr.eval.figure"],
         *["lr.engine", "lr.engine.scripted", "lr.engine.simulate", "lr.engine.workers", "lr.engine.chance"],
-        *["lr.engine.transcript", "lr.engine.texts", "lr.engine.room"],
+        *["lr.engine.recording", "lr.engine.virtual", "lr.engine.watching"],
+        *["lr.engine.transcript", "lr.engine.texts", "lr.engine.room", "lr.engine.process"],
     ],
     2: [
         "lr.kvcache.cache",
@@ -59,6 +61,7 @@ FLOORS = {
         *["lr.tiny.vocabulary", "lr.tiny.rows", "lr.tiny.muon", "lr.tiny.dense", "lr.tiny.export"],
         "lr.tiny.judge_rows",
         *["lr.spec.sampling", "lr.spec.write", "lr.spec.acceptance", "lr.spec.drafters.*", "lr.spec.token_sd"],
+        "lr.spec.round_detail",
         *["lr.spec.verifiers.*", "lr.spec.rules.*", "lr.spec.museum"],
     ],
     3: [
@@ -79,6 +82,10 @@ FLOORS = {
             "lr.engine.remote",
             "lr.engine.draft_messages",
             "lr.engine.draft_worker",
+            "lr.engine.needs",
+            "lr.engine.placement",
+            "lr.engine.replay",
+            "lr.engine.traced",
         ],
         "lr.spec.reference",
         *["lr.tiny.training", "lr.tiny.checks", "lr.tiny.evaluate", "lr.tiny.real_pairs", "lr.tiny.judge_eval"],

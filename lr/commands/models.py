@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from lr.tiny.names import CHECKPOINTS, companion
+
 if TYPE_CHECKING:
     import torch
 
@@ -47,7 +49,7 @@ class Placement:
         if self.threads is not None:
             require(self.threads > 0, "threads", self.threads, "a whole number > 0")
             torch.set_num_threads(self.threads)
-        elif all(model is None or model.startswith("tiny-") for model in models):
+        elif all(model is None or model in CHECKPOINTS for model in models):
             torch.set_num_threads(1)
         return torch.get_num_threads()
 
@@ -57,18 +59,18 @@ class ModelChoice:
     """Which models, which verifier, and where they run."""
 
     model: str = "tiny-target"
-    """The target: tiny-target, a directory in Hugging Face layout, or a hub id."""
+    """The target: tiny-target, plans-target, a directory in Hugging Face layout, or a hub id."""
     draft_model: str | None = None
-    """The draft; None: tiny-draft for tiny-target. It must share the target's tokenizer."""
+    """The draft; None: tiny-draft for tiny-target, plans-draft for plans-target. It must share the target's tokenizer."""
     judge_model: str | None = None
-    """The model of verifiers that have one of their own (judge, embedding); None: tiny-judge for the tiny language."""
+    """The model of verifiers that have one of their own (judge, embedding); None: tiny-judge for tiny-target."""
     verifier: str | None = None
     """How steps are compared: exact (equal tokens), judge, embedding, score, likelihood, random, each with :threshold; always; never;
-    oracle (tiny language only). None: judge where there is one (--judge_model, or the tiny language), else exact."""
+    oracle (tiny languages only). None: judge where there is one (--judge_model, or tiny-target), oracle for plans-target, else exact."""
     placement: Placement = Placement()
 
     def drafting(self) -> str | None:
-        return "tiny-draft" if self.draft_model is None and self.model == "tiny-target" else self.draft_model
+        return companion(self.model, "draft") if self.draft_model is None else self.draft_model
 
     def load(self, *, needs_draft: bool) -> Reasoner:
         """The reasoner these flags describe; no draft is loaded for plain decoding."""

@@ -27,7 +27,7 @@ class Run:
     """Answer the problems of a data set and grade the answers. The same command again goes on where it was interrupted."""
 
     dataset: str = "aime-2024.jsonl"
-    """A JSONL file (AIME, AMC, MATH, GSM8K, HumanEval, LiveCodeBench, GPQA, MT-Bench layouts), tiny:N, or a hub id."""
+    """A JSONL file (AIME, AMC, MATH, GSM8K, HumanEval, LiveCodeBench, GPQA, MT-Bench layouts), tiny:N, plans:N, or a hub id."""
     start_qid: int | None = None
     """First problem, counted from 0."""
     end_qid: int | None = None

@@ -14,20 +14,24 @@ if TYPE_CHECKING:
 OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
 """Target, draft, judge: the defaults of the official tool."""
 TINY = ("tiny-target", "tiny-draft", "tiny-judge")
+PLANS = ("plans-target", "plans-draft", None)
+"""There is no judge for plans: the oracle judges."""
 
 
 @dataclass(frozen=True)
 class RunModels:
-    """Models and devices. What is not said is the official tool's choice; for tiny:N, or where there is no CUDA device, the tiny family."""
+    """Models and devices. What is not said is the official tool's choice; for tiny:N and plans:N, and where there is no CUDA device, it is
+    a tiny family's."""
 
     model: str | None = None
-    """The target. None: Qwen/Qwen3-32B; tiny-target for data set tiny:N and where there is no CUDA device."""
+    """The target. None: Qwen/Qwen3-32B; tiny-target for data set tiny:N and where there is no CUDA device; plans-target for plans:N."""
     draft_model: str | None = None
-    """The draft. None: Qwen/Qwen3-1.7B, or tiny-draft beside tiny-target."""
+    """The draft. None: Qwen/Qwen3-1.7B, or tiny-draft beside tiny-target, plans-draft beside plans-target."""
     judge_model: str | None = None
     """The judge, or the encoder of verifier embedding. None: Qwen/Qwen2.5-7B-Instruct, or tiny-judge beside tiny-target."""
     verifier: str | None = None
-    """judge, exact, embedding, score, likelihood, random, each with :threshold; oracle for the tiny language. None: judge."""
+    """judge, exact, embedding, score, likelihood, random, each with :threshold; oracle for the tiny languages. None: judge; for
+    plans-target, which has none, oracle."""
     judge_port: int | None = None
     """Of the official tool: the port of a judge behind an OpenAI-compatible server. Refused: the judge is loaded here."""
     target_gpu_id: str = "0,1"
@@ -64,13 +68,14 @@ class RunModels:
         note = None
         model = self.model
         if model is None:
-            tiny = dataset.startswith("tiny:")
-            if not tiny and not torch.cuda.is_available():
+            family = dataset.partition(":")[0]
+            model = {"tiny": TINY[0], "plans": PLANS[0]}.get(family, OFFICIAL[0])
+            if model == OFFICIAL[0] and not torch.cuda.is_available():
                 note = f"no CUDA device here: the models are {TINY[0]}, {TINY[1]} and {TINY[2]} instead of {OFFICIAL[0]} and its kin"
-                tiny = True
-            model = TINY[0] if tiny else OFFICIAL[0]
-        _, draft, judge = TINY if model == TINY[0] else OFFICIAL
-        verifier = "judge" if self.verifier is None else self.verifier
+                model = TINY[0]
+        _, draft, judge = {TINY[0]: TINY, PLANS[0]: PLANS}.get(model, OFFICIAL)
+        usual = "oracle" if judge is None and self.judge_model is None else "judge"
+        verifier = usual if self.verifier is None else self.verifier
         if self.judge_model is None and verifier.partition(":")[0] != "judge":
             judge_model = None
         else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from lr.commands.models import Placement
 from lr.commands.show import console
 from lr.tiny.evaluate import EvalSettings, evaluate
+from lr.tiny.names import companion
 from lr.types import SamplingParams, require
 
 
@@ -18,9 +19,9 @@ class TinyEval:
     """
 
     target: str = "tiny-target"
-    """The target: a tiny model's name or a directory."""
-    draft: str = "tiny-draft"
-    """The draft, likewise."""
+    """The target: a tiny model's name (plans-target for the language of plans) or a directory."""
+    draft: str | None = None
+    """The draft, likewise. None: the one that belongs to the target."""
     problems: int = 64
     """How many held-out problems."""
     seed: int = 0
@@ -43,7 +44,7 @@ class TinyEval:
         with console(stderr=True).status("measuring ..."):
             report = evaluate(
                 self.target,
-                self.draft,
+                self.draft or companion(self.target, "draft") or "tiny-draft",
                 EvalSettings(
                     problems=self.problems,
                     seed=self.seed,

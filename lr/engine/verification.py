@@ -1,7 +1,7 @@
 """From the name of a verifier and the models at hand to the verifier: loads what it is made of, and nothing else.
 
 `judge` names the extra checkpoint of verifiers that have one: a language model for "judge" (None: tiny-judge, for targets that speak
-the tiny language), a sentence encoder for "embedding". The verifiers themselves know no model (`spec/verifiers`).
+its language), a sentence encoder for "embedding". The verifiers themselves know no model (`spec/verifiers`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.choose import VerifierName, VerifierParts, make_verifier, parse_verifier
 from lr.spec.verifiers.embedding import Embed
 from lr.spec.verifiers.encoder import SentenceEncoder
+from lr.tiny.languages import QUANTITIES, TinyLanguage
+from lr.tiny.names import companion
 
 BLOCK_SIZE = 16
 JUDGE_TOKENS = 8192
@@ -48,18 +50,21 @@ class VerifierChoice:
             self.name,
             VerifierParts(
                 decode=self.codec.decode,
-                judge=self._judge,
+                judge=self.judge_model,
                 target=partial(asked_model, target, self.codec, blocks),
-                embed=self._encoder,
+                embed=self.encoder,
+                parse=(language_of(self.codec) or QUANTITIES).parse,
             ),
         )
 
-    def _judge(self) -> AskedModel:
+    def judge_model(self) -> AskedModel:
+        """Load the judge."""
         assert self.judge is not None, "choose_verifier settles it"
         codec, model = Codec.load(self.judge), load_model(self.judge, device=self.device, dtype=self.dtype)
         return asked_model(model, codec, -(-JUDGE_TOKENS // BLOCK_SIZE) if self.num_blocks is None else self.num_blocks)
 
-    def _encoder(self) -> Embed:
+    def encoder(self) -> Embed:
+        """Load the sentence encoder."""
         assert self.judge is not None, "choose_verifier settles it"
         return SentenceEncoder.load(self.judge, device=self.device)
 
@@ -75,12 +80,11 @@ def choose_verifier(
 ) -> VerifierChoice:
     """Read the name of a verifier. `num_blocks` cache blocks of 16 tokens for the model that it asks; None: as many as the longest chain
     or a large batch of pairs needs. Raises `SettingError` where it makes no sense for this target or with this `judge`."""
-    tiny = speaks_tiny(codec)
-    parsed = parse_verifier(name, speaks_tiny=tiny, checkpoint=codec.name)
+    parsed = parse_verifier(name, speaks_tiny=speaks_tiny(codec), checkpoint=codec.name)
     if judge is not None and parsed.kind not in WITH_CHECKPOINT:
         raise SettingError(f"judge is {str(judge)!r}, but verifier {name!r} uses no judge model; leave judge out.")
-    if judge is None and parsed.kind == "judge" and tiny:
-        judge = "tiny-judge"
+    if judge is None and parsed.kind == "judge":
+        judge = own_judge(codec)
     if judge is None and parsed.kind in WITH_CHECKPOINT:
         example = {
             "judge": "an instruction-tuned Qwen such as Qwen/Qwen2.5-7B-Instruct",
@@ -104,8 +108,26 @@ def asked_model(model: CausalLM, codec: Codec, num_blocks: int) -> AskedModel:
     return AskedModel(runner, codec.encode, chat, tiny=speaks_tiny(codec))
 
 
-def speaks_tiny(codec: Codec) -> bool:
-    """Whether a checkpoint's vocabulary is that of the tiny language."""
-    from lr.tiny.vocabulary import build_tokenizer
+def language_of(codec: Codec) -> TinyLanguage | None:
+    """The tiny language that a checkpoint speaks, told by its vocabulary; None for all others."""
+    from lr.tiny import vocabulary
 
-    return bool(codec.tokenizer.get_vocab() == build_tokenizer().get_vocab())
+    return vocabulary.language_of(codec.tokenizer.get_vocab())
+
+
+def speaks_tiny(codec: Codec) -> bool:
+    """Whether a checkpoint speaks one of the tiny languages, so that there is an oracle."""
+    return language_of(codec) is not None
+
+
+def own_judge(codec: Codec) -> str | None:
+    """The judge that comes with the package for the tiny language that a checkpoint speaks, if there is one."""
+    language = language_of(codec)
+    return None if language is None else companion(f"{language.family}-target", "judge")
+
+
+def usual_verifier(codec: Codec, judge: str | Path | None) -> str:
+    """Who judges where nothing is said: a judge where there is one, else the oracle, else equal tokens."""
+    if judge is not None or own_judge(codec) is not None:
+        return "judge"
+    return "oracle" if speaks_tiny(codec) else "exact"

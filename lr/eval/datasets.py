@@ -1,4 +1,4 @@
-"""Data sets by name: a JSONL file, `tiny:N` (held-out problems of the tiny language), or a data set of the Hugging Face hub.
+"""Data sets by name: a JSONL file, `tiny:N` or `plans:N` (held-out problems of a tiny language), or a data set of the Hugging Face hub.
 
 The layout of every line is recognised by its fields (`layouts.py`); an unknown one is refused with the fields that were found.
 """
@@ -15,16 +15,17 @@ from typing import Any
 from lr.errors import SettingError
 from lr.eval.items import Item, Task
 from lr.eval.layouts import read_item
-from lr.tiny.language import Split, problem
+from lr.tiny.language import Split
+from lr.tiny.languages import LANGUAGES, TinyLanguage
 
-_TINY = re.compile(r"tiny:(\d+)")
+_TINY = re.compile(rf"({'|'.join(LANGUAGES)}):(\d+)")
 _HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?(?::([\w.-]+))?")
 
 
 def load_items(name: str, *, seed: int = 0, start: int | None = None, end: int | None = None) -> list[Item]:
     """The problems of a data set from number `start` up to, not including, `end`, numbered as in the whole data set.
 
-    `name` is a file with one JSON object per line; `tiny:N`; or a hub id, `owner/name`, `owner/name:split` or
+    `name` is a file with one JSON object per line; `tiny:N` or `plans:N`; or a hub id, `owner/name`, `owner/name:split` or
     `owner/name:config:split`. `seed` shuffles the options of multiple choice. Raises `SettingError`.
     """
     items = _all_items(name, seed)
@@ -38,22 +39,28 @@ def load_items(name: str, *, seed: int = 0, start: int | None = None, end: int |
 
 def _all_items(name: str, seed: int) -> list[Item]:
     if match := _TINY.fullmatch(name):
-        return _tiny(int(match[1]), name)
+        return _tiny(LANGUAGES[match[1]], int(match[2]))
     path = Path(name).expanduser()
     if path.is_file():
         return [read_item(line, number, seed) for number, line in enumerate(read_lines(path))]
     hub = _HUB.fullmatch(name)
     if hub is None or path.exists() or name.endswith((".jsonl", ".json")):
-        raise SettingError(f"there is no data set {name!r}: {_beside(path)} Give a JSONL file, tiny:N, or a hub id.")
+        raise SettingError(
+            f"there is no data set {name!r}: {_beside(path)} Give a JSONL file, tiny:N, plans:N, or a hub id."
+        )
     rows = _from_hub(hub[1], *((hub[2], hub[3]) if hub[3] else (None, hub[2])))
     return [read_item(row, number, seed) for number, row in enumerate(rows)]
 
 
-def _tiny(count: int, name: str) -> list[Item]:
+def _tiny(language: TinyLanguage, count: int) -> list[Item]:
     if count < 1:
-        raise SettingError(f"the data set is {name!r}, expected tiny:N with N of at least 1.")
-    drawn = [problem(Split.TEST, number) for number in range(count)]
-    return [Item(number, one.question, Task.MATH, str(one.answer)) for number, one in enumerate(drawn)]
+        name = language.family
+        raise SettingError(f"the data set is '{name}:{count}', expected {name}:N with N of at least 1.")
+    drawn = [language.problem(Split.TEST, number, 0) for number in range(count)]
+    return [
+        Item(number, one.question, Task.MATH if isinstance(one.answer, int) else Task.WORD, str(one.answer))
+        for number, one in enumerate(drawn)
+    ]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ class Grader:
             return Grade(None, None, None, "not graded: the problem has no gold answer")
         if item.task is Task.CODE:
             return self._code(item, text)
-        found = final_answer(text) if item.task is Task.MATH else chosen_letter(text)
+        found = chosen_letter(text) if item.task is Task.CHOICE else final_answer(text)
         if found is None:
             return Grade(False, None, None, NOT_FOUND)
         assert item.gold is not None, "tasks that are graded have a gold answer"
@@ -54,6 +54,9 @@ class Grader:
             return Grade(
                 right, found.answer, found.where, "the right letter" if right else f"the letter is {item.gold}"
             )
+        if item.task is Task.WORD:
+            right = found.answer.casefold().split() == item.gold.casefold().split()
+            return Grade(right, found.answer, found.where, "the right word" if right else f"the word is {item.gold}")
         compared = self.checker.compare(item.gold, found.answer)
         return Grade(compared.equal, found.answer, found.where, compared.why)
 

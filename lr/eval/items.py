@@ -20,6 +20,8 @@ class Task(Enum):
     """The value in the box, or the final answer, is equal to the gold answer as mathematics."""
     CHOICE = "choice"
     """The letter in the box is the gold letter."""
+    WORD = "word"
+    """The words in the box are the gold ones; upper and lower case are one."""
     CODE = "code"
     """The program passes its tests."""
     FREE = "free"

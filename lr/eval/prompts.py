@@ -18,7 +18,7 @@ def ask(item: Item, *, bare: bool = False) -> str:
     """The prompt for an item. `bare`: the question and nothing else."""
     if bare or item.task is Task.FREE:
         return item.question
-    if item.task is Task.MATH:
+    if item.task in (Task.MATH, Task.WORD):
         return f"{item.question}\n\n{MATH}"
     if item.task is Task.CHOICE:
         options = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, item.choices, strict=False))

@@ -1,4 +1,4 @@
-"""What the tiny models can do, measured on held-out problems with the engine. The command is `lr tiny eval`.
+"""What the tiny models can do, measured on held-out problems of their language with the engine. The command is `lr tiny eval`.
 
 Accuracy: each model solves the problems alone. Token acceptance: the mean over the target's own solutions of sum_x min(p(x), q(x)), the
 chance that a token drawn from the draft survives the rejection rule (Leviathan et al., arXiv 2211.17192, section 3.2).
@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from lr.engine.runner import Branch, ModelRunner
+from lr.engine.verification import language_of
+from lr.errors import SettingError
 from lr.model.codec import Codec
 from lr.model.layers import Attend
 from lr.model.qwen import CausalLM
@@ -28,8 +30,8 @@ from lr.rng import Stream
 from lr.spec.sampling import distribution
 from lr.spec.steps import BlankLineSegmenter
 from lr.spec.write import Limits, StepJob, StepWriter
-from lr.tiny.language import Problem, Split, problem
-from lr.tiny.oracle import boxed, parse, same_meaning
+from lr.tiny.language import Split, problem
+from lr.tiny.languages import QUANTITIES, Exercise, TinyLanguage
 from lr.tiny.report import LayerSkipped, Tally, TinyReport
 from lr.trace import Trace
 from lr.types import Role, SamplingParams, require
@@ -59,7 +61,7 @@ class Voice:
 
     def __init__(self, role: Role, model: CausalLM, codec: Codec, settings: EvalSettings) -> None:
         per_branch = model.config.max_position_embeddings // BLOCK_SIZE
-        self.codec = codec
+        self.codec, self.language = codec, language_of(codec) or QUANTITIES
         self.sampling = SamplingParams(temperature=settings.temperature)
         self.runner = ModelRunner(
             model, num_blocks=2 * BATCH * per_branch, block_size=BLOCK_SIZE, vocab_size=codec.vocab_size
@@ -75,6 +77,11 @@ class Voice:
 
     def ended(self, step: Sequence[int]) -> bool:
         return step[-1] in self.codec.eos_ids
+
+    def kind_of(self, text: str) -> str:
+        """The kind of a step: goal, given, operation, answer; "unreadable" if it is not in the language."""
+        meaning = self.language.parse(text)
+        return "unreadable" if meaning is None else str(meaning.kind.value)
 
     def probabilities(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
         """The distributions [t, v] from which each of the t tokens of `text` after `prompt` was, or would be, drawn."""
@@ -94,7 +101,7 @@ def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> T
     right = [0, 0]
     for first in range(0, settings.problems, BATCH):
         indices = range(first, min(first + BATCH, settings.problems))
-        problems = [problem(Split.TEST, i, settings.seed, settings.far) for i in indices]
+        problems = draw(voices[0].language, indices, settings)
         solutions = [solve(voice, problems) for voice in voices]
         for model in range(2):
             right[model] += count_right(voices[model], problems, solutions[model])
@@ -105,7 +112,18 @@ def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> T
     return TinyReport(settings.problems, settings.temperature, right[0], right[1], tallies, ablation)
 
 
-def solve(voice: Voice, problems: Sequence[Problem]) -> list[list[tuple[int, ...]]]:
+def draw(language: TinyLanguage, indices: Sequence[int], settings: EvalSettings) -> list[Exercise]:
+    """Held-out problems of a language by index."""
+    if not settings.far:
+        return [language.problem(Split.TEST, i, settings.seed) for i in indices]
+    if language is not QUANTITIES:
+        raise SettingError(
+            f"far is {settings.far}, but only the language of quantities has far references. Leave it out."
+        )
+    return [problem(Split.TEST, i, settings.seed, settings.far) for i in indices]
+
+
+def solve(voice: Voice, problems: Sequence[Exercise]) -> list[list[tuple[int, ...]]]:
     """The model's own solution of each problem, in steps."""
     branches = [voice.runner.open(voice.codec.chat(what.question)) for what in problems]
     solutions: list[list[tuple[int, ...]]] = [[] for _ in problems]
@@ -123,19 +141,19 @@ def solve(voice: Voice, problems: Sequence[Problem]) -> list[list[tuple[int, ...
     return solutions
 
 
-def count_right(voice: Voice, problems: Sequence[Problem], solutions: Sequence[list[tuple[int, ...]]]) -> int:
+def count_right(voice: Voice, problems: Sequence[Exercise], solutions: Sequence[list[tuple[int, ...]]]) -> int:
     """How many solutions have the right number in the last box."""
-    answers = [boxed("".join(voice.codec.decode(step) for step in steps)) for steps in solutions]
+    answers = [voice.language.boxed("".join(voice.codec.decode(step) for step in steps)) for steps in solutions]
     return sum(answer == what.answer for answer, what in zip(answers, problems, strict=True))
 
 
-def _number(what: Problem, index: int, sibling: int = 0) -> int:
+def _number(what: Exercise, index: int, sibling: int = 0) -> int:
     """A number of its own for every step: problem, place in the chain, and which of several tries."""
     return Stream.root(index).child(what.question, sibling).key(0) >> 1
 
 
 def _token_acceptance(
-    target: Voice, draft: Voice, what: Problem, steps: list[tuple[int, ...]], tallies: dict[str, Tally]
+    target: Voice, draft: Voice, what: Exercise, steps: list[tuple[int, ...]], tallies: dict[str, Tally]
 ) -> None:
     """Add sum_x min(p, q) at every token of the target's solution to the tally of its step's kind."""
     prompt, text = target.codec.chat(what.question), [token for step in steps for token in step]
@@ -143,19 +161,13 @@ def _token_acceptance(
     overlaps = torch.minimum(p, q).sum(-1).tolist()
     at = 0
     for step in steps:
-        tally = tallies.setdefault(kind_of(target.codec.decode(step)), Tally())
+        tally = tallies.setdefault(target.kind_of(target.codec.decode(step)), Tally())
         tally.positions += len(step)
         tally.overlap += sum(overlaps[at : at + len(step)])
         at += len(step)
 
 
-def kind_of(text: str) -> str:
-    """The kind of a step: goal, given, operation, answer; "unreadable" if it is not in the language."""
-    meaning = parse(text)
-    return "unreadable" if meaning is None else meaning.kind.value
-
-
-def _step_acceptance(target: Voice, draft: Voice, problems: Sequence[Problem], tallies: dict[str, Tally]) -> None:
+def _step_acceptance(target: Voice, draft: Voice, problems: Sequence[Exercise], tallies: dict[str, Tally]) -> None:
     """Grow the chains of a batch of problems and add up, by kind of the target's step, what the oracle says of each pair."""
     voices = (target, draft)
     chains = [target.codec.chat(what.question) for what in problems]
@@ -189,15 +201,15 @@ def _judge(
 ) -> bool:
     """Judge the draft's step `guess` (and the target's second try `other`) against the target's step `mine`."""
     text = target.codec.decode(mine)
-    tally = tallies.setdefault(kind_of(text), Tally())
+    tally = tallies.setdefault(target.kind_of(text), Tally())
     ends_alike = target.ended(mine) == target.ended(guess)
-    accepted = ends_alike and same_meaning(text, target.codec.decode(guess))
+    accepted = ends_alike and target.language.same_meaning(text, target.codec.decode(guess))
     tally.steps += 1
     tally.tokens += len(mine)
     tally.draft_tokens += len(guess)
     tally.accepted += accepted
     tally.exact += mine == guess
-    tally.self_accepted += same_meaning(text, target.codec.decode(other))
+    tally.self_accepted += target.language.same_meaning(text, target.codec.decode(other))
     tally.self_exact += mine == other
     return accepted
 
@@ -222,7 +234,7 @@ def _ablation(model: CausalLM, codec: Codec, settings: EvalSettings) -> tuple[La
 
     The loss is on the whole model's own solutions; it shows what sampled accuracy is too coarse to see.
     """
-    problems = [problem(Split.TEST, i, settings.seed, settings.far) for i in range(settings.ablation_problems)]
+    problems = draw(language_of(codec) or QUANTITIES, range(settings.ablation_problems), settings)
     solutions: list[list[tuple[int, ...]]] = []
     rows = []
     for layer in (None, *range(model.config.num_layers)):
@@ -234,7 +246,7 @@ def _ablation(model: CausalLM, codec: Codec, settings: EvalSettings) -> tuple[La
     return tuple(rows)
 
 
-def _log_loss(voice: Voice, what: Problem, steps: list[tuple[int, ...]]) -> Tensor:
+def _log_loss(voice: Voice, what: Exercise, steps: list[tuple[int, ...]]) -> Tensor:
     """-log p of every token of a solution, at temperature 1, in nats."""
     prompt, text = voice.codec.chat(what.question), [token for step in steps for token in step]
     branch = voice.runner.open([*prompt, *text[:-1]])

@@ -14,17 +14,18 @@ import torch
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.model.weights import save_model
+from lr.tiny.languages import QUANTITIES, TinyLanguage
 from lr.tiny.vocabulary import END, PAD, build_tokenizer
 
 SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 1.0, "top_k": 0}
 
 
-def tiny_config(layers: int, vocab_size: int) -> ModelConfig:
-    """The shape of the tiny models: width 128, 4 heads of 32 that share 2 KV heads, MLP 384, tied embedding."""
+def tiny_config(layers: int, vocab_size: int, mlp: int = 384) -> ModelConfig:
+    """The shape of the tiny models: width 128, 4 heads of 32 that share 2 KV heads, MLP 384 (plans: 256), tied embedding."""
     return ModelConfig(
         vocab_size=vocab_size,
         hidden_size=128,
-        intermediate_size=384,
+        intermediate_size=mlp,
         num_layers=layers,
         num_heads=4,
         num_kv_heads=2,
@@ -38,9 +39,9 @@ def tiny_config(layers: int, vocab_size: int) -> ModelConfig:
     )
 
 
-def export(model: CausalLM, folder: Path) -> None:
-    """Write `model`, rounded to bf16, with the tiny tokenizer to `folder`. The model itself is not changed."""
-    tokenizer = build_tokenizer()
+def export(model: CausalLM, folder: Path, language: TinyLanguage = QUANTITIES) -> None:
+    """Write `model`, rounded to bf16, with the tokenizer of its language to `folder`. The model itself is not changed."""
+    tokenizer = build_tokenizer(language)
     ids = {"eos_token_id": tokenizer.convert_tokens_to_ids(END), "pad_token_id": tokenizer.convert_tokens_to_ids(PAD)}
     save_model(copy.deepcopy(model).cpu().to(torch.bfloat16), folder, extra=ids)
     (folder / "model.safetensors").chmod(0o644)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 
-from lr.tiny.language import Kind, Meaning
+from lr.tiny.language import Kind, Meaning, drill
 
 RATIO = 0.45  # weight of an alternative relative to the one before it in the order of preference
 
@@ -91,9 +91,9 @@ Piece = tuple[str, ...]
 _PIECE = re.compile(r"\[([^\]]*)\]|(\S+)")
 
 
-def pieces(template: str) -> tuple[Piece, ...]:
+def pieces(template: str, phrases: Mapping[str, str] = PHRASES) -> tuple[Piece, ...]:
     """The places of a template in order, phrases expanded: "{B} [has|owns] ." -> ("{B}",), ("has", "owns"), (".",)."""
-    expanded = re.sub(r"@(\w+)", lambda match: PHRASES[match.group(1)], template)
+    expanded = re.sub(r"@(\w+)", lambda match: phrases[match.group(1)], template)
     return tuple(
         (match.group(2),) if match.group(2) else tuple(match.group(1).split("|")) for match in _PIECE.finditer(expanded)
     )
@@ -123,8 +123,11 @@ def weights(style: Style, count: int) -> tuple[float, ...]:
 
 def render(meaning: Meaning, style: Style, rng: random.Random) -> str:
     """Say `meaning` in random words of a style (without the blank line that ends a step)."""
-    options = PIECES[meaning.kind, meaning.operation]
-    values = slots(meaning)
+    return say(PIECES[meaning.kind, meaning.operation], slots(meaning), style, rng)
+
+
+def say(options: Sequence[tuple[Piece, ...]], values: Mapping[str, str], style: Style, rng: random.Random) -> str:
+    """One of several templates in random words of a style; `values` stand in its slots."""
     chosen = options[_pick(rng, style, len(options))]
     words = (places[_pick(rng, style, len(places))] for places in chosen)
     return glue(values.get(word, word) for word in words)
@@ -132,6 +135,17 @@ def render(meaning: Meaning, style: Style, rng: random.Random) -> str:
 
 def _pick(rng: random.Random, style: Style, count: int) -> int:
     return 0 if count == 1 else rng.choices(range(count), weights(style, count))[0]
+
+
+def drill_text(rng: random.Random, bare: bool) -> tuple[str, str]:
+    """Practice in arithmetic, a bare calculation (" 12 + 5 = 17,") or a whole step, and its result in digits."""
+    step = drill(rng)
+    if not bare:
+        return render(step, rng.choice(list(Style)), rng) + "\n\n", str(step.result)
+    values = slots(step)
+    places = pieces(RELATIONS[step.operation][1])
+    words = [values.get(word, word) for word in (rng.choice(place) for place in places)]
+    return " " + " ".join(words) + ",", str(step.result)
 
 
 def slots(meaning: Meaning) -> dict[str, str]:

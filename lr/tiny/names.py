@@ -21,3 +21,10 @@ def checkpoint_path(name: str) -> Path:
             "model with scripts/train_tiny.py, or the judge with scripts/train_judge.py."
         )
     return path
+
+
+def companion(target: str, role: str) -> str | None:
+    """The "draft" or "judge" that belongs to a target by name: "tiny-draft" to "tiny-target"; None where none comes with the package."""
+    family, dash, what = target.partition("-")
+    name = f"{family}-{role}"
+    return name if dash and what == "target" and name in CHECKPOINTS else None

@@ -7,21 +7,24 @@ names twice must hold the same value twice. What no pattern reads has no meaning
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 from lr.tiny.grammar import PIECES, Piece, glue, unglue
 from lr.tiny.language import ITEMS, NAMES, Kind, Meaning
 
+Key = tuple[Kind, str]
+"""Kind and operation."""
 _VALUES = {"{item}": "|".join(ITEMS)} | dict.fromkeys(("{A}", "{B}", "{C}"), "|".join(NAMES))
 
 
-def _pattern(template: tuple[Piece, ...]) -> re.Pattern[str]:
-    """The regular expression of a template over unglued text; every word is followed by one space."""
+def pattern(template: tuple[Piece, ...], values: Mapping[str, str]) -> re.Pattern[str]:
+    """The regular expression of a template over unglued text; every word is followed by one space. `values`: what a slot may hold."""
     parts, seen = [], set()
     for alternatives in template:
         word = alternatives[0]
         if len(alternatives) == 1 and word.startswith("{") and word.endswith("}"):
             name = word[1:-1]
-            value = _VALUES.get(word, "[0-9]+")
+            value = values.get(word, "[0-9]+")
             parts.append(f"(?P={name}) " if name in seen else f"(?P<{name}>{value}) ")
             seen.add(name)
         else:
@@ -29,19 +32,25 @@ def _pattern(template: tuple[Piece, ...]) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
-_PATTERNS = tuple((key, _pattern(template)) for key, templates in PIECES.items() for template in templates)
+_PATTERNS = tuple((key, pattern(template, _VALUES)) for key, templates in PIECES.items() for template in templates)
 
 
 def parse(text: str) -> Meaning | None:
     """What a step says, or None if it is not a sentence of the language. White space around it (its boundary) is ignored."""
+    found = read(text, _PATTERNS)
+    return None if found is None else _meaning(*found[0], found[1])
+
+
+def read(text: str, patterns: Sequence[tuple[Key, re.Pattern[str]]]) -> tuple[Key, dict[str, str]] | None:
+    """The first pattern that reads a step, by its kind and operation, and what stands in its slots; None if there is none."""
     text = text.strip()
     spaced = unglue(text) + " "
     if glue(iter(spaced.split())) != text:
         return None
-    for (kind, operation), pattern in _PATTERNS:
-        match = pattern.fullmatch(spaced)
+    for key, one in patterns:
+        match = one.fullmatch(spaced)
         if match:
-            return _meaning(kind, operation, match.groupdict())
+            return key, match.groupdict()
     return None
 
 

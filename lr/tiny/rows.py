@@ -1,9 +1,9 @@
-"""Training rows: problems in the model's own style, and arithmetic drills.
+"""Training rows: problems in the model's own style, and drills (sums, or facts of the map).
 
 A problem row is the chat prompt and the solution; the loss is on the solution. At inference draft and target continue each other's
 text, so some steps of a row are written in the *other* style and carry no loss: a model learns to write its own style whatever it
-has read before. A drill row is a list of single calculations in the words of the language, with loss on the results alone; without
-drills, arithmetic is learnt late or not at all.
+has read before. A drill row is a list of single calculations (or moves) in the words of the language, with loss on the results alone;
+without drills, arithmetic is learnt late or not at all.
 
 Batches are cut from pools of rows sorted by length, so that little is padded. Which rows a batch holds is a pure function of
 (seed, pool, position): training resumes exactly.
@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from lr.tiny.grammar import RELATIONS, Style, pieces, render, slots
-from lr.tiny.language import ITEMS, NAMES, Meaning, Problem, Split, drill, problem
+from lr.tiny.grammar import Style
+from lr.tiny.language import Split
+from lr.tiny.languages import QUANTITIES, Exercise, TinyLanguage
 
-NAME_WEIGHT, DIGIT_WEIGHT = 2.0, 3.0
+NAME_WEIGHT, RESULT_WEIGHT = 2.0, 3.0
 POOL_ROWS = 192
 Row = tuple[list[int], list[float]]
 """Token ids and, for each, the weight of the loss for predicting it (0: context only)."""
@@ -42,13 +43,15 @@ class Batch:
 
 
 class RowMaker:
-    """Makes rows of one style with one tokenizer."""
+    """Makes rows of one style of a language with its tokenizer."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, style: Style, seed: int) -> None:
-        self.tokenizer, self.style, self.seed = tokenizer, style, seed
-        self.names = set(tokenizer.convert_tokens_to_ids([f"Ġ{name}" for name in NAMES]))
-        self.items = set(tokenizer.convert_tokens_to_ids([f"Ġ{item}" for item in ITEMS]))
-        self.digits = set(tokenizer.convert_tokens_to_ids([*"0123456789", *(f"Ġ{digit}" for digit in "0123456789")]))
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, style: Style, seed: int, language: TinyLanguage = QUANTITIES
+    ) -> None:
+        self.tokenizer, self.style, self.seed, self.language = tokenizer, style, seed, language
+        words = {token: entry.removeprefix("Ġ") for entry, token in tokenizer.get_vocab().items()}
+        self.results = {token for token, word in words.items() if word in language.results}
+        self.names = {token for token, word in words.items() if word in language.names}
         self.end = tokenizer.convert_tokens_to_ids("<|im_end|>")
 
     def prompt(self, question: str) -> list[int]:
@@ -57,7 +60,7 @@ class RowMaker:
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    def problem_row(self, what: Problem, rng: random.Random) -> Row:
+    def problem_row(self, what: Exercise, rng: random.Random) -> Row:
         """Prompt and solution; in half of the rows, half of the steps are foreign context without loss."""
         ids = self.prompt(what.question)
         weights = [0.0] * len(ids)
@@ -65,7 +68,7 @@ class RowMaker:
         for i, step in enumerate(what.steps):
             own = rng.random() >= foreign
             last = i == len(what.steps) - 1
-            text = render(step, self.style if own else self.style.other, rng)
+            text = self.language.render(step, self.style if own else self.style.other, rng)
             new = self.tokenizer.encode(text if last else text + "\n\n", add_special_tokens=False)
             new += [self.end] if last else []
             ids += new
@@ -73,28 +76,26 @@ class RowMaker:
         return ids, weights
 
     def weight(self, token: int) -> float:
-        return DIGIT_WEIGHT if token in self.digits else NAME_WEIGHT if token in self.names else 1.0
+        return RESULT_WEIGHT if token in self.results else NAME_WEIGHT if token in self.names else 1.0
 
     def drill_row(self, length: int, rng: random.Random) -> Row:
-        """Calculations up to `length` tokens: bare ones (" 12 + 5 = 17,") or whole steps; loss on each result and the token after it."""
+        """Practice up to `length` tokens, bare (" 12 + 5 = 17,") or in whole steps; loss on each result and the token after it."""
         ids: list[int] = self.tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
         weights = [0.0] * len(ids)
         bare = rng.random() < 0.6
         while True:
-            step = drill(rng)
-            text = _bare(step, rng) if bare else render(step, rng.choice(list(Style)), rng) + "\n\n"
-            new = self.tokenizer.encode(text, add_special_tokens=False)
-            if len(ids) + len(new) > length:
+            text, result = self.language.drill(rng, bare)
+            at = text.rindex(result)
+            parts = (
+                text[: at - 1],
+                text[at - 1 : at + len(result)],
+                text[at + len(result) :],
+            )  # the result with its space
+            before, new, after = (self.tokenizer.encode(part, add_special_tokens=False) for part in parts)
+            if len(ids) + len(before) + len(new) + len(after) > length:
                 return ids, weights
-            ids += new
-            weights += self._result_weights(new, len(str(step.result)))
-
-    def _result_weights(self, tokens: list[int], digits: int) -> list[float]:
-        """Weight on the result, which is the last run of digits, and on the one token that follows it."""
-        last = max(i for i, token in enumerate(tokens) if token in self.digits)
-        return [
-            DIGIT_WEIGHT if last - digits < i <= last else 1.0 if i == last + 1 else 0.0 for i in range(len(tokens))
-        ]
+            ids += before + new + after
+            weights += [0.0] * len(before) + [RESULT_WEIGHT] * len(new) + [1.0] + [0.0] * (len(after) - 1)
 
     def batches(self, start: tuple[int, int], stride: int, budget: int, drills: float) -> Iterator[Batch]:
         """Endless batches of about `budget` tokens from place `start`, a share `drills` of their tokens being drills.
@@ -117,7 +118,10 @@ class RowMaker:
 
     def _groups(self, pool: int, budget: int, rng: random.Random) -> list[list[Row]]:
         """The rows of a pool in groups of like length and at most `budget` tokens, in random order."""
-        rows = [self.problem_row(problem(Split.TRAIN, pool * POOL_ROWS + i, self.seed), rng) for i in range(POOL_ROWS)]
+        rows = [
+            self.problem_row(self.language.problem(Split.TRAIN, pool * POOL_ROWS + i, self.seed), rng)
+            for i in range(POOL_ROWS)
+        ]
         rows.sort(key=lambda row: len(row[0]))
         groups: list[list[Row]] = [[]]
         for row in rows:
@@ -134,10 +138,3 @@ def pad(rows: list[Row], fill: int) -> tuple[Tensor, Tensor]:
     tokens = torch.tensor([ids + [fill] * (width - len(ids)) for ids, _ in rows])
     weights = torch.tensor([row + [0.0] * (width - len(row)) for _, row in rows])
     return tokens, weights
-
-
-def _bare(step: Meaning, rng: random.Random) -> str:
-    values = slots(step)
-    places = pieces(RELATIONS[step.operation][1])
-    words = [values.get(word, word) for word in (rng.choice(place) for place in places)]
-    return " " + " ".join(words) + ","

@@ -26,9 +26,9 @@ from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.tiny.dense import hidden_rows
 from lr.tiny.muon import Muon
-from lr.tiny.rows import DIGIT_WEIGHT, NAME_WEIGHT, Batch, RowMaker
+from lr.tiny.rows import NAME_WEIGHT, RESULT_WEIGHT, Batch, RowMaker
 
-CLASSES = ("loss", "digits", "names", "words")
+CLASSES = ("loss", "results", "names", "words")
 FLAGS = 3  # slots behind the gradients in the flat buffer: weight sum, stop, save
 
 
@@ -180,7 +180,7 @@ def token_losses(model: CausalLM, tokens: Tensor, weights: Tensor, labels: Tenso
 
 def _by_class(losses: Tensor, weight_of: Tensor, tokens: int) -> Tensor:
     """What to add up over the processes for the progress line: sums per class, then counts per class, then tokens; float64."""
-    masks = [weight_of == weight for weight in (DIGIT_WEIGHT, NAME_WEIGHT, 1.0)]
+    masks = [weight_of == weight for weight in (RESULT_WEIGHT, NAME_WEIGHT, 1.0)]
     sums = [(losses * weight_of).sum(), *(losses[mask].sum() for mask in masks)]
     counts = [weight_of.sum(), *(mask.sum() for mask in masks)]
     return torch.tensor([*map(float, sums), *map(float, counts), tokens], dtype=torch.float64)

@@ -68,7 +68,7 @@ def test_names_that_are_refused(text: str, message: str) -> None:
 
 
 def test_a_foreign_checkpoint_has_no_oracle() -> None:
-    with pytest.raises(SettingError, match=r"some/model does not speak it\. .* choose one of: exact, judge:0\.5"):
+    with pytest.raises(SettingError, match=r"some/model speaks none of them\. .* choose one of: exact, judge:0\.5"):
         parse("oracle", speaks_tiny=False)
     assert parse("judge", speaks_tiny=False).kind == "judge"
 

@@ -17,7 +17,7 @@ from lr.tiny.grammar import Style
 from lr.tiny.language import Split, problem
 from lr.tiny.muon import Muon, orthogonalise
 from lr.tiny.oracle import parse
-from lr.tiny.rows import DIGIT_WEIGHT, RowMaker
+from lr.tiny.rows import RESULT_WEIGHT, RowMaker
 from lr.tiny.training import Recipe, Trainer, fresh_model
 from lr.tiny.vocabulary import build_tokenizer
 
@@ -54,7 +54,7 @@ def test_the_loss_falls() -> None:
     one = trainer()
     losses = [one.step()[0] for _ in range(8)]
     assert losses[-1]["loss"] < 0.8 * losses[0]["loss"]
-    assert set(losses[0]) == {"loss", "digits", "names", "words"}
+    assert set(losses[0]) == {"loss", "results", "names", "words"}
 
 
 def test_as_many_processes_as_before(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_drill_has_loss_on_results_only() -> None:
     for seed in range(20):
         ids, weights = rows().drill_row(80, random.Random(seed))
         assert len(ids) <= 80
-        results = [ids[i] for i in range(len(ids)) if weights[i] == DIGIT_WEIGHT]
+        results = [ids[i] for i in range(len(ids)) if weights[i] == RESULT_WEIGHT]
         assert results and all(TOKENIZER.decode([token]).strip().isdigit() for token in results)
         seen.add("Then" in TOKENIZER.decode(ids) or "read" in TOKENIZER.decode(ids))
     assert seen == {True, False}, "both kinds of drill occur"

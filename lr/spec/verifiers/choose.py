@@ -21,6 +21,8 @@ from lr.spec.verifiers.judge import JudgeVerifier
 from lr.spec.verifiers.likelihood import LikelihoodVerifier
 from lr.spec.verifiers.oracle import OracleVerifier
 from lr.spec.verifiers.score import ScoreVerifier
+from lr.tiny.languages import Reads
+from lr.tiny.oracle import parse
 
 THRESHOLDS = {"judge": 0.5, "embedding": 0.95, "score": 7.0, "likelihood": -1.0, "random": 0.5}
 """The kinds that take a number, with the number they have where none is given."""
@@ -39,13 +41,15 @@ class VerifierName:
 
 @dataclass(frozen=True)
 class VerifierParts:
-    """What verifiers are made of: how steps are read, the seed of the random one, and what some kinds need beyond that."""
+    """What verifiers are made of: how steps are read, the seed of the random one, and what some kinds need beyond that. `parse` reads
+    the meaning of a step, for the oracle."""
 
     decode: Decode
     seed: int = 0
     judge: Callable[[], AskedModel] | None = None
     target: Callable[[], AskedModel] | None = None
     embed: Callable[[], Embed] | None = None
+    parse: Reads = parse
 
 
 def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> VerifierName:
@@ -54,7 +58,7 @@ def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> Verifier
     choices = _choices(speaks_tiny)
     if kind in TINY_ONLY and not speaks_tiny:
         raise SettingError(
-            f"verifier {kind!r} knows only the tiny language, and {checkpoint} does not speak it. "
+            f"verifier {kind!r} knows only the tiny languages, and {checkpoint} speaks none of them. "
             f"For this checkpoint choose one of: {choices}."
         )
     if kind not in (*PLAIN, *TINY_ONLY, *THRESHOLDS):
@@ -92,7 +96,7 @@ def make_verifier(name: VerifierName, parts: VerifierParts) -> Verifier:
 
 def _plain(kind: str, parts: VerifierParts) -> Verifier:
     if kind == "oracle":
-        return OracleVerifier(parts.decode)
+        return OracleVerifier(parts.decode, parts.parse)
     return ExactVerifier() if kind == "exact" else RandomVerifier(1.0 if kind == "always" else 0.0, parts.seed)
 
 

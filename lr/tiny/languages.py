@@ -1,0 +1,100 @@
+"""The two tiny languages seen alike: what training, measuring and the engine need to know of a language, and nothing else.
+
+`QUANTITIES` (who has how many things, `language.py`) and `PLANS` (a robot carries out orders, `plans/language.py`) each give problems with
+solutions in steps, words for a step, and an oracle that reads a step back. A third language is one more `TinyLanguage` in `LANGUAGES`.
+No torch. Read next: `vocabulary.py` (a language's tokenizer) and `rows.py` (its training rows).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lr.tiny import grammar, language, oracle
+from lr.tiny.grammar import Piece, Style
+from lr.tiny.language import Kind, Split
+from lr.tiny.plans import grammar as plans_grammar
+from lr.tiny.plans import language as plans_language
+from lr.tiny.plans import oracle as plans_oracle
+
+
+class Exercise(Protocol):
+    """A problem of any of the languages: `language.Problem` and `plans.language.Plan` are such."""
+
+    @property
+    def question(self) -> str: ...
+
+    @property
+    def steps(self) -> tuple[Any, ...]: ...
+
+    @property
+    def answer(self) -> int | str: ...
+
+
+class Reads(Protocol):
+    """An oracle: the meaning of a step (a named tuple with a `kind`), or None if it is not a sentence of the language."""
+
+    def __call__(self, text: str, /) -> Any | None: ...
+
+
+@dataclass(frozen=True)
+class TinyLanguage:
+    """One language.
+
+    `family` begins the names of its checkpoints and data sets ("plans-target", "plans:20"). `problem(split, index, seed)` draws a
+    problem, `render(meaning, style, rng)` words a step, `parse` reads it back, `boxed` finds the answer in a solution. `templates` are
+    all templates by kind and operation, `slot_words` what stands in their slots, `boxed_words` what stands in the box. `drill(rng, bare)`
+    gives a text of practice and its result. `results` are the words that have to be worked out, `names` those that have to be copied: both
+    weigh more in the loss.
+    """
+
+    family: str
+    problem: Callable[[Split, int, int], Exercise]
+    render: Callable[[Any, Style, random.Random], str]
+    parse: Reads
+    boxed: Callable[[str], int | str | None]
+    templates: Mapping[tuple[Kind, str], Sequence[tuple[Piece, ...]]]
+    slot_words: tuple[str, ...]
+    boxed_words: tuple[str, ...]
+    drill: Callable[[random.Random, bool], tuple[str, str]]
+    results: frozenset[str]
+    names: frozenset[str]
+
+    def same_meaning(self, first: str, second: str) -> bool:
+        """Whether two steps mean the same: both can be read, and their meanings are equal."""
+        meaning = self.parse(first)
+        return meaning is not None and meaning == self.parse(second)
+
+
+DIGITS = tuple("0123456789")
+QUANTITIES = TinyLanguage(
+    family="tiny",
+    problem=language.problem,
+    render=grammar.render,
+    parse=oracle.parse,
+    boxed=oracle.boxed,
+    templates=grammar.PIECES,
+    slot_words=(*language.NAMES, *language.ITEMS, *DIGITS),
+    boxed_words=DIGITS,
+    drill=grammar.drill_text,
+    results=frozenset(DIGITS),
+    names=frozenset(language.NAMES),
+)
+_COPIED = (*plans_language.THINGS, *plans_language.DIRECTIONS, *plans_language.NUMBERS)
+PLANS = TinyLanguage(
+    family="plans",
+    problem=plans_language.plan,
+    render=plans_grammar.render,
+    parse=plans_oracle.parse,
+    boxed=plans_oracle.boxed,
+    templates=plans_grammar.PIECES,
+    slot_words=(*plans_language.ROOMS, *_COPIED),
+    boxed_words=(*plans_language.ROOMS, *plans_language.THINGS),
+    drill=plans_grammar.drill_text,
+    results=frozenset(plans_language.ROOMS),
+    names=frozenset(_COPIED),
+)
+LANGUAGES = {one.family: one for one in (QUANTITIES, PLANS)}
+"""By family."""
