@@ -147,7 +147,7 @@ def test_verifiers_that_make_no_sense_are_refused(checkpoints: tuple[Path, Path]
     with pytest.raises(SettingError, match="there is no verifier 'oracel'; choose one of: exact, oracle"):
         Reasoner(*checkpoints, "oracel")
     foreign = write_foreign_checkpoint(tmp_path / "foreign")
-    with pytest.raises(SettingError, match=r"does not speak it\. For this checkpoint choose one of: exact"):
+    with pytest.raises(SettingError, match=r"speaks none of them\. For this checkpoint choose one of: exact"):
         Reasoner(foreign, foreign, "oracle")
     with pytest.raises(SettingError, match="uses no judge model"):
         Reasoner(*checkpoints, "exact", judge=checkpoints[0])
