@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,6 +30,8 @@ from lr.options import GenerateOptions
 from lr.result import Result
 from lr.spec.seams import Variant
 from lr.spec.verifiers.base import Verifier
+from lr.parallel.leader import LeaderLM
+from lr.parallel.start import Spread, load_target
 
 
 class Reasoner:
@@ -52,12 +55,13 @@ class Reasoner:
         verifier: str | Verifier | None = "oracle",
         *,
         judge: str | Path | None = None,
-        device: str | torch.device = "cpu",
+        device: str | torch.device | Spread = "cpu",
         dtype: torch.dtype | None = None,
         num_blocks: int | None = None,
         elsewhere: Mapping[str, str | torch.device] | None = None,
     ) -> None:
-        device = find_device(device)
+        spread = device if isinstance(device, Spread) else None
+        device = spread.devices[0] if isinstance(device, Spread) else find_device(device)
         draft_device, judge_device = (find_device((elsewhere or {}).get(role, device)) for role in ("draft", "judge"))
         self.codec = codec = Codec.load(target)
         known_tokens = 0
@@ -88,7 +92,9 @@ class Reasoner:
         if draft is not None:
             tokens = tuple(map(codec.token_bytes, range(codec.vocab_size)))
             worker = DraftWorker(partial(load_parts, draft, draft_device, dtype, tokens))
-        self.models = Models(codec, target_model, draft_model, known_tokens, num_blocks, worker)
+        loaded = {"target": target, "draft": draft, "judge": judge, "verifier": getattr(verifier, "name", verifier)}
+        names = {role: None if name is None else str(name) for role, name in loaded.items()}
+        self.models = Models(codec, target_model, draft_model, known_tokens, num_blocks, worker, names)
 
     def generate(self, question: str, *, variant: Variant | None = None, **options: object) -> Result:
         """Answer a question. `options` are the fields of `GenerateOptions`: mode, depth, temperature, seed, max_tokens, ...
@@ -97,12 +103,16 @@ class Reasoner:
         """
         return self.run(question, variant=variant, **options).finish()
 
-    def run(self, question: str, *, variant: Variant | None = None, **options: object) -> Run:
-        """Begin to answer: iterate over the returned `Run` to get the steps as they are decided."""
-        return Run(self.models, self.verifier, question, make_options(**options), variant)
+    def run(self, question: str, *, variant: Variant | None = None, detailed: bool = False, **options: object) -> Run:
+        """Begin to answer: iterate over the returned `Run` to get the steps as they are decided.
+
+        `detailed`: record everything that happens, not only what statistics need (`docs/trace.md`).
+        """
+        return Run(self.models, self.verifier, question, make_options(**options), variant, detailed=detailed)
 
     def close(self) -> None:
-        """End the draft's process, if there is one. Another question would start another."""
+        """End the draft's process, if there is one; another question would start another. A target that is spread over several ranks is
+        ended too, for good."""
         if self.models.worker is not None:
             self.models.worker.close()
 
@@ -122,6 +132,8 @@ def make_options(**changes: object) -> GenerateOptions:
     try:
         return GenerateOptions(**changes)  # type: ignore[arg-type]
     except TypeError as error:
+        if isinstance(self.models.target, LeaderLM):
+            self.models.target.close()
         raise SettingError(
             f"an option has a value of a wrong kind ({error}); the options given are {changes}."
         ) from error

@@ -118,7 +118,7 @@ class Asked:
         options = self.options
         return WriterPlan(
             role=role,
-            cache=self._cache(role),
+            cache=self.cache_plan(role),
             sampling=self.sampling,
             segmenter=self._segmenter(),
             eos_ids=self.models.codec.eos_ids,
@@ -178,7 +178,8 @@ class Asked:
             return self.variant.segmenter
         return partial(make_segmenter, options.segmenter, segment_tokens=options.segment_tokens)
 
-    def _cache(self, role: Role) -> CachePlan:
+    def cache_plan(self, role: Role) -> CachePlan:
+        """The memory of a role's model."""
         models = self.models
         needed = blocks_for(self.options, len(self.prompt) + self.limits.max_tokens, self.share)
         return CachePlan(
@@ -196,7 +197,7 @@ class Asked:
         if role is Role.DRAFT:
             return None
         assert models.draft is not None
-        runner = self._cache(Role.DRAFT).runner(models.draft, Role.DRAFT, self.trace, "guesser")
+        runner = self.cache_plan(Role.DRAFT).runner(models.draft, Role.DRAFT, self.trace, "guesser")
         return make_speculation(options, self.sampling, models.codec.eos_ids, runner=runner)
 
 

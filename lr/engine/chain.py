@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lr.engine.drafts import DraftJob, DraftSide
+from lr.engine.recording import record_commanded, record_told
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
 from lr.spec.commands import (
@@ -40,7 +41,7 @@ from lr.spec.drafters.step import StepDrafter
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.verifiers.base import Pair
 from lr.spec.write import StepJob, StepWriter
-from lr.trace import StepEmitted, StepJudged, Trace
+from lr.trace import Trace
 from lr.types import Coupling, EmittedStep
 
 
@@ -97,7 +98,7 @@ class Chain:
         root = self.scheduler.root.id
         self.drafts.open(root, self.prompt)
         self._places[root] = _Place(tuple(self.prompt))
-        self._places[root].target = self.target.runner.open(self.prompt)
+        self._settle(root, self.target.runner.open(self.prompt))
         self._carry_out(self.scheduler.start())
 
     def written(self, job: StepJob) -> bool:
@@ -119,6 +120,8 @@ class Chain:
 
     def tell(self, event: Event) -> None:
         """Hand an event to the scheduler and carry out what follows."""
+        if self.trace.detailed:
+            record_told(self.trace, event)
         self._carry_out(self.scheduler.handle(event))
 
     def fork_before(self, node: NodeId) -> Branch:
@@ -137,7 +140,7 @@ class Chain:
         """`branch` came from `fork_before` and has read the draft step, its last token excepted: it is the node's, if that has none yet."""
         place = self._places[node]
         if place.target is None:
-            place.target = branch
+            self._settle(node, branch)
         else:
             self.target.runner.close(branch)
 
@@ -155,6 +158,8 @@ class Chain:
 
     def _carry_out(self, commands: Sequence[Command]) -> None:
         for command in commands:
+            if self.trace.detailed or isinstance(command, Emit):
+                record_commanded(self.trace, command)
             match command:
                 case Draft():
                     self._begin_drafts(command)
@@ -166,10 +171,7 @@ class Chain:
                     self.asked[Work(Kind.SCORE, node)] = Pair(self._places[parent].tokens, draft)
                 case Cancel(work):
                     self._cancel(work)
-                case Emit(emitted, verdicts):
-                    for verdict in verdicts:
-                        self.trace.record(StepJudged(emitted.index, verdict))
-                    self.trace.record(StepEmitted(emitted))
+                case Emit(emitted):
                     self.emitted.append(emitted)
                 case Survive(node, root):
                     self._survive(node, root)
@@ -186,7 +188,7 @@ class Chain:
 
     def _begin_target(self, node: NodeId, limit: int) -> None:
         stream = self.streams.of_target(node.index)
-        job = self.jobs[node] = StepJob(self._target_branch(node), node.index, limit, stream, self.trace)
+        job = self.jobs[node] = StepJob(self._target_branch(node), node.index, limit, stream, self.trace, node)
         self.target.begin([job])
         for other, place in self._places.items():
             if place.parent == node and other not in self.drafting:
@@ -221,8 +223,15 @@ class Chain:
             branch = self.target.runner.fork(origin)
             self.target.runner.rewind(branch, length)
             branch.extend(place.tokens[length:])
-            place.target = branch
+            return self._settle(node, branch)
         return place.target
+
+    def _settle(self, node: NodeId, branch: Branch) -> Branch:
+        """`branch` is the node's on the target's side."""
+        self._places[node].target = branch
+        if self.trace.detailed:
+            self.target.runner.belongs(branch, node)
+        return branch
 
     def _catch_up(self, branch: Branch, length: int) -> None:
         """Feed what is pending of a prefix, its last token excepted, so that forks share it instead of repeating it."""
@@ -243,6 +252,7 @@ class Chain:
         self.drafts.follow(node, root, step)
         place.tokens += step
         self._places[root] = place
+        self._settle(root, place.target)
 
     def _release(self, node: NodeId) -> None:
         place = self._places.pop(node, None)

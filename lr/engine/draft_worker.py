@@ -80,11 +80,11 @@ class _Run:
 
     @classmethod
     def begin(cls, plan: WriterPlan, parts: DraftParts) -> _Run:
-        return cls(plan.writer(parts.model, parts.token_bytes, Trace()))
+        return cls(plan.writer(parts.model, parts.token_bytes, Trace(detailed=plan.detailed)))
 
     def chain(self, number: int) -> LocalDrafts:
         if number not in self.chains:
-            self.chains[number] = LocalDrafts(self.writer, Trace())
+            self.chains[number] = LocalDrafts(self.writer, Trace(detailed=self.writer.trace.detailed))
         return self.chains[number]
 
     def obey(self, order: Open | Begin | Stop | Follow | Close) -> None:

@@ -81,12 +81,14 @@ class LocalDrafts:
     def open(self, node: NodeId, tokens: Sequence[int]) -> None:
         """See `DraftSide`. Raises what `ModelRunner.open` raises."""
         self._places[node] = _Place(self.writer.runner.open(tokens), None)
+        self._name(node)
 
     def draft(self, job: DraftJob) -> None:
         """See `DraftSide`."""
         branch = self.writer.runner.fork(self._places[job.parent].branch)
         self._places[job.node] = _Place(branch, job.parent)
-        step_job = self.jobs[job.node] = StepJob(branch, job.index, job.limit, job.stream, self.trace)
+        self._name(job.node)
+        step_job = self.jobs[job.node] = StepJob(branch, job.index, job.limit, job.stream, self.trace, job.node)
         self.writer.begin([step_job])
 
     def cancel(self, node: NodeId) -> None:
@@ -100,6 +102,7 @@ class LocalDrafts:
         branch = self._places.pop(old).branch
         branch.extend(tokens)
         self._places[new] = _Place(branch, None)
+        self._name(new)
 
     def close(self, node: NodeId) -> None:
         """See `DraftSide`. Closing what is closed already changes nothing."""
@@ -124,6 +127,10 @@ class LocalDrafts:
             self.cancel(node)
         for node in reversed(list(self._places)):
             self.close(node)
+
+    def _name(self, node: NodeId) -> None:
+        if self.trace.detailed:
+            self.writer.runner.belongs(self._places[node].branch, node)
 
     def _bequeath(self, child: Branch, parent: Branch) -> None:
         """Before a child is closed, its parent takes over what it has read of their common beginning.

@@ -9,6 +9,7 @@ from lr.engine.runner import ModelRunner
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
 from lr.spec.steps import BlankLineSegmenter, Segmenter
+from lr.engine.watching import CacheRecorder
 from lr.spec.token_sd import Speculation
 from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, Trace
@@ -29,13 +30,13 @@ class CachePlan:
     vocab_size: int | None = None
     known_tokens: int | None = None
 
-    def runner(self, model: CausalLM, role: Role, trace: Trace) -> ModelRunner:
-        """A runner whose forwards appear in the trace under `role`."""
+    def runner(self, model: CausalLM, role: Role, trace: Trace, cache: str | None = None) -> ModelRunner:
+        """A runner whose forwards appear in the trace under `role`, and its cache, in a detailed one, under `cache` (None: the role's)."""
 
         def saw(branches: int, tokens: int, seconds: float) -> None:
             trace.record(ForwardPass(role, branches, tokens, seconds))
 
-        return ModelRunner(
+        runner = ModelRunner(
             model,
             num_blocks=self.num_blocks,
             block_size=self.block_size,
@@ -47,7 +48,7 @@ class CachePlan:
 
 @dataclass(frozen=True)
 class WriterPlan:
-    """A `StepWriter` to be."""
+    """A `StepWriter` to be. `detailed`: whether the traces of a process of its own are to be (`Trace.detailed`)."""
 
     role: Role
     cache: CachePlan
@@ -62,6 +63,7 @@ class WriterPlan:
         return StepWriter(
             role=self.role,
             runner=self.cache.runner(model, self.role, trace),
+    detailed: bool = False
             sampling=self.sampling,
             segmenter=self.segmenter(token_bytes),
             eos_ids=self.eos_ids,

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lr.engine.chance import Acceptance, Constant, Duration, JudgeErrors
+from lr.engine.recording import record_commanded, record_told, record_written
 from lr.engine.workers import Span, Workers
 from lr.rng import Stream
 from lr.spec.commands import (
@@ -42,6 +43,9 @@ from lr.spec.commands import (
 from lr.spec.limits import Limits
 from lr.spec.schedule import SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
+from lr.trace import Trace
+from lr.tracing.details import Draw
+from lr.tracing.events import WorkSpan
 from lr.types import EmittedStep, Finish, Origin, Step, Verdict, require
 
 ENDLESS = Limits(max_tokens=10**15)
@@ -127,16 +131,21 @@ class Outcome:
         return self.origins[Origin.ACCEPTED] / self.judged if self.judged else None
 
 
-def simulate(config: SchedulerConfig, world: World, steps: int, *, history: bool = False) -> Outcome:
-    """Emit `steps` steps, or fewer where the limits of `config` end the chain before."""
+def simulate(
+    config: SchedulerConfig, world: World, steps: int, *, history: bool = False, trace: Trace | None = None
+) -> Outcome:
+    """Emit `steps` steps, or fewer where the limits of `config` end the chain before. `trace` hears of everything, by the clock of the
+    simulation."""
     require(steps >= 1, "steps", steps, "a whole number >= 1")
-    return _Simulation(config, world, history).run(steps)
+    return _Simulation(config, world, history, trace).run(steps)
 
 
 class _Simulation:
-    def __init__(self, config: SchedulerConfig, world: World, history: bool) -> None:
+    def __init__(self, config: SchedulerConfig, world: World, history: bool, trace: Trace | None) -> None:
         self.scheduler = LookaheadScheduler(config)
-        self.world, self.width, self.history = world, config.width, history
+        self.world, self.width, self.history, self.trace = world, config.width, history, trace
+        if trace is not None:
+            trace.clock, trace.start = lambda: self.now, 0.0
         self.now = self.stage_began = 0.0
         self.stage_accepted = 0
         draft = Workers(world.draft_workers, world.draft_overhead)
@@ -161,7 +170,11 @@ class _Simulation:
         while self.outcome.steps < steps and not self.scheduler.done:
             span = self._next()
             self._keep(span)
-            self._obey(self.scheduler.handle(self._event(span.work)), steps)
+            event = self._event(span.work)
+            if self.trace is not None:
+                record_written(self.trace, event)
+                record_told(self.trace, event)
+            self._obey(self.scheduler.handle(event), steps)
         for worker in self.in_turn:
             for span in worker.stop(self.now):
                 self._keep(span)
@@ -181,6 +194,8 @@ class _Simulation:
             match command:
                 case Draft(_, children):
                     self._submit(*(Work(Kind.DRAFT, child) for child in children))
+            if self.trace is not None and not (isinstance(command, Emit) and self.outcome.steps >= steps):
+                record_commanded(self.trace, command)
                 case Target(node):
                     self._submit(Work(Kind.TARGET, node))
                 case Judge(node):
@@ -199,7 +214,13 @@ class _Simulation:
         self.by_kind[kind].submit(self.now, drawn)
 
     def _length(self, law: Duration, node: NodeId, kind: Kind) -> float:
-        return law.value if isinstance(law, Constant) else law.draw(self._key(kind.value, node))
+        if isinstance(law, Constant):
+            return law.value
+        key = self._key(kind.value, node)
+        drawn = law.draw(key)
+        if self.trace is not None:
+            self.trace.record(Draw(f"time of {kind.value}", node, key, drawn))
+        return drawn
 
     def _event(self, work: Work) -> Event:
         match work.kind:
@@ -220,6 +241,8 @@ class _Simulation:
         if self.world.errors is not NO_ERRORS:
             aligned = self.world.errors.says_aligned(equivalent, self._key(ERROR, node))
         return (RIGHTLY if equivalent else WRONGLY) if aligned else REJECTED
+        if self.trace is not None:
+            self.trace.record(Draw("equivalent", node, keys[1], float(equivalent)))
 
     def _key(self, purpose: str, node: NodeId) -> int:
         return self.streams[purpose].child(node.stem, node.index).key(node.number)
@@ -241,3 +264,5 @@ class _Simulation:
     def _keep(self, span: Span | None) -> None:
         if self.history and span is not None:
             self.outcome.spans.append(span)
+        if self.trace is not None and span is not None:
+            self.trace.record(WorkSpan(span.work.kind.value, span.work.node, span.start, span.completed))

@@ -26,10 +26,13 @@ This module knows neither torch nor the shape of a block. Read next: `cache.py`.
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable, blocks_for
+
+if TYPE_CHECKING:
+    from lr.kvcache.watch import CacheObserver
 
 
 class Owner(Protocol):
@@ -37,6 +40,7 @@ class Owner(Protocol):
 
     pool: BlockPool
     open_append: "Append | None"
+    observer: "CacheObserver | None"
 
     def admit(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> None:
         """Raise `ProtocolError` if these tables cannot grow by these counts now."""
@@ -44,18 +48,19 @@ class Owner(Protocol):
     def prepare(self, fresh: list[int], copies: list[tuple[int, int]]) -> None:
         """Zero the blocks `fresh`; copy block a to block b for each (a, b) of `copies`."""
 
-    def drop_blocks(self, blocks: Sequence[int]) -> None:
-        """Count one holder less of each block, in this order."""
+    def drop_blocks(self, blocks: Sequence[int]) -> list[int]:
+        """Count one holder less of each block, in this order; returns those that nobody holds any more."""
 
 
 class Append:
     """One all-or-nothing growth of a batch; a context manager that yields the slots of the new tokens.
 
     Inside the `with` the lengths are already the new ones, and `slots` (batch order), `fresh` (blocks that were
-    zeroed) and `copies` (pairs from, to) can be read: a rank that follows needs them to do the same to its own slice.
+    zeroed), `copies` (pairs from, to) and `moved` (the tables that left a shared block, one per copy) can be read: a
+    rank that follows needs them to do the same to its own slice.
     """
 
-    __slots__ = ("_moved", "copies", "counts", "fresh", "owner", "slots", "tables")
+    __slots__ = ("copies", "counts", "fresh", "moved", "owner", "slots", "tables")
 
     def __init__(self, owner: Owner, tables: Sequence[BlockTable], counts: Sequence[int]) -> None:
         self.owner, self.tables, self.counts = owner, tuple(tables), tuple(counts)
@@ -64,7 +69,7 @@ class Append:
         self.owner.admit(self.tables, self.counts)
         self.fresh: list[int] = []
         self.copies: list[tuple[int, int]] = []
-        self._moved: list[BlockTable] = []  # the tables that left a shared block, in the order of `copies`
+        self.moved: list[BlockTable] = []
         pool = self.owner.pool
         needed, shared = 0, []
         for table, count in zip(self.tables, self.counts, strict=True):
@@ -85,6 +90,8 @@ class Append:
             else:
                 slots += table.slots(start, start + count)
         self.slots: list[int] = slots
+        if self.owner.observer is not None:
+            self.owner.observer.grew(self)
         return slots
 
     def __exit__(
@@ -93,6 +100,8 @@ class Append:
         self.owner.open_append = None
         if kind is not None:
             self._undo()
+            if self.owner.observer is not None:
+                self.owner.observer.restored(self)
 
     def _movers(self, shared: list[BlockTable]) -> list[BlockTable]:
         """Those of the tables whose last block is shared that must leave it; the longest comes last and may stay."""
@@ -117,7 +126,7 @@ class Append:
         except BaseException:
             owner.drop_blocks(taken[::-1])
             raise
-        self.fresh, self.copies, self._moved = fresh, copies, movers
+        self.fresh, self.copies, self.moved = fresh, copies, movers
         for table, (_, block) in zip(movers, copies, strict=True):
             table.blocks[-1] = block
         owner.drop_blocks([source for source, _ in copies])
@@ -132,7 +141,7 @@ class Append:
         for table, count in zip(self.tables, self.counts, strict=True):
             table.length -= count
             del table.blocks[blocks_for(table.length, table.block_size) :]
-        for table, (source, _) in zip(self._moved, self.copies, strict=True):
+        for table, (source, _) in zip(self.moved, self.copies, strict=True):
             table.blocks[-1] = source
             self.owner.pool.share(source)
         taken = [block for _, block in self.copies] + self.fresh

@@ -29,6 +29,7 @@ from lr.errors import ProtocolError, SettingError
 from lr.kvcache.append import Append
 from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable, blocks_for
+from lr.kvcache.watch import CacheObserver
 
 
 def bytes_per_block(*, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype) -> int:
@@ -40,8 +41,8 @@ class PagedKVCache:
     """All K/V memory of one model, `num_blocks` blocks of `block_size` tokens, and the tables of its live branches.
 
     `copied_blocks` and `zeroed_blocks` count what `prepare` has done so far, undone appends included; they are only
-    for those who look on, nothing is decided by them. Raises `SettingError` for a size below 1 or a dtype that is not
-    a float.
+    for those who look on, nothing is decided by them. `observer`, if there is one, hears of every change of a table
+    (`watch.py`). Raises `SettingError` for a size below 1 or a dtype that is not a float.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class PagedKVCache:
         self.poison_freed = poison_freed
         self.pool = BlockPool(num_blocks)
         self.open_append: Append | None = None
+        self.observer: CacheObserver | None = None
         self.copied_blocks = 0
         self.zeroed_blocks = 0
         self._live: set[BlockTable] = set()
@@ -99,6 +101,8 @@ class PagedKVCache:
         """An empty branch; it holds no block yet."""
         table = BlockTable(self.block_size)
         self._live.add(table)
+        if self.observer is not None:
+            self.observer.opened(table)
         return table
 
     def fork(self, table: BlockTable) -> BlockTable:
@@ -108,6 +112,8 @@ class PagedKVCache:
             self.pool.share(block)
         twin = BlockTable(self.block_size, list(table.blocks), table.length)
         self._live.add(twin)
+        if self.observer is not None:
+            self.observer.forked(twin, table)
         return twin
 
     def truncate(self, table: BlockTable, length: int) -> None:
@@ -118,16 +124,17 @@ class PagedKVCache:
         self._changeable(table)
         if not 0 <= length <= table.length:
             raise ProtocolError(f"a branch of {table.length} tokens cannot be cut back to {length}.")
-        keep = blocks_for(length, self.block_size)
-        surplus = table.blocks[keep:]
-        del table.blocks[keep:]
-        table.length = length
-        self.drop_blocks(surplus[::-1])
+        dropped, freed = self._shorten(table, length)
+        if self.observer is not None:
+            self.observer.cut(table, dropped, freed)
 
     def release(self, table: BlockTable) -> None:
         """Give all blocks of `table` back; using the table afterwards raises `ProtocolError`."""
-        self.truncate(table, 0)
+        self._changeable(table)
+        dropped, freed = self._shorten(table, 0)
         self._live.remove(table)
+        if self.observer is not None:
+            self.observer.closed(table, dropped, freed)
 
     def append(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> Append:
         """Room for `counts[i]` more tokens in `tables[i]`, all or nothing; to be used in a `with` statement.
@@ -219,12 +226,21 @@ class PagedKVCache:
         if counts and min(counts) < 0:
             raise ProtocolError(f"{min(counts)} tokens cannot be appended; use truncate to shorten a branch.")
 
-    def drop_blocks(self, blocks: Sequence[int]) -> None:
-        """Count one holder less of each block, in this order."""
+    def drop_blocks(self, blocks: Sequence[int]) -> list[int]:
+        """Count one holder less of each block, in this order; returns those that nobody holds any more."""
         freed = [block for block in blocks if self.pool.drop(block)]
         if self.poison_freed and freed:
             self.keys.index_fill_(1, self._ids(freed), torch.nan)
             self.values.index_fill_(1, self._ids(freed), torch.nan)
+        return freed
+
+    def _shorten(self, table: BlockTable, length: int) -> tuple[list[int], list[int]]:
+        """Keep `length` tokens. Returns the blocks that were dropped, last first, and those of them that are free now."""
+        keep = blocks_for(length, self.block_size)
+        dropped = table.blocks[keep:][::-1]
+        del table.blocks[keep:]
+        table.length = length
+        return dropped, self.drop_blocks(dropped)
 
     def _ids(self, blocks: Sequence[int]) -> Tensor:
         return torch.tensor(blocks, dtype=torch.int64, device=self.keys.device)

@@ -125,9 +125,14 @@ class Draws:
         """The key with which plain decoding draws the token `depth` places on."""
         return self.stream.key(self.offset + depth)
 
+    @property
+    def coin_key(self) -> int:
+        """The key of the round's coin."""
+        return self.stream.child("accept").key(self.offset)
+
     def coin(self) -> float:
         """The round's coin, in [0, 1)."""
-        return uniform(self.stream.child("accept").key(self.offset))
+        return uniform(self.coin_key)
 
     def residual_key(self, depth: int) -> int:
         """The key of a token that replaces rejected drafts `depth` places on."""

@@ -24,7 +24,7 @@ This module does not know when anything is commanded: that is `scheduler.py`, by
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -132,11 +132,13 @@ class Emit:
     """A step joins the output. `verdicts` are those that decided it, in the order of the siblings.
 
     For an accepted draft step the last one is its own; for a correction all are unaligned. Verdicts on pairs behind a rejection, and on
-    siblings behind an accepted one, were not decided on and appear nowhere.
+    siblings behind an accepted one, were not decided on and appear nowhere. `node`, for those who look on: an accepted draft step leads
+    there, the target's own step was written behind it.
     """
 
     emitted: EmittedStep
     verdicts: tuple[Verdict, ...] = ()
+    node: NodeId | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

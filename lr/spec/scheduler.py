@@ -219,7 +219,8 @@ class LookaheadScheduler:
         """The draft step that leads to `child` joins the output; `child` is the new root."""
         old = self.root
         assert child.draft is not None
-        self._out.say(Emit(EmittedStep(old.id.index, child.draft, Origin.ACCEPTED, verdicts[-1]), verdicts))
+        emitted = EmittedStep(old.id.index, child.draft, Origin.ACCEPTED, verdicts[-1])
+        self._out.say(Emit(emitted, verdicts, child.id))
         if child.goes_on:
             self._window.slide(child)
             self._out.say(Survive(child.id, child.id))
@@ -240,7 +241,7 @@ class LookaheadScheduler:
         else:
             is_bonus = self.config.barrier and self._window.level(old) > 0
             emitted = EmittedStep(place, step, Origin.BONUS if is_bonus else Origin.TARGET)
-        self._out.say(Emit(emitted, verdicts))
+        self._out.say(Emit(emitted, verdicts, old.id))
         written = old.written + len(step.tokens)
         limit = 0 if step.finish is Finish.EOS else self.config.limits.step_limit(written)
         if limit:

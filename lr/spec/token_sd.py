@@ -22,8 +22,10 @@ from lr.errors import SettingError
 from lr.kvcache.branch import Branch
 from lr.spec.acceptance import EMPTY, AcceptanceRule, Proposal
 from lr.spec.drafters.base import Context, Drafter
+from lr.spec.round_detail import details_of
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution
+from lr.tracing.events import RoundDetail
 from lr.types import Coupling, SamplingParams, require
 
 
@@ -59,36 +61,49 @@ class Speculation:
 class RoundEnd:
     """What a round decided for one branch: its next tokens, in order. The first `accepted` of `proposed` drafts, then one more.
 
-    `depth` is the depth of the proposal (its length, for a chain).
+    `depth` is the depth of the proposal (its length, for a chain); `detail` is there if it was asked for.
     """
 
     tokens: tuple[int, ...]
     accepted: int
     proposed: int
     depth: int
+    detail: RoundDetail | None = None
 
 
 def speculate(
-    runner: Runner, sampling: SamplingParams, speculation: Speculation, contexts: Sequence[Context]
+    runner: Runner,
+    sampling: SamplingParams,
+    speculation: Speculation,
+    contexts: Sequence[Context],
+    *,
+    detailed: bool = False,
 ) -> list[RoundEnd]:
-    """One round on every context's branch. Afterwards each branch ends in its round's tokens, the last of them pending."""
+    """One round on every context's branch. Afterwards each branch ends in its round's tokens, the last of them pending.
+
+    `detailed`: say of every round what the trace wants to know.
+    """
     branches = [context.branch for context in contexts]
     proposals = speculation.drafter.propose(contexts, speculation.num_speculative_tokens)
     proposals = [p if context.limit > 0 else EMPTY for p, context in zip(proposals, contexts, strict=True)]
     starts = [len(branch) for branch in branches]
     looks = look(runner, branches, proposals)
     probs = distribution(torch.cat([rows for rows, _ in looks]), sampling)
-    decisions = speculation.rule.verify(probs, proposals, [context.draws for context in contexts])
+    draws = [context.draws for context in contexts]
+    decisions = speculation.rule.verify(probs, proposals, draws)
+    details: Sequence[RoundDetail | None] = [None] * len(contexts)
+    if detailed:
+        details = details_of(speculation.rule, probs, proposals, draws, decisions)
     ends = []
-    for branch, start, proposal, (_, forks), decision in zip(
-        branches, starts, proposals, looks, decisions, strict=True
+    for branch, start, proposal, (_, forks), decision, detail in zip(
+        branches, starts, proposals, looks, decisions, details, strict=True
     ):
         accepted = len(decision.nodes)
         _keep(runner, branch, forks, decision.nodes)
         runner.rewind(branch, start + accepted)
         branch.append(decision.token)
         tokens = (*(proposal.tokens[node] for node in decision.nodes), decision.token)
-        ends.append(RoundEnd(tokens, accepted, len(proposal), max(proposal.depths())))
+        ends.append(RoundEnd(tokens, accepted, len(proposal), max(proposal.depths()), detail))
     return ends
 
 

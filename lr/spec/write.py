@@ -27,6 +27,7 @@ from lr.spec.sampling import distribution, sample
 from lr.spec.steps import BoundaryDetector, Segmenter
 from lr.spec.token_sd import RoundEnd, Speculation, speculate
 from lr.trace import StepEmitted, StepWritten, TokenRound, Trace
+from lr.tracing.details import TokenWritten
 from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams, Step
 
 
@@ -35,7 +36,7 @@ class StepJob:
     """One step to be written at the end of `branch`, the chain's step number `index`, of at most `limit` tokens.
 
     `stream` is the step's own randomness and `trace` hears of it; None: the writer's (its stream's child `index`). A writer that serves
-    several problems gets them from outside. `finish` is None until the step is written.
+    several problems gets them from outside. `node`, for the trace, is whom it is written for. `finish` is None until the step is written.
     """
 
     branch: Branch
@@ -43,6 +44,7 @@ class StepJob:
     limit: int
     stream: Stream | None = None
     trace: Trace | None = None
+    node: tuple[int, int, int] | None = None
     tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
 
@@ -127,7 +129,10 @@ class StepWriter:
     def _sample(self, live: Sequence[_Live], logits: Sequence[Tensor]) -> list[StepJob]:
         """One token for each, from its logits [v]."""
         probs = distribution(torch.stack(tuple(logits)), self.sampling)
-        tokens = sample(probs, [one.draws.sample_key(0) for one in live])
+        keys = [one.draws.sample_key(0) for one in live]
+        tokens = sample(probs, keys)
+        if any(one.trace.detailed for one in live):
+            self._report_tokens(live, probs, tokens, keys)
         for one, token in zip(live, tokens, strict=True):
             one.job.branch.append(token)
             self._take(one, token)
@@ -135,7 +140,8 @@ class StepWriter:
 
     def _speculate(self, live: Sequence[_Live], speculation: Speculation) -> list[StepJob]:
         """One round of token-level speculation for each; what was decided behind a step's end is taken back."""
-        ends = speculate(self.runner, self.sampling, speculation, [one.context for one in live])
+        detailed = any(one.trace.detailed for one in live)
+        ends = speculate(self.runner, self.sampling, speculation, [one.context for one in live], detailed=detailed)
         for one, end in zip(live, ends, strict=True):
             self._take_round(one, end)
         return self._part_with_finished()
@@ -145,7 +151,7 @@ class StepWriter:
         if finished:
             self.live = [one for one in self.live if one.job.finish is None]
         for one in finished:
-            one.trace.record(StepWritten(self.role, one.job.index, one.job.step))
+            one.trace.record(StepWritten(self.role, one.job.index, one.job.step, one.job.node))
         return [one.job for one in finished]
 
     def _take_round(self, one: _Live, end: RoundEnd) -> None:
@@ -155,6 +161,7 @@ class StepWriter:
         12 tokens and the boundary is appended again: 13 tokens, 12 of them cached.
         """
         branch, start = one.job.branch, len(one.job.branch) - len(end.tokens)
+        offset = len(one.job.tokens)
         taken = 0
         for token in end.tokens:
             taken += 1
@@ -165,7 +172,23 @@ class StepWriter:
             self.runner.rewind(branch, start + taken - 1)
             branch.append(end.tokens[taken - 1])
         if end.proposed:
-            one.trace.record(TokenRound(self.role, one.job.index, end.proposed, end.depth, end.accepted, taken))
+            job, detail = one.job, end.detail if one.trace.detailed else None
+            numbers = (end.proposed, end.depth, end.accepted, taken)
+            one.trace.record(TokenRound(self.role, job.index, *numbers, job.node, detail))
+        elif one.trace.detailed and end.detail is not None:
+            self._report_token(one, offset, end.tokens[0], end.detail.p, end.detail.key)
+
+    def _report_tokens(self, live: Sequence[_Live], probs: Tensor, tokens: Sequence[int], keys: Sequence[int]) -> None:
+        """Details for the trace: every token, its probability from probs [b, v], its key."""
+        places = torch.tensor(tokens, device=probs.device)
+        likely = probs.gather(1, places[:, None])[:, 0].tolist()
+        for one, token, p, key in zip(live, tokens, likely, keys, strict=True):
+            if one.trace.detailed:
+                self._report_token(one, len(one.job.tokens), token, p, key)
+
+    def _report_token(self, one: _Live, offset: int, token: int, p: float, key: int) -> None:
+        job = one.job
+        one.trace.record(TokenWritten(self.role, job.node, job.index, offset, token, p, key))
 
     def _take(self, one: _Live, token: int) -> None:
         """Count a token to its step and see whether the step ends with it: end of sequence first, boundary, then the limit."""
