@@ -18,6 +18,9 @@ from typing import Any
 
 import torch
 
+from lr.endpoint.models import served_or_none
+from lr.endpoint.settings import Servers
+from lr.endpoint.verification import beside_served_target, served_judge
 from lr.engine.answer import Models, Run
 from lr.engine.draft_worker import load_parts
 from lr.engine.remote import DraftWorker
@@ -38,7 +41,8 @@ class Reasoner:
     """A target, a draft and a verifier, ready to answer.
 
     `target` and `draft` are "tiny-target" and "tiny-draft", directories, or hub ids; they must share a tokenizer. `draft=None` leaves
-    plain decoding only. `verifier` is a name ("exact", "judge", "embedding:0.95", ...; "oracle" for the tiny language: all are in
+    plain decoding only. A model that a server has is named by its address, "openai:http://host:port/name", and
+    `servers` says how to reach it (`docs/engines.md`). `verifier` is a name ("exact", "judge", "embedding:0.95", ...; "oracle" for the tiny language: all are in
     `spec/verifiers/choose.py`) or an object with `name` and `judge` (see `spec/verifiers/base.py`). None takes
     "judge" where there is one (a `judge`, or the tiny language) and else "exact". `judge` is the checkpoint of a verifier that
     has one of its own: a language model for "judge", a sentence encoder for "embedding". `dtype` None: float32 on the CPU, the
@@ -59,13 +63,17 @@ class Reasoner:
         dtype: torch.dtype | None = None,
         num_blocks: int | None = None,
         elsewhere: Mapping[str, str | torch.device] | None = None,
+        servers: Servers | None = None,
     ) -> None:
         spread = device if isinstance(device, Spread) else None
         device = spread.devices[0] if isinstance(device, Spread) else find_device(device)
         draft_device, judge_device = (find_device((elsewhere or {}).get(role, device)) for role in ("draft", "judge"))
-        self.codec = codec = Codec.load(target)
-        known_tokens = 0
-        if draft is not None:
+        servers = Servers() if servers is None else servers
+        served_target = served_or_none(target, servers, "target")
+        self.codec = codec = Codec.load(target) if served_target is None else served_target.codec
+        served_draft = served_or_none(draft, servers, "draft", codec)
+        known_tokens = codec.vocab_size
+        if draft is not None and served_draft is None:
             draft_codec = Codec.load(draft)
             require_same(codec, draft_codec)
             known_tokens = draft_codec.vocab_size
@@ -77,19 +85,27 @@ class Reasoner:
             raise SettingError(f"verifier is {verifier!r}, expected a name or an object with `name` and `judge`.")
         if dtype is None and torch.device(device).type == "cpu":
             dtype = torch.float32
+        judge_served = served_or_none(judge, servers, "judge")
+        if isinstance(verifier, str) and judge_served is not None:
+            verifier = served_judge(verifier, codec, judge_served)
         choice = None
         if isinstance(verifier, str) and (draft is not None or judge is not None):
             choice = choose_verifier(verifier, codec, judge, device=judge_device, dtype=dtype, num_blocks=num_blocks)
-        target_model = load_model(target, device=device, dtype=dtype)
-        draft_model = None if draft is None else load_model(draft, device=draft_device, dtype=dtype)
-        if draft_model is not None and draft_model.config.vocab_size < codec.vocab_size:
+        target_model: Any = served_target or load_model(target, device=device, dtype=dtype)
+        draft_model: Any = served_draft
+        if draft is not None and served_draft is None:
+            draft_model = load_model(draft, device=draft_device, dtype=dtype)
+        if draft_model is not served_draft and draft_model.config.vocab_size < codec.vocab_size:
             raise SettingError(
                 f"draft {draft} embeds {draft_model.config.vocab_size} token ids, target {target} writes {codec.vocab_size}. "
                 "Choose a draft whose embedding has a row for each of the target's tokens."
             )
-        self.verifier = verifier if choice is None or draft is None else choice.build(target_model)
+        self.verifier = verifier
+        if choice is not None and draft is not None:
+            build = choice.build if served_target is None else partial(beside_served_target, choice)
+            self.verifier = build(target_model)
         worker = None
-        if draft is not None:
+        if draft is not None and served_target is None and served_draft is None:
             tokens = tuple(map(codec.token_bytes, range(codec.vocab_size)))
             worker = DraftWorker(partial(load_parts, draft, draft_device, dtype, tokens))
         loaded = {"target": target, "draft": draft, "judge": judge, "verifier": getattr(verifier, "name", verifier)}

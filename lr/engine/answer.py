@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from lr.endpoint.driver import Concurrently, OverlappedConcurrently
+from lr.endpoint.models import ServedModel
+from lr.endpoint.needs import check_run, context_of
 from lr.engine.chain import Chain, Streams
 from lr.engine.drafts import DraftSide, LocalDrafts
 from lr.engine.lockstep import Lockstep
@@ -40,7 +43,9 @@ LONGEST_ANSWER = 32768
 
 @dataclass(frozen=True)
 class Models:
-    """What a `Reasoner` has loaded. Ids from `known_tokens` on are known to the target's tokenizer, not to the draft's.
+    """What a `Reasoner` has loaded; a `ServedModel` is a target or a draft behind a server.
+
+    Ids from `known_tokens` on are known to the target's tokenizer, not to the draft's.
 
     `num_blocks` cache blocks per model; None: as many as an answer can need. `worker` writes the drafts of driver overlapped; it is
     started when it is first needed. `names`: what "target", "draft", "judge" and "verifier" were loaded by.
@@ -89,6 +94,9 @@ class Asked:
         if needs_draft(options) and models.draft is None:
             raise SettingError(f"mode {options.mode!r} needs a draft model here; give one, or use mode 'ar'.")
         used = [models.target, models.draft] if needs_draft(options) else [models.target]
+        check_run(options, self.sampling, self.verifier, *used)
+        if isinstance(models.draft, ServedModel) and models.draft.foreign:
+            models.draft.ask(self.prompt, question, system=options.system, enable_thinking=options.enable_thinking)
         self.limits = self._limits(*(model for model in used if model is not None))
 
     def take(self, emitted: EmittedStep) -> AnswerStep:
@@ -162,7 +170,7 @@ class Asked:
 
     def _limits(self, *models: CausalLM) -> Limits:
         """The token budget: what was asked for, within what every model can still hold behind the prompt."""
-        room = min(model.config.max_position_embeddings for model in models) - len(self.prompt)
+        room = min(map(context_of, models)) - len(self.prompt)
         if room < 1:
             raise ContextError(
                 f"the prompt has {len(self.prompt)} tokens and the context is {len(self.prompt) + room}: "
@@ -247,13 +255,17 @@ def look_ahead(asked: Asked, target: StepWriter) -> tuple[Callable[[Trace], Draf
     options, models, plan = asked.options, asked.models, asked.plan(Role.DRAFT)
     assert not isinstance(asked.verifier, str)
     assert models.draft is not None
-    if options.driver == "overlapped":
+    served = isinstance(models.target, ServedModel) or isinstance(models.draft, ServedModel)
+    asks_elsewhere = hasattr(asked.verifier, "decide")
+    if options.driver == "overlapped" and not served:
         if models.worker is None:
             raise SettingError("driver 'overlapped' needs a draft worker, and there is none; use 'lockstep'.")
         run = models.worker.begin(plan, asked.trace)
-        return run.chain, Overlapped(target, run, asked.verifier)
+        overlapped = OverlappedConcurrently if asks_elsewhere else Overlapped
+        return run.chain, overlapped(target, run, asked.verifier)
     draft = plan.writer(models.draft, models.codec.token_bytes, asked.trace)
-    return partial(LocalDrafts, draft), Lockstep(target, draft, asked.verifier, options.draft_ticks)
+    driver = Concurrently if served or asks_elsewhere else Lockstep
+    return partial(LocalDrafts, draft), driver(target, draft, asked.verifier, options.draft_ticks)
 
 
 def _default_sampling(codec: Codec) -> SamplingParams:

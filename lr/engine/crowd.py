@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from lr.endpoint.driver import Concurrently, OverlappedConcurrently
 from lr.engine.answer import Asked, look_ahead
 from lr.engine.chain import Chain
 from lr.engine.draft_messages import Stamped
@@ -146,6 +147,8 @@ class Crowd:
         def end() -> None:
             if isinstance(driver, Overlapped):
                 driver.drafts.finish()
+            if isinstance(driver, Concurrently | OverlappedConcurrently):
+                driver.end()
 
         return (lambda asked: asked.chain(target, drafts(asked.trace))), driver.tick, end  # type: ignore[return-value]
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lr.endpoint.branches import ServedRunner
+from lr.endpoint.models import ServedModel
+from lr.endpoint.writer import ServedWriter, byte_of
 from lr.engine.runner import ModelRunner
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
@@ -58,8 +61,19 @@ class WriterPlan:
     segmenter: SegmenterMaker = BlankLineSegmenter
     speculation: Speculation | None = None
 
-    def writer(self, model: CausalLM, token_bytes: TokenBytes, trace: Trace) -> StepWriter:
-        """The writer, on a runner and a cache of its own."""
+    def writer(self, model: CausalLM | ServedModel, token_bytes: TokenBytes, trace: Trace) -> StepWriter:
+        """The writer, on a runner and a cache of its own; for a served model one that sends requests."""
+        if isinstance(model, ServedModel):
+            return ServedWriter(
+                role=self.role,
+                runner=ServedRunner(model),
+                sampling=self.sampling,
+                segmenter=self.segmenter(token_bytes if model.ids else byte_of),
+                eos_ids=self.eos_ids,
+                stream=self.stream,
+                trace=trace,
+                model=model,
+            )
         return StepWriter(
             role=self.role,
             runner=self.cache.runner(model, self.role, trace),
