@@ -28,6 +28,7 @@ MEANINGS = {
     "c1": "a draft step, in target steps",
     "alpha2": "draft tokens accepted / tried",
     "c2": "a draft token, in target passes",
+    "turn": "changing from draft to target and back, in target passes",
     "b": "a further row makes a batch so much slower",
     "b_positions": "a further position makes a pass so much slower",
     "pace": "a lone target row with lookahead / in plain decoding",
@@ -46,13 +47,13 @@ class Calibrate:
     output: Path | None = None
     """Write the calibration to this JSON file."""
     problems: int = 24
-    """How many problems to run, four times each (plain, lookahead, two alternatives, token level). At least 4."""
+    """How many problems to run, five times each (plain, lookahead, two alternatives, token level twice). At least 4."""
     questions: Path | None = None
     """A text file with one question per line; None: training problems of the tiny language."""
     depth: int = 4
     """How many draft steps to write ahead."""
     num_speculative_tokens: int = 4
-    """How many tokens the draft model guesses ahead in the token-level run."""
+    """How many tokens the draft model guesses ahead in the token-level run, at least 2; a second run guesses one."""
     max_tokens: int = 400
     """Longest answer."""
     seed: int = 1
@@ -99,7 +100,7 @@ class Calibrate:
         return calibrate(seen, f"{self.models.model} / {self.models.drafting()}", facts | conditions)
 
     def see(self, reasoner: Reasoner, question: str) -> Seen:
-        """One question, run four times."""
+        """One question, run five times."""
         from lr.theory.observe import LookaheadRun, PairRun, PlainRun, Seen, TokenRun
 
         clock = clock_for(self.clock, reasoner)
@@ -112,11 +113,19 @@ class Calibrate:
             PlainRun.of(events(mode="ar")),
             LookaheadRun.of(events(mode="lr", schedule="sync", depth=self.depth)),
             TokenRun.of(events(mode="sd", drafter="draft", num_speculative_tokens=k)),
+            TokenRun.of(events(mode="sd", drafter="draft", num_speculative_tokens=1)),
             PairRun.of(events(mode="lr", schedule="sync", depth=1, width=2)),
         )
 
     def _check(self) -> None:
         require(self.problems >= 4, "problems", self.problems, "at least 4: intervals come from resampling them")
+        k = self.num_speculative_tokens
+        require(
+            k >= 2,
+            "num_speculative_tokens",
+            k,
+            "at least 2: what a token costs is told from rounds of one and of several",
+        )
         if self.output is not None and not self.output.parent.is_dir():
             raise SettingError(
                 f"output is {str(self.output)!r}, but there is no folder {self.output.parent}; create it first."

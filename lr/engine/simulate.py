@@ -73,8 +73,9 @@ class World:
     `target_overhead`, `draft_overhead`: n rows at a time make each 1 + overhead (n - 1) times as slow. `draft_workers`: nodes whose
     alternatives are written at a time (None: no limit); `judge_workers`: pairs judged at a time. `score`: a prefill of a target row,
     for verifiers that need no target step. `errors`: of the judge. `draft_turns`: draft and target share one machine on which, while both
-    have work, the draft gets so many units of time for each of the target's (of a single row); None: each has its own. The same `seed`
-    gives the same simulation.
+    have work, the draft gets so many units of time for each of the target's (of a single row), and `change` is lost; None: one each.
+    `reading`: before the target writes behind a draft step it reads it, for so long, while its other rows (and the draft, on the same
+    machine) wait. The same `seed` gives the same simulation.
     """
 
     acceptance: Acceptance
@@ -88,6 +89,8 @@ class World:
     draft_workers: int | None = 1
     judge_workers: int | None = None
     draft_turns: float | None = None
+    change: float = 0.0
+    reading: float = 0.0
     seed: int = 0
 
 
@@ -152,7 +155,7 @@ class _Simulation:
         target = Workers(None, world.target_overhead)
         judge = Workers(world.judge_workers)
         if world.draft_turns is not None:
-            Workers.share_machine(draft, target, world.draft_turns)
+            Workers.share_machine(draft, target, world.draft_turns, world.change)
         self.in_turn = (judge, target, draft)  # simultaneous completions: what makes room comes before what asks for it
         self.by_kind = {Kind.DRAFT: draft, Kind.TARGET: target, Kind.SCORE: target, Kind.JUDGE: judge}
         self.laws = {
@@ -191,13 +194,14 @@ class _Simulation:
 
     def _obey(self, commands: Sequence[Command], steps: int) -> None:
         for command in commands:
+            if self.trace is not None and not (isinstance(command, Emit) and self.outcome.steps >= steps):
+                record_commanded(self.trace, command)
             match command:
                 case Draft(_, children):
                     self._submit(*(Work(Kind.DRAFT, child) for child in children))
-            if self.trace is not None and not (isinstance(command, Emit) and self.outcome.steps >= steps):
-                record_commanded(self.trace, command)
                 case Target(node):
-                    self._submit(Work(Kind.TARGET, node))
+                    read = node.index > node.stem  # a draft step leads there
+                    self._submit(Work(Kind.TARGET, node), stall=self.world.reading if read else 0.0)
                 case Judge(node):
                     self._submit(Work(Kind.JUDGE, node))
                 case Score(node):
@@ -207,11 +211,11 @@ class _Simulation:
                 case Emit() if self.outcome.steps < steps:
                     self._note(command)
 
-    def _submit(self, *rows: Work) -> None:
+    def _submit(self, *rows: Work, stall: float = 0.0) -> None:
         kind = rows[0].kind
         law = self.laws[kind]
         drawn = [(row, self._length(law, row.node, kind)) for row in rows]
-        self.by_kind[kind].submit(self.now, drawn)
+        self.by_kind[kind].submit(self.now, drawn, stall)
 
     def _length(self, law: Duration, node: NodeId, kind: Kind) -> float:
         if isinstance(law, Constant):
@@ -237,12 +241,12 @@ class _Simulation:
         parent = node.parent(self.width)
         keys = self._key(POSITION, parent), self._key(SIBLING, node)
         equivalent = self.world.acceptance.equivalent(parent.index, *keys)
+        if self.trace is not None:
+            self.trace.record(Draw("equivalent", node, keys[1], float(equivalent)))
         aligned = equivalent
         if self.world.errors is not NO_ERRORS:
             aligned = self.world.errors.says_aligned(equivalent, self._key(ERROR, node))
         return (RIGHTLY if equivalent else WRONGLY) if aligned else REJECTED
-        if self.trace is not None:
-            self.trace.record(Draw("equivalent", node, keys[1], float(equivalent)))
 
     def _key(self, purpose: str, node: NodeId) -> int:
         return self.streams[purpose].child(node.stem, node.index).key(node.number)

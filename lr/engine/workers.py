@@ -11,7 +11,8 @@ Since all rows progress alike, one number says how far everybody has come: `_pro
 row of length d that begins at progress g ends at progress g + d, whatever comes and goes in between.
 
 Two workers may share one machine (`share_machine`), as draft and target do on one thread, which takes turns: while both have rows, each
-is slower by the time that the other takes. Alone, each has the machine to itself. Read next: `simulate.py`.
+is slower by the time that the other takes, and by what changing costs. Alone, each has the machine to itself. A job may begin with a stall
+(`submit`), in which nobody on the machine makes progress. Read next: `simulate.py`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class _Job:
 
     rows: list[_Row]
     left: int
+    stall: float
     begun: bool = False
 
 
@@ -73,20 +75,25 @@ class Workers:
         self._time = self._progress = 0.0
         self._rival: Workers | None = None
         self._waits = 0.0  # for a unit of our own work, units of the rival's (of a single row of it)
+        self._change = 0.0  # more time per unit of our own work while the rival is at work
+        self._free_at = 0.0  # until then all is stalled
 
     @staticmethod
-    def share_machine(one: Workers, other: Workers, turns: float) -> None:
-        """Put both on one machine: while both have rows, `one` gets `turns` units of time for each unit of `other`.
+    def share_machine(one: Workers, other: Workers, turns: float, change: float = 0.0) -> None:
+        """Put both on one machine: while both have rows, `one` gets `turns` units of time for each unit of `other`, and `change` is lost.
 
-        Units are those of a single row. Example, overhead 0, turns 0.5: while both work, `one` progresses at 1/3 and `other` at 2/3.
+        Units are those of a single row. Example, overhead 0, turns 0.5: while both work, `one` progresses at 1/3 and `other` at 2/3; with
+        change 0.5, at 1/4 and 1/2.
         """
         require(0 < turns < math.inf, "turns", turns, "a finite number > 0")
+        require(0 <= change < math.inf, "change", change, "a finite number >= 0")
+        other._change = change
         one._rival, one._waits = other, 1 / turns
         other._rival, other._waits = one, turns
 
-    def submit(self, now: float, rows: Sequence[tuple[Work, float]]) -> None:
-        """A job comes in: its rows, each with its length."""
-        job = _Job([], len(rows))
+    def submit(self, now: float, rows: Sequence[tuple[Work, float]], stall: float = 0.0) -> None:
+        """A job comes in: its rows, each with its length. When it begins, the machine stands still for `stall`."""
+        job = _Job([], len(rows), stall)
         for work, length in rows:
             row = self._rows[work] = _Row(job, work, length)
             job.rows.append(row)
@@ -104,7 +111,7 @@ class Workers:
             if not row.over:
                 if self._undisturbed:
                     return goal  # progress is time itself, free of rounding
-                return self._time + max(0.0, goal - self._progress) * self._slowness()
+                return max(self._time, self._free_at) + max(0.0, goal - self._progress) * self._slowness()
             heapq.heappop(self._goals)
         return math.inf
 
@@ -123,7 +130,7 @@ class Workers:
 
     @property
     def _undisturbed(self) -> bool:
-        return not self._overhead and self._rival is None
+        return not self._overhead and self._rival is None and not self._free_at
 
     def _slowness(self) -> float:
         """Time per unit of progress: our own batch, and the turns of a rival that is at work."""
@@ -132,7 +139,8 @@ class Workers:
         return self._batch() + waiting
 
     def _batch(self) -> float:
-        return 1 + self._overhead * (self._live - 1)
+        change = self._change if self._rival is not None and self._rival._live else 0.0
+        return 1 + self._overhead * (self._live - 1) + change
 
     def _move(self, now: float) -> None:
         """Bring the progress up to `now`, and the rival's; called before the number of rows changes."""
@@ -144,7 +152,7 @@ class Workers:
         if self._undisturbed:
             self._progress = now
         elif self._live:
-            self._progress += (now - self._time) / self._slowness()
+            self._progress += max(0.0, now - max(self._time, self._free_at)) / self._slowness()
         self._time = now
 
     def _end(self, now: float, row: _Row, *, completed: bool) -> Span | None:
@@ -169,6 +177,8 @@ class Workers:
             job = self._queue.popleft()
             job.begun = job.left > 0
             self._taken += job.begun
+            if job.begun and job.stall:
+                self._stall(max(now, self._free_at) + job.stall)
             for row in job.rows:
                 if not row.over:
                     row.start, row.goal = now, self._progress + row.length
@@ -176,3 +186,8 @@ class Workers:
                     heapq.heappush(self._goals, (row.goal, self.begun, row))
             self._live += job.left
         self.peak = max(self.peak, self._live)
+
+    def _stall(self, until: float) -> None:
+        self._free_at = until
+        if self._rival is not None:
+            self._rival._free_at = until

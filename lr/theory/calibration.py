@@ -16,7 +16,7 @@ from typing import Any
 
 from lr.errors import LRError
 
-VERSION = 1
+VERSION = 2
 
 
 class CalibrationError(LRError):
@@ -52,7 +52,9 @@ class Calibration:
     alpha2: Estimate
     """Accepted draft tokens per tried one."""
     c2: Estimate
-    """A draft token in target passes."""
+    """A draft token in target passes, behind another draft token."""
+    turn: Estimate
+    """What it costs that the other model had the thread in between, draft and target together, in target passes: caches are cold."""
     b: Estimate
     """Each further row makes a target batch so much slower, as a share of one row's time."""
     b_positions: Estimate

@@ -79,16 +79,33 @@ def alpha2(seen: Sequence[Seen]) -> float:
 
 
 def c2(seen: Sequence[Seen]) -> float:
-    """A draft token in token-level rounds, in lone target tokens."""
-    return _over(s.tokens.drafts for s in seen) / _over(s.target.token for s in seen)
+    """A draft token behind another in token-level rounds, in lone target tokens."""
+    return _over(s.tokens.again for s in seen) / _over(s.target.token for s in seen)
 
 
 def b_positions(seen: Sequence[Seen]) -> float:
-    """(time of a target pass / time of a lone token - 1) / (positions per pass - 1), acceptance included."""
-    passes = sum(s.tokens.passes.count for s in seen)
-    more = _ratio(sum(s.tokens.positions for s in seen), passes) - 1
-    slower = _over(s.tokens.passes for s in seen) / _over(s.target.token for s in seen) - 1
-    return max(0.0, _ratio(slower, more))
+    """What a further drafted token adds to a round, its own drafting excepted; from rounds of one and of several."""
+    _, slope = _round_law(seen)
+    return max(0.0, slope - c2(seen))
+
+
+def turn(seen: Sequence[Seen]) -> float:
+    """What a round of no drafted token would cost beyond a lone pass: the line through rounds of one and of several drafted tokens."""
+    start, _ = _round_law(seen)
+    return max(0.0, start - 1)
+
+
+def _round_law(seen: Sequence[Seen]) -> tuple[float, float]:
+    """A round takes start + slope k lone target passes; (start, slope) from the mean rounds of both token-level runs."""
+    lone = _over(s.target.token for s in seen)
+    points = []
+    for runs in ([s.single for s in seen], [s.tokens for s in seen]):
+        rounds = sum(run.passes.count for run in runs)
+        k = _ratio(sum(run.positions for run in runs), rounds) - 1
+        points.append((k, _ratio(sum(run.drafts.total + run.passes.total for run in runs), rounds) / lone))
+    (k1, one), (k2, several) = points
+    slope = _ratio(several - one, k2 - k1)
+    return one - slope * k1, slope
 
 
 def second_chance(seen: Sequence[Seen]) -> float:
@@ -98,7 +115,7 @@ def second_chance(seen: Sequence[Seen]) -> float:
 
 PARAMETERS: Mapping[str, Estimator] = {
     f.__name__: f
-    for f in (alpha1, c1, alpha2, c2, b, b_positions, pace, v, reading, start, step_seconds, second_chance)
+    for f in (alpha1, c1, alpha2, c2, turn, b, b_positions, pace, v, reading, start, step_seconds, second_chance)
 }
 
 

@@ -37,6 +37,7 @@ def paper_calibration(pair: str = "r1", dataset: str = "GSM8K") -> Calibration:
         c2=zero,
         b=exactly(fmean(w.per_row for w in widths)),
         b_positions=zero,
+        turn=zero,
         pace=exactly(1.0),
         v=exactly(fitted.v),
         reading=zero,

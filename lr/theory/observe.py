@@ -117,6 +117,8 @@ class TokenRun:
     accepted: int = 0
     drafts: Seconds = field(default_factory=Seconds)
     """Draft forwards."""
+    again: Seconds = field(default_factory=Seconds)
+    """Those of them right behind another."""
     passes: Seconds = field(default_factory=Seconds)
     """Target passes over all positions of a round, acceptance included."""
     positions: int = 0
@@ -124,14 +126,16 @@ class TokenRun:
 
     @classmethod
     def of(cls, events: Iterable[Timed]) -> TokenRun:
-        seen, last, met = cls(), 0.0, set[Role]()
+        seen, last, met, before = cls(), 0.0, set[Role](), Role.TARGET
         for time, event in events:
             if isinstance(event, ForwardPass):
                 if event.role in met:
                     (seen.drafts if event.role is Role.DRAFT else seen.passes).add(time - last)
                     seen.positions += event.tokens if event.role is Role.TARGET else 0
+                    if event.role is before is Role.DRAFT:
+                        seen.again.add(time - last)
                 met.add(event.role)
-                last = time
+                last, before = time, event.role
             elif isinstance(event, TokenRound) and event.proposed:
                 seen.tried += min(event.accepted + 1, event.depth)
                 seen.accepted += event.accepted
@@ -202,4 +206,6 @@ class Seen:
     target: PlainRun
     lookahead: LookaheadRun
     tokens: TokenRun
+    single: TokenRun
+    """The same with one drafted token per round."""
     pairs: PairRun

@@ -108,8 +108,8 @@ def siblings(found: Calibration) -> tuple[float, float]:
 
 
 def token_gain(found: Calibration, tokens: int) -> float:
-    """G_{k+1} / (1 + k c2 + k b_positions): the speedup of one row by token-level speculation, step ends not counted."""
-    cost = 1 + tokens * (found.c2.value + found.b_positions.value)
+    """G_{k+1} / (1 + turn + k c2 + k b_positions): the speedup of one row by token-level speculation, step ends not counted."""
+    cost = 1 + (found.turn.value if tokens else 0.0) + tokens * (found.c2.value + found.b_positions.value)
     return float(sd_tokens(found.alpha2.value, tokens)) / cost
 
 

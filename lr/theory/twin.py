@@ -4,10 +4,11 @@ Each refinement is a switch, in the order of `LADDER`; with none of them the sim
 
     chains    answers end after so many steps, and begin with a prompt
     lengths   steps are of the lengths that were recorded, not all alike
-    batch     n target rows make each other 1 + b (n - 1) times as slow; a lone one is slower than in plain decoding, too
+    batch     n target rows make each other 1 + b (n - 1) times as slow; a lone one is slower than in plain decoding, too; drafted tokens
+              make a pass wider, and a round pays for its turn of the draft
     judge     a verdict takes v
     reading   the target must read a draft step before it can write behind it
-    thread    draft and target take turns on one thread (the lockstep driver), instead of a machine each
+    thread    draft and target take turns on one thread (the lockstep driver), and pay for every turn, instead of a machine each
 
 The unit of time is T, a target step of mean length. This module knows no model. Read next: `lr/engine/simulate.py`.
 """
@@ -45,58 +46,58 @@ class Twin:
         require(not unknown, "refinements", unknown, f"some of {', '.join(LADDER)}")
         require(self.tokens >= 0, "tokens", self.tokens, "a whole number >= 0")
 
-    @property
-    def round_cost(self) -> float:
-        """A round of one row, in target passes: 1 + k c2, and k b_positions for the wider pass."""
+    def round_cost(self, lone: float) -> float:
+        """A round of one row, in plain target passes: the pass (`lone` without drafted tokens), k c2 + k b_positions, the turn."""
         found, batch = self.calibration, "batch" in self.refinements
-        return 1 + self.tokens * (found.c2.value + batch * found.b_positions.value)
+        wider = found.turn.value + self.tokens * found.b_positions.value if batch and self.tokens else 0.0
+        return lone + self.tokens * found.c2.value + wider
 
-    @property
-    def inner(self) -> float:
-        """How many times as fast a lone target step is written with `tokens`; 1 without."""
+    def token_speed(self, lone: float) -> float:
+        """How many times as fast as in plain decoding a lone target step is written, with `tokens`."""
         alpha, lengths = self.calibration.alpha2.value, self.calibration.target_lengths
         if "lengths" not in self.refinements or not lengths:
-            return float(sd_tokens(alpha, self.tokens)) / self.round_cost
+            return float(sd_tokens(alpha, self.tokens)) / self.round_cost(lone)
         rounds = rounds_per_step(alpha, self.tokens, max(lengths))
-        return sum(lengths) / sum(rounds[n] for n in lengths) / self.round_cost
+        return sum(lengths) / sum(rounds[n] for n in lengths) / self.round_cost(lone)
+
+    @property
+    def lone(self) -> float:
+        """The pass of a lone row in a run with lookahead, in those of plain decoding."""
+        return self.calibration.pace.value if "batch" in self.refinements else 1.0
 
     @property
     def overhead(self) -> float:
         """What a further row costs a batch, as a share of one row: with rounds, its own drafts and positions too.
 
-        A batch of n rows takes 1 + b (n-1) + n k b_positions + k c2 (1 + b (n-1)): the draft's batch is taken to be like the target's.
+        A batch of n rows takes (lone + k c2) (1 + b (n-1)) + n k b_positions + turn: the draft's batch is taken to be like the target's.
         """
         if "batch" not in self.refinements:
             return 0.0
         found, k = self.calibration, self.tokens
-        row = found.b.value * (1 + k * found.c2.value) + k * found.b_positions.value
-        return row / self.round_cost
+        row = found.b.value * (self.lone + k * found.c2.value) + k * found.b_positions.value
+        return row / self.round_cost(self.lone)
 
-    def world(self, schedule: Schedule, seed: int = 0) -> World:
-        """What the scheduler runs on.
-
-        Reading stalls the target. Behind a barrier nothing else goes on: it is as if each draft step took so much longer. In a window each
-        row is read once in its life, while all others wait: it is as if each further row cost so much more, n rows 1 + (b + r)(n-1).
-        """
+    def world(self, seed: int = 0) -> World:
+        """What the scheduler runs on."""
         found, on = self.calibration, set(self.refinements)
-        reading = found.reading.value if "reading" in on else 0.0
-        row = (found.pace.value if "batch" in on else 1.0) / self.inner
-        barrier = schedule is Schedule.SYNC
+        round_cost = self.round_cost(self.lone)
         return World(
             Bernoulli(found.alpha1.value),
-            target=self._duration(row, found.target_lengths),
-            draft=self._duration(found.c1.value, found.draft_lengths, reading if barrier else 0.0),
+            target=self._duration(1 / self.token_speed(self.lone), found.target_lengths),
+            draft=self._duration(found.c1.value, found.draft_lengths),
             judge=Constant(found.v.value if "judge" in on else 0.0),
-            target_overhead=self.overhead + (0.0 if barrier else reading / row),
-            draft_turns=DRAFT_TICKS * found.token_ratio / self.round_cost if "thread" in on else None,
+            target_overhead=self.overhead,
+            reading=found.reading.value if "reading" in on else 0.0,
+            draft_turns=DRAFT_TICKS * found.token_ratio / round_cost if "thread" in on else None,
+            change=0.0 if self.tokens else found.turn.value / round_cost,  # a round has its turn already
             seed=seed,
         )
 
-    def _duration(self, average: float, lengths: tuple[int, ...], extra: float = 0.0) -> Duration:
+    def _duration(self, average: float, lengths: tuple[int, ...]) -> Duration:
         if "lengths" not in self.refinements or not lengths:
-            return Constant(average + extra)
+            return Constant(average)
         unit = average / mean(lengths)
-        return Resampled([n * unit + extra for n in lengths])
+        return Resampled([n * unit for n in lengths])
 
     def speedup(self, schedule: Schedule, depth: int, steps: int = 4000, seed: int = 0) -> float:
         """Of lookahead `depth` steps, against plain decoding of as many answers; depth 0: of `tokens` alone.
@@ -106,8 +107,8 @@ class Twin:
         lengths = self.calibration.chain_lengths
         if "chains" not in self.refinements or not lengths:
             if depth == 0:
-                return self.inner
-            return simulate(SchedulerConfig(ENDLESS, schedule, depth), self.world(schedule, seed), steps).rate
+                return self.token_speed(1.0)
+            return simulate(SchedulerConfig(ENDLESS, schedule, depth), self.world(seed), steps).rate
         plain = spent = 0.0
         number = 0
         while plain < steps:
@@ -145,8 +146,8 @@ class Twin:
         """The time of an answer of so many steps."""
         half = self.calibration.start.value / 2
         if depth == 0:
-            return steps / self.inner + half * (2 if self.tokens else 1)
-        world = self.world(schedule, seed)
+            return steps / self.token_speed(1.0) + half * (2 if self.tokens else 1)
+        world = self.world(seed)
         if acceptance is not None:
             world = replace(world, acceptance=acceptance)
         return 2 * half + simulate(SchedulerConfig(Limits(steps), schedule, depth), world, steps).seconds

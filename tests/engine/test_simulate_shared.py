@@ -64,6 +64,33 @@ def test_a_stage_on_one_machine_by_hand() -> None:
     assert simulate(SchedulerConfig(ENDLESS, Schedule.PAPER, 1), world, 1).seconds == pytest.approx(1.5, abs=1e-12)
 
 
+def test_changing_costs() -> None:
+    """As above, and half a unit lost per unit of the target's: a unit of its work takes 1 + 1 + 0.5 while both work. The draft is done
+    at 0.5 * 2.5 = 1.25; the target, half done, at 1.75. A synchronous run never pays: only one of them has work."""
+    world = World(Replay([False]), draft=Constant(0.5), draft_turns=1.0, change=0.5)
+    assert simulate(SchedulerConfig(ENDLESS, Schedule.PAPER, 1), world, 1).seconds == pytest.approx(1.75, abs=1e-12)
+    free = World(Replay([False]), draft=Constant(0.5), draft_turns=1.0)
+    sync = SchedulerConfig(ENDLESS, Schedule.SYNC, 2)
+    assert simulate(sync, world, 9).seconds == simulate(sync, free, 9).seconds
+
+
+@pytest.mark.parametrize("overhead", [0.0, 0.5])
+def test_reading_stalls_every_row(overhead: float) -> None:
+    """Depth 1, c = 0.5, reading 0.2: root row from 0; the draft is there at 0.5, half of the row done. Its own row is read until 0.7, both
+    wait. With overhead the root's second half takes 1 + overhead as long. Then the draft step is accepted."""
+    world = World(Bernoulli(1), draft=Constant(0.5), target_overhead=overhead, reading=0.2)
+    done = 0.7 + 0.5 * (1 + overhead)
+    outcome = simulate(SchedulerConfig(ENDLESS, Schedule.DEPTH, 1), world, 1)
+    assert outcome.seconds == pytest.approx(done, abs=1e-12)
+
+
+def test_reading_in_a_synchronous_cycle() -> None:
+    """Two drafts, two rows to read: 2 * 0.25 + 2 * 0.1 + 1 for three steps."""
+    world = World(Bernoulli(1), draft=Constant(0.25), reading=0.1)
+    outcome = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 2), world, 3)
+    assert outcome.seconds == pytest.approx(1.7, abs=1e-12)
+
+
 @pytest.mark.parametrize("turns", [0.0, -1.0, math.inf, math.nan])
 def test_turns_are_checked(turns: float) -> None:
     with pytest.raises(SettingError):

@@ -23,7 +23,7 @@ from lr.trace import Event, ForwardPass, StepEmitted, StepJudged, StepWritten, T
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 
 TINY = Path(__file__).parents[2] / "docs" / "results" / "tiny_calibration.json"
-TOKEN, DRAFT, ROW, POSITION, READ, VERDICT, PROMPT = 2.0, 0.3, 0.1, 0.05, 3.0, 0.01, 5.0
+TOKEN, DRAFT, TURN, ROW, POSITION, READ, VERDICT, PROMPT = 2.0, 0.3, 0.4, 0.1, 0.05, 3.0, 0.01, 5.0
 """Of the invented machine: a target token, a draft token, ... in seconds; ROW and POSITION are shares."""
 
 
@@ -84,9 +84,9 @@ def token_run(accepted: tuple[int, ...], k: int = 3) -> TokenRun:
     tape.forward(Role.DRAFT, PROMPT, tokens=40)
     tape.forward(Role.TARGET, PROMPT, tokens=40)
     for n in accepted:
-        for _ in range(k):
-            tape.forward(Role.DRAFT, DRAFT)
-        tape.forward(Role.TARGET, TOKEN * (1 + POSITION * k), tokens=k + 1)
+        for place in range(k):
+            tape.forward(Role.DRAFT, DRAFT + (TURN / 4 if place == 0 else 0.0))
+        tape.forward(Role.TARGET, TOKEN * (1 + POSITION * k) + TURN * 3 / 4, tokens=k + 1)
         tape.add(0, TokenRound(Role.TARGET, 0, k, k, n, n + 1))
     return TokenRun.of(tape.events)
 
@@ -94,7 +94,9 @@ def token_run(accepted: tuple[int, ...], k: int = 3) -> TokenRun:
 def seen(verdicts: tuple[bool, ...] = (True, True, False, True)) -> Seen:
     pair = [(0.0, StepJudged(0, Verdict(False, ""))), (0.0, StepJudged(0, Verdict(True, "")))]
     pair += [(0.0, StepJudged(1, Verdict(True, "")))]
-    return Seen(plain_run((8, 12)), lookahead_run(verdicts), token_run((3, 1, 0)), PairRun.of(pair))
+    return Seen(
+        plain_run((8, 12)), lookahead_run(verdicts), token_run((3, 1, 0)), token_run((1, 0), k=1), PairRun.of(pair)
+    )
 
 
 def test_the_parameters_of_an_invented_machine_are_found() -> None:
@@ -111,6 +113,7 @@ def test_the_parameters_of_an_invented_machine_are_found() -> None:
         "start": PROMPT / T,
         "alpha2": 4 / 6,  # accepted 3 + 1 + 0, tried 3 + 2 + 1
         "c2": DRAFT / TOKEN,
+        "turn": TURN / TOKEN,
         "b_positions": POSITION,
         "second_chance": 1.0,
     }
@@ -147,14 +150,14 @@ def broken(change: dict[str, object]) -> str:
     ("text", "complaint"),
     [
         ("{", "is not JSON"),
-        ("[]", "calibration version None, expected 1"),
-        (broken({"version": 7}), "calibration version 7, expected 1"),
+        ("[]", "calibration version None, expected 2"),
+        (broken({"version": 7}), "calibration version 7, expected 2"),
         (broken({"alpha1": {"value": 1.5, "low": 1, "high": 2}}), "alpha1 is 1.5, expected a probability"),
         (broken({"c1": "fast"}), "c1 is 'fast'"),
         (broken({"c1": {"value": -1, "low": 0, "high": 0}}), "numbers >= 0"),
         (broken({"target_lengths": [0]}), "target_lengths"),
         (broken({"colour": "red"}), "colour"),
-        (json.dumps({"version": 1}), "lacks"),
+        (json.dumps({"version": 2}), "lacks"),
     ],
 )
 def test_broken_files_are_refused_by_name(text: str, complaint: str, tmp_path: Path) -> None:
