@@ -30,11 +30,11 @@ from lr.model.codec import Codec, require_same
 from lr.model.device import find_device
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
+from lr.parallel.leader import LeaderLM
+from lr.parallel.start import Spread, load_target
 from lr.result import Result
 from lr.spec.seams import Variant
 from lr.spec.verifiers.base import Verifier
-from lr.parallel.leader import LeaderLM
-from lr.parallel.start import Spread, load_target
 
 
 class Reasoner:
@@ -66,7 +66,7 @@ class Reasoner:
         servers: Servers | None = None,
     ) -> None:
         spread = device if isinstance(device, Spread) else None
-        device = spread.devices[0] if isinstance(device, Spread) else find_device(device)
+        device = device.devices[0] if isinstance(device, Spread) else find_device(device)
         draft_device, judge_device = (find_device((elsewhere or {}).get(role, device)) for role in ("draft", "judge"))
         servers = Servers() if servers is None else servers
         served_target = served_or_none(target, servers, "target")
@@ -132,6 +132,8 @@ class Reasoner:
         if self.models.worker is not None:
             self.models.worker.close()
 
+        if isinstance(self.models.target, LeaderLM):
+            self.models.target.close()
     def __enter__(self) -> Reasoner:
         return self
 
@@ -148,8 +150,6 @@ def make_options(**changes: object) -> GenerateOptions:
     try:
         return GenerateOptions(**changes)  # type: ignore[arg-type]
     except TypeError as error:
-        if isinstance(self.models.target, LeaderLM):
-            self.models.target.close()
         raise SettingError(
             f"an option has a value of a wrong kind ({error}); the options given are {changes}."
         ) from error

@@ -9,10 +9,10 @@ from lr.endpoint.branches import ServedRunner
 from lr.endpoint.models import ServedModel
 from lr.endpoint.writer import ServedWriter, byte_of
 from lr.engine.runner import ModelRunner
+from lr.engine.watching import CacheRecorder
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
 from lr.spec.steps import BlankLineSegmenter, Segmenter
-from lr.engine.watching import CacheRecorder
 from lr.spec.token_sd import Speculation
 from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, Trace
@@ -47,6 +47,9 @@ class CachePlan:
             known_tokens=self.known_tokens,
             observer=saw,
         )
+        if trace.detailed:
+            runner.cache.observer = CacheRecorder(trace, cache or role.value)
+        return runner
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class WriterPlan:
     stream: Stream
     segmenter: SegmenterMaker = BlankLineSegmenter
     speculation: Speculation | None = None
+    detailed: bool = False
 
     def writer(self, model: CausalLM | ServedModel, token_bytes: TokenBytes, trace: Trace) -> StepWriter:
         """The writer, on a runner and a cache of its own; for a served model one that sends requests."""
@@ -77,7 +81,6 @@ class WriterPlan:
         return StepWriter(
             role=self.role,
             runner=self.cache.runner(model, self.role, trace),
-    detailed: bool = False
             sampling=self.sampling,
             segmenter=self.segmenter(token_bytes),
             eos_ids=self.eos_ids,
