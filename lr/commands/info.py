@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
+from lr.commands.servers import ServerChoice
 from lr.commands.show import console
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "tyro", "rich")
@@ -13,10 +14,18 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_h
 
 @dataclass(frozen=True)
 class Info:
-    """Print versions, devices and the checkpoints that come with the package."""
+    """Print versions, devices and the checkpoints that come with the package; or what a server can do."""
+
+    endpoint: str | None = None
+    """The address of a served model, openai:http://host:port/name: ask it what it can do, and say what that allows."""
+    server: ServerChoice = field(default_factory=ServerChoice)
 
     def run(self) -> None:
         import torch
+
+        if self.endpoint is not None:
+            self._probe(self.endpoint)
+            return
 
         from lr import __version__
         from lr.commands.models import Placement
@@ -36,3 +45,16 @@ class Info:
         for name in CHECKPOINTS:
             size = sum(file.stat().st_size for file in checkpoint_path(name).rglob("*") if file.is_file())
             out.print(f"checkpoint {name}: {size / 2**20:.1f} MiB")
+
+    def _probe(self, address: str) -> None:
+        """What an endpoint was found to do, and how steps would go over it."""
+        from lr.endpoint.address import Address
+        from lr.endpoint.models import ServedModel
+
+        model = ServedModel.open(str(Address.parse(address)), self.server.servers())
+        out = console()
+        out.print(f"{model}, context {model.context} tokens, tokenizer of {model.codec.name}")
+        for name, found in model.can.lines():
+            out.print(f"  {name:<18} {found}", markup=False)
+        mode = "token ids" if model.ids else "text"
+        out.print(f"steps go over as {mode}; docs/engines.md says what needs what")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from lr.commands.servers import ServerChoice
+from lr.endpoint.address import is_address
 from lr.tiny.names import CHECKPOINTS, companion
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ class Placement:
         if self.threads is not None:
             require(self.threads > 0, "threads", self.threads, "a whole number > 0")
             torch.set_num_threads(self.threads)
-        elif all(model is None or model in CHECKPOINTS for model in models):
+        elif all(model is None or model in CHECKPOINTS or is_address(model) for model in models):
             torch.set_num_threads(1)
         return torch.get_num_threads()
 
@@ -59,7 +61,8 @@ class ModelChoice:
     """Which models, which verifier, and where they run."""
 
     model: str = "tiny-target"
-    """The target: tiny-target, plans-target, a directory in Hugging Face layout, or a hub id."""
+    """The target: tiny-target, plans-target, a directory in Hugging Face layout, a hub id, or openai:http://host:port/name for a model
+    behind a server; so also below."""
     draft_model: str | None = None
     """The draft; None: tiny-draft for tiny-target, plans-draft for plans-target. It must share the target's tokenizer."""
     judge_model: str | None = None
@@ -68,6 +71,7 @@ class ModelChoice:
     """How steps are compared: exact (equal tokens), judge, embedding, score, likelihood, random, each with :threshold; always; never;
     oracle (tiny languages only). None: judge where there is one (--judge_model, or tiny-target), oracle for plans-target, else exact."""
     placement: Placement = Placement()
+    server: ServerChoice = field(default_factory=ServerChoice)
 
     def drafting(self) -> str | None:
         return companion(self.model, "draft") if self.draft_model is None else self.draft_model
@@ -79,7 +83,8 @@ class ModelChoice:
         from lr.reasoner import Reasoner
 
         if needs_draft and self.drafting() is None:
-            resolve(self.model, weights=False)  # what is missing first is said first
+            if not is_address(self.model):
+                resolve(self.model, weights=False)  # what is missing first is said first
             raise SettingError(
                 f"Lookahead Reasoning with {self.model} needs a draft: give --draft_model (a smaller checkpoint of the same "
                 "family), or decode plainly with --mode ar."
@@ -93,4 +98,5 @@ class ModelChoice:
             device=self.placement.torch_device(),
             dtype=self.placement.torch_dtype(),
             num_blocks=self.placement.num_blocks,
+            servers=self.server.servers(),
         )

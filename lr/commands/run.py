@@ -201,10 +201,13 @@ class Run:
         for name in ("start_qid", "end_qid", "n_samples", "prefix", "output", "models", "use_spec", "enable_n_gram"):
             del own[name]
         chosen = dataclasses.asdict(models)
+        chosen |= models.server.tokenizers()
         judges, drafts = mode in ("lr", "lr+sd"), mode != "ar" and (mode != "sd" or self.drafter in ("draft", "tree"))
         used = {"model": mode != "draft", "draft_model": drafts, "judge_model": judges, "verifier": judges}
         chosen = {
-            name: value if used.get(name, True) else None for name, value in chosen.items() if name != "judge_port"
+            name: value if used.get(name, True) else None
+            for name, value in chosen.items()
+            if name not in ("judge_port", "server")
         }
         return {**own, "mode": mode, "data": data, **chosen}
 

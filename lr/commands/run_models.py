@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lr.commands.models import DtypeName, Placement
+from lr.commands.servers import ServerChoice, judge_address
+from lr.endpoint.address import is_address
 from lr.errors import SettingError
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ class RunModels:
     """judge, exact, embedding, score, likelihood, random, each with :threshold; oracle for the tiny languages. None: judge; for
     plans-target, which has none, oracle."""
     judge_port: int | None = None
-    """Of the official tool: the port of a judge behind an OpenAI-compatible server. Refused: the judge is loaded here."""
+    """The port of an OpenAI-compatible server on this machine that has the judge; --judge_model is then its name there."""
     target_gpu_id: str = "0,1"
     """CUDA devices of the target, by number."""
     draft_gpu_id: str = "2"
@@ -48,14 +50,16 @@ class RunModels:
     """CPU threads; None: one for the tiny models, torch's default for others."""
     num_blocks: int | None = None
     """Cache blocks of 16 tokens per model; None: as many as the answers can need."""
+    server: ServerChoice = field(default_factory=ServerChoice)
 
     def check(self) -> None:
         """Refuse what cannot be, before anything is loaded."""
         if self.judge_port is not None:
-            raise SettingError(
-                f"judge_port is {self.judge_port}, but there is no engine yet that speaks to a server. Leave it out: the judge is loaded "
-                "in this process (--judge_model, --judge_gpu_id)."
-            )
+            judge_address(self.judge_port, None)
+            if is_address(self.judge_model):
+                raise SettingError(
+                    f"judge_port is {self.judge_port} and judge_model {self.judge_model!r}, an address with a port of its own; give one."
+                )
         for name in ("target_gpu_id", "draft_gpu_id", "judge_gpu_id"):
             value = getattr(self, name)
             if not all(part.strip().isdecimal() for part in value.split(",")):
@@ -80,6 +84,8 @@ class RunModels:
             judge_model = None
         else:
             judge_model = judge if self.judge_model is None else self.judge_model
+        if self.judge_port is not None:
+            judge_model, verifier = judge_address(self.judge_port, self.judge_model), self.verifier or "judge"
         draft_model = draft if self.draft_model is None else self.draft_model
         return replace(self, model=model, draft_model=draft_model, judge_model=judge_model, verifier=verifier), note
 
@@ -102,6 +108,7 @@ class RunModels:
             dtype=placement.torch_dtype(),
             num_blocks=self.num_blocks,
             elsewhere={"draft": places[1], "judge": places[2]},
+            servers=self.server.servers(draft_alone=mode == "draft"),
         )
 
     def devices(self) -> tuple[str, str, str]:

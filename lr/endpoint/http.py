@@ -230,7 +230,7 @@ def failure(address: Address, path: str, response: HTTPResponse) -> Exception:
     if status == 429 or status >= 500:
         return Broken(said, _seconds(response.headers.get("Retry-After")))
     if status in (401, 403):
-        said += "; give the key with api_key (--api_key, or OPENAI_API_KEY in the environment)"
+        said += "; give the key with api_key (--api_key, or LR_API_KEY in the environment)"
     return Refused(f"{address.server}{path} {said}.", status, detail)
 
 

@@ -9,7 +9,7 @@ from lr.engine.verification import VerifierChoice, speaks_tiny
 from lr.errors import SettingError
 from lr.model.codec import Codec
 from lr.spec.verifiers.base import Verifier
-from lr.spec.verifiers.choose import THRESHOLDS, VerifierParts, make_verifier, parse_verifier
+from lr.spec.verifiers.choose import THRESHOLDS, parse_verifier
 
 
 def served_judge(name: str, codec: Codec, judge: ServedModel) -> Verifier:
@@ -38,5 +38,4 @@ def beside_served_target(choice: VerifierChoice, target: ServedModel) -> Verifie
         return ServedScore(target, threshold=name.threshold)
     if name.kind == "likelihood":
         refuse(target, "verifier 'likelihood'", "the log-probabilities of given tokens", "Use exact, judge or score")
-    parts = VerifierParts(decode=choice.codec.decode, judge=choice.judge_model, embed=choice.encoder)
-    return make_verifier(name, parts)
+    return choice.build(target)  # type: ignore[arg-type]  # the verifiers that ask the target are settled above

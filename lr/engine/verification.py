@@ -45,26 +45,28 @@ class VerifierChoice:
 
     def build(self, target: CausalLM) -> Verifier:
         """Load what the verifier is made of. `target` is the model that the score and likelihood verifiers ask."""
-        blocks = blocks_for_chains(target) if self.num_blocks is None else self.num_blocks
+
+        def asked() -> AskedModel:
+            blocks = blocks_for_chains(target) if self.num_blocks is None else self.num_blocks
+            return asked_model(target, self.codec, blocks)
+
         return make_verifier(
             self.name,
             VerifierParts(
                 decode=self.codec.decode,
-                judge=self.judge_model,
-                target=partial(asked_model, target, self.codec, blocks),
-                embed=self.encoder,
+                judge=self._judge,
+                target=asked,
+                embed=self._encoder,
                 parse=(language_of(self.codec) or QUANTITIES).parse,
             ),
         )
 
-    def judge_model(self) -> AskedModel:
-        """Load the judge."""
+    def _judge(self) -> AskedModel:
         assert self.judge is not None, "choose_verifier settles it"
         codec, model = Codec.load(self.judge), load_model(self.judge, device=self.device, dtype=self.dtype)
         return asked_model(model, codec, -(-JUDGE_TOKENS // BLOCK_SIZE) if self.num_blocks is None else self.num_blocks)
 
-    def encoder(self) -> Embed:
-        """Load the sentence encoder."""
+    def _encoder(self) -> Embed:
         assert self.judge is not None, "choose_verifier settles it"
         return SentenceEncoder.load(self.judge, device=self.device)
 
