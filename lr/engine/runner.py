@@ -18,8 +18,9 @@ from torch import Tensor
 
 from lr.errors import ContextError, ProtocolError
 from lr.kvcache.branch import Branch
-from lr.model.attention import AttentionBackend, paged_attention
+from lr.model.attention import AttentionBackend
 from lr.model.batch import RaggedBatch
+from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
 from lr.types import require
 
@@ -40,7 +41,8 @@ class ModelRunner:
     `num_blocks` blocks of `block_size` tokens are the memory for all branches together. `vocab_size` cuts the logits to the ids that
     the tokenizer knows (checkpoints pad their vocabulary, draft and target not always alike); ids from `known_tokens` on, which the
     target knows and this model does not, can be fed but have probability 0. `max_batch_tokens` bounds the rows of
-    one forward; longer prompts go in pieces. `observer` hears of every forward.
+    one forward; longer prompts go in pieces. `observer` hears of every forward. `backend` and `block_size` are those of the model's kind
+    of attention where they are not given; a model with `graphs` replays forwards of these shapes, if the backend is its own.
     """
 
     def __init__(
@@ -48,11 +50,11 @@ class ModelRunner:
         model: CausalLM,
         *,
         num_blocks: int,
-        block_size: int = 16,
+        block_size: int | None = None,
         vocab_size: int | None = None,
         known_tokens: int | None = None,
         max_batch_tokens: int = 4096,
-        backend: AttentionBackend = paged_attention,
+        backend: AttentionBackend | None = None,
         observer: ForwardObserver | None = None,
     ) -> None:
         config = model.config
@@ -70,9 +72,16 @@ class ModelRunner:
         self.known_tokens = self.vocab_size if known_tokens is None else min(known_tokens, self.vocab_size)
         self.model = model
         self.max_batch_tokens = max_batch_tokens
-        self.backend = backend
+        attention = model.attention
+        if backend is None:
+            attention.check_block_size(attention.block_size if block_size is None else block_size)
+        self.backend = attention.ragged if backend is None else backend
         self.observer = observer
-        self.cache = model.make_cache(num_blocks, block_size)
+        replays = backend is None and model.graphs is not None and attention.rows is not None
+        self.cache = model.make_cache(num_blocks + replays, attention.block_size if block_size is None else block_size)
+        self.graphs: StepGraphs | None = None
+        if replays:  # its inert rows have the block that was added
+            self.graphs = StepGraphs.of(model, self.cache)
 
     @property
     def context(self) -> int:
@@ -178,8 +187,13 @@ class ModelRunner:
         tables = [branch.table for branch in branches]
         with self.cache.append(tables, [len(row) for row in tokens]) as slots:
             batch = RaggedBatch.build(tables, tokens, slots, wanted=wanted, device=self.model.device)
-            hidden = self.model.hidden(batch, self.cache, self.backend)
-            rows = self.model.logits(hidden)[:, : self.vocab_size]
+            replayed = None if self.graphs is None else self.graphs.run(batch)
+            if replayed is None:
+                hidden = self.model.hidden(batch, self.cache, self.backend)
+                logits = self.model.logits(hidden)
+            else:
+                hidden, logits = replayed
+            rows = logits[:, : self.vocab_size]
         if self.known_tokens < self.vocab_size:
             rows[:, self.known_tokens :] = -torch.inf
         if self.observer is not None:

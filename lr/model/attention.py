@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lr.errors import SettingError
 from lr.kvcache.cache import PagedKVCache
 from lr.model.attention_grouped import grouped_attention
 from lr.model.attention_rows import RowAttention, gathered_rows
@@ -32,14 +33,23 @@ AttentionBackend = Callable[[RaggedBatch, PagedKVCache], Attend]
 class AttentionKind:
     """One way to compute attention over the cache, and what it asks of it.
 
-    `block_size` is the number of tokens per block that it works with, or works best with; `ragged` serves any batch, `rows` a few
-    rows of fixed shape, for CUDA graphs (None: it cannot be captured).
+    `block_size` is the number of tokens per block of a cache for it; one with `strict` pages works with multiples of that only, others
+    with any. `ragged` serves any batch, `rows` a few rows of fixed shape, for CUDA graphs (None: it cannot be recorded).
     """
 
     name: str
     block_size: int
     ragged: AttentionBackend
     rows: RowAttention | None
+    strict: bool = False
+
+    def check_block_size(self, block_size: int) -> None:
+        """Raise SettingError if it cannot read blocks of that many tokens."""
+        if self.strict and block_size % self.block_size:
+            raise SettingError(
+                f"block_size is {block_size}, but attention {self.name!r} reads blocks of a multiple of {self.block_size} tokens here; "
+                "use such blocks, or attention sdpa, which reads any."
+            )
 
 
 def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:

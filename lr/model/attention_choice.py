@@ -8,9 +8,10 @@ Smaller blocks waste less memory and are cheaper to copy for a fork, so the smal
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -66,23 +67,20 @@ def choose_attention(name: str, needs: AttentionNeeds, installed: Installed | No
     )
 
 
-def candidates(needs: AttentionNeeds, installed: Installed | None = None) -> Iterable[Candidate]:
+def candidates(needs: AttentionNeeds, installed: Installed | None = None) -> Iterator[Candidate]:
     """The kinds in the order of preference, each tried when it is asked for: the last one always works."""
     found = look_around() if installed is None else installed
-    makers: list[tuple[str, Callable[[int], AttentionKind] | str, Iterable[Callable[[], object]]]] = [
-        (
-            "varlen",
-            found.varlen if isinstance(found.varlen, str) else partial(varlen_attention, found.varlen),
-            _active(needs),
-        ),
-        ("flash", found.flash if isinstance(found.flash, str) else partial(flash_attention, found.flash), (_nothing,)),
-    ]
-    for name, make, activations in makers:
-        unfit = _unfit(needs, found.devices)
-        if isinstance(make, str) or unfit:
-            yield Candidate(name, None, unfit or str(make))
-        else:
-            yield _first_that_works(name, make, needs, activations)
+    unfit = _unfit(needs, found.devices)
+    if unfit or isinstance(found.varlen, str):
+        yield Candidate("varlen", None, unfit or str(found.varlen))
+    else:
+        yield _first_that_works(
+            "varlen", [partial(varlen_attention, found.varlen, active=a) for a in _actives(needs)], needs
+        )
+    if unfit or isinstance(found.flash, str):
+        yield Candidate("flash", None, unfit or str(found.flash))
+    else:
+        yield _first_that_works("flash", [partial(flash_attention, found.flash)], needs)
     yield Candidate("sdpa", SDPA)
 
 
@@ -99,20 +97,21 @@ def _varlen() -> Kernel | str:
     lacking = [name for name in NEEDED if name not in inspect.signature(varlen_attn).parameters]
     if lacking:
         return f"varlen_attn of torch {torch.__version__} has no parameter {', '.join(lacking)}"
-    return varlen_attn  # type: ignore[no-any-return]
+    return varlen_attn
 
 
 def _flash() -> FlashKernels | str:
     try:
-        from flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
-    except ImportError as error:
-        if importlib.util.find_spec("flash_attn") is None:
-            return "the package flash-attn is not installed (pip install 'lookahead-reasoning[flash]')"
-        return f"the package flash-attn cannot be imported: {error}"
-    for function in (flash_attn_varlen_func, flash_attn_with_kvcache):
+        package = importlib.import_module("flash_attn")
+        kernels = FlashKernels(package.flash_attn_varlen_func, package.flash_attn_with_kvcache)
+    except ModuleNotFoundError:
+        return "the package flash-attn is not installed (pip install 'lookahead-reasoning[flash]')"
+    except (ImportError, AttributeError) as error:
+        return f"the package flash-attn cannot be used: {error}"
+    for function in (kernels.varlen, kernels.with_kvcache):
         if "block_table" not in inspect.signature(function).parameters:
-            return f"{function.__name__} of the installed flash-attn takes no block_table; version 2.5 does"
-    return FlashKernels(flash_attn_varlen_func, flash_attn_with_kvcache)
+            return "the installed flash-attn takes no block_table, which its version 2.5 does"
+    return kernels
 
 
 def _unfit(needs: AttentionNeeds, devices: tuple[str, ...]) -> str:
@@ -126,45 +125,36 @@ def _unfit(needs: AttentionNeeds, devices: tuple[str, ...]) -> str:
     return ""
 
 
-def _first_that_works(
-    name: str,
-    make: Callable[[int], AttentionKind],
-    needs: AttentionNeeds,
-    activations: Iterable[Callable[[], object]],
-) -> Candidate:
-    reasons: dict[str, str] = {}
-    for activate in activations:
-        try:
-            activate()
-        except Exception as error:
-            reasons[f"{type(error).__name__}: {error}"] = ""
-            continue
+def _first_that_works(name: str, makers: list[Callable[[int], AttentionKind]], needs: AttentionNeeds) -> Candidate:
+    """The first maker and the smallest block size that pass the probe; else every reason, with the first size that met it."""
+    attention = torch.nn.attention
+    reasons: dict[str, int] = {}
+    for make in makers:
+        before = (
+            attention.current_flash_attention_impl() if hasattr(attention, "current_flash_attention_impl") else None
+        )
         for size in BLOCK_SIZES:
             wrong = probe(make(size), needs)
             if wrong is None:
                 return Candidate(name, make(size))
-            reasons.setdefault(wrong, f"blocks of {size}: ")
-    return Candidate(name, None, "; ".join(size + reason.rstrip(".") for reason, size in reasons.items()))
+            reasons.setdefault(wrong.rstrip("."), size)
+        if before is None and hasattr(attention, "restore_flash_attention_impl"):
+            attention.restore_flash_attention_impl(_raise_warn=False)
+    return Candidate(name, None, "; ".join(f"with blocks of {size}, {reason}" for reason, size in reasons.items()))
 
 
-def _nothing() -> None:
-    """What is active already."""
+def _actives(needs: AttentionNeeds) -> Iterator[str | None]:
+    """The FlashAttentions that PyTorch can be made to use: the present one, then those that are installed and fit the GPU.
 
-
-def _active(needs: AttentionNeeds) -> Iterable[Callable[[], object]]:
-    """The FlashAttentions that PyTorch can be made to use, the present one first, and the present one again if none works.
-
-    Activating one is for the whole process and for all of PyTorch's attention; the one that works stays.
+    Activating one is for the whole process and for all of PyTorch's attention; one that works stays.
     """
-    yield _nothing
-    attention = torch.nn.attention
-    if needs.device.type != "cuda" or not hasattr(attention, "activate_flash_attention_impl"):
+    yield None
+    if needs.device.type != "cuda" or not hasattr(torch.nn.attention, "activate_flash_attention_impl"):
         return
     major, _ = torch.cuda.get_device_capability(needs.device)
     for version, module, majors in (("FA3", "flash_attn_interface", (9,)), ("FA4", "flash_attn.cute", (9, 10))):
         if major in majors and _importable(module):
-            yield partial(attention.activate_flash_attention_impl, version)
-            attention.restore_flash_attention_impl()
+            yield version
 
 
 def _importable(module: str) -> bool:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+import torch
 from torch import Tensor
 
 from lr.kvcache.cache import PagedKVCache
@@ -33,29 +35,29 @@ class FlashKernels:
 
 
 def flash_attention(kernels: FlashKernels, block_size: int) -> AttentionKind:
-    """The kind of attention that calls these kernels on pages of `block_size` tokens."""
+    """The kind of attention that calls these kernels on pages of `block_size` tokens. It can be sent to another process."""
+    return AttentionKind("flash", block_size, partial(_ragged, kernels), partial(_rows, kernels), strict=True)
 
-    def ragged(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
-        borders, used, table = paging(batch)
-        if max(batch.counts) == 1:
-            return _one_each(kernels, cache, batch.slots, used, table)
-        ends = used.new_zeros(len(used) + 1)
-        ends[1:] = used.cumsum(0)
-        longest, span = max(batch.counts), max(batch.lengths)
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            cache.write(layer, batch.slots, k, v)
-            keys, values = cache.pages(layer)
-            at = (borders, ends, longest, span)
-            return kernels.varlen(q, keys, values, *at, causal=True, block_table=table)
+def _ragged(kernels: FlashKernels, batch: RaggedBatch, cache: PagedKVCache) -> Attend:
+    borders, used, table = paging(batch)
+    if max(batch.counts) == 1:
+        return _one_each(kernels, cache, batch.slots, used, table)
+    ends = used.new_zeros(len(used) + 1)
+    ends[1:] = used.cumsum(0)
+    at = (borders, ends, max(batch.counts), max(batch.lengths))
 
-        return attend
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        cache.write(layer, batch.slots, k, v)
+        keys, values = cache.pages(layer)
+        return kernels.varlen(q, keys, values, *at, causal=True, block_table=table)
 
-    def rows(pages: RowPages, cache: PagedKVCache) -> Attend:
-        used = (pages.positions + 1).to(pages.blocks.dtype)
-        return _one_each(kernels, cache, pages.slots, used, pages.blocks)
+    return attend
 
-    return AttentionKind("flash", block_size, ragged, rows)
+
+def _rows(kernels: FlashKernels, pages: RowPages, cache: PagedKVCache) -> Attend:
+    used = (pages.positions + 1).to(torch.int32)
+    return _one_each(kernels, cache, pages.slots, used, pages.blocks)
 
 
 def _one_each(kernels: FlashKernels, cache: PagedKVCache, slots: Tensor, used: Tensor, table: Tensor) -> Attend:

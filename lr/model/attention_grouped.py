@@ -18,6 +18,7 @@ from lr.kvcache.table import block_rows
 from lr.model.attention_pages import Reader, reader
 from lr.model.batch import RaggedBatch
 from lr.model.layers import Attend
+from lr.model.transfer import integers
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def _group(batch: RaggedBatch, cache: PagedKVCache, branches: list[int], *, whol
         starts = [0]
         for c in batch.counts:
             starts.append(starts[-1] + c)
-        rows = torch.tensor([row for i in branches for row in range(starts[i], starts[i] + count)]).to(device)
+        rows = integers([row for i in branches for row in range(starts[i], starts[i] + count)], device)
     bias = None
     span = max(lengths)
     if count > 1 or min(lengths) < span:

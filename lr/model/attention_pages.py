@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
 from lr.kvcache.cache import PagedKVCache
+from lr.model.transfer import integers
 
 Reader = Callable[[int], tuple[Tensor, Tensor]]
 """read(layer) -> keys and values, each [g, kv, s, d]."""
@@ -25,7 +25,7 @@ def reader(cache: PagedKVCache, rows: Sequence[Sequence[int]], span: int) -> Rea
             for memory in (cache.keys, cache.values)
         )
         return lambda layer: (keys[layer], values[layer])
-    pages = torch.tensor(rows).to(cache.keys.device)
+    pages = integers(rows, cache.keys.device)
 
     def read(layer: int) -> tuple[Tensor, Tensor]:
         keys, values = cache.gather(layer, pages)

@@ -19,7 +19,7 @@ from lr.kvcache.table import BlockTable, block_rows
 from lr.model.attention import AttentionKind, reference_attention
 from lr.model.attention_rows import RowPages
 from lr.model.batch import RaggedBatch
-from lr.model.layers import Attend
+from lr.model.layers import Attend, DecoderLayer
 from lr.model.qwen import CausalLM
 
 ROUNDINGS = 4
@@ -41,8 +41,8 @@ class AttentionNeeds:
     @classmethod
     def of(cls, model: CausalLM) -> AttentionNeeds:
         """What this model asks for."""
-        config = model.config
-        return cls(model.device, model.dtype, config.num_heads, config.num_kv_heads, config.head_dim)
+        heads = next(layer.attention for layer in model.layers if isinstance(layer, DecoderLayer))
+        return cls(model.device, model.dtype, heads.num_heads, heads.num_kv_heads, heads.head_dim)
 
 
 @torch.inference_mode()

@@ -21,6 +21,7 @@ from lr.kvcache.cache import PagedKVCache
 from lr.model.attention_pages import in_a_row, reader
 from lr.model.batch import RaggedBatch
 from lr.model.layers import Attend
+from lr.model.transfer import integers
 
 CALL = 4096
 """Looks (a row at a column) that cost as much as another fused call and its gathering, on a CPU."""
@@ -79,7 +80,7 @@ def _bias(batch: RaggedBatch, cache: PagedKVCache, blocks: list[int]) -> Tensor:
     for row, table in zip(starts, batch.tables, strict=True):
         for index, block in enumerate(table.blocks):
             row[place[block]] = index * size
-    positions = (torch.tensor(starts)[:, :, None] + torch.arange(size)).flatten(1).to(device)  # [g, s]
-    branch_of_row = torch.tensor([i for i, count in enumerate(batch.counts) for _ in range(count)]).to(device)
+    positions = (integers(starts, device)[:, :, None] + torch.arange(size, device=device)).flatten(1)  # [g, s]
+    branch_of_row = integers([i for i, count in enumerate(batch.counts) for _ in range(count)], device)
     hidden = positions[branch_of_row] > batch.positions[:, None]
     return torch.zeros(hidden.shape, dtype=cache.keys.dtype, device=device).masked_fill_(hidden, -math.inf)

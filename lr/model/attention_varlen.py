@@ -13,7 +13,10 @@ Example, blocks of 4, branches of 6 and 3 tokens in blocks (9, 2) and (5) that b
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,27 +29,47 @@ from lr.model.batch import RaggedBatch
 from lr.model.layers import Attend
 from lr.model.transfer import integers
 
-Kernel = Callable[..., Tensor]
+Kernel = Callable[..., Any]
+"""Gives the mixed values [n, h, d], as nothing else is asked for."""
 CAUSAL = (-1, 0)
 NEEDED = ("window_size", "enable_gqa", "seqused_k", "block_table")
 """The parameters of `varlen_attn` that are used here; PyTorch has had the function longer than these."""
 
 
-def varlen_attention(kernel: Kernel, block_size: int) -> AttentionKind:
-    """The kind of attention that calls `kernel`, which is `varlen_attn` or behaves like it, on pages of `block_size` tokens."""
+def varlen_attention(kernel: Kernel, block_size: int, active: str | None = None) -> AttentionKind:
+    """The kind of attention that calls `kernel`, which is `varlen_attn` or behaves like it, on pages of `block_size` tokens.
 
-    def ragged(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
-        borders, used, table = paging(batch)
-        longest, span = max(batch.counts), max(batch.lengths)
-        return _attend(kernel, cache, batch.slots, (borders, longest, span, used, table))
+    `active`: the FlashAttention that PyTorch must use for it ("FA3", "FA4"; None: whichever it uses). What is returned can be sent to
+    another process.
+    """
+    call = _Call(kernel, active)
+    return AttentionKind("varlen", block_size, partial(_ragged, call), partial(_rows, call), strict=True)
 
-    def rows(pages: RowPages, cache: PagedKVCache) -> Attend:
-        n, w = pages.blocks.shape
-        borders = torch.arange(n + 1, dtype=torch.int32, device=pages.blocks.device)
-        used = (pages.positions + 1).to(torch.int32)
-        return _attend(kernel, cache, pages.slots, (borders, 1, w * cache.block_size, used, pages.blocks))
 
-    return AttentionKind("varlen", block_size, ragged, rows)
+@dataclass(frozen=True)
+class _Call:
+    """The kernel and the FlashAttention behind it."""
+
+    kernel: Kernel
+    active: str | None
+
+    def prepare(self) -> None:
+        """Make that FlashAttention the one that PyTorch uses, in this process."""
+        if self.active is not None and torch.nn.attention.current_flash_attention_impl() != self.active:
+            torch.nn.attention.activate_flash_attention_impl(self.active)
+
+
+def _ragged(call: _Call, batch: RaggedBatch, cache: PagedKVCache) -> Attend:
+    borders, used, table = paging(batch)
+    longest, span = max(batch.counts), max(batch.lengths)
+    return _attend(call, cache, batch.slots, (borders, longest, span, used, table))
+
+
+def _rows(call: _Call, pages: RowPages, cache: PagedKVCache) -> Attend:
+    n, w = pages.blocks.shape
+    borders = torch.arange(n + 1, dtype=torch.int32, device=pages.blocks.device)
+    used = (pages.positions + 1).to(torch.int32)
+    return _attend(call, cache, pages.slots, (borders, 1, w * cache.block_size, used, pages.blocks))
 
 
 def paging(batch: RaggedBatch) -> tuple[Tensor, Tensor, Tensor]:
@@ -60,14 +83,15 @@ def paging(batch: RaggedBatch) -> tuple[Tensor, Tensor, Tensor]:
     return packed[: b + 1], packed[b + 1 : 2 * b + 1], packed[2 * b + 1 :].view(b, -1)
 
 
-def _attend(kernel: Kernel, cache: PagedKVCache, slots: Tensor, at: tuple[Tensor, int, int, Tensor, Tensor]) -> Attend:
+def _attend(call: _Call, cache: PagedKVCache, slots: Tensor, at: tuple[Tensor, int, int, Tensor, Tensor]) -> Attend:
     """`at`: borders, most queries of a branch, most keys of a branch, lengths, pages."""
     borders, longest, span, used, table = at
+    call.prepare()
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         cache.write(layer, slots, k, v)
         keys, values = cache.pages(layer)
-        return kernel(
+        mixed: Tensor = call.kernel(
             q,
             keys,
             values,
@@ -80,5 +104,6 @@ def _attend(kernel: Kernel, cache: PagedKVCache, slots: Tensor, at: tuple[Tensor
             seqused_k=used,
             block_table=table,
         )
+        return mixed
 
     return attend

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lr.kvcache.table import BlockTable
+from lr.model.transfer import integers
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,6 @@ class RaggedBatch:
         if sum(wanted) < len(ids):
             ends = accumulate(counts)
             rows = [row for end, count in zip(ends, wanted, strict=True) for row in range(end - count, end)]
-            logit_rows = torch.tensor(rows, dtype=torch.int64).to(device)
-        flat, at, where = torch.tensor((ids, positions, slots), dtype=torch.int64).to(device).unbind(0)
+            logit_rows = integers(rows, device)
+        flat, at, where = integers((ids, positions, slots), device).unbind(0)
         return cls(flat, at, where, counts, lengths, tuple(tables), logit_rows)

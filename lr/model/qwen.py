@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import AttentionBackend, paged_attention
+from lr.model.attention import SDPA, AttentionBackend, AttentionKind, paged_attention
 from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
+from lr.model.graph_shapes import GraphShapes
 from lr.model.layers import Attend, DecoderLayer, RMSNorm
 from lr.model.module import Direct, Embedding, Linear
 from lr.model.rope import inverse_frequencies, rotation
@@ -27,6 +28,10 @@ class CausalLM(Direct):
     """
 
     frequencies: Tensor
+    attention: AttentionKind = SDPA
+    """The kind of attention that a `ModelRunner` gives it; see `attention_choice.py`."""
+    graphs: GraphShapes | None = None
+    """The forwards that are replayed from CUDA graphs; None: none are."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

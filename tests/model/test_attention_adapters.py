@@ -6,6 +6,7 @@ Freed blocks are full of NaN, and the kit refuses pages that are not finite.
 
 from __future__ import annotations
 
+import pickle
 import random
 
 import pytest
@@ -178,3 +179,16 @@ def test_a_wrong_argument_is_noticed(name: str) -> None:
         except (AssertionError, RuntimeError):
             return
         assert not torch.allclose(mixed, expected, rtol=0, atol=1e-9)
+
+
+def test_a_kind_can_be_sent_to_another_process() -> None:
+    cache = new_cache(4)
+    tables = [cache.new()]
+    with cache.append(tables, [3]) as slots:
+        batch = RaggedBatch.build(tables, [[0] * 3], slots, wanted=[1], device=CPU)
+        heads = [torch.randn(3, count, DIM).double() for count in (HEADS, KV_HEADS, KV_HEADS)]
+        expected = reference_attention(batch, cache)(0, *heads)
+        for kind in kinds(4):
+            sent = pickle.loads(pickle.dumps(kind))
+            assert (sent.name, sent.block_size) == (kind.name, kind.block_size)
+            torch.testing.assert_close(sent.ragged(batch, cache)(0, *heads), expected, rtol=0, atol=1e-12)
