@@ -24,7 +24,10 @@ import torch.distributed as dist
 from lr.engine.launch import undisturbed
 from lr.errors import SettingError
 from lr.model.config_json import read_config
+from lr.model.device import find_device
 from lr.model.files import resolve
+from lr.model.qwen import CausalLM
+from lr.model.weights import load_model
 from lr.parallel.follower import follow, worker_main
 from lr.parallel.leader import LeaderLM
 from lr.parallel.loading import load_part
@@ -92,8 +95,9 @@ class Spread:
             )
 
 
-def spread_over(ranks: int, device: torch.device) -> Spread:
+def spread_over(ranks: int, device: str | torch.device) -> Spread:
     """So many ranks from `device` on: cuda:0, cuda:1, ..., or all on the CPU. Raises `SettingError` if there are not so many GPUs."""
+    device = find_device(device)
     if device.type != "cuda":
         return Spread((device,) * ranks)
     first = device.index or 0
@@ -103,6 +107,13 @@ def spread_over(ranks: int, device: torch.device) -> Spread:
             "Take fewer ranks, or torchrun for several machines."
         )
     return Spread(tuple(torch.device("cuda", first + i) for i in range(ranks)))
+
+
+def load_target(source: str | Path, where: torch.device | Spread, dtype: torch.dtype | None) -> CausalLM:
+    """The model on one device, or spread over several."""
+    if isinstance(where, Spread):
+        return load_parallel(source, where, dtype)
+    return load_model(source, device=where, dtype=dtype)
 
 
 def load_parallel(source: str | Path, spread: Spread, dtype: torch.dtype | None = None) -> LeaderLM:
