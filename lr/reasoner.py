@@ -112,12 +112,14 @@ class Reasoner:
         names = {role: None if name is None else str(name) for role, name in loaded.items()}
         self.models = Models(codec, target_model, draft_model, known_tokens, num_blocks, worker, names)
 
-    def generate(self, question: str, *, variant: Variant | None = None, **options: object) -> Result:
+    def generate(
+        self, question: str, *, variant: Variant | None = None, detailed: bool = False, **options: object
+    ) -> Result:
         """Answer a question. `options` are the fields of `GenerateOptions`: mode, depth, temperature, seed, max_tokens, ...
 
         `variant` replaces parts of the algorithm, see `docs/variants_steps.md`.
         """
-        return self.run(question, variant=variant, **options).finish()
+        return self.run(question, variant=variant, detailed=detailed, **options).finish()
 
     def run(self, question: str, *, variant: Variant | None = None, detailed: bool = False, **options: object) -> Run:
         """Begin to answer: iterate over the returned `Run` to get the steps as they are decided.
@@ -131,10 +133,10 @@ class Reasoner:
         ended too, for good."""
         if self.models.worker is not None:
             self.models.worker.close()
-
         if isinstance(self.models.target, LeaderLM):
             self.models.target.close()
     def __enter__(self) -> Reasoner:
+
         return self
 
     def __exit__(self, *exception: object) -> None:

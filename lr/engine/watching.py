@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lr.kvcache.append import Append
 from lr.kvcache.table import BlockTable
 from lr.trace import Trace
 from lr.tracing.details import (
@@ -41,20 +40,22 @@ class CacheRecorder:
     def forked(self, table: BlockTable, source: BlockTable) -> None:
         self.trace.record(BranchForked(self.cache, self._new(table), self._numbers[source]))
 
-    def grew(self, append: Append) -> None:
+    def grew(
+        self, tables: Sequence[BlockTable], moved: Sequence[BlockTable], copies: Sequence[tuple[int, int]]
+    ) -> None:
         numbers, sizes = self._numbers, self._sizes
         fresh: list[tuple[int, int]] = []
-        for table in append.tables:
+        for table in tables:
             known = sizes[table]
             if len(table.blocks) > known:
                 fresh += ((numbers[table], block) for block in table.blocks[known:])
                 sizes[table] = len(table.blocks)
-        rows = tuple((numbers[table], table.length) for table in append.tables)
-        copies = tuple((numbers[t], *pair) for t, pair in zip(append.moved, append.copies, strict=True))
-        self.trace.record(BranchesGrew(self.cache, rows, copies, tuple(fresh)))
+        rows = tuple((numbers[table], table.length) for table in tables)
+        copied = tuple((numbers[t], *pair) for t, pair in zip(moved, copies, strict=True))
+        self.trace.record(BranchesGrew(self.cache, rows, copied, tuple(fresh)))
 
-    def restored(self, append: Append) -> None:
-        for table in append.tables:
+    def restored(self, tables: Sequence[BlockTable]) -> None:
+        for table in tables:
             self._sizes[table] = len(table.blocks)
             blocks = tuple(table.blocks)
             self.trace.record(BranchRestored(self.cache, self._numbers[table], table.length, blocks))

@@ -26,13 +26,11 @@ This module knows neither torch nor the shape of a block. Read next: `cache.py`.
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable, blocks_for
-
-if TYPE_CHECKING:
-    from lr.kvcache.watch import CacheObserver
+from lr.kvcache.watch import CacheObserver
 
 
 class Owner(Protocol):
@@ -40,7 +38,7 @@ class Owner(Protocol):
 
     pool: BlockPool
     open_append: "Append | None"
-    observer: "CacheObserver | None"
+    observer: CacheObserver | None
 
     def admit(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> None:
         """Raise `ProtocolError` if these tables cannot grow by these counts now."""
@@ -91,7 +89,7 @@ class Append:
                 slots += table.slots(start, start + count)
         self.slots: list[int] = slots
         if self.owner.observer is not None:
-            self.owner.observer.grew(self)
+            self.owner.observer.grew(self.tables, self.moved, self.copies)
         return slots
 
     def __exit__(
@@ -101,7 +99,7 @@ class Append:
         if kind is not None:
             self._undo()
             if self.owner.observer is not None:
-                self.owner.observer.restored(self)
+                self.owner.observer.restored(self.tables)
 
     def _movers(self, shared: list[BlockTable]) -> list[BlockTable]:
         """Those of the tables whose last block is shared that must leave it; the longest comes last and may stay."""

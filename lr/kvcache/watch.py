@@ -7,12 +7,9 @@ holds which block follows from them. Read next: `engine/watching.py`, which writ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from lr.kvcache.table import BlockTable
-
-if TYPE_CHECKING:
-    from lr.kvcache.append import Append
 
 
 class CacheObserver(Protocol):
@@ -26,11 +23,16 @@ class CacheObserver(Protocol):
         """A new table that shares all blocks of `source`."""
         ...
 
-    def grew(self, append: Append) -> None:
-        """A batch got its room: blocks and lengths are the new ones already; the keys and values are not written yet."""
+    def grew(
+        self, tables: Sequence[BlockTable], moved: Sequence[BlockTable], copies: Sequence[tuple[int, int]]
+    ) -> None:
+        """A batch got its room: blocks and lengths are the new ones already; the keys and values are not written yet.
+
+        `moved`: the tables that left a shared block, and `copies`, for each, (that block, its copy).
+        """
         ...
 
-    def restored(self, append: Append) -> None:
+    def restored(self, tables: Sequence[BlockTable]) -> None:
         """The same batch failed: its tables are as they were before."""
         ...
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from lr.tracing.fields import has, is_list_of, is_number, is_whole, one_of, or_null
+from lr.tracing.fields import has, is_list_of, is_whole, one_of, or_null
 from lr.tracing.schema import VERSION
 
 FORMAT = "lr trace"
@@ -108,7 +108,7 @@ def fault_of_header(content: Any) -> str | None:
         return f'this is no trace: the first line should be an object with "format": "{FORMAT}"'
     version = content.get("version")
     if version != VERSION:
-        newer = is_number(version) and version > VERSION
+        newer = isinstance(version, int) and version > VERSION
         advice = "Read it with a newer version of this program." if newer else "Record it anew."
         return f"the trace has version {version!r}, this program reads version {VERSION}. {advice}"
     for name, (says, fits) in HEADER.items():
