@@ -11,8 +11,13 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
+from lr.commands.ranks import follow_if_told, require_spreadable, torchrun_place
 from lr.errors import LRError
+
+if TYPE_CHECKING:
+    from lr.parallel.start import Place
 
 COMMANDS = {
     ("demo",): ("lr.commands.demo", "Demo", "watch the tiny models reason, and compare plain decoding with lookahead"),
@@ -57,7 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = next((name for name in COMMANDS if tuple(words[: len(name)]) == name), None)
     try:
-        code = _without_command(words) if name is None else _run(name, words[len(name) :])
+        place = torchrun_place()
+        if (followed := follow_if_told(place)) is not None:
+            return followed
+        code = _without_command(words) if name is None else _run(name, words[len(name) :], place)
         sys.stdout.flush()
         return code
     except LRError as error:
@@ -77,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _run(name: tuple[str, ...], flags: Sequence[str]) -> int:
+def _run(name: tuple[str, ...], flags: Sequence[str], place: Place | None) -> int:
     import tyro
 
     module, command, _ = COMMANDS[name]
@@ -88,6 +96,7 @@ def _run(name: tuple[str, ...], flags: Sequence[str]) -> int:
         use_underscores=True,
         config=(tyro.conf.OmitArgPrefixes,),
     )
+    require_spreadable(made, place)
     made.run()
     return 0
 

@@ -46,7 +46,8 @@ class Reasoner:
     `spec/verifiers/choose.py`) or an object with `name` and `judge` (see `spec/verifiers/base.py`). None takes
     "judge" where there is one (a `judge`, or the tiny language) and else "exact". `judge` is the checkpoint of a verifier that
     has one of its own: a language model for "judge", a sentence encoder for "embedding". `dtype` None: float32 on the CPU, the
-    checkpoint's own elsewhere. `elsewhere` names other devices than `device` for "draft" and "judge". `num_blocks` cache blocks of
+    checkpoint's own elsewhere. `elsewhere` names other devices than `device` for "draft" and "judge". A `device` of
+    `spread_over(2, "cuda:0")` (`parallel/start.py`) spreads the target over two GPUs. `num_blocks` cache blocks of
     16 tokens per model; None: as many as the answer can need. With driver "overlapped" a second process (it does not import your
     script) is started at the first question and kept until `close`, the end of a `with` block, or the end of the reasoner. Raises
     `CheckpointError` or `SettingError`.
@@ -91,7 +92,7 @@ class Reasoner:
         choice = None
         if isinstance(verifier, str) and (draft is not None or judge is not None):
             choice = choose_verifier(verifier, codec, judge, device=judge_device, dtype=dtype, num_blocks=num_blocks)
-        target_model: Any = served_target or load_model(target, device=device, dtype=dtype)
+        target_model: Any = served_target or load_target(target, device if spread is None else spread, dtype)
         draft_model: Any = served_draft
         if draft is not None and served_draft is None:
             draft_model = load_model(draft, device=draft_device, dtype=dtype)
@@ -135,8 +136,8 @@ class Reasoner:
             self.models.worker.close()
         if isinstance(self.models.target, LeaderLM):
             self.models.target.close()
-    def __enter__(self) -> Reasoner:
 
+    def __enter__(self) -> Reasoner:
         return self
 
     def __exit__(self, *exception: object) -> None:

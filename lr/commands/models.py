@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from lr.commands.ranks import spread
 from lr.commands.servers import ServerChoice
 from lr.endpoint.address import is_address
 from lr.tiny.names import CHECKPOINTS, companion
@@ -70,6 +71,8 @@ class ModelChoice:
     verifier: str | None = None
     """How steps are compared: exact (equal tokens), judge, embedding, score, likelihood, random, each with :threshold; always; never;
     oracle (tiny languages only). None: judge where there is one (--judge_model, or tiny-target), oracle for plans-target, else exact."""
+    tensor_parallel: int = 1
+    """Ranks over which the target is spread: GPUs from --device on, or processes on the CPU."""
     placement: Placement = Placement()
     server: ServerChoice = field(default_factory=ServerChoice)
 
@@ -95,7 +98,7 @@ class ModelChoice:
             self.drafting() if needs_draft else None,
             self.verifier,
             judge=self.judge_model,
-            device=self.placement.torch_device(),
+            device=spread([self.placement.torch_device()], self.tensor_parallel, self.placement.threads),
             dtype=self.placement.torch_dtype(),
             num_blocks=self.placement.num_blocks,
             servers=self.server.servers(),

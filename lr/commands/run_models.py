@@ -6,11 +6,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lr.commands.models import DtypeName, Placement
+from lr.commands.ranks import spread
 from lr.commands.servers import ServerChoice, judge_address
 from lr.endpoint.address import is_address
 from lr.errors import SettingError
 
 if TYPE_CHECKING:
+    import torch
+
+    from lr.parallel.start import Spread
     from lr.reasoner import Reasoner
 
 OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
@@ -42,6 +46,8 @@ class RunModels:
     """CUDA device of the draft."""
     judge_gpu_id: str = "3"
     """CUDA device of the judge."""
+    tensor_parallel: int | None = None
+    """Ranks over which the target is spread. None: one for each GPU of --target_gpu_id that is there; on the CPU 1."""
     device: str = "auto"
     """auto: the CUDA devices above where there are any, else MPS, else the CPU. Anything else is where all models run."""
     dtype: DtypeName | None = None
@@ -104,12 +110,29 @@ class RunModels:
             draft,
             self.verifier if judges else "exact",
             judge=self.judge_model if judges else None,
-            device=places[1] if mode == "draft" else places[0],
+            device=self._target_device(mode),
             dtype=placement.torch_dtype(),
             num_blocks=self.num_blocks,
             elsewhere={"draft": places[1], "judge": places[2]},
             servers=self.server.servers(draft_alone=mode == "draft"),
         )
+
+    def _target_device(self, mode: str) -> torch.device | Spread:
+        """Where the target goes, over several ranks if there are several devices for it. In mode draft it is the draft."""
+        import torch
+
+        place = self.devices()[1 if mode == "draft" else 0]
+        devices = [torch.device(place)]
+        if place.startswith("cuda") and self.device == "auto" and mode != "draft":
+            numbers = [int(part) for part in self.target_gpu_id.split(",")]
+            devices = [torch.device("cuda", n) for n in numbers if n < torch.cuda.device_count()] or devices
+            asked = len(numbers) if self.tensor_parallel is None else self.tensor_parallel
+            if len(devices) < asked and self.target_gpu_id != RunModels.target_gpu_id:
+                raise SettingError(
+                    f"target_gpu_id is {self.target_gpu_id!r}, of which {len(devices)} are in this machine; {asked} are needed "
+                    f"(tensor_parallel: {self.tensor_parallel}). Name as many GPUs as there shall be ranks."
+                )
+        return spread(devices, self.tensor_parallel, self.threads)
 
     def devices(self) -> tuple[str, str, str]:
         """Where target, draft and judge run. A device that the machine does not have is replaced by the last one it has if it stands there
