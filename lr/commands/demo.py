@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import quantiles
 from typing import Any, Literal
 
@@ -13,11 +14,13 @@ from rich.table import Table
 
 from lr.commands.models import ModelChoice
 from lr.commands.show import console, legend, number, step_line
+from lr.commands.tracing import saving
 from lr.options import MODES
 from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.tiny.language import Problem, Split, problem
 from lr.trace import Stats
+from lr.tracing.file import require_writable
 from lr.types import require
 
 COLUMNS = (
@@ -60,10 +63,14 @@ class Demo:
     """None: the checkpoint's own (0.6); 0 is greedy."""
     seed: int = 0
     """Same seed: same answers."""
+    trace: Path | None = None
+    """Write everything that happens in the first problem's answer in mode lr to this file, as JSON lines, for lr trace."""
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
         require(self.problems > 0, "problems", self.problems, "a whole number > 0")
+        if self.trace is not None:
+            require_writable(self.trace)
         with self.models.load(needs_draft=True) as reasoner:
             self._solve_all(reasoner)
 
@@ -95,10 +102,12 @@ class Demo:
         if shown:
             out.print(f"[bold]problem {index + 1}[/]  {task.question}")
         for mode in order[index % len(order) :] + order[: index % len(order)]:
-            run = reasoner.run(task.question, **self._settings(mode))
-            for step in run:
-                if shown and mode == "lr":
-                    out.print(step_line(step))
+            place = self.trace if index == 0 and mode == "lr" else None
+            run = reasoner.run(task.question, detailed=place is not None, **self._settings(mode))
+            with saving(place, run):
+                for step in run:
+                    if shown and mode == "lr":
+                        out.print(step_line(step))
             results[mode] = run.finish()
         if shown:
             out.print(f"  answer {results['lr'].answer}, expected {task.answer}\n")

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import tyro
 from rich.markup import escape
 
 from lr.commands.models import ModelChoice
 from lr.commands.show import STYLES, console, summary
+from lr.commands.tracing import saving
 from lr.eval.signatures import DraftBottleneck, Signature, signatures
 from lr.options import GenerateOptions, needs_draft
 from lr.result import Result
 from lr.trace import StepJudged
+from lr.tracing.file import require_writable
 
 
 def _commonest_reason(result: Result) -> str:
@@ -35,15 +38,21 @@ class Generate:
     explain: bool = False
     """Say also whether the run shows a signature of failure: a cascade of rejections, a target that waits for the draft."""
 
+    trace: Path | None = None
+    """Write everything that happens to this file, as JSON lines, for lr trace and the tools that show it."""
+
     def run(self) -> None:
         generation = self.generation
         if self.max_depth is not None:
             generation = dataclasses.replace(generation, depth=self.max_depth)
+        if self.trace is not None:
+            require_writable(self.trace)
         reasoner = self.models.load(needs_draft=needs_draft(generation))
-        run = reasoner.run(self.question, **dataclasses.asdict(generation))
+        run = reasoner.run(self.question, detailed=self.trace is not None, **dataclasses.asdict(generation))
         out = console()
-        for step in run:
-            out.print(step.text, style=STYLES[step.origin], end="", markup=False)
+        with saving(self.trace, run):
+            for step in run:
+                out.print(step.text, style=STYLES[step.origin], end="", markup=False)
         result = run.finish()
         if not result.text.endswith("\n"):
             out.print()

@@ -69,7 +69,8 @@ def coupling_of(options: GenerateOptions) -> str:
 class Asked:
     """One question, prepared: its prompt, its limits, and the plans of what answers it. Nothing is allocated yet.
 
-    `share`: how many such questions share the caches. `steps` and `trace` fill while it is answered.
+    `share`: how many such questions share the caches. `steps` and `trace` fill while it is answered; `detailed`: the trace with
+    everything.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Asked:
         self.variant = Variant() if variant is None else variant
         self.verifier = self.variant.verifier or verifier
         self.trace = Trace(detailed=detailed)
+        self.detailed = detailed
         self.steps: list[AnswerStep] = []
         codec = models.codec
         self.prompt = codec.chat(question, system=options.system, enable_thinking=options.enable_thinking)
@@ -132,7 +134,7 @@ class Asked:
             eos_ids=self.models.codec.eos_ids,
             stream=self.stream(role),
             speculation=self._speculation(role) if options.mode.endswith("sd") else None,
-            detailed=self.trace.detailed,
+            detailed=self.detailed,
         )
 
     def chain(self, target: StepWriter, drafts: DraftSide) -> Chain:

@@ -100,7 +100,7 @@ class Crowd:
     def __init__(self, asked: Sequence[Asked], together: int) -> None:
         require(together >= 1, "concurrency", together, "a whole number >= 1")
         self.asked, self.together = asked, together
-        self.shared = Trace()
+        self.shared = Trace(detailed=together == 1 and any(one.detailed for one in asked))
 
     def run(self) -> Iterator[Asked]:
         """Yield each question as its answer is complete. Whatever happens, all branches are closed at the end."""
@@ -112,7 +112,7 @@ class Crowd:
             while waiting or live:
                 while waiting and len(live) < self.together:
                     asked = waiting.popleft()
-                    asked.trace = Trace()  # its time begins now
+                    asked.trace = Trace(detailed=asked.detailed)  # its time begins now
                     live.append(_Live(asked, make(asked)))
                     live[-1].chain.start()
                 tick([one.chain for one in live])
@@ -160,12 +160,16 @@ class Crowd:
         one.taken = len(one.chain.emitted)
 
     def _share_out(self, live: Sequence[_Live]) -> None:
-        """Give every question its share of the forwards of this turn. Example: 3 ms for 3 questions: an event of 1 ms in each trace."""
+        """Give every question its share of the forwards of this turn. Example: 3 ms for 3 questions: an event of 1 ms in each trace.
+
+        What happens to the cache is told only where one question has it for itself.
+        """
         for when, event in self.shared.events:
-            if isinstance(event, ForwardPass):
-                part = replace(event, seconds=event.seconds / len(live))
-                for one in live:
-                    insert(one.asked.trace, Stamped(None, self.shared.start + when, part))
+            if not isinstance(event, ForwardPass) and not self.shared.detailed:
+                continue
+            part = replace(event, seconds=event.seconds / len(live)) if isinstance(event, ForwardPass) else event
+            for one in live:
+                insert(one.asked.trace, Stamped(None, self.shared.start + when, part))
         self.shared.events.clear()
 
 

@@ -32,7 +32,7 @@ def header_of(asked: Asked) -> Header:
     guesser = options.mode.endswith("sd") and options.drafter in DRAFT_MODEL_DRAFTERS
     names = ["target"] + ["draft"] * ahead + ["guesser"] * guesser
     plan = asked.cache_plan(Role.TARGET)
-    where: dict[str, Any] = {"device": str(models.target.device), "dtype": str(models.target.dtype).split(".")[-1]}
+    where: dict[str, Any] = {"device": _of(models.target, "device"), "dtype": _of(models.target, "dtype")}
     return Header(
         driver=options.driver if ahead else "plain",
         mode=options.mode,
@@ -48,10 +48,16 @@ def header_of(asked: Asked) -> Header:
         prompt={"tokens": list(asked.prompt), "pieces": pieces_of(asked.prompt, models.codec.token_bytes)},
         eos=sorted(models.codec.eos_ids),
         caches={name: {"blocks": plan.num_blocks, "block_size": plan.block_size} for name in names},
-        detailed=asked.trace.detailed,
+        detailed=asked.detailed,
         lr=__version__,
         made=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
+
+
+def _of(model: object, name: str) -> str | None:
+    """Where or in which precision a model is; None for one that a server has."""
+    value = getattr(model, name, None)
+    return None if value is None else str(value).removeprefix("torch.")
 
 
 def _variant(variant: Variant) -> str | None:

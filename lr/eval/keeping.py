@@ -1,4 +1,4 @@
-"""What a run keeps beyond its results, if asked: every pair of steps that was judged, and every event of the trace.
+"""What a run keeps beyond its results, if asked: every pair of steps that was judged, and the trace of every answer.
 
 Pairs are the food of the verifier laboratory (`laboratory.py`) and of the drift ledger (`drift.py`): context, draft step and target step
 as token ids, and what the run's own verifier said.
@@ -8,21 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from enum import Enum
 from typing import Any
 
 from lr.eval.items import Item
 from lr.spec.verifiers.base import Pair, Verifier, judge_safely, need_of
-from lr.trace import Trace
 from lr.types import Finish, Step, Verdict
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """What to keep: pairs in pairs/, traces in traces/."""
+    """What to keep: pairs in pairs/, traces in traces/, with everything that happened or (`details` False) what statistics need."""
 
     pairs: bool = False
     traces: bool = False
+    details: bool = True
+
+    @property
+    def detailed(self) -> bool:
+        """Whether answers are to record everything."""
+        return self.traces and self.details
 
 
 class Recorder:
@@ -70,19 +74,3 @@ def _step(step: Step) -> dict[str, Any]:
 
 def _read(content: dict[str, Any]) -> Step:
     return Step(tuple(content["tokens"]), Finish(content["finish"]))
-
-
-def readable_trace(trace: Trace) -> list[Any]:
-    """The events of a trace as JSON, each with its time in seconds and its kind."""
-    return [
-        {"time": round(when, 6), "event": type(event).__name__, **_plain(asdict(event))} for when, event in trace.events
-    ]
-
-
-def _plain(value: Any) -> Any:
-    """Enums by their values, tuples as lists."""
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value

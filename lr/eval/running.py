@@ -19,10 +19,11 @@ import torch
 
 from lr.engine.answer import Asked
 from lr.engine.crowd import Crowd
+from lr.engine.traced import trace_of
 from lr.errors import ContextError
 from lr.eval.grading import Grade, Grader
 from lr.eval.items import Item
-from lr.eval.keeping import Keeping, Recorder, readable_trace
+from lr.eval.keeping import Keeping, Recorder
 from lr.eval.prompts import ask
 from lr.eval.store import Key, Store
 from lr.options import GenerateOptions
@@ -30,6 +31,7 @@ from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.seams import Variant
 from lr.trace import Stats
+from lr.tracing.file import trace_lines
 from lr.types import Finish
 
 PACKAGES = ("lookahead-reasoning", "torch", "transformers", "math-verify")
@@ -91,13 +93,13 @@ class Evaluation:
         self._warm_up(list(asked))
         started = time.perf_counter()
         with ThreadPoolExecutor(1, thread_name_prefix="grading") as pool:
-            waiting: list[tuple[Key, Result, Future[Grade]]] = []
+            waiting: list[tuple[Key, Asked, Future[Grade]]] = []
             for one in Crowd(list(asked), self.plan.concurrency).run():
                 key, result = asked[one], one.result
                 self.session["tokens"] += len(result.tokens)
                 self.session["problems"] += 1
                 self.session["seconds"] = time.perf_counter() - started
-                waiting.append((key, result, pool.submit(self.grader.grade, self.items[key.number], result.text)))
+                waiting.append((key, one, pool.submit(self.grader.grade, self.items[key.number], result.text)))
                 for done in [entry for entry in waiting if entry[2].done()]:
                     waiting.remove(done)
                     yield self._keep(name, *done)
@@ -122,7 +124,15 @@ class Evaluation:
             try:
                 if self.plan.total_tokens is not None:
                     options = replace(options, max_tokens=self._room(question, options))
-                one = Asked(self.reasoner.models, verifier, question, options, variant, share)
+                one = Asked(
+                    self.reasoner.models,
+                    verifier,
+                    question,
+                    options,
+                    variant,
+                    share,
+                    detailed=self.plan.keeping.detailed,
+                )
             except ContextError as error:
                 refused.append((key, str(error)))
                 continue
@@ -147,11 +157,13 @@ class Evaluation:
             )
         return room if options.max_tokens is None else min(room, options.max_tokens)
 
-    def _keep(self, session: str, key: Key, result: Result, grading: Future[Grade]) -> Done:
+    def _keep(self, session: str, key: Key, asked: Asked, grading: Future[Grade]) -> Done:
+        result = asked.result
         stats = result.stats
         record = self._record(key, result, stats, grading.result())
         if self.plan.keeping.traces:
-            self.store.write(f"traces/{key.file}", readable_trace(result.trace))
+            trace = trace_of(asked)
+            self.store.write_lines(f"traces/{key.file}l", trace_lines(trace.header, trace.records))
         if self.recorder is not None:
             self.store.write(f"pairs/{key.file}", self.recorder.take(result.prompt, self.items[key.number]))
         self.store.write(key.file, record)

@@ -16,7 +16,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,13 +111,16 @@ class Store:
 
     def write(self, name: str, content: Mapping[str, Any] | list[Any]) -> None:
         """Write a JSON file whole or not at all. Raises `StorageError`, with nothing half done."""
+        self.write_lines(name, [json.dumps(content, ensure_ascii=False, indent=1)])
+
+    def write_lines(self, name: str, lines: Iterable[str]) -> None:
+        """Write a text file whole or not at all, `lines` without their ends. Raises `StorageError`, with nothing half done."""
         place = self.path / name
         fresh = place.with_name(f".{place.name}.{os.getpid()}.tmp")
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             with fresh.open("w", encoding="utf-8") as file:
-                json.dump(content, file, ensure_ascii=False, indent=1)
-                file.write("\n")
+                file.writelines(line + "\n" for line in lines)
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(place)

@@ -100,6 +100,18 @@ def write_trace(path: str | Path, header: Header, records: Iterable[Record]) -> 
         raise TraceError(f"the trace {path} cannot be written: {error}. Choose another place.") from error
 
 
+def require_writable(path: str | Path) -> None:
+    """Raise `TraceError` now if a trace cannot be written there later. A file that is there already is not touched."""
+    try:
+        existed = Path(path).exists()
+        with Path(path).open("a", encoding="utf-8"):
+            pass
+        if not existed:
+            Path(path).unlink()
+    except OSError as error:
+        raise TraceError(f"the trace {path} cannot be written: {error}. Choose another place.") from error
+
+
 def read_trace(path: str | Path) -> TraceFile:
     """Read and check a trace file. Raises `TraceError`, naming the line and what is wrong with it."""
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from lr.eval.report import read_run
 from lr.eval.store import Key
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Pair
+from lr.tracing.file import read_trace
 from lr.types import Finish, Step, Verdict
 
 HALF = [True, False, True, False]
@@ -98,8 +100,8 @@ def test_every_judged_pair_is_kept(runs: dict[str, Path]) -> None:
         prompt = record["full_tokens"][: len(record["full_tokens"]) - len(record["generation_tokens"])]
         assert len(mine) >= record["stats"]["judged"] > 0
         assert all(list(one.pair.prefix[: len(prompt)]) == prompt for one in mine), "pairs of one problem stay together"
-        events = json.loads((runs["lr"] / "traces" / name).read_text(encoding="utf-8"))
-        assert sum(event["event"] == "StepJudged" for event in events) == record["stats"]["judged"]
+        trace = read_trace(runs["lr"] / "traces" / f"{name}l")
+        assert trace.complete and asdict(trace.stats)["judged"] == record["stats"]["judged"]
     with pytest.raises(SettingError, match="--save_pairs"):
         load_pairs(runs["ar"])
 

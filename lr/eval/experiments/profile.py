@@ -12,6 +12,7 @@ from lr.eval.experiments.show import Finding
 from lr.eval.figure import Bars, Lanes
 from lr.eval.keeping import Keeping
 from lr.eval.spans import Span, covered
+from lr.tracing.file import read_trace
 
 COLUMNS = (
     "driver",
@@ -30,7 +31,7 @@ SHOWN_PROBLEM = 0
 
 def arms(lab: Lab) -> list[Arm]:
     """Lookahead Reasoning with either driver, every event kept."""
-    keep = Keeping(traces=True)
+    keep = Keeping(traces=True, details=False)
     return [Arm(driver, "lr", {"driver": driver}, keeping=keep, concurrency=1) for driver in DRIVERS]
 
 
@@ -49,7 +50,7 @@ def find(lab: Lab, outcome: Outcome) -> Finding:
             both = covered(spans["target"]) + covered(spans["draft"]) - covered([*spans["target"], *spans["draft"]])
             together += both
             busy["any"] += covered([span for some in spans.values() for span in some])  # type: ignore[assignment]
-            sizes.update(e["branches"] for e in events if e["event"] == "ForwardPass" and e["role"] == "target")
+            sizes.update(e["branches"] for e in events if e["event"] == "forward" and e["role"] == "target")
         passes = sum(sizes.values())
         rows = sum(size * count for size, count in sizes.items()) / passes if passes else math.nan
         shares = [busy[lane] / seconds for lane in ("target", "draft", "judge")]
@@ -83,15 +84,12 @@ def spans_of(events: list[dict[str, Any]]) -> dict[str, list[Span]]:
     """When target, draft and judge were at work, in seconds: an event comes at the end of what it tells of."""
     spans: dict[str, list[Span]] = {"draft": [], "target": [], "judge": []}
     for event in events:
-        if event["event"] == "ForwardPass":
+        if event["event"] == "forward":
             spans[event["role"]].append(Span(max(0.0, event["time"] - event["seconds"]), event["time"]))
-        elif event["event"] == "VerifierCall":
+        elif event["event"] == "verifier":
             spans["judge"].append(Span(max(0.0, event["time"] - event["seconds"]), event["time"]))
     return spans
 
 
 def _events(lab: Lab, arm: str, file: str) -> list[dict[str, Any]]:
-    import json
-
-    events: list[dict[str, Any]] = json.loads((lab.work / arm / "traces" / file).read_text(encoding="utf-8"))
-    return events
+    return [record.data for record in read_trace(lab.work / arm / "traces" / f"{file}l").records]
