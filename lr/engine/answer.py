@@ -21,6 +21,7 @@ from lr.engine.remote import DraftWorker
 from lr.engine.room import BLOCK_SIZE, blocks_for
 from lr.engine.speculation import make_speculation
 from lr.errors import ContextError, SettingError
+from lr.model.attention import SDPA
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.options import DRAFT_MODEL_DRAFTERS, GenerateOptions, needs_draft
@@ -191,12 +192,17 @@ class Asked:
     def cache_plan(self, role: Role) -> CachePlan:
         """The memory of a role's model."""
         models = self.models
-        needed = blocks_for(self.options, len(self.prompt) + self.limits.max_tokens, self.share)
+        model = models.draft if role is Role.DRAFT else models.target
+        attention, graphs = (model.attention, model.graphs) if isinstance(model, CausalLM) else (SDPA, None)
+        size = attention.block_size
+        needed = blocks_for(self.options, len(self.prompt) + self.limits.max_tokens, self.share, size)
         return CachePlan(
-            needed if models.num_blocks is None else models.num_blocks,
-            BLOCK_SIZE,
+            needed if models.num_blocks is None else -(-models.num_blocks * BLOCK_SIZE // size),
+            size,
             models.codec.vocab_size,
             models.known_tokens if role is Role.DRAFT else None,
+            attention,
+            graphs,
         )
 
     def _speculation(self, role: Role) -> Speculation | None:
