@@ -5,9 +5,13 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from lr.commands.servers import ServerChoice
 from lr.commands.show import console
+
+if TYPE_CHECKING:
+    import torch
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "tyro", "rich")
 
@@ -42,6 +46,8 @@ class Info:
         for index in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(index)
             out.print(f"  cuda:{index} {properties.name}, {properties.total_memory / 2**30:.0f} GiB")
+        for line in attention_lines(Placement().torch_device()):
+            out.print(line, markup=False)
         for name in CHECKPOINTS:
             size = sum(file.stat().st_size for file in checkpoint_path(name).rglob("*") if file.is_file())
             out.print(f"checkpoint {name}: {size / 2**20:.1f} MiB")
@@ -58,3 +64,25 @@ class Info:
             out.print(f"  {name:<18} {found}", markup=False)
         mode = "token ids" if model.ids else "text"
         out.print(f"steps go over as {mode}; docs/engines.md says what needs what")
+
+
+def attention_lines(device: torch.device) -> list[str]:
+    """Which kind of attention models get on a device, and why not another: one line per kind, each tried."""
+    import torch
+
+    from lr.model.attention_choice import candidates
+    from lr.model.attention_probe import AttentionNeeds
+
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    lines, taken = (
+        [f"attention on {device}, {str(dtype).removeprefix('torch.')}, 32 heads of 128, 8 of them KV heads:"],
+        False,
+    )
+    for found in candidates(AttentionNeeds(device, dtype, 32, 8, 128)):
+        if found.kind is None:
+            lines.append(f"  {found.name:<7} no: {found.why}")
+        else:
+            verdict = "works, but another comes first" if taken else "taken"
+            lines.append(f"  {found.name:<7} {verdict}, blocks of {found.kind.block_size} tokens")
+            taken = True
+    return lines

@@ -10,6 +10,8 @@ from lr.endpoint.models import ServedModel
 from lr.endpoint.writer import ServedWriter, byte_of
 from lr.engine.runner import ModelRunner
 from lr.engine.watching import CacheRecorder
+from lr.model.attention import SDPA, AttentionKind
+from lr.model.graph_shapes import GraphShapes
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
 from lr.spec.steps import BlankLineSegmenter, Segmenter
@@ -26,12 +28,14 @@ SegmenterMaker = Callable[[TokenBytes], Segmenter]
 
 @dataclass(frozen=True)
 class CachePlan:
-    """The memory and the vocabulary of a `ModelRunner`; see there."""
+    """The memory and the vocabulary of a `ModelRunner`; see there. `attention` and `graphs`: how its model is run, wherever that is."""
 
     num_blocks: int
     block_size: int = 16
     vocab_size: int | None = None
     known_tokens: int | None = None
+    attention: AttentionKind = SDPA
+    graphs: GraphShapes | None = None
 
     def runner(self, model: CausalLM, role: Role, trace: Trace, cache: str | None = None) -> ModelRunner:
         """A runner whose forwards appear in the trace under `role`, and its cache, in a detailed one, under `cache` (None: the role's)."""
@@ -39,6 +43,7 @@ class CachePlan:
         def saw(branches: int, tokens: int, seconds: float) -> None:
             trace.record(ForwardPass(role, branches, tokens, seconds))
 
+        model.attention, model.graphs = self.attention, self.graphs
         runner = ModelRunner(
             model,
             num_blocks=self.num_blocks,

@@ -15,7 +15,7 @@ BLOCK_SIZE = 16
 """Tokens of a cache block."""
 
 
-def blocks_for(options: GenerateOptions, tokens: int, share: int = 1) -> int:
+def blocks_for(options: GenerateOptions, tokens: int, share: int = 1, block_size: int = BLOCK_SIZE) -> int:
     """Cache blocks of one model that suffice for `share` answers at a time, prompt and answer together at most `tokens` long.
 
     Example: plain decoding of 1000 tokens, steps of at most 100: 69 blocks of trunk (1100 / 16) and 2 rows of 9.
@@ -23,6 +23,6 @@ def blocks_for(options: GenerateOptions, tokens: int, share: int = 1) -> int:
     lookahead = options.mode.startswith("lr")
     nodes = sum(options.width**level for level in range(options.depth + 1)) if lookahead else 1
     leaves = prod(options.branching) if options.mode.endswith("sd") and options.drafter == "tree" else 1
-    trunk = -(-(tokens + options.max_step_tokens) // BLOCK_SIZE)
-    row = options.max_step_tokens // BLOCK_SIZE + 3 + 4 * (leaves - 1)
+    trunk = -(-(tokens + options.max_step_tokens) // block_size)
+    row = options.max_step_tokens // block_size + 3 + 4 * (leaves - 1)
     return share * (trunk + 2 * nodes * row)

@@ -105,7 +105,10 @@ def blocks_for_chains(model: CausalLM) -> int:
 
 def asked_model(model: CausalLM, codec: Codec, num_blocks: int) -> AskedModel:
     """A model with its codec as verifiers see it, on a runner of its own with `num_blocks` blocks of 16 tokens."""
-    runner = ModelRunner(model, num_blocks=num_blocks, block_size=BLOCK_SIZE, vocab_size=codec.vocab_size)
+    size = model.attention.block_size
+    runner = ModelRunner(
+        model, num_blocks=-(-num_blocks * BLOCK_SIZE // size), block_size=size, vocab_size=codec.vocab_size
+    )
     chat = partial(codec.chat, enable_thinking=False)  # a judge answers at once
     return AskedModel(runner, codec.encode, chat, tiny=speaks_tiny(codec))
 

@@ -22,12 +22,17 @@ from lr.model.attention import REFERENCE, SDPA, AttentionKind
 from lr.model.attention_flash import FlashKernels, flash_attention
 from lr.model.attention_probe import AttentionNeeds, probe
 from lr.model.attention_varlen import NEEDED, Kernel, varlen_attention
+from lr.model.graph_shapes import GraphShapes
+from lr.model.qwen import CausalLM
 
 NAMES = ("auto", "varlen", "flash", "sdpa", "reference")
 BLOCK_SIZES = (16, 64, 128, 256)
 """What is tried, in this order."""
 HALF = (torch.float16, torch.bfloat16)
 LARGEST_HEAD = 256
+DEVICES = ("cuda",)
+GATHERED_PLACES = 1 << 16
+"""Rows times tokens of the largest forward that is replayed with attention on gathered pages: 256 MiB at 8 heads of 128 in bf16."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Installed:
 
     varlen: Kernel | str
     flash: FlashKernels | str
-    devices: tuple[str, ...] = ("cuda",)
+    devices: tuple[str, ...] = DEVICES
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,21 @@ def choose_attention(name: str, needs: AttentionNeeds, installed: Installed | No
     )
 
 
+def equip(model: CausalLM, name: str = "auto", *, replay: bool = True) -> None:
+    """Give a model its kind of attention and, on CUDA with `replay`, the shapes of the forwards that are replayed.
+
+    Raises SettingError for a name that is unknown or cannot run there.
+    """
+    model.attention = kind = choose_attention(name, AttentionNeeds.of(model))
+    model.graphs = None
+    if replay and kind.rows is not None and model.device.type == "cuda":
+        model.graphs = GraphShapes() if kind.strict else GraphShapes(largest=GATHERED_PLACES)
+
+
 def candidates(needs: AttentionNeeds, installed: Installed | None = None) -> Iterator[Candidate]:
     """The kinds in the order of preference, each tried when it is asked for: the last one always works."""
-    found = look_around() if installed is None else installed
-    unfit = _unfit(needs, found.devices)
+    unfit = _unfit(needs, DEVICES if installed is None else installed.devices)
+    found = installed or (Installed(unfit, unfit) if unfit else look_around())
     if unfit or isinstance(found.varlen, str):
         yield Candidate("varlen", None, unfit or str(found.varlen))
     else:

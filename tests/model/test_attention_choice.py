@@ -11,12 +11,17 @@ import torch
 from kernel_kit import Emulated
 from torch import Tensor
 
+from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
-from lr.model.attention import REFERENCE, SDPA
-from lr.model.attention_choice import Installed, candidates, choose_attention, look_around
+from lr.model.attention import REFERENCE, SDPA, reference_attention
+from lr.model.attention_choice import Installed, candidates, choose_attention, equip, look_around
 from lr.model.attention_flash import FlashKernels
 from lr.model.attention_probe import AttentionNeeds, probe
 from lr.model.attention_varlen import varlen_attention
+from lr.model.config import ModelConfig
+from lr.model.graph_shapes import GraphShapes
+from lr.model.layers import RMSNorm
+from lr.model.qwen import CausalLM
 
 CPU = torch.device("cpu")
 BF16 = AttentionNeeds(CPU, torch.bfloat16, 4, 2, 16)
@@ -117,3 +122,50 @@ def test_this_machine() -> None:
     assert choose_attention("auto", BF16) is SDPA
     with pytest.raises(SettingError, match="needs a device of type cuda"):
         choose_attention("varlen", BF16)
+
+
+def test_a_model_is_equipped() -> None:
+    """On the CPU: SDPA, nothing replayed, whatever could be."""
+    model = CausalLM(ModelConfig(23, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True))
+    assert AttentionNeeds.of(model) == AttentionNeeds(CPU, torch.float32, 4, 2, 8)
+    for name in ("auto", "reference", "sdpa"):
+        equip(model, name)
+        assert (model.attention, model.graphs) == (REFERENCE if name == "reference" else SDPA, None)
+
+
+def test_pages_that_a_kernel_cannot_read_are_refused() -> None:
+    model = CausalLM(ModelConfig(23, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True))
+    model.attention = varlen_attention(HALF.varlen_attn, 64)
+    assert ModelRunner(model, num_blocks=4).cache.block_size == 64
+    assert ModelRunner(model, num_blocks=4, block_size=128).cache.block_size == 128
+    with pytest.raises(
+        SettingError, match=r"block_size is 16, but attention 'varlen' reads blocks of a multiple of 64"
+    ):
+        ModelRunner(model, num_blocks=4, block_size=16)
+
+
+def test_a_model_with_graphs_gets_a_block_for_inert_rows() -> None:
+    model = CausalLM(ModelConfig(23, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True)).double()
+    model.graphs = GraphShapes(rows=(2,), spans=(16,), after=0)
+    runner = ModelRunner(model, num_blocks=4)
+    assert runner.graphs is not None
+    assert (runner.cache.num_blocks, runner.cache.pool.num_free) == (5, 4)
+    [replayed] = runner.feed([runner.open([1, 2])])
+    assert runner.graphs.recorded == [(2, 16)]
+    plain = ModelRunner(model, num_blocks=4, backend=reference_attention)
+    assert plain.graphs is None
+    torch.testing.assert_close(replayed, plain.feed([plain.open([1, 2])])[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_fused_norm_rounds_as_the_plain_one(dtype: torch.dtype) -> None:
+    """What `RMSNorm` computes on CUDA in half precision, against what it computes elsewhere."""
+    norm = RMSNorm(64, 1e-6).to(dtype)
+    noise = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        norm.weight.copy_(torch.randn(64, generator=noise))
+        x = torch.randn(50, 64, generator=noise).to(dtype)
+        fused = norm.weight * torch.nn.functional.rms_norm(x, x.shape[-1:], eps=1e-6)
+        plain = norm(x)
+    assert (fused == plain).float().mean() > 0.999
+    torch.testing.assert_close(fused, plain, rtol=2 * torch.finfo(dtype).eps, atol=0)

@@ -190,6 +190,8 @@ def test_what_cannot_be_recorded_goes_the_ordinary_way() -> None:
 )
 def test_the_smallest_shape(rows: int, span: int, expected: tuple[int, int] | None) -> None:
     assert SHAPES.smallest(rows, span) == expected
+    limited = GraphShapes(SHAPES.rows, SHAPES.spans, 0, largest=128)
+    assert limited.smallest(rows, span) == (expected if expected is None or expected[0] * expected[1] <= 128 else None)
 
 
 @pytest.mark.parametrize("wrong", [{"rows": ()}, {"rows": (2, 1)}, {"spans": (0, 4)}, {"after": -1}])
