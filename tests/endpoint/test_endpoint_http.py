@@ -1,0 +1,252 @@
+"""HTTP with patience: what is tried again, what is not, and what is said when patience is at its end."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from email.utils import formatdate
+
+import pytest
+from endpoint_kit import PLAIN, QUICK, client, endpoint, serving
+from fake_server import FakeServer, Fault
+
+from lr.endpoint.address import Address, is_address
+from lr.endpoint.completions import COMPLETIONS, Endpoint, Message, Piece, Restart
+from lr.endpoint.http import Call, Cancelled, Client, EndpointError, Patience, Refused
+from lr.errors import SettingError
+
+BODY = {"model": "tiny-target", "prompt": "So", "max_tokens": 3, "temperature": 0}
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with serving(PLAIN) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("text", "server", "model"),
+    [
+        ("openai:http://localhost:8000/Qwen/Qwen3-32B", "http://localhost:8000", "Qwen/Qwen3-32B"),
+        ("openai:http://localhost:8000/v1/Qwen/Qwen3-32B", "http://localhost:8000", "Qwen/Qwen3-32B"),
+        ("openai:https://host/gate/v1/name", "https://host:443/gate", "name"),
+        ("openai:http://localhost:8000//models/x", "http://localhost:8000", "/models/x"),
+        ("openai:http://[::1]:8000", "http://[::1]:8000", None),
+        ("openai:http://localhost:8000/v1/", "http://localhost:8000", None),
+    ],
+)
+def test_addresses(text: str, server: str, model: str | None) -> None:
+    address = Address.parse(text)
+    assert (address.server, address.model) == (server, model)
+    assert is_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("openai:localhost:8000/name", "no address of a served model"),
+        ("openai:ftp://host/name", "no address of a served model"),
+        ("openai:http:///name", "no address of a served model"),
+        ("openai:http://host:123456/name", "impossible port"),
+        ("openai:http://me@host/name", "api_key"),
+        ("http://localhost:8000/name", "is written openai:http://localhost:8000/name"),
+    ],
+)
+def test_what_is_no_address(text: str, says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        Address.parse(text)
+
+
+@pytest.mark.parametrize("fault", [Fault(429, whole=True), Fault(500, whole=True), Fault(503, whole=True)])
+def test_a_busy_or_broken_server_is_asked_again(server: FakeServer, fault: Fault) -> None:
+    server.faults = [fault, fault]
+    answer = client(server).post(COMPLETIONS, BODY)
+    assert answer["choices"][0]["text"]
+    assert len(server.log.bodies) == 3
+
+
+@pytest.mark.parametrize("header", ["0.3", "date"])
+def test_the_server_says_how_long_to_wait(server: FakeServer, header: str) -> None:
+    """A date has whole seconds: two seconds ahead is at least one away, and the longest pause allowed here cuts it to 0.3 s."""
+    value = header if header != "date" else formatdate(time.time() + 2, usegmt=True)
+    server.faults = [Fault(429, headers=(("Retry-After", value),), whole=True)]
+    client(server, Patience(silence=1, pause=0.0, longest=0.3)).post(COMPLETIONS, BODY)
+    first, second = server.log.times
+    assert second - first >= 0.29
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    patience = Patience(pause=0.5, longest=3.0)
+    assert [patience.before(attempt, None) for attempt in (1, 2, 3, 4, 5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    assert patience.before(1, 2.5) == 2.5
+    assert patience.before(1, 600.0) == 3.0
+
+
+def test_patience_comes_to_an_end(server: FakeServer) -> None:
+    server.faults = [Fault(500, whole=True)] * 9
+    with pytest.raises(EndpointError, match=r"answered 500 .*fault 500.*4 times in a row"):
+        client(server).post(COMPLETIONS, BODY)
+    assert len(server.log.bodies) == QUICK.attempts
+
+
+def test_a_wrong_request_is_not_repeated(server: FakeServer) -> None:
+    server.behave(strict=True)
+    with pytest.raises(Refused, match=r"422.*nonsense") as caught:
+        client(server).post(COMPLETIONS, {**BODY, "nonsense": 1})
+    assert caught.value.status == 422
+    assert len(server.log.bodies) == 1
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_keys(server: FakeServer) -> None:
+    server.behave(api_key="secret")
+    with pytest.raises(Refused, match=r"401.*--api_key") as caught:
+        client(server).post(COMPLETIONS, BODY)
+    assert "secret" not in str(caught.value)
+    assert client(server, api_key="secret").post(COMPLETIONS, BODY)["choices"]
+    with pytest.raises(Refused, match="401"):
+        endpoint(server)
+
+
+def test_nobody_there() -> None:
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        nobody = Client(Address.parse(f"openai:http://127.0.0.1:{taken.getsockname()[1]}/x"), patience=QUICK)
+        with pytest.raises(EndpointError, match=r"cannot be reached .*Is the server up"):
+            nobody.post(COMPLETIONS, BODY)
+    with pytest.raises(EndpointError, match="cannot be reached"):
+        Client(Address.parse("openai:http://nonsuch.invalid:80/x"), patience=QUICK).post(COMPLETIONS, BODY)
+
+
+def test_silence_is_not_waited_through_for_ever() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = Address.parse(f"openai:http://127.0.0.1:{mute.getsockname()[1]}/x")
+        with pytest.raises(EndpointError, match=r"silent for 0.1 seconds, 2 times"):
+            Client(address, patience=Patience(silence=0.1, attempts=2, pause=0.0)).post(COMPLETIONS, BODY)
+
+
+def test_what_is_no_json(server: FakeServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as raw:
+        address = Address.parse(f"openai:http://127.0.0.1:{raw.getsockname()[1]}/x")
+
+        def answer() -> None:
+            for _ in range(2):
+                connection, _ = raw.accept()
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>")
+                connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(EndpointError, match=r"no JSON \('<html>'\), 2 times"):
+            Client(address, patience=Patience(silence=1, attempts=2, pause=0.0)).post(COMPLETIONS, BODY)
+
+
+def gather(server: FakeServer, patience: Patience = QUICK, **body: object) -> list[Message]:
+    """All messages about one streamed request."""
+    messages: list[Message] = []
+    over = threading.Event()
+
+    def deliver(message: Message) -> None:
+        messages.append(message)
+        if isinstance(message, Exception) or (isinstance(message, Piece) and message.finish):
+            over.set()
+
+    endpoint(server, patience).begin("So", {"max_tokens": 12, "temperature": 0, **body}, deliver)
+    assert over.wait(10)
+    return messages
+
+
+def text_of(messages: list[Message]) -> str:
+    """The text behind the last restart."""
+    text = ""
+    for message in messages:
+        text = "" if isinstance(message, Restart) else text + (message.text if isinstance(message, Piece) else "")
+    return text
+
+
+@pytest.mark.parametrize("what", ["cut", "reset", "garbage", "error", "silence"])
+@pytest.mark.parametrize("after", [0, 5])
+def test_a_broken_stream_begins_again(server: FakeServer, what: str, after: int) -> None:
+    whole = text_of(gather(server))
+    assert len(whole.split()) > 3
+    server.faults = [Fault(what=what, after=after), Fault(what=what, after=after)]
+    messages = gather(server, Patience(silence=0.2, attempts=4, pause=0.0))
+    assert text_of(messages) == whole
+    assert sum(isinstance(message, Restart) for message in messages) == 2
+    assert not server.faults
+
+
+def test_a_stream_that_keeps_breaking_is_an_error(server: FakeServer) -> None:
+    server.faults = [Fault(after=3)] * 9
+    last = gather(server)[-1]
+    assert isinstance(last, EndpointError)
+    assert "ended a stream in the middle of an answer, 4 times in a row" in str(last)
+
+
+@pytest.mark.parametrize("manners", [{"usage": True}, {"done": False}])
+def test_streams_end_in_different_ways(server: FakeServer, manners: dict[str, bool]) -> None:
+    whole = text_of(gather(server))
+    server.behave(**manners)
+    messages = gather(server, stream_options={"include_usage": True})
+    assert text_of(messages) == whole
+    if manners.get("usage"):
+        last = messages[-1]
+        assert isinstance(last, Piece) and last.usage is not None and last.usage.completion == 12
+
+
+def test_a_server_that_does_not_stream_answers_in_one_piece(server: FakeServer) -> None:
+    whole = text_of(gather(server))
+    server.behave(streams=False)
+    over, messages = threading.Event(), list[Message]()
+
+    def deliver(message: Message) -> None:
+        messages.append(message)
+        over.set()
+
+    endpoint(server).begin("So", {"max_tokens": 12, "temperature": 0}, deliver, stream=False)
+    assert over.wait(5)
+    assert [type(message) for message in messages] == [Piece] and text_of(messages) == whole
+
+
+def test_cancelling_hangs_up(server: FakeServer) -> None:
+    server.behave(pause=0.05)
+    heard = threading.Event()
+    messages: list[Message] = []
+
+    def deliver(message: Message) -> None:
+        messages.append(message)
+        heard.set()
+
+    call = endpoint(server).begin("So", {"max_tokens": 200, "temperature": 0}, deliver)
+    assert heard.wait(5)
+    call.cancel()
+    call.cancel()
+    deadline = time.monotonic() + 5
+    while server.log.open and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (server.log.open, server.log.abandoned, server.log.ended) == (0, 1, 0)
+    assert all(isinstance(message, Piece) and message.finish is None for message in messages)
+
+
+def test_a_cancelled_call_does_not_begin_again(server: FakeServer) -> None:
+    call = Call()
+    call.cancel()
+    with pytest.raises(Cancelled):
+        client(server).post(COMPLETIONS, BODY, call)
+    assert not server.log.bodies
+
+
+def test_which_models_there_are(server: FakeServer) -> None:
+    assert endpoint(server).name == "tiny-target"
+    with pytest.raises(SettingError, match=r"has no model 'other'; it has tiny-target, tiny-draft, tiny-judge"):
+        Endpoint.open(Client(Address.parse(server.address("other")), patience=QUICK))
+    with pytest.raises(SettingError, match="names no model, and it has tiny-target, tiny-draft"):
+        Endpoint.open(Client(Address.parse(server.address("")), patience=QUICK))
+    server.behave(models=("only",))
+    assert Endpoint.open(Client(Address.parse(server.address("")), patience=QUICK)).name == "only"
+    server.behave(models=None)
+    with pytest.raises(SettingError, match="does not list what it has"):
+        Endpoint.open(Client(Address.parse(server.address("")), patience=QUICK))
