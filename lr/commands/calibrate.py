@@ -30,6 +30,7 @@ MEANINGS = {
     "c2": "a draft token, in target passes",
     "turn": "changing from draft to target and back, in target passes",
     "b": "a further row makes a batch so much slower",
+    "b_draft": "a further row makes a batch of the draft so much slower",
     "b_positions": "a further position makes a pass so much slower",
     "pace": "a lone target row with lookahead / in plain decoding",
     "v": "a verdict, in target steps",

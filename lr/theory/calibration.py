@@ -57,8 +57,10 @@ class Calibration:
     """What it costs that the other model had the thread in between, draft and target together, in target passes: caches are cold."""
     b: Estimate
     """Each further row makes a target batch so much slower, as a share of one row's time."""
+    b_draft: Estimate
+    """The same for the draft's batches."""
     b_positions: Estimate
-    """The same for each further position of a row: k2 positions take 1 + b_positions (k2 - 1) passes."""
+    """Each further position of a target row does: k2 positions take 1 + b_positions (k2 - 1) passes."""
     pace: Estimate
     """A lone target row inside a lookahead run, relative to plain decoding: forks, scheduler and a cooler cache slow it down."""
     v: Estimate

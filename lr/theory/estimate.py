@@ -37,11 +37,21 @@ def c1(seen: Sequence[Seen]) -> float:
 
 
 def b(seen: Sequence[Seen]) -> float:
-    """Least squares for the time of n rows, t (1 + b (n - 1)), in runs with lookahead; t is the mean of their lone rows."""
-    t = _lone_row(seen)
+    """What a further row costs the target, as a share of a lone row's time, in runs with lookahead."""
+    return _row_share([s.lookahead.rows for s in seen])
+
+
+def b_draft(seen: Sequence[Seen]) -> float:
+    """The same for the draft, in runs with two alternatives per position."""
+    return _row_share([s.pairs.drafts for s in seen])
+
+
+def _row_share(runs: Sequence[Mapping[int, Seconds]]) -> float:
+    """Least squares for the time of n rows, t (1 + b (n - 1)); t is the mean of the lone rows. At least 0."""
+    t = _over(rows.get(1, Seconds()) for rows in runs)
     weighted = squares = 0.0
-    for s in seen:
-        for n, seconds in s.lookahead.rows.items():
+    for rows in runs:
+        for n, seconds in rows.items():
             weighted += (n - 1) * (seconds.total - seconds.count * t)
             squares += seconds.count * (n - 1) ** 2
     return max(0.0, _ratio(_ratio(weighted, squares), t))
@@ -115,7 +125,22 @@ def second_chance(seen: Sequence[Seen]) -> float:
 
 PARAMETERS: Mapping[str, Estimator] = {
     f.__name__: f
-    for f in (alpha1, c1, alpha2, c2, turn, b, b_positions, pace, v, reading, start, step_seconds, second_chance)
+    for f in (
+        alpha1,
+        c1,
+        alpha2,
+        c2,
+        turn,
+        b,
+        b_draft,
+        b_positions,
+        pace,
+        v,
+        reading,
+        start,
+        step_seconds,
+        second_chance,
+    )
 }
 
 

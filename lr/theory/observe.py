@@ -144,19 +144,26 @@ class TokenRun:
 
 @dataclass
 class PairRun:
-    """Two alternatives per position: how often the second is accepted where the first was not."""
+    """Two alternatives per position: how often the second is accepted where the first was not, and what writing both costs the draft."""
 
     asked: int = 0
     accepted: int = 0
+    drafts: dict[int, Seconds] = field(default_factory=dict)
+    """Plain draft forwards right behind another draft forward, by the number of rows."""
 
     @classmethod
     def of(cls, events: Iterable[Timed]) -> PairRun:
-        verdicts = dict[int, list[bool]]()
-        for _, event in events:
+        seen, last, before, verdicts = cls(), 0.0, Role.TARGET, dict[int, list[bool]]()
+        for time, event in events:
             if isinstance(event, StepJudged):
                 verdicts.setdefault(event.index, []).append(event.verdict.aligned)
+            elif isinstance(event, ForwardPass):
+                if event.role is before is Role.DRAFT and event.tokens == event.branches:
+                    seen.drafts.setdefault(event.branches, Seconds()).add(time - last)
+                last, before = time, event.role
         second = [aligned[1] for aligned in verdicts.values() if len(aligned) > 1]
-        return cls(len(second), sum(second))
+        seen.asked, seen.accepted = len(second), sum(second)
+        return seen
 
 
 @dataclass(frozen=True)

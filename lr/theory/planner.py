@@ -124,6 +124,7 @@ def simulated(found: Calibration, plan: Plan, steps: int = 2000, seed: int = 0) 
         draft=Constant(found.c1.value + found.reading.value),
         judge=Constant(found.v.value),
         target_overhead=found.b.value,
+        draft_overhead=found.b_draft.value,
         draft_workers=None if plan.width > 1 else 1,
         seed=seed,
     )

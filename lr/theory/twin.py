@@ -69,12 +69,12 @@ class Twin:
     def overhead(self) -> float:
         """What a further row costs a batch, as a share of one row: with rounds, its own drafts and positions too.
 
-        A batch of n rows takes (lone + k c2) (1 + b (n-1)) + n k b_positions + turn: the draft's batch is taken to be like the target's.
+        A batch of n rows takes lone (1 + b (n-1)) + k c2 (1 + b_draft (n-1)) + n k b_positions + turn.
         """
         if "batch" not in self.refinements:
             return 0.0
         found, k = self.calibration, self.tokens
-        row = found.b.value * (self.lone + k * found.c2.value) + k * found.b_positions.value
+        row = found.b.value * self.lone + k * (found.c2.value * found.b_draft.value + found.b_positions.value)
         return row / self.round_cost(self.lone)
 
     def world(self, seed: int = 0) -> World:

@@ -23,7 +23,7 @@ from lr.trace import Event, ForwardPass, StepEmitted, StepJudged, StepWritten, T
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 
 TINY = Path(__file__).parents[2] / "docs" / "results" / "tiny_calibration.json"
-TOKEN, DRAFT, TURN, ROW, POSITION, READ, VERDICT, PROMPT = 2.0, 0.3, 0.4, 0.1, 0.05, 3.0, 0.01, 5.0
+TOKEN, DRAFT, TURN, ROW, DRAFT_ROW, POSITION, READ, VERDICT, PROMPT = 2.0, 0.3, 0.4, 0.1, 0.2, 0.05, 3.0, 0.01, 5.0
 """Of the invented machine: a target token, a draft token, ... in seconds; ROW and POSITION are shares."""
 
 
@@ -91,12 +91,19 @@ def token_run(accepted: tuple[int, ...], k: int = 3) -> TokenRun:
     return TokenRun.of(tape.events)
 
 
+def pair_run() -> PairRun:
+    """The draft writes two rows, then one; the first of two alternatives is rejected, the second accepted; then the first accepted."""
+    tape = Tape()
+    tape.forward(Role.DRAFT, PROMPT, tokens=40)
+    for rows in (2, 2, 1):
+        tape.forward(Role.DRAFT, DRAFT * (1 + DRAFT_ROW * (rows - 1)), rows=rows)
+    for index, aligned in ((0, False), (0, True), (1, True)):
+        tape.add(0, StepJudged(index, Verdict(aligned, "")))
+    return PairRun.of(tape.events)
+
+
 def seen(verdicts: tuple[bool, ...] = (True, True, False, True)) -> Seen:
-    pair = [(0.0, StepJudged(0, Verdict(False, ""))), (0.0, StepJudged(0, Verdict(True, "")))]
-    pair += [(0.0, StepJudged(1, Verdict(True, "")))]
-    return Seen(
-        plain_run((8, 12)), lookahead_run(verdicts), token_run((3, 1, 0)), token_run((1, 0), k=1), PairRun.of(pair)
-    )
+    return Seen(plain_run((8, 12)), lookahead_run(verdicts), token_run((3, 1, 0)), token_run((1, 0), k=1), pair_run())
 
 
 def test_the_parameters_of_an_invented_machine_are_found() -> None:
@@ -107,6 +114,7 @@ def test_the_parameters_of_an_invented_machine_are_found() -> None:
         "alpha1": 3 / 4,
         "c1": 10 * DRAFT / T,
         "b": ROW,
+        "b_draft": DRAFT_ROW,
         "reading": READ / T,
         "pace": 1.0,
         "v": VERDICT / T,
