@@ -49,6 +49,11 @@ COMMANDS = {
     ),
     ("bench", "token"): ("lr.commands.bench_token", "BenchToken", "time token-level speculation against transformers"),
     ("bench", "step"): ("lr.commands.bench_step", "BenchStep", "time Lookahead Reasoning in all its forms"),
+    ("bench", "gpu"): (
+        "lr.commands.bench_gpu",
+        "BenchGpu",
+        "time real shapes without a checkpoint, beside the roofline",
+    ),
     ("bench", "alpha"): (
         "lr.commands.bench_alpha",
         "BenchAlpha",

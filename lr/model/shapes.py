@@ -65,18 +65,25 @@ def dummy_name(name: str | Path) -> str:
     return str(name) if is_dummy(name) else f"{DUMMY}{name}"
 
 
+def published(name: str | Path) -> ModelConfig | None:
+    """The shape that goes by this name, if one does: "Qwen3-32B", "Qwen/Qwen3-32B", "Qwen/Qwen2.5-7B-Instruct"."""
+    return SHAPES.get(str(name).removeprefix("Qwen/").removesuffix("-Instruct"))
+
+
 def shape(name: str | Path) -> ModelConfig:
-    """The configuration of a name in `SHAPES` (an owner before it, Qwen/, and -Instruct behind it are ignored), of a tiny model, or of a
-    directory with a config.json; with or without `dummy:`. Raises `CheckpointError`."""
+    """The configuration of a published shape, of a tiny model, or of a directory with a config.json; with or without `dummy:`.
+
+    Raises `CheckpointError`.
+    """
     stated = str(name).removeprefix(DUMMY)
-    plain = stated.rpartition("/")[2].removesuffix("-Instruct")
+    known = published(stated)
     path = Path(stated).expanduser()
     if path.is_dir() or path.name == "config.json":
         return read_config(path)
     if stated in CHECKPOINTS:
         return read_config(checkpoint_path(stated))
-    if plain in SHAPES:
-        return SHAPES[plain]
+    if known is not None:
+        return known
     raise CheckpointError(
         f"there is no shape {stated!r}. Give one of {', '.join(SHAPES)}, one of {', '.join(CHECKPOINTS)}, or a directory with a "
         "config.json (a file of a few lines; no weights are needed)."

@@ -1,0 +1,138 @@
+"""The four modes on real shapes, decided by an acceptance process: tokens per second, and how far from the roofline.
+
+All ways are run in turns, repeat by repeat, so that a drift of the machine's speed meets all of them. The floor of a run is the sum of the
+floors of all its passes, as the trace counts them; where draft and target have a device each, the larger of the two sums. A draft that
+writes beside the target is thus held to what both together must move. Read next: `roofline.py`, `lr/engine/replay.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from lr.bench.roofline import Cost, Peaks, pass_cost, wait_for
+from lr.bench.timing import Spread
+from lr.engine.process import Process
+from lr.engine.replay import ReplayRun, ReplayVerifier
+from lr.model.qwen import CausalLM
+from lr.options import GenerateOptions
+from lr.reasoner import Reasoner
+from lr.trace import ForwardPass, Stats
+from lr.types import Role
+
+
+@dataclass(frozen=True)
+class Way:
+    """A mode with its driver."""
+
+    mode: str
+    driver: str = "lockstep"
+
+    @property
+    def name(self) -> str:
+        return f"{self.mode}, {self.driver}" if self.mode.startswith("lr") else self.mode
+
+
+def ways(modes: Sequence[str], drivers: Sequence[str]) -> list[Way]:
+    """Every mode, those that look ahead with every driver."""
+    return [Way(mode, driver) for mode in modes for driver in (drivers if mode.startswith("lr") else ["lockstep"])]
+
+
+@dataclass
+class ModeRow:
+    """What was measured of a way: tokens per second in every repeat, the counts of all repeats together, floors of each repeat."""
+
+    way: Way
+    rates: list[float] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
+    stats: Stats = field(default_factory=Stats)
+
+    @property
+    def spread(self) -> Spread:
+        """Of the tokens per second."""
+        return Spread.of(self.rates)
+
+    @property
+    def share(self) -> float:
+        """The floor under the passes as a share of the time; the median of the repeats."""
+        return median(self.shares)
+
+    def speedup(self, plain: ModeRow) -> Spread:
+        """Times the tokens per second of plain decoding, repeat by repeat."""
+        return Spread.of([mine / theirs for mine, theirs in zip(self.rates, plain.rates, strict=True)])
+
+    def figures(self) -> dict[str, Any]:
+        """For a report."""
+        stats = self.stats
+        return {
+            "way": self.way.name,
+            "tokens_per_second": self.rates,
+            "spread": asdict(self.spread),
+            "share_of_limit": self.shares,
+            "stats": asdict(stats),
+            "step_acceptance": stats.step_acceptance,
+            "token_acceptance": stats.token_acceptance,
+            "tokens_per_target_pass": stats.tokens_per_target_pass,
+        }
+
+
+@dataclass(frozen=True)
+class ModePlan:
+    """`options` but for mode and driver; `prompt` tokens before the answer."""
+
+    options: GenerateOptions
+    prompt: int
+    repeats: int
+
+
+def time_modes(
+    reasoner: Reasoner,
+    chosen: Sequence[Way],
+    process: Process,
+    plan: ModePlan,
+    peaks: tuple[Peaks, Peaks],
+    progress: Callable[[], None] = lambda: None,
+) -> list[ModeRow]:
+    """Run every way `plan.repeats` times, each repeat with other draws, after one that does not count. `peaks` of the target's and the
+    draft's device; `progress` is called after each run."""
+    rows = [ModeRow(way) for way in chosen]
+    for repeat in range(plan.repeats + 1):
+        for row in rows:
+            tokens, stats, share = _one(reasoner, row.way, replace(process, seed=repeat), plan, peaks)
+            if repeat:  # the first pays for what is set up once
+                row.rates.append(tokens / stats.seconds)
+                row.shares.append(share)
+                row.stats += stats
+            progress()
+    return rows
+
+
+def _one(
+    reasoner: Reasoner, way: Way, process: Process, plan: ModePlan, peaks: tuple[Peaks, Peaks]
+) -> tuple[int, Stats, float]:
+    assert isinstance(reasoner.verifier, ReplayVerifier)
+    options = replace(plan.options, mode=way.mode, driver=way.driver, seed=process.seed)  # type: ignore[arg-type]
+    verifier = ReplayVerifier(process, reasoner.verifier.reads)
+    run = ReplayRun(reasoner.models, verifier, "x" * plan.prompt, options, process)
+    result = run.finish()
+    target = reasoner.models.target
+    wait_for(target.device)
+    stats, length = result.stats, plan.prompt + len(result.tokens) / 2
+    passes = [event for _, event in result.trace.events if isinstance(event, ForwardPass)]
+    floors = [_floor(target, passes, Role.TARGET, length, peaks[0])]
+    if reasoner.models.draft is not None:
+        floors.append(_floor(reasoner.models.draft, passes, Role.DRAFT, length, peaks[1]))
+    apart = reasoner.models.draft is not None and reasoner.models.draft.device != target.device
+    return len(result.tokens), stats, (max(floors) if apart else sum(floors)) / stats.seconds
+
+
+def _floor(model: CausalLM, passes: Sequence[ForwardPass], role: Role, length: float, peaks: Peaks) -> float:
+    """Seconds that a model's passes take at least, all branches being `length` tokens long."""
+    return sum(_cost(model, one, length).seconds(peaks) for one in passes if one.role is role)
+
+
+def _cost(model: CausalLM, one: ForwardPass, length: float) -> Cost:
+    each = one.tokens / one.branches
+    return pass_cost(model.config, model.dtype, [each] * one.branches, [length] * one.branches, one.tokens)

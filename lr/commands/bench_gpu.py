@@ -1,0 +1,252 @@
+"""`lr bench gpu`: what plain decoding and the four modes cost at real shapes, without a checkpoint, beside the roofline."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.console import Console
+from rich.progress import Progress
+
+from lr.commands.models import DtypeName, Placement
+from lr.commands.show import console
+from lr.errors import SettingError
+from lr.types import require
+
+if TYPE_CHECKING:
+    from lr.bench.gpu_modes import ModeRow
+    from lr.bench.gpu_passes import PassRow
+    from lr.bench.roofline import Peaks
+    from lr.engine.placement import Layout
+    from lr.engine.process import Process
+    from lr.model.memory import MemoryPlan
+    from lr.options import GenerateOptions
+    from lr.reasoner import Reasoner
+
+LARGE = ("Qwen3-32B", "Qwen3-1.7B", "Qwen2.5-7B")
+TINY = ("tiny-target", "tiny-draft", "tiny-judge")
+NOTES = """limit: what a pass would take if it only moved its bytes, or only did its operations, at the rates measured above.
+share: limit / time. Weights are random and an acceptance process decides what is kept: answers mean nothing, rates do."""
+
+
+@dataclass(frozen=True)
+class BenchGpu:
+    """Time decoding and the four modes on models of real shapes with random weights; an acceptance process says what is accepted."""
+
+    target: str | None = None
+    """A shape (Qwen3-32B, Qwen3-1.7B, Qwen3-0.6B, Qwen2.5-7B, tiny-target) or a directory with a config.json. None: Qwen3-32B on CUDA,
+    tiny-target elsewhere."""
+    draft: str | None = None
+    """None: Qwen3-1.7B, or tiny-draft."""
+    judge: str | None = None
+    """None: Qwen2.5-7B, or tiny-judge; none: verdicts cost nothing."""
+    device: str = "auto"
+    """Where the target runs, and all others that are not placed elsewhere."""
+    draft_device: str | None = None
+    """Where the draft runs. None: with the target."""
+    judge_device: str | None = None
+    """Where the judge runs. None: with the target."""
+    dtype: DtypeName | None = None
+    """None: bfloat16 on a GPU, float32 on the CPU."""
+    threads: int | None = None
+    """CPU threads; None: one for the tiny shapes, torch's default for others."""
+    modes: tuple[Literal["ar", "sd", "lr", "lr+sd"], ...] = ("ar", "sd", "lr", "lr+sd")
+    """The modes to time; ar always comes along."""
+    drivers: tuple[Literal["lockstep", "overlapped"], ...] = ("lockstep", "overlapped")
+    """How the modes that look ahead are driven."""
+    batches: tuple[int, ...] = (1, 2, 4, 8)
+    """Batch sizes of plain decoding."""
+    prompt: int = 512
+    """Tokens before the answer."""
+    tokens: int = 256
+    """Tokens of an answer."""
+    repeats: int = 3
+    """How often everything is timed; once more does not count."""
+    depth: int = 4
+    """How many draft steps ahead."""
+    k: int = 8
+    """Tokens guessed ahead in sd and lr+sd."""
+    drafter: Literal["ngram", "draft"] = "ngram"
+    """Who guesses tokens: prompt lookup that always finds something, or the draft model."""
+    pair: Literal["r1", "qwen3"] = "qwen3"
+    """Acceptance as in the paper: which pair of models of Table 1 ..."""
+    dataset: str = "GSM8K"
+    """... on which data set. alpha1 is printed there, alpha2 fitted."""
+    calibration: Path | None = None
+    """Acceptance and lengths of steps from a file that lr calibrate --output wrote, instead."""
+    alpha1: float | None = None
+    """Acceptance of draft steps, instead of that."""
+    alpha2: float | None = None
+    """Acceptance of draft tokens, instead of that."""
+    step_tokens: float = 32.0
+    """Mean length of a step where no calibration says it. An assumption: the paper prints no lengths."""
+    json: Path | None = None
+    """Also write every figure to this file."""
+
+    def run(self) -> None:
+        from lr.bench.report import write_json
+
+        self._check()
+        out = console()
+        out.width = max(out.width, 110)
+        found = self.measure(out)
+        if self.json is not None:
+            write_json(found, self.json)
+
+    def measure(self, out: Console) -> dict[str, Any]:
+        """Do it, print it, and return it as one document. Raises `MemoryShortError` before anything is loaded if it cannot fit."""
+        from lr.bench import gpu_report as show
+        from lr.bench.gpu_conditions import conditions_of
+
+        layout, names = self.layout(), self._names()
+        Placement(threads=self.threads).set_threads(*names.values())
+        process, plan = self.process(), self.memory(layout, names)
+        out.print(show.memory_table(plan))
+        plan.check()
+        facts = conditions_of(layout)
+        out.print(", ".join(f"{name} {value}" for name, value in facts.items()))
+        peaks = self._peaks(layout)
+        out.print(show.peaks_line(peaks, self._dtype(layout)))
+        passes, modes = self._measure(layout, names, process, peaks)
+        out.print(show.pass_table(passes, peaks[0]), show.process_line(process), show.mode_table(modes), sep="\n")
+        out.print(NOTES, style="dim")
+        settings = {n: str(v) if isinstance(v, Path) else v for n, v in asdict(self).items() if n != "json"}
+        return show.document(facts, settings, names, plan, process, peaks, passes, modes)
+
+    def layout(self) -> Layout:
+        """The devices. Raises `SettingError` for one that is not there."""
+        from lr.engine.placement import Layout
+
+        placed = {"draft": self.draft_device, "judge": self.judge_device}
+        return Layout.of(self.device, {role: device for role, device in placed.items() if device is not None})
+
+    def process(self) -> Process:
+        """What decides: given numbers first, then a calibration, then the paper's tables."""
+        from dataclasses import replace
+
+        from lr.engine.chance import Lognormal
+        from lr.engine.process import Process
+        from lr.theory.calibration import Calibration
+
+        lengths = Lognormal(self.step_tokens, 0.5)
+        if self.calibration is not None:
+            process = Process.of_calibration(Calibration.load(self.calibration), lengths)
+        else:
+            process = Process.of_paper(self.pair, self.dataset, lengths)
+        given = {name: getattr(self, name) for name in ("alpha1", "alpha2") if getattr(self, name) is not None}
+        return replace(process, **given, source=" but ".join([process.source, *(["as given"] if given else [])]))
+
+    def options(self) -> GenerateOptions:
+        """The engine's settings, but for mode and driver. Tokens are drawn as Qwen3 recommends."""
+        from lr.options import GenerateOptions
+
+        return GenerateOptions(
+            mode="lr+sd",
+            driver="overlapped" if "overlapped" in self.drivers else "lockstep",
+            drafter=self.drafter,
+            num_speculative_tokens=self.k,
+            depth=self.depth,
+            max_tokens=self.tokens,
+            temperature=0.6,
+            top_p=0.95,
+            top_k=20,
+        )
+
+    def memory(self, layout: Layout, names: dict[str, str | None]) -> MemoryPlan:
+        """What will be taken, by the shapes alone."""
+        from lr.engine.launch import Where
+        from lr.engine.needs import Cast, place, plan_run
+
+        dtype = self._dtype(layout)
+        places = {"target": layout.target[0], "draft": layout.draft, "judge": layout.judge}
+        placed = {
+            role: place(f"dummy:{name}", (str(places[role]),), dtype)
+            for role, name in names.items()
+            if name is not None
+        }
+        cast = Cast(placed["target"], placed["draft"], placed.get("judge"), apart=layout.worker is Where.PROCESS)
+        return plan_run(cast, self.options(), self.prompt + self.tokens)
+
+    def _measure(
+        self, layout: Layout, names: dict[str, str | None], process: Process, peaks: tuple[Peaks, Peaks]
+    ) -> tuple[list[PassRow], list[ModeRow]]:
+        from lr.bench.gpu_modes import ModePlan, time_modes, ways
+        from lr.bench.gpu_passes import PassPlan, time_passes
+
+        chosen = ways(list(dict.fromkeys(("ar", *self.modes))), self.drivers)
+        plan = PassPlan(self.batches, self.prompt, min(self.tokens, 64), self.repeats)
+        options = self.options()
+        sampling = options.sampling(options_default())
+        shown = Console(stderr=True)
+        with Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar:
+            task = bar.add_task("timing", total=2 * plan.runs + len(chosen) * (self.repeats + 1))
+            with self._reasoner(layout, names, process) as reasoner:
+                models = reasoner.models
+                assert models.draft is not None
+                passes = []
+                for role, model in ((names["target"], models.target), (names["draft"], models.draft)):
+                    passes += time_passes(str(role), model, sampling, plan, lambda: bar.advance(task))
+                rows = ModePlan(options, self.prompt, self.repeats)
+                return passes, time_modes(reasoner, chosen, process, rows, peaks, lambda: bar.advance(task))
+
+    def _reasoner(self, layout: Layout, names: dict[str, str | None], process: Process) -> Reasoner:
+        from lr.engine.replay import JudgeReads, ReplayVerifier
+        from lr.engine.runner import ModelRunner
+        from lr.model.weights import load_model
+        from lr.reasoner import Reasoner
+
+        dtype, reads = self._dtype(layout), None
+        if names["judge"] is not None:
+            judge = load_model(f"dummy:{names['judge']}", device=layout.judge, dtype=dtype)
+            reads = JudgeReads(ModelRunner(judge, num_blocks=512))
+        return Reasoner(
+            f"dummy:{names['target']}",
+            f"dummy:{names['draft']}",
+            ReplayVerifier(process, reads),
+            device=layout.target[0],
+            dtype=dtype,
+            elsewhere={"draft": layout.draft, "judge": layout.judge},
+        )
+
+    def _peaks(self, layout: Layout) -> tuple[Peaks, Peaks]:
+        from lr.bench.roofline import measure_peaks
+
+        dtype = self._dtype(layout)
+        target = measure_peaks(layout.target[0], dtype)
+        return target, target if layout.draft in layout.target else measure_peaks(layout.draft, dtype)
+
+    def _names(self) -> dict[str, str | None]:
+        import torch
+
+        on_cuda = torch.device(self.layout().target[0]).type == "cuda"
+        usual = LARGE if on_cuda else TINY
+        given = (self.target, self.draft, self.judge)
+        names = [mine or theirs for mine, theirs in zip(given, usual, strict=True)]
+        return {"target": names[0], "draft": names[1], "judge": None if names[2] == "none" else names[2]}
+
+    def _dtype(self, layout: Layout) -> Any:
+        import torch
+
+        if self.dtype is not None:
+            return getattr(torch, self.dtype)
+        return torch.float32 if layout.target[0].type == "cpu" else torch.bfloat16
+
+    def _check(self) -> None:
+        for name in ("prompt", "tokens"):
+            require(getattr(self, name) >= 2, name, getattr(self, name), "a whole number >= 2")
+        require(self.repeats >= 2, "repeats", self.repeats, "at least 2, for a spread; 5 for a figure to publish")
+        batches = bool(self.batches) and all(batch > 0 for batch in self.batches)
+        require(batches, "batches", self.batches, "whole numbers > 0")
+        require(self.step_tokens >= 1, "step_tokens", self.step_tokens, "a number >= 1")
+        if self.json is not None and not self.json.parent.is_dir():
+            raise SettingError(
+                f"json is {str(self.json)!r}, but there is no folder {self.json.parent}; create it first."
+            )
+
+
+def options_default() -> Any:
+    """Sampling where no option says."""
+    from lr.types import SamplingParams
+
+    return SamplingParams()

@@ -1,0 +1,143 @@
+"""What a run takes of every device: its models, their caches, and its options, turned into a memory plan before anything is loaded.
+
+It counts what the engine does reserve: a cache per writer, one more for a draft model that guesses tokens, one for a verifier that asks
+the target, a fixed one for the judge; and the draft's weights twice where driver "overlapped" gives its process a copy of its own.
+Read next: `lr/model/memory.py`, `room.py`, `placement.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import torch
+
+from lr.engine.room import BLOCK_SIZE, blocks_for
+from lr.engine.verification import JUDGE_TOKENS
+from lr.errors import CheckpointError
+from lr.model.config import ModelConfig
+from lr.model.config_json import read_config
+from lr.model.files import read_json, resolve
+from lr.model.memory import MemoryPlan, ModelNeed, cache_bytes, free_bytes, weight_bytes, working_bytes
+from lr.model.shapes import is_dummy, published, shape
+from lr.options import DRAFT_MODEL_DRAFTERS, GenerateOptions, needs_draft
+
+ASKS_THE_TARGET = ("score", "likelihood")
+"""The verifiers that keep a cache of their own of the target."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A model and where it is to be: on one device, or split over several (`devices`), in `dtype`."""
+
+    name: str
+    config: ModelConfig
+    dtype: torch.dtype
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The models of a run. `verifier` as `choose_verifier` takes it; `apart`: the draft's worker is a process, with weights of its own."""
+
+    target: Placed
+    draft: Placed | None = None
+    judge: Placed | None = None
+    verifier: str = "exact"
+    apart: bool = True
+
+
+def place(name: str | Path, devices: tuple[str, ...], dtype: torch.dtype | None = None) -> Placed:
+    """A checkpoint by name, found by its config.json alone: no weights are read, and none are downloaded for a shape that is known.
+
+    `dtype` None: what config.json says, bfloat16 where it says nothing. Raises `CheckpointError`.
+    """
+    if is_dummy(name) or (published(name) is not None and not Path(name).is_dir()):
+        return Placed(str(name), shape(name), dtype or torch.bfloat16, devices)
+    folder = resolve(name, weights=False)
+    raw = read_json(folder / "config.json")
+    stated = str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16").removeprefix("torch.")
+    found = dtype or getattr(torch, stated, None)
+    if not isinstance(found, torch.dtype):
+        raise CheckpointError(f"config.json of {folder} says dtype {stated!r}; expected float32, bfloat16 or the like.")
+    return Placed(str(name), read_config(folder), found, devices)
+
+
+def plan_run(
+    cast: Cast,
+    options: GenerateOptions,
+    tokens: int,
+    *,
+    share: int = 1,
+    num_blocks: int | None = None,
+    free: Callable[[str], int | None] | None = None,
+) -> MemoryPlan:
+    """The plan of `share` answers at a time, prompt and answer together at most `tokens` (and what the contexts allow) long.
+
+    `num_blocks`: cache blocks per model where they are given. `free`: bytes that are free on a device, by its name;
+    None: asks.
+    """
+    used = [cast.target, *([cast.draft] if cast.draft is not None and needs_draft(options) else [])]
+    tokens = min(tokens, *(model.config.max_position_embeddings for model in used))
+    blocks = blocks_for(options, tokens, share) if num_blocks is None else num_blocks
+    counted = num_blocks is None
+    needs = list(_target(cast, options, tokens, share, blocks, counted))
+    if cast.draft is not None and needs_draft(options):
+        needs += _draft(cast.draft, cast.apart, options, tokens, share, blocks, counted)
+    if cast.judge is not None:
+        room = -(-JUDGE_TOKENS // BLOCK_SIZE) if counted else blocks
+        needs += _on_devices("judge", cast.judge, room, 1, JUDGE_TOKENS, share)
+    return MemoryPlan.of(needs, tokens, free or free_bytes)
+
+
+def _target(
+    cast: Cast, options: GenerateOptions, tokens: int, share: int, blocks: int, counted: bool
+) -> Iterator[ModelNeed]:
+    if cast.verifier.partition(":")[0] in ASKS_THE_TARGET and options.mode.startswith("lr"):
+        context = cast.target.config.max_position_embeddings + JUDGE_TOKENS
+        blocks += -(-context // BLOCK_SIZE) if counted else blocks
+    yield from _on_devices("target", cast.target, blocks, 1, tokens, share * _rows(options), share * counted)
+
+
+def _draft(
+    draft: Placed, apart: bool, options: GenerateOptions, tokens: int, share: int, blocks: int, counted: bool
+) -> Iterator[ModelNeed]:
+    """Its caches: one as the writer of steps, one as the guesser of tokens. Its weights: once more in a process of its own."""
+    lookahead = options.mode.startswith("lr")
+    guesses = options.mode.endswith("sd") and options.drafter in DRAFT_MODEL_DRAFTERS
+    caches = lookahead + guesses
+    copies = 2 if apart and lookahead and options.driver == "overlapped" else 1
+    name = "draft, twice" if copies == 2 else "draft"
+    rows = share * options.width * (options.depth if lookahead else 1)
+    yield from _on_devices(name, draft, caches * blocks, copies, tokens, rows, caches * share * counted)
+
+
+def _on_devices(
+    role: str, model: Placed, blocks: int, copies: int, tokens: int, logit_rows: int, chains: int = 0
+) -> Iterator[ModelNeed]:
+    """The need on each device of a model. `chains`: how many chains of the longest length the cache was counted for."""
+    ranks, config, dtype = len(model.devices), model.config, model.dtype
+    per_block = cache_bytes(config, dtype, 1, BLOCK_SIZE, ranks)
+    for device in model.devices:
+        yield ModelNeed(
+            role=role,
+            name=model.name,
+            device=device,
+            weights=copies * weight_bytes(config, dtype, ranks),
+            cache=blocks * per_block,
+            working=working_bytes(config, dtype, tokens, logit_rows),
+            per_token=chains * per_block // BLOCK_SIZE,
+        )
+
+
+def _rows(options: GenerateOptions) -> int:
+    """Rows of logits of a pass of the target for one answer."""
+    nodes = sum(options.width**level for level in range(options.depth + 1)) if options.mode.startswith("lr") else 1
+    nodes = min(nodes, options.max_target_rows or nodes)
+    if not options.mode.endswith("sd"):
+        return nodes
+    leaves = prod(options.branching) if options.drafter == "tree" else 1
+    deep = len(options.branching) if options.drafter == "tree" else options.num_speculative_tokens
+    return nodes * leaves * (deep + 1)

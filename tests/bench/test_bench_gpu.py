@@ -1,0 +1,92 @@
+"""`lr bench gpu` at tiny shapes: the CPU twin of the measurement at real ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from lr.bench.gpu_modes import ways
+from lr.bench.roofline import Cost, Peaks, measure_peaks, pass_cost
+from lr.cli import main
+from lr.model.shapes import SHAPES, shape
+from lr.model.weights import load_model
+
+SMALL = "--tokens 24 --prompt 20 --repeats 2 --batches 1 2 --step_tokens 6 --k 2".split()
+
+
+def test_the_cost_of_a_pass_counts_what_the_model_has() -> None:
+    config = shape("tiny-target")
+    model = load_model("tiny-target", dtype=torch.float32)
+    norms = sum(p.numel() for name, p in model.named_parameters() if "norm" in name)
+    matrices = sum(p.numel() for p in model.parameters()) - norms  # tied: the embedding is the head
+    cache = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    cost = pass_cost(config, torch.float32, [1, 1], [100, 50], 2)
+    assert cost.bytes == 4 * (matrices + cache * 150 + 2 * config.hidden_size)
+    attention = 4 * config.num_layers * config.num_heads * config.head_dim * 150
+    assert cost.flops == 2 * 2 * matrices + attention
+    # a prompt of 3 tokens: they see 1, 2 and 3 positions
+    assert pass_cost(config, torch.float32, [3], [3], 0).flops == pytest.approx(
+        2 * 3 * (matrices - config.vocab_size * config.hidden_size)
+        + 4 * config.num_layers * config.num_heads * config.head_dim * 6
+    )
+
+
+def test_the_example_of_the_docstring() -> None:
+    large, peaks = SHAPES["Qwen3-32B"], Peaks(4e12, 7e14)
+    one = pass_cost(large, torch.bfloat16, [1], [0], 1)
+    assert one.bound(peaks) == "bandwidth" and one.seconds(peaks) == pytest.approx(16.0e-3, rel=0.03)
+    many = pass_cost(large, torch.bfloat16, [1] * 200, [0] * 200, 200)
+    assert many.bound(peaks) == "arithmetic"
+    assert (Cost(1, 2) + Cost(3, 4)) == Cost(4, 6)
+
+
+def test_peaks_are_measured() -> None:
+    peaks = measure_peaks(torch.device("cpu"), torch.float32, small=True)
+    assert 1e7 < peaks.bytes_per_second < 1e13 and 1e6 < peaks.flops_per_second < 1e15
+
+
+def test_ways() -> None:
+    names = [way.name for way in ways(["ar", "lr"], ["lockstep", "overlapped"])]
+    assert names == ["ar", "lr, lockstep", "lr, overlapped"]
+
+
+def test_the_twin_times_all_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "gpu.json"
+    flags = ["--device", "cpu", "--alpha1", "1", "--alpha2", "1", "--json", str(file)]
+    assert main(["bench", "gpu", *SMALL, *flags]) == 0
+    shown = capsys.readouterr().out
+    assert "planned for chains of 44 tokens" in shown and "given" in shown and "random" in shown
+    found = json.loads(file.read_text())
+    assert [row["way"] for row in found["modes"]] == [
+        *("ar", "sd", "lr, lockstep", "lr, overlapped", "lr+sd, lockstep", "lr+sd, overlapped")
+    ]
+    rows = {row["way"]: row for row in found["modes"]}
+    assert all(row["stats"]["tokens"] == 48 and len(row["tokens_per_second"]) == 2 for row in rows.values())
+    stats = rows["lr, lockstep"]["stats"]
+    assert stats["judged"] - stats["accepted"] <= 2 < stats["accepted"]  # but for the step that the budget cuts
+    assert rows["sd"]["token_acceptance"] == 1.0 and rows["sd"]["tokens_per_target_pass"] > 2
+    assert [row["what"] for row in found["passes"]] == 2 * ["decode, batch 1", "decode, batch 2", "prompt of 20"]
+    assert all(row["limit_seconds"] > 0 and row["median_seconds"] > 0 for row in found["passes"])
+    assert found["process"]["alpha1"] == 1.0 and found["models"]["target"] == "tiny-target"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--target", "Qwen3-32B", "--device", "cpu", "--tokens", "30000"], "do not fit on cpu"),
+        (["--target", "Qwen3-99B"], "there is no shape 'Qwen3-99B'"),
+        (["--repeats", "1"], "repeats is 1"),
+        (["--draft_device", "cuda:77"], "device 'cuda:77' cannot be used here"),
+        (["--json", "nowhere/gpu.json"], "no folder nowhere"),
+    ],
+)
+def test_what_cannot_be_is_said_at_once(
+    flags: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lr.engine.needs.free_bytes", lambda _: 8 << 30)
+    assert main(["bench", "gpu", *flags]) == 2
+    error = capsys.readouterr().err
+    assert said in error and "Traceback" not in error

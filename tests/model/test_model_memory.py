@@ -1,0 +1,166 @@
+"""The memory plan: exact where it counts (against models and caches that are really made), clear where something does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lr.engine.needs import Cast, Placed, place, plan_run
+from lr.engine.room import blocks_for
+from lr.errors import LRError
+from lr.kvcache.cache import PagedKVCache
+from lr.model.memory import (
+    GIB,
+    MemoryPlan,
+    MemoryShortError,
+    ModelNeed,
+    cache_bytes,
+    free_bytes,
+    weight_bytes,
+    working_bytes,
+)
+from lr.model.shapes import SHAPES, shape
+from lr.model.weights import load_model
+from lr.options import GenerateOptions
+from lr.tiny.export import tiny_config
+
+BF16 = torch.bfloat16
+PAPER = GenerateOptions(mode="lr+sd", drafter="ngram", depth=4)
+
+
+def cast(devices: dict[str, str | tuple[str, ...]], **changes: object) -> Cast:
+    def at(role: str, name: str) -> Placed:
+        where = devices[role]
+        return place(name, (where,) if isinstance(where, str) else where, BF16)
+
+    made = Cast(at("target", "Qwen/Qwen3-32B"), at("draft", "Qwen/Qwen3-1.7B"), at("judge", "Qwen/Qwen2.5-7B-Instruct"))
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["tiny-target", "tiny-judge"])
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+def test_weights_and_cache_are_counted_to_the_byte(name: str, dtype: torch.dtype) -> None:
+    model, config = load_model(name, dtype=dtype), shape(name)
+    held = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    assert weight_bytes(config, dtype) == held
+    cache = PagedKVCache(
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        num_blocks=7,
+        block_size=16,
+        dtype=dtype,
+        device="cpu",
+    )
+    assert cache_bytes(config, dtype, 7, 16) == cache.keys.nbytes + cache.values.nbytes
+
+
+def test_the_numbers_of_the_docstring() -> None:
+    large = SHAPES["Qwen3-32B"]
+    assert round(weight_bytes(large, BF16) / GIB, 1) == 61.0
+    assert cache_bytes(large, BF16, 1, 1) == 256 * 1024
+
+
+def test_ranks_share_matrices_not_norms_nor_single_heads() -> None:
+    large = SHAPES["Qwen3-32B"]
+    whole, half = (weight_bytes(large, BF16, ranks) for ranks in (1, 2))
+    norms = 64 * (2 * 5120 + 2 * 128) + 5120
+    assert half == (whole - 2 * norms) // 2 + 2 * norms
+    few = tiny_config(2, 300)  # 4 heads, 2 KV heads
+    a_head = 2 * 2 * few.head_dim * few.hidden_size * 2  # k and v rows of a head in both layers, bf16
+    split = weight_bytes(few, BF16, 4)
+    matrices = weight_bytes(few, BF16) - 2 * 2 * few.num_kv_heads * few.head_dim * few.hidden_size * 2
+    norms = 2 * (2 * (2 * 128 + 2 * 32) + 128)
+    assert split == (matrices - norms) // 4 + norms + a_head
+    assert cache_bytes(few, BF16, 5, 16, ranks=4) == cache_bytes(few, BF16, 5, 16, ranks=2)
+
+
+def test_needs_add_up_where_models_share_a_device() -> None:
+    apart = plan_run(
+        cast({"target": ("cuda:0", "cuda:1"), "draft": "cuda:2", "judge": "cuda:3"}), PAPER, 37000, free=lambda _: 0
+    )
+    together = plan_run(
+        cast({"target": "cuda:0", "draft": "cuda:0", "judge": "cuda:0"}), PAPER, 37000, free=lambda _: 0
+    )
+    assert [device.device for device in apart.devices] == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
+    assert [len(device.needs) for device in together.devices] == [3]
+    target = [device.needs[0] for device in apart.devices[:2]]
+    assert target[0].weights == target[1].weights < together.devices[0].needs[0].weights
+    assert 2 * target[0].cache == together.devices[0].needs[0].cache
+    blocks = blocks_for(PAPER, 37000)
+    assert together.devices[0].needs[0].cache == cache_bytes(SHAPES["Qwen3-32B"], BF16, blocks, 16)
+
+
+def test_what_options_add() -> None:
+    devices = {"target": "cpu", "draft": "cpu", "judge": "cpu"}
+
+    def need(role: str, options: GenerateOptions, **changes: object) -> ModelNeed:
+        [device] = plan_run(cast(devices, **changes), options, 4096, free=lambda _: None).devices
+        return next(one for one in device.needs if one.role.startswith(role))
+
+    ngram, drafted = need("draft", PAPER), need("draft", replace(PAPER, drafter="draft"))
+    assert drafted.cache == 2 * ngram.cache  # as the writer of steps, and as the guesser of tokens
+    assert need("draft", replace(PAPER, driver="overlapped")).weights == 2 * ngram.weights
+    assert need("draft", replace(PAPER, driver="overlapped"), apart=False).weights == ngram.weights
+    asked = need("target", PAPER, verifier="score:7").cache - need("target", PAPER).cache
+    assert asked == cache_bytes(SHAPES["Qwen3-32B"], BF16, (40960 + 8192) // 16, 16)
+    plain = plan_run(cast(devices), replace(PAPER, mode="ar"), 4096, free=lambda _: None).devices[0]
+    assert [one.role for one in plain.needs] == ["target", "judge"]
+    few = plan_run(cast(devices), PAPER, 10**9, free=lambda _: None)
+    assert few.tokens == 40960  # no chain is longer than the context
+
+
+def test_what_does_not_fit_is_said_with_all_numbers_and_what_helps() -> None:
+    place_all = cast({"target": "cuda:0", "draft": "cuda:0", "judge": "cuda:0"})
+    plan = plan_run(place_all, PAPER, 37000, free=lambda _: 84 * GIB)
+    with pytest.raises(MemoryShortError) as caught:
+        plan.check()
+    text = str(caught.value)
+    assert isinstance(caught.value, LRError)
+    assert "do not fit on cuda:0" in text and "84.0 GiB are free" in text
+    assert "target Qwen/Qwen3-32B: weights 61.0 GiB, cache 9" in text
+    assert "--draft_gpu_id" in text and "--target_gpu_id 0,1" in text
+    longest = plan.devices[0].longest(37000)
+    assert f"--max_tokens_len {longest // 64 * 64} instead of 37000" in text
+    plan_run(place_all, PAPER, longest // 64 * 64, free=lambda _: 84 * GIB).check()  # the advice is right
+    with pytest.raises(MemoryShortError):
+        plan_run(place_all, PAPER, longest + 256, free=lambda _: 84 * GIB).check()
+    with pytest.raises(MemoryShortError) as caught:
+        plan_run(place_all, PAPER, 37000, free=lambda _: 40 * GIB).check()
+    assert "--max_tokens_len" not in str(caught.value)  # the weights alone are too large
+
+
+def test_the_plan_of_a_run_is_what_the_run_reserves() -> None:
+    """The twin on the CPU: given a number of free bytes, a run that is said to fit takes no more for weights and cache."""
+    from lr import Reasoner
+
+    reasoner = Reasoner("tiny-target", "tiny-draft", "exact")
+    options = GenerateOptions(mode="lr", max_tokens=100)
+    run = reasoner.run("hello", mode="lr", max_tokens=100)
+    length = len(run.prompt) + 100
+    placed = [place(name, ("cpu",), torch.float32) for name in ("tiny-target", "tiny-draft")]
+    plan = plan_run(Cast(*placed), options, length, free=lambda _: 10 * GIB)
+    plan.check()
+    [device] = plan.devices
+    from lr.types import Role
+
+    for need, role in zip(device.needs, (Role.TARGET, Role.DRAFT), strict=True):
+        model = reasoner.models.target if role is Role.TARGET else reasoner.models.draft
+        assert model is not None
+        reserved = run.plan(role).cache.num_blocks
+        assert need.cache == cache_bytes(model.config, torch.float32, reserved, 16)
+        assert need.weights == sum(p.nbytes for p in model.parameters())
+    with pytest.raises(MemoryShortError, match="do not fit on cpu"):
+        plan_run(Cast(*placed), options, length, free=lambda _: device.needed - 1).check()
+
+
+def test_free_bytes_and_the_unknown() -> None:
+    found = free_bytes("cpu")
+    assert found is None or found > 0
+    need = ModelNeed("target", "x", "mps", 10 * GIB, 0, 0)
+    plan = MemoryPlan.of([need], 100, free=lambda _: None)
+    plan.check()  # nobody says what is free: nothing is refused
+    assert plan.rows()[-1][-1] == "not known"
+    assert working_bytes(SHAPES["Qwen3-32B"], BF16, 10**6, 5) < 2 * GIB
