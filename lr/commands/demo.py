@@ -15,10 +15,12 @@ from rich.table import Table
 from lr.commands.models import ModelChoice
 from lr.commands.show import console, legend, number, step_line
 from lr.commands.tracing import saving
+from lr.engine.verification import language_of
 from lr.options import MODES
 from lr.reasoner import Reasoner
 from lr.result import Result
-from lr.tiny.language import Problem, Split, problem
+from lr.tiny.language import Split
+from lr.tiny.languages import QUANTITIES, Exercise
 from lr.trace import Stats
 from lr.tracing.file import require_writable
 from lr.types import require
@@ -78,8 +80,8 @@ class Demo:
         out = console()
         out.print(legend(), "")
         for mode in MODES:  # warm up: first calls pay for allocation, and for the start of the second process
-            reasoner.generate(problem(Split.TEST, 0).question, **self._settings(mode), max_tokens=40)
-        solved: list[tuple[Problem, dict[str, Result]]] = []
+            reasoner.generate(_exercise(reasoner, 0).question, **self._settings(mode), max_tokens=40)
+        solved: list[tuple[Exercise, dict[str, Result]]] = []
         numbers = range(self.problems)
         for index in track(
             numbers, "solving", console=Console(stderr=True), transient=True, disable=not out.is_terminal
@@ -95,9 +97,9 @@ class Demo:
         depth = self.depth if self.max_depth is None else self.max_depth
         return {"mode": mode, "driver": driver, "depth": depth, **{name: getattr(self, name) for name in names}}
 
-    def _solve(self, reasoner: Reasoner, index: int, out: Console) -> tuple[Problem, dict[str, Result]]:
+    def _solve(self, reasoner: Reasoner, index: int, out: Console) -> tuple[Exercise, dict[str, Result]]:
         """One problem in every mode; the modes take turns in going first, so that drifts of the machine's speed cancel."""
-        task, results = problem(Split.TEST, index), {}
+        task, results = _exercise(reasoner, index), {}
         shown, order = index < self.show, list(MODES)
         if shown:
             out.print(f"[bold]problem {index + 1}[/]  {task.question}")
@@ -114,7 +116,13 @@ class Demo:
         return task, results
 
 
-def _table(solved: list[tuple[Problem, dict[str, Result]]]) -> Table:
+def _exercise(reasoner: Reasoner, index: int) -> Exercise:
+    """A held-out problem of the language that the target speaks; of quantities where it speaks no tiny one."""
+    language = language_of(reasoner.codec) or QUANTITIES
+    return language.problem(Split.TEST, index, 0)
+
+
+def _table(solved: list[tuple[Exercise, dict[str, Result]]]) -> Table:
     table = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,
@@ -144,7 +152,7 @@ def _table(solved: list[tuple[Problem, dict[str, Result]]]) -> Table:
     return table
 
 
-def _spread(solved: list[tuple[Problem, dict[str, Result]]], mode: str) -> str:
+def _spread(solved: list[tuple[Exercise, dict[str, Result]]], mode: str) -> str:
     """The quartiles of the speedup over the problems."""
     ratios = [_rate(results[mode].stats) / _rate(results["ar"].stats) for _, results in solved]
     if len(ratios) < 4:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lr.errors import CheckpointError
 
-CHECKPOINTS = ("tiny-target", "tiny-draft", "tiny-judge")
+CHECKPOINTS = ("tiny-target", "tiny-draft", "tiny-judge", "plans-target", "plans-draft")
 
 
 def checkpoint_path(name: str) -> Path:
