@@ -22,8 +22,7 @@ from lr.endpoint.models import served_or_none
 from lr.endpoint.settings import Servers
 from lr.endpoint.verification import beside_served_target, served_judge
 from lr.engine.answer import Models, Run
-from lr.engine.draft_worker import load_parts
-from lr.engine.remote import DraftWorker
+from lr.engine.placement import Layout, draft_worker
 from lr.engine.verification import choose_verifier, speaks_tiny
 from lr.errors import SettingError
 from lr.model.codec import Codec, require_same
@@ -108,7 +107,8 @@ class Reasoner:
         worker = None
         if draft is not None and served_target is None and served_draft is None:
             tokens = tuple(map(codec.token_bytes, range(codec.vocab_size)))
-            worker = DraftWorker(partial(load_parts, draft, draft_device, dtype, tokens))
+            layout = Layout((device,) if spread is None else spread.devices, draft_device, judge_device)
+            worker = draft_worker(layout, draft_model, draft, dtype, tokens)
         loaded = {"target": target, "draft": draft, "judge": judge, "verifier": getattr(verifier, "name", verifier)}
         names = {role: None if name is None else str(name) for role, name in loaded.items()}
         self.models = Models(codec, target_model, draft_model, known_tokens, num_blocks, worker, names)

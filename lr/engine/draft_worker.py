@@ -38,6 +38,7 @@ from lr.engine.draft_messages import (
 from lr.engine.drafts import LocalDrafts
 from lr.engine.plan import TokenBytes, WriterPlan
 from lr.errors import LRError
+from lr.model.device import own_stream
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.spec.write import StepWriter
@@ -185,11 +186,12 @@ def serve(connection: Connection, load: Load) -> None:
             connection.send(Failed(None, presentable(error)))
             return
         connection.send(Ready(os.getpid()))
-        while True:
-            while connection.poll(0 if server.busy else None):
-                for order in connection.recv():
-                    server.obey(order)
-            server.tick()
+        with own_stream(server.parts.model.device):
+            while True:
+                while connection.poll(0 if server.busy else None):
+                    for order in connection.recv():
+                        server.obey(order)
+                server.tick()
     except (EOFError, OSError):
         return  # the other end is gone, and with it all reason to go on
     finally:

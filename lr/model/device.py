@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from lr.errors import SettingError
 
 CHOICES = "auto, cpu, cuda, cuda:1 (the second GPU) or mps"
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Inside, what this thread does on a CUDA device goes to a stream of its own, beside those of other threads. Elsewhere: nothing."""
+    if device.type != "cuda":
+        yield
+        return
+    torch.cuda.synchronize(device)  # whatever made the weights on another stream is done
+    with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+        yield
 
 
 def find_device(name: str | torch.device) -> torch.device:
