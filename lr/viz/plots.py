@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PALETTE = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b7791f", "#4a5568")
+CLOSE = 0.06
+"""Points nearer than this, as a share of both axes, share their labels' place."""
 Points = Sequence[tuple[float, float]]
 
 
@@ -49,7 +51,8 @@ def draw_curves(
 ) -> Figure:
     """Lines through `curves`, and marks without a line at `points`, in the colours of the palette one after the other.
 
-    `errors`: half lengths of error bars and `labels`: words, one each per point of the last of `points`. `diagonal`: from (0, 0) to (1, 1).
+    `errors`: half lengths of error bars and `labels`: words, one each per point of the last of `points`; neighbours share a list of words.
+    `diagonal`: from (0, 0) to (1, 1).
     """
     figure, axes = canvas(7.5, 3.4)
     for i, (name, line) in enumerate(curves.items()):
@@ -60,8 +63,8 @@ def draw_curves(
         xs, ys = zip(*dots, strict=True)
         colour = PALETTE[i % len(PALETTE)]
         axes.errorbar(xs, ys, yerr=bars, fmt="o", ms=5, capsize=3, color=colour, label=name)
-    for (at, height), label in zip(marks[-1][1] if marks else (), labels, strict=False):
-        axes.annotate(label, (at, height), xytext=(6, 4), textcoords="offset points", fontsize=8, color=INK)
+    if marks:
+        _label(axes, marks[-1][1], labels)
     if diagonal:
         axes.plot([0, 1], [0, 1], color=IDLE, linewidth=1, linestyle=":")
     axes.set_xlabel(x, fontsize=9)
@@ -105,6 +108,32 @@ def with_sliders(draw: Callable[..., Figure], **ranges: tuple[float, float, floa
         for name, (low, high, start) in ranges.items()
     }
     return widgets.interactive(draw, **sliders)
+
+
+def _label(axes: Axes, points: Points, labels: Sequence[str]) -> None:
+    """Write the words beside their points: those of points close together below each other, towards the middle of the picture."""
+    (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
+    groups: list[tuple[float, float, list[str]]] = []
+    for (x, y), label in zip(points, labels, strict=False):
+        across, up = (x - x0) / (x1 - x0), (y - y0) / (y1 - y0)
+        near = (words for a, b, words in groups if abs(across - a) < CLOSE and abs(up - b) < CLOSE)
+        words = next(near, None)
+        if words is None:
+            groups.append((across, up, words := []))
+        words.append(label)
+    for across, up, words in groups:
+        right, top = across > 0.5, up > 0.5
+        axes.annotate(
+            "\n".join(words),
+            (across, up),
+            xycoords="axes fraction",
+            xytext=(-8 if right else 8, -6 if top else 6),
+            textcoords="offset points",
+            ha="right" if right else "left",
+            va="top" if top else "bottom",
+            fontsize=8,
+            color=INK,
+        )
 
 
 def _finish(axes: Axes, several: bool) -> None:
