@@ -23,8 +23,6 @@ from lr.spec.write import StepJob, StepWriter
 from lr.trace import Trace
 from lr.types import Role, SamplingParams
 
-BLOCK_SIZE = 16
-
 
 @dataclass(frozen=True)
 class Decoded:
@@ -167,4 +165,7 @@ def hugging_face_model(model: CausalLM) -> Any:
 
 
 def _runner(model: CausalLM, rows: int, length: int) -> ModelRunner:
-    return ModelRunner(model, num_blocks=rows * (length // BLOCK_SIZE + 1), block_size=BLOCK_SIZE)
+    size = model.attention.block_size
+    runner = ModelRunner(model, num_blocks=rows * (length // size + 1), block_size=size)
+    runner.prepare(rows, length)
+    return runner

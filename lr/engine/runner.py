@@ -88,6 +88,12 @@ class ModelRunner:
         """The longest sequence the model can hold, in tokens."""
         return self.model.config.max_position_embeddings
 
+    @torch.inference_mode()
+    def prepare(self, rows: int, length: int) -> None:
+        """Do beforehand what the first forwards of `rows` branches, that grow to `length` tokens, would spend time on: recording graphs."""
+        if self.graphs is not None:
+            self.graphs.prepare(rows, length)
+
     def open(self, tokens: Sequence[int]) -> Branch:
         """A new branch that begins with `tokens` (at least one), all pending. Raises `ContextError` if they do not fit the model."""
         require(len(tokens) > 0, "the number of tokens to open a branch with", 0, "at least one")

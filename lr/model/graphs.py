@@ -83,7 +83,7 @@ class StepGraphs:
             return None
         if shape not in self._ready:
             self._asked[shape] = self._asked.get(shape, 0) + 1
-            if self._asked[shape] <= self.shapes.after or not self._record(shape, batch):
+            if self._asked[shape] <= self.shapes.after or not self._record(shape):
                 return None
         forward, replay = self._ready[shape]
         forward.fill(batch)
@@ -93,18 +93,26 @@ class StepGraphs:
             return results[0][:n].clone(), results[1][:n].clone()
         return results[0].index_select(0, batch.logit_rows), results[1].index_select(0, batch.logit_rows)
 
+    def prepare(self, rows: int, span: int) -> None:
+        """Record now what batches of so many rows will ask for while their branches grow to `span` tokens."""
+        for longest in self.shapes.spans:
+            shape = self.shapes.smallest(rows, longest)
+            if shape is not None and shape not in self._ready and self.failure is None:
+                self._record(shape)
+            if longest >= span:
+                break
+
     def close(self) -> None:
         """Forget the graphs and give the inert block back."""
         self._ready.clear()
         self.failure = "closed"
         self.cache.release(self._inert)
 
-    def _record(self, shape: tuple[int, int], batch: RaggedBatch) -> bool:
-        """Record a shape, with the batch that asked for it as the example: storing its keys and values twice does no harm."""
+    def _record(self, shape: tuple[int, int]) -> bool:
+        """Record a shape with nothing but inert rows; they have the kernels of all others."""
         rows, span = shape
         pages = blocks_for(span, self.cache.block_size)
         forward = PaddedForward(self.model, self.cache, self.attention, (rows, pages), self._inert.blocks[0])
-        forward.fill(batch)
         try:
             self._ready[shape] = forward, self.recorder.record(forward.compute)
         except RuntimeError as error:

@@ -170,6 +170,25 @@ def test_a_shape_is_recorded_when_it_pays() -> None:
     torch.testing.assert_close(rows, plain, rtol=0, atol=1e-11)
 
 
+def test_shapes_are_recorded_beforehand() -> None:
+    """Three rows that will grow to 16 tokens: the shapes of 4 rows up to 6 and up to 16 tokens, and none while decoding."""
+    recorder = Counting()
+    runner = ModelRunner(MODEL, num_blocks=40, block_size=4)
+    assert SDPA.rows is not None
+    runner.graphs = StepGraphs(MODEL, runner.cache, SDPA.rows, SHAPES, recorder)
+    runner.prepare(3, 16)
+    assert runner.graphs.recorded == [(4, 6), (4, 16)]
+    branches = [runner.open([i]) for i in range(3)]
+    plain = ModelRunner(MODEL, num_blocks=40, block_size=4)
+    twins = [plain.open([i]) for i in range(3)]
+    for token in range(12):
+        for ours, expected in zip(runner.feed(branches), plain.feed(twins), strict=True):
+            torch.testing.assert_close(ours, expected, rtol=0, atol=1e-11)
+        for branch in (*branches, *twins):
+            branch.append(token)
+    assert (recorder.recorded, recorder.replayed) == (2, 12)
+
+
 class Failing(EagerRecorder):
     def record(self, compute: Callable[[], Results]) -> Callable[[], Results]:
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
