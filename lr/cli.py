@@ -38,6 +38,7 @@ COMMANDS = {
         "the paper's experiments, in miniature or on checkpoints",
     ),
     ("report",): ("lr.commands.report", "Report", "compare runs: accuracy, speed, speedup, acceptance"),
+    ("trace",): ("lr.commands.trace", "TraceCommand", "check a trace, say what is in it, run it again, convert it"),
     ("theory", "figures"): ("lr.commands.theory_figures", "TheoryFigures", "draw the theoretical curves"),
     ("theory",): ("lr.commands.theory", "Theory", "any formula beside a simulation of it"),
     ("info",): ("lr.commands.info", "Info", "what this machine offers: versions, devices, checkpoints"),

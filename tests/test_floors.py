@@ -54,6 +54,7 @@ FLOORS = {
         *["lr.eval.report", "lr.eval.tables", "lr.eval.figure"],
         *["lr.engine", "lr.engine.scripted", "lr.engine.simulate", "lr.engine.workers", "lr.engine.chance"],
         *["lr.engine.recording", "lr.engine.virtual", "lr.engine.watching"],
+        "lr.engine.virtual_replay",
         *["lr.engine.transcript", "lr.engine.texts", "lr.engine.room", "lr.engine.process"],
     ],
     2: [

@@ -1,172 +1,142 @@
-"""Replay: real models run, an acceptance process decides. So the true cost of a run is measured without weights that mean anything.
+"""Run again what a trace tells of, on the same models with the same settings, and say where the two part, if anywhere.
 
-Every forward pass, every drawn token, every fork and every message is real, at the true shapes. What models would say is replaced on the
-seams that are there for it anyway:
+    outcome = replay(read_trace("answer.jsonl"))
+    outcome.difference      # None: the same; else the event, the value, what was expected and what came
 
-    where a step ends             the segmenter counts tokens up to a length from the process
-    whether a draft step stays    the verifier throws a coin of alpha1, after the judge has read the pair, if there is one
-    whether a draft token stays   the acceptance rule throws a coin of alpha2 per token, after the target has looked at it
-    what prompt lookup finds      the drafter always finds something, for nothing
-
-No answer means anything and no mode is lossless here; tokens per second, passes and acceptance rates are what comes out.
-Read next: `process.py`; `lr/bench/gpu.py`, which measures with it.
+Draws are keyed, so an answer is a function of the models, the question and the settings: every event of `lockstep` and of plain decoding
+comes again in the same order, every token bit for bit. Of `overlapped` runs, and of answers that shared their forwards with others, the
+output and the steps are compared, not the order. The run stops at the first difference. With `recorded` the trace's own verdicts are
+given again, for verifiers that do not say the same twice. Runs without models are replayed by `virtual_replay.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from lr.engine.answer import Models, Run
-from lr.engine.plan import WriterPlan
-from lr.engine.process import LengthsOf, Process
-from lr.engine.runner import ModelRunner
-from lr.kvcache.branch import Branch
-from lr.options import DRAFT_MODEL_DRAFTERS, GenerateOptions
-from lr.rng import uniform
-from lr.spec.acceptance import Decision, Draws, Outcome, Proposal, rows_of
-from lr.spec.drafters.base import Context
-from lr.spec.sampling import sample
-from lr.spec.token_sd import Speculation
-from lr.spec.verifiers.base import Need, Pair
-from lr.spec.verifiers.coin import RandomVerifier
-from lr.types import Coupling, Role, Verdict
-
-INSTRUCTIONS, FRAME = 180, 32
-"""Tokens of a judge's prompt beside the two steps: what all prompts have in common, read once, and what stands around the steps. About
-what `spec/verifiers/prompts.py` and a chat template come to."""
-JUDGED_AT_ONCE = 8
-"""Pairs of one forward of the judge."""
+from lr.engine.answer import Run
+from lr.engine.traced import trace_of
+from lr.errors import SettingError
+from lr.options import needs_draft
+from lr.reasoner import Reasoner, make_options
+from lr.spec.seams import Variant
+from lr.spec.verifiers.base import Need, Verifier
+from lr.tracing.compare import Difference, compare_in_order, compare_outputs
+from lr.tracing.file import Record, TraceError, TraceFile, records_of
+from lr.tracing.header import Header
+from lr.tracing.verdicts import RecordedVerdicts
+from lr.types import require
 
 
-class ReplayRun(Run):
-    """One answer in the making, as `Run`, but decided by a process. `options.drafter` ngram or draft."""
+@dataclass(frozen=True)
+class Replayed:
+    """What came of a replay. `compared`: events that were found the same; `ordered`: whether their order counted."""
 
-    def __init__(
-        self, models: Models, verifier: ReplayVerifier, prompt: str, options: GenerateOptions, process: Process
-    ) -> None:
-        self.process = process
-        super().__init__(models, verifier, prompt, options)
-
-    def plan(self, role: Role) -> WriterPlan:
-        """As the engine's, but steps end where the process says and no token ends the sequence."""
-        return replace(super().plan(role), segmenter=LengthsOf(self.process, role), eos_ids=frozenset())
-
-    def _speculation(self, role: Role) -> Speculation | None:
-        """As the engine's, but the process decides; without a draft model something is always found."""
-        k, rule = self.options.num_speculative_tokens, ReplayRule(self.process.alpha2)
-        if self.options.drafter not in DRAFT_MODEL_DRAFTERS:
-            return Speculation(ReplayDrafter(self.models.codec.vocab_size), rule, k)
-        made = super()._speculation(role)
-        return None if made is None else replace(made, rule=rule)
+    compared: int
+    difference: Difference | None
+    ordered: bool = True
 
 
-class ReplayDrafter:
-    """Prompt lookup that always finds k tokens, and knows nothing: they follow each other in the vocabulary of `vocab_size` ids."""
+def replay(trace: TraceFile, *, recorded: bool = False, device: str | None = None) -> Replayed:
+    """Load the trace's models by name and run it again. `device`: another one than the trace's.
 
-    name = "replay"
-    trees = False
-    coupling = Coupling.INDEPENDENT
-
-    def __init__(self, vocab_size: int) -> None:
-        self.vocab_size = vocab_size
-
-    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        return [self._found(context.tokens[-1], min(k, context.limit)) for context in contexts]
-
-    def forget(self, branches: Iterable[Branch]) -> None:
-        """Nothing is kept."""
-
-    def _found(self, last: int, k: int) -> Proposal:
-        return Proposal.chain([(last + i) % self.vocab_size for i in range(1, k + 1)])
-
-
-class ReplayRule:
-    """Keeps each draft token with probability `alpha`, up to the first that goes; the token behind is the target's own draw.
-
-    The coins are keyed by the place, so the same place falls alike however often it is looked at. Example: coins 0.1, 0.9, 0.2 at
-    alpha 0.5: one token is kept, and the target's draw behind it follows.
+    Raises `TraceError` for a trace that says too little, and what loading the models raises.
     """
-
-    name = "replay"
-    lossless = False
-    trees = False
-    looks_ahead = False
-
-    def __init__(self, alpha: float) -> None:
-        self.alpha = alpha
-
-    def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """The law given the drafts: n tokens kept with probability alpha^n (1 - alpha), all with alpha^k."""
-        k, alpha = len(proposal), self.alpha
-        chances = [alpha**n * (1 - alpha) for n in range(k)] + [alpha**k]
-        return [
-            Outcome(chance, tuple(range(n)), lambda row=p_rows[n]: row, untouched=True)  # type: ignore[misc]
-            for n, chance in enumerate(chances)
-        ]
-
-    @torch.inference_mode()
-    def verify(self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]) -> list[Decision]:
-        """One decision per branch from flat `probs` [sum of (n + 1), v]; see `AcceptanceRule.verify`."""
-        parts = rows_of(probs, proposals, trees=False)
-        kept = [self._kept(len(proposal), draw) for proposal, draw in zip(proposals, draws, strict=True)]
-        rows = torch.stack([part[n] for part, n in zip(parts, kept, strict=True)])
-        tokens = sample(rows, [draw.sample_key(n) for draw, n in zip(draws, kept, strict=True)])
-        return [Decision(tuple(range(n)), token) for n, token in zip(kept, tokens, strict=True)]
-
-    def _kept(self, k: int, draw: Draws) -> int:
-        coins = (uniform(draw.stream.child("replay").key(draw.offset + i)) for i in range(k))
-        return next((n for n, coin in enumerate(coins) if coin >= self.alpha), k)
+    header = trace.header
+    reasoner = reasoner_of(header, recorded=recorded, device=device)
+    with reasoner:
+        verifier = recorded_verifier(trace) if recorded and header.mode.startswith("lr") else None
+        options = _options(header)
+        run = reasoner.run(
+            header.question or "", variant=Variant(verifier=verifier), detailed=header.detailed, **options
+        )
+        return replay_on(run, trace)
 
 
-@dataclass
-class JudgeReads:
-    """What a judge's verdict costs: one forward over the prompts of all pairs; the instructions they share are read once and forked."""
+def reasoner_of(header: Header, *, recorded: bool = False, device: str | None = None) -> Reasoner:
+    """The reasoner that a header describes. `recorded`: its verifier will not be asked, so none is loaded.
 
-    runner: ModelRunner
-    head: Branch | None = None
+    Raises `TraceError` where a name is missing or a part was replaced by code of one's own.
+    """
+    if header.variant is not None:
+        raise TraceError(
+            f"this answer was made with parts of one's own ({header.variant}), which no name brings back. Make the run yourself, with "
+            "detailed=True, and give it to lr.engine.replay.replay_on."
+        )
+    if header.driver not in ("plain", "lockstep", "overlapped") or header.question is None:
+        raise TraceError(
+            "this trace has no models to run again (see lr.engine.virtual_replay for scripts and simulations)."
+        )
+    import torch
 
-    def read(self, pairs: Sequence[Pair]) -> None:
-        """Read the pairs and wait for the outcome, which nobody looks at."""
-        for start in range(0, len(pairs), JUDGED_AT_ONCE):
-            self._read(pairs[start : start + JUDGED_AT_ONCE])
-
-    def _read(self, pairs: Sequence[Pair]) -> None:
-        runner = self.runner
-        if self.head is None:
-            self.head = runner.open(list(range(INSTRUCTIONS)))
-            runner.feed([self.head])
-        branches = [runner.fork(self.head) for _ in pairs]
-        try:
-            for branch, pair in zip(branches, pairs, strict=True):
-                steps = (*pair.target_step.tokens, *pair.draft.tokens)
-                branch.extend([*(token % runner.vocab_size for token in steps), *range(FRAME)])
-            torch.stack(runner.feed(branches)).argmax(-1).tolist()
-        finally:
-            for branch in branches:
-                runner.close(branch)
-
-    def close(self) -> None:
-        """Give the instructions' blocks back."""
-        if self.head is not None:
-            self.runner.close(self.head)
-            self.head = None
+    models, options = header.models, make_options(**_options(header))
+    dtype = getattr(torch, models["dtype"]) if models.get("dtype") else None
+    return Reasoner(
+        models["target"],
+        models["draft"] if needs_draft(options) else None,
+        "never" if recorded else header.verifier or "exact",
+        judge=None if recorded else models.get("judge"),
+        device=device or models.get("device") or "cpu",
+        dtype=dtype,
+    )
 
 
-class ReplayVerifier:
-    """Accepts with probability alpha1, after `judge` has read the pairs, if there is one."""
+def replay_on(run: Run, trace: TraceFile) -> Replayed:
+    """Finish `run`, which was just begun (with `detailed` as the trace has it), and compare step by step; stops at the first difference."""
+    header = trace.header
+    require(run.detailed == header.detailed, "detailed", run.detailed, f"{header.detailed}, as in the trace")
+    expected, got = header.prompt["tokens"], list(run.prompt)
+    if expected != got:
+        place = next((i for i, pair in enumerate(zip(expected, got, strict=False)) if pair[0] != pair[1]), -1)
+        return Replayed(0, Difference(-1, f"the prompt's token {place}", expected, got))
+    if header.driver == "overlapped" or not header.alone:
+        run.finish()
+        found = compare_outputs(trace.records, trace_of(run).records)
+        return Replayed(len(trace.records), found, ordered=False)
+    return _step_by_step(run, trace)
 
-    need = Need.TARGET_STEP
 
-    def __init__(self, process: Process, judge: JudgeReads | None = None) -> None:
-        self.coin = RandomVerifier(process.alpha1, process.seed)
-        self.name = f"replay:{process.alpha1:g}"
-        self.reads = judge
+def _step_by_step(run: Run, trace: TraceFile) -> Replayed:
+    """Compare what is new after every step of the output."""
+    done, steps = 0, iter(run)
+    while True:
+        over = next(steps, None) is None
+        new = trace_of(run).records[done:] if over else _since(run, done)
+        found = compare_in_order(trace.records, [replace(one, number=i) for i, one in enumerate(new)], done)
+        if found is not None:
+            return Replayed(found.number, found)
+        done += len(new)
+        if over:
+            break
+    if done < len(trace.records):
+        return Replayed(done, Difference(done, "event", trace.records[done].data, None))
+    return Replayed(done, None)
 
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        if self.reads is not None and pairs:
-            self.reads.read(pairs)
-        return self.coin.judge(pairs)
+
+def _since(run: Run, done: int) -> list[Record]:
+    return records_of(run.trace.events[done:], run.models.codec.token_bytes)
+
+
+def _options(header: Header) -> dict[str, Any]:
+    """The options, with lists as the tuples they were."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in header.options.items()}
+
+
+def recorded_verifier(trace: TraceFile) -> Verifier:
+    """The verdicts of a trace as a verifier that asks for the same as the original did."""
+    needs = trace.header.needs
+    if needs is None:
+        raise SettingError("this trace does not say what its verifier needed, so its verdicts cannot be given again.")
+    verifier: Any = RecordedVerdicts(trace)
+    verifier.need = _need(needs["judge"])
+    if needs["glance"] is not None:
+        verifier.glance_need = _need(needs["glance"])
+    made: Verifier = verifier
+    return made
+
+
+def _need(names: list[str]) -> Need:
+    need = Need.NOTHING
+    for name in names:
+        need |= Need[name.upper()]
+    return need

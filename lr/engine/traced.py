@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from lr import __version__
-from lr.engine.answer import Asked
+from lr.engine.answer import Asked, Run
 from lr.options import DRAFT_MODEL_DRAFTERS
 from lr.spec.seams import Variant
+from lr.spec.verifiers.base import Need, Verifier, glances, need_of
 from lr.tracing.details import Ended
 from lr.tracing.fields import pieces_of
 from lr.tracing.file import Record, TraceFile, records_of, write_trace
@@ -42,16 +43,29 @@ def header_of(asked: Asked) -> Header:
         max_target_rows=options.max_target_rows,
         models={role: models.names.get(role) for role in ("target", "draft", "judge")} | where,
         verifier=_verifier(asked) if ahead else None,
+        needs=_needs(asked.verifier) if ahead and not isinstance(asked.verifier, str) else None,
         variant=_variant(asked.variant),
         options=asdict(options),
         question=asked.question,
         prompt={"tokens": list(asked.prompt), "pieces": pieces_of(asked.prompt, models.codec.token_bytes)},
         eos=sorted(models.codec.eos_ids),
         caches={name: {"blocks": plan.num_blocks, "block_size": plan.block_size} for name in names},
+        alone=isinstance(asked, Run),
         detailed=asked.detailed,
         lr=__version__,
         made=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
+
+
+def _needs(verifier: Verifier) -> dict[str, Any]:
+    """What a verifier asks for, by the names of `Need`."""
+    names = ("TARGET_STEP", "TARGET_LOGPROBS", "HIDDEN")
+
+    def said(need: Need) -> list[str]:
+        return [name.lower() for name in names if Need[name] & need]
+
+    glance = said(getattr(verifier, "glance_need", Need.NOTHING)) if glances(verifier) else None
+    return {"judge": said(need_of(verifier)), "glance": glance}
 
 
 def _of(model: object, name: str) -> str | None:

@@ -34,6 +34,8 @@ class Header:
     models: dict[str, Any] = field(default_factory=dict)
     """target, draft and judge by name; device, dtype."""
     verifier: str | None = None
+    needs: dict[str, Any] | None = None
+    """What the verifier needs: {"judge": ["target_step"], "glance": null or [...]}; see `spec/verifiers/base.py`."""
     variant: str | None = None
     """What a variant replaced, if one was used; such a run is not replayed from names."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -44,6 +46,8 @@ class Header:
     eos: list[int] = field(default_factory=list)
     caches: dict[str, Any] = field(default_factory=dict)
     """By name: {"blocks": how many, "block_size": tokens in each}."""
+    alone: bool = True
+    """Whether forwards and caches served this answer only; else events of the caches are missing, or begin in the middle."""
     detailed: bool = True
     """Whether the events beside the statistics were recorded."""
     lr: str = ""
@@ -87,6 +91,10 @@ HEADER: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "max_target_rows": ("a whole number, or null", or_null(is_whole)),
     "models": ("an object: target, draft, judge, device, dtype", _object),
     "verifier": ("text, or null", or_null(_text)),
+    "needs": (
+        "an object, or null: what the verifier needs, to judge and (where it can) to glance",
+        or_null(has(judge=is_list_of(_text), glance=or_null(is_list_of(_text)))),
+    ),
     "variant": ("text, or null: parts of the algorithm that were replaced", or_null(_text)),
     "options": ("an object: what a replay needs", _object),
     "question": ("text, or null", or_null(_text)),
@@ -96,6 +104,7 @@ HEADER: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "an object: by the name of a cache {blocks, block_size}",
         lambda value: isinstance(value, dict) and all(map(_CACHE, value.values())),
     ),
+    "alone": ("true or false: whether forwards and caches served this answer only", _bool),
     "detailed": ("true or false: whether there is more than statistics", _bool),
     "lr": ("text: version of the program", _text),
     "made": ("text, or null: when", or_null(_text)),

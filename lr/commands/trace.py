@@ -1,0 +1,103 @@
+"""`lr trace`: check a trace file, say what is in it, run it again, turn it into other formats."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lr.commands.show import console, summary
+from lr.errors import LRError
+from lr.tracing.file import TraceFile, read_trace
+from lr.tracing.perfetto import write_perfetto
+
+
+class ReplayDiffers(LRError):
+    """The run that was made again is not the run of the trace."""
+
+
+@dataclass(frozen=True)
+class TraceCommand:
+    """Check a trace, as made by --trace, and say what is in it. A fault is reported with its line."""
+
+    file: tyro.conf.Positional[Path]
+    """The trace: JSON lines, see docs/trace.md."""
+    perfetto: Path | None = None
+    """Write it in the Chrome trace-event format to this file, for ui.perfetto.dev."""
+    replay: bool = False
+    """Run it again from its own header and stop at the first difference (exit code 2)."""
+    recorded: bool = False
+    """With --replay: give the trace's verdicts again instead of asking the verifier."""
+    device: str | None = None
+    """With --replay: another device than the trace's."""
+
+    def run(self) -> None:
+        trace = read_trace(self.file)
+        out = console()
+        self._say(trace, out)
+        if self.perfetto is not None:
+            write_perfetto(self.perfetto, trace)
+            out.print(f"written for ui.perfetto.dev: {self.perfetto}", soft_wrap=True)
+        if self.replay:
+            self._replay(trace, out)
+
+    def _say(self, trace: TraceFile, out: Console) -> None:
+        header = trace.header
+        mode = f"mode {header.mode}, " if header.clock == "wall" else ""
+        ahead = (
+            ""
+            if header.driver == "plain"
+            else f", schedule {header.schedule}, depth {header.depth}, width {header.width}"
+        )
+        out.print(f"{len(trace.records)} events, version 1; {mode}driver {header.driver}{ahead}")
+        named = {role: name for role, name in header.models.items() if name is not None}
+        if named:
+            models = ", ".join(f"{role} {name}" for role, name in named.items())
+            verifier = "" if header.verifier is None else f", verifier {header.verifier}"
+            out.print(escape(models + verifier))
+        if header.question is not None:
+            out.print(escape(f"question: {header.question}"))
+        stats = trace.stats
+        if header.clock == "virtual":
+            last = trace.records[-1].time if trace.records else 0.0
+            out.print(
+                f"{stats.steps} steps in {last:g} {header.unit}s, {stats.accepted} of {stats.judged} drafts accepted"
+            )
+        else:
+            out.print(summary(stats))
+        if trace.records:
+            out.print(_kinds(trace))
+        for note in trace.notes:
+            out.print(f"note: {escape(note)}", style="yellow")
+
+    def _replay(self, trace: TraceFile, out: Console) -> None:
+        if trace.header.clock == "virtual":
+            from lr.engine.virtual_replay import replay_virtual
+
+            compared, difference = replay_virtual(trace)
+            ordered = True
+        else:
+            from lr.engine.replay import replay
+
+            outcome = replay(trace, recorded=self.recorded, device=self.device)
+            compared, difference, ordered = outcome.compared, outcome.difference, outcome.ordered
+        if difference is not None:
+            raise ReplayDiffers(f"the replay of {self.file} differs after {compared} events. {difference}")
+        what = "every event in its order" if ordered else "the output, and the steps and verdicts both have"
+        out.print(f"replayed: {what} came again the same ({compared} events)")
+
+
+def _kinds(trace: TraceFile) -> Table:
+    """How many events of each kind there are."""
+    counted = Counter(record.kind for record in trace.records)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    cells = [f"{name} {count}" for name, count in counted.most_common()]
+    for start in range(0, len(cells), 6):
+        table.add_row(*cells[start : start + 6])
+    return table
