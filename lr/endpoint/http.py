@@ -49,7 +49,7 @@ class Refused(EndpointError):
 
 
 class Broken(Exception):
-    """One attempt failed, and another may do better. `wait`: seconds that the server asks for; `answered`: it gave an HTTP answer."""
+    """One attempt failed, and another may do better. `wait`: seconds that the server asks for; `answered`: it answered, if only that it failed."""
 
     def __init__(self, why: str, wait: float | None = None, *, answered: bool = True) -> None:
         super().__init__(why)
@@ -228,7 +228,7 @@ def failure(address: Address, path: str, response: HTTPResponse) -> Exception:
     status, detail = response.status, _detail(response.read(LONGEST_LINE).decode("utf-8", "replace"))
     said = f"answered {status} {response.reason}" + (f" ({detail})" if detail else "")
     if status == 429 or status >= 500:
-        return Broken(said, _seconds(response.headers.get("Retry-After")))
+        return Broken(said, _seconds(response.headers.get("Retry-After")), answered=status not in (429, 503))
     if status in (401, 403):
         said += "; give the key with api_key (--api_key, or LR_API_KEY in the environment)"
     return Refused(f"{address.server}{path} {said}.", status, detail)

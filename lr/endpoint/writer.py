@@ -184,10 +184,16 @@ class ServedWriter(StepWriter):
                 self._take(one, token)
 
     def _take_text(self, writing: _Writing, piece: Piece) -> None:
-        """Take text up to the character with which the boundary is complete."""
+        """Take text up to the character with which the boundary is complete.
+
+        A white space that does not end a blank line is left to the next step, which begins with it, as tokens do. Example, sentences: behind
+        "He ran. " a server would go on behind a lone space; "He ran." and " Then" are what it writes at one go.
+        """
         for place, character in enumerate(piece.text):
             if any(writing.one.detector.feed(byte) for byte in character.encode()):
-                writing.text += piece.text[: place + 1]
+                before = writing.settled + writing.text + piece.text[:place]
+                left = character.isspace() and before.strip() and not before.endswith("\n")
+                writing.text += piece.text[: place if left else place + 1]
                 self._write_down(writing, Finish.BOUNDARY)
                 return
         writing.text += piece.text

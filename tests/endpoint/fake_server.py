@@ -11,7 +11,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -24,14 +24,14 @@ Write = Callable[[str, int | None], str]
 """The next word behind a text, by the seed (None: greedy); `END` where the text is over."""
 
 
-def babble(longest: int = 400, *, salt: str = "target") -> Write:
-    """A model that writes words at random, about `longest` characters of answer; two with different salts agree in 19 words of 20."""
+def babble(longest: int = 400, *, salt: str = "target", differs: int = 20) -> Write:
+    """A model that writes words at random, about `longest` characters of answer. One in `differs` is its own, by its `salt`."""
 
     def write(text: str, seed: int | None) -> str:
         answer = text.rpartition("assistant\n")[2]
         if len(answer) > longest:
             return END
-        own = salt if _number(f"who {text} {seed}") % 20 == 0 else "both"
+        own = salt if _number(f"who {text} {seed}") % differs == 0 else "both"
         return WORDS[int(uniform(_number(f"{own} {text} {seed}")) * len(WORDS))] if answer else WORDS[0]
 
     return write
@@ -92,6 +92,15 @@ class Log:
     most: int = 0
 
 
+class _Quiet(ThreadingHTTPServer):
+    """Clients that hang up in the middle of a request are nothing to talk about."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        pass
+
+
 class FakeServer:
     """A context manager; `address(model)` is what the rest of the house is given."""
 
@@ -101,8 +110,7 @@ class FakeServer:
         self.log, self.lock = Log(), threading.Lock()
         self.count = 0
         self.dead = False
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._http.daemon_threads = True
+        self._http = _Quiet(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
 
     def __enter__(self) -> FakeServer:
@@ -130,24 +138,31 @@ class FakeServer:
                 self.faults.remove(found)
             return found
 
-    def words(self, prompt: str, body: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
-        """The words of a completion; with the last one why it ended ("eos" in place of a word: the end itself)."""
-        seed = self._seed(body)
-        text, stops = "", [] if self.manners.stop == "ignored" else body.get("stop") or []
-        for number in range(body.get("max_tokens", 16)):
-            word = self.write(prompt + text, seed)
+    def words(self, prompt: str, body: dict[str, Any]) -> list[tuple[str, str | None]]:
+        """The words of a completion; with the last one why it ended."""
+        seed, most = self._seed(body), body.get("max_tokens", 16)
+        stops = [] if self.manners.stop == "ignored" else body.get("stop") or []
+        words: list[str] = []
+        while len(words) < most:
+            word = self.write(prompt + "".join(words), seed)
             if word == END:
-                yield "", "stop"
-                return
-            text += word
+                return [*((one, None) for one in words), ("", "stop")]
+            words.append(word)
+            text = "".join(words)
             hit = next((stop for stop in stops if stop in text), None)
             if hit is not None:
-                kept = text if self.manners.stop == "overshoot" else text[: text.index(hit)]
-                if self.manners.keeps_stop and body.get("include_stop_str_in_output"):
-                    kept = text[: text.index(hit) + len(hit)]
-                yield kept[len(text) - len(word) :], "stop"
-                return
-            yield word, "length" if number + 1 == body.get("max_tokens", 16) else None
+                return self._cut(words, text.index(hit), text.index(hit) + len(hit), body)
+        return [*((one, None) for one in words[:-1]), (words[-1], "length")]
+
+    def _cut(self, words: list[str], start: int, end: int, body: dict[str, Any]) -> list[tuple[str, str | None]]:
+        """Words up to a stop string from `start` to `end`."""
+        keeps = self.manners.keeps_stop and body.get("include_stop_str_in_output")
+        length = len("".join(words)) if self.manners.stop == "overshoot" else end if keeps else start
+        pieces, done = [], 0
+        for word in words:
+            pieces.append(word[: max(0, length - done)])
+            done += len(word)
+        return [*((one, None) for one in pieces[:-1]), (pieces[-1], "stop")]
 
     def _seed(self, body: dict[str, Any]) -> int | None:
         config = json.loads(body.get("generation_config") or "{}") if self.manners.config else {}

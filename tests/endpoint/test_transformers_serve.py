@@ -1,0 +1,143 @@
+"""A real server: `transformers serve` with our tiny checkpoints, on the CPU, started once for all tests here.
+
+It speaks text, cuts behind the stop string's token, cannot list its models offline, and seeds one generator for everybody; so at
+temperature 0 its answers are those of the local models, and that is what is compared. Skipped where transformers[serving] is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from lr.endpoint.models import ServedModel
+from lr.endpoint.probe import Filters, Seeds, Stops
+from lr.endpoint.settings import Servers
+from lr.reasoner import Reasoner
+from lr.tiny.language import Split, problem
+from lr.tiny.names import checkpoint_path
+from lr.types import Origin
+
+STARTUP = 120.0
+"""Seconds."""
+QUESTIONS = [problem(Split.TEST, index).question for index in range(2)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The server's address without a model."""
+    pytest.importorskip("uvicorn", reason="needs transformers[serving]")
+    pytest.importorskip("fastapi", reason="needs transformers[serving]")
+    pytest.importorskip("openai", reason="needs transformers[serving]")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("serve") / "log.txt"
+    script = "from transformers.cli.transformers import main; main()"
+    words = ["serve", "--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    with log.open("w") as out:
+        process = subprocess.Popen([sys.executable, "-c", script, *words], env=environment, stdout=out, stderr=out)
+    try:
+        _wait(process, f"http://127.0.0.1:{port}/health", log)
+        yield f"openai:http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + STARTUP
+    while time.monotonic() < deadline:
+        assert process.poll() is None, f"the server ended: {log.read_text()[-2000:]}"
+        with suppress(OSError), urllib.request.urlopen(url, timeout=1) as answer:
+            if answer.status == 200:
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"the server did not start: {log.read_text()[-2000:]}")
+
+
+def at(server: str, name: str) -> str:
+    return f"{server}/{checkpoint_path(name)}"
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, str]:
+    """What the local target answers, greedily."""
+    local = Reasoner(verifier="exact")
+    return {question: local.generate(question, mode="ar", temperature=0).text for question in QUESTIONS}
+
+
+def test_what_it_can_do(server: str) -> None:
+    can = ServedModel.open(at(server, "tiny-draft"), Servers()).can
+    assert (can.streams, can.ids_out, can.ids_in, can.logprobs) == (True, None, False, False)
+    assert can.stops in (Stops.CUT_BEHIND, Stops.OVERSHOOTS)
+    assert (can.top_k, can.min_p) == (Filters.CONFIG, Filters.CONFIG)
+    assert can.seeds in (Seeds.ALONE, Seeds.ALWAYS), (
+        "by chance, requests in flight together may not have disturbed each other"
+    )
+
+
+@pytest.mark.parametrize(("target", "draft"), [("served", "local"), ("local", "served"), ("served", "served")])
+def test_greedy_answers_are_the_local_ones(server: str, plain: dict[str, str], target: str, draft: str) -> None:
+    """Plain decoding and Lookahead Reasoning with the exact verifier, any mix of models: the local target's text."""
+    names = [
+        at(server, name) if where == "served" else name
+        for where, name in ((target, "tiny-target"), (draft, "tiny-draft"))
+    ]
+    with Reasoner(*names, "exact") as reasoner:
+        for question, wanted in plain.items():
+            assert reasoner.generate(question, mode="ar", temperature=0).text == wanted
+            result = reasoner.generate(question, temperature=0, depth=2)
+            assert result.text == wanted and result.finished and result.stats.judged > 0
+        if target == "local":
+            both = reasoner.generate(QUESTIONS[0], mode="lr+sd", drafter="ngram", temperature=0)
+            assert both.text == plain[QUESTIONS[0]]
+
+
+def test_the_oracle_accepts_what_it_accepts_here(server: str) -> None:
+    """With the oracle the emitted text is largely the draft's; the same pairs, the same verdicts, the same text."""
+    with (
+        Reasoner(at(server, "tiny-target"), at(server, "tiny-draft"), "oracle") as there,
+        Reasoner(verifier="oracle") as here,
+    ):
+        results = [one.generate(QUESTIONS[0], temperature=0) for one in (there, here)]
+    assert results[0].text == results[1].text
+    assert [step.origin for step in results[0].steps] == [step.origin for step in results[1].steps]
+    assert Origin.ACCEPTED in {step.origin for step in results[0].steps}
+
+
+def test_the_judge_says_what_it_says_here(server: str) -> None:
+    """The served judge gives words, the local one probabilities; on these pairs they mean the same."""
+    with Reasoner("tiny-target", "tiny-draft", "judge", judge=at(server, "tiny-judge")) as there:
+        served = there.generate(QUESTIONS[0], temperature=0)
+    with Reasoner("tiny-target", "tiny-draft", "judge") as here:
+        local = here.generate(QUESTIONS[0], temperature=0)
+    assert served.text == local.text and served.stats.accepted == local.stats.accepted > 0
+
+
+def test_sampling_runs(server: str) -> None:
+    """Seeds are one generator's there, so only the form is the same: steps, an end, a draft that is judged."""
+    with Reasoner(at(server, "tiny-target"), at(server, "tiny-draft"), "oracle") as reasoner:
+        result = reasoner.generate(QUESTIONS[1], temperature=0.8, top_k=20, width=2, depth=2)
+    assert result.finished and result.stats.judged > 0
+    assert result.text == reasoner.codec.decode(result.tokens)
+
+
+def test_a_name_that_it_does_not_have(server: str) -> None:
+    from lr.endpoint.http import EndpointError, Patience
+
+    with pytest.raises(EndpointError, match="answered"):
+        ServedModel.open(f"{server}/nobody/nothing", Servers(tokenizer="tiny-target", patience=Patience(attempts=1)))
