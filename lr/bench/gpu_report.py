@@ -27,15 +27,6 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def memory_table(plan: MemoryPlan) -> Table:
-    """What is to be where, before it is."""
-    title = f"memory, planned for chains of {plan.tokens} tokens"
-    table = _table(title, "device", "model", "weights", "cache", "working", "total", "free")
-    for row in plan.rows():
-        table.add_row(*row, style="bold" if row[1] == "together" else None)
-    return table
-
-
 def peaks_line(peaks: tuple[Peaks, Peaks], dtype: torch.dtype) -> str:
     """The two rates of each device."""
     shown = [

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.progress import Progress
 
+from lr.commands.memory import memory_table, torch_dtype
 from lr.commands.models import DtypeName, Placement
 from lr.commands.show import console
 from lr.errors import SettingError
 from lr.types import require
 
 if TYPE_CHECKING:
+    import torch
+
     from lr.bench.gpu_modes import ModeRow
     from lr.bench.gpu_passes import PassRow
     from lr.bench.roofline import Peaks
@@ -102,7 +105,7 @@ class BenchGpu:
         layout, names = self.layout(), self._names()
         Placement(threads=self.threads).set_threads(*names.values())
         process, plan = self.process(), self.memory(layout, names)
-        out.print(show.memory_table(plan))
+        out.print(memory_table(plan))
         plan.check()
         facts = conditions_of(layout)
         out.print(", ".join(f"{name} {value}" for name, value in facts.items()))
@@ -225,12 +228,10 @@ class BenchGpu:
         names = [mine or theirs for mine, theirs in zip(given, usual, strict=True)]
         return {"target": names[0], "draft": names[1], "judge": None if names[2] == "none" else names[2]}
 
-    def _dtype(self, layout: Layout) -> Any:
+    def _dtype(self, layout: Layout) -> torch.dtype:
         import torch
 
-        if self.dtype is not None:
-            return getattr(torch, self.dtype)
-        return torch.float32 if layout.target[0].type == "cpu" else torch.bfloat16
+        return torch_dtype(self.dtype, layout.target[0].type) or torch.bfloat16
 
     def _check(self) -> None:
         for name in ("prompt", "tokens"):
