@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from lr.commands.memory import MemoryOf, memory_table
 from lr.commands.servers import ServerChoice
 from lr.commands.show import console
 
@@ -18,17 +19,23 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_h
 
 @dataclass(frozen=True)
 class Info:
-    """Print versions, devices and the checkpoints that come with the package; or what a server can do."""
+    """Print versions, devices and the checkpoints that come with the package; or what a server can do; or what models would take."""
 
     endpoint: str | None = None
     """The address of a served model, openai:http://host:port/name: ask it what it can do, and say what that allows."""
     server: ServerChoice = field(default_factory=ServerChoice)
+    memory: MemoryOf = field(default_factory=MemoryOf)
 
     def run(self) -> None:
         import torch
 
         if self.endpoint is not None:
             self._probe(self.endpoint)
+            return
+        if self.memory.model is not None:
+            plan = self.memory.plan()
+            console().print(memory_table(plan))
+            plan.check()
             return
 
         from lr import __version__

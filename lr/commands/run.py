@@ -15,6 +15,8 @@ from lr.errors import SettingError
 from lr.types import require
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from lr.eval.items import Item
     from lr.eval.running import Evaluation, Plan
     from lr.options import GenerateOptions
@@ -111,7 +113,9 @@ class Run:
             folder = self.output or Path("runs", f"{self.prefix}_{mode}_{_digest(settings)}")
             store = Store.open(folder, _head(settings, self))
             judges = mode in ("lr", "lr+sd")
-            reasoner = models.load(mode, needs_draft=needs_draft_model(mode, self.drafter), judges=judges)
+            needs_draft = needs_draft_model(mode, self.drafter)
+            self._plan_memory(models, mode, notes, needs_draft=needs_draft, judges=judges)
+            reasoner = models.load(mode, needs_draft=needs_draft, judges=judges)
             with reasoner:
                 plan = self._plan(mode, items, self._options(mode, reasoner.codec.name), _bare(reasoner))
                 plan = dataclasses.replace(plan, variant=variant_of(mode, reasoner.models))
@@ -121,6 +125,19 @@ class Run:
 
                 watch(evaluation, notes)
         console().print(folder, soft_wrap=True)
+
+    def _plan_memory(
+        self, models: RunModels, mode: str, notes: Console, *, needs_draft: bool, judges: bool
+    ) -> None:
+        """Say what will be taken, if it is much, and refuse what will not fit."""
+        from lr.commands.memory import SHOWN_FROM, memory_table, plan_of_run
+
+        options, both = self._options(mode, ""), {"needs_draft": needs_draft, "judges": judges}
+        plan = plan_of_run(models, mode, options, self.max_tokens_len, self.concurrency, **both)
+        if plan is not None and (plan.needed >= SHOWN_FROM or not all(device.fits for device in plan.devices)):
+            notes.print(memory_table(plan))
+        if plan is not None:
+            plan.check()
 
     def chosen_mode(self) -> str:
         """The mode that flags and switches agree on. Raises `SettingError` where they contradict each other."""

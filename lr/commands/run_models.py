@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from lr.commands.models import DtypeName, Placement
 from lr.commands.ranks import spread
 from lr.commands.servers import ServerChoice, judge_address
 from lr.endpoint.address import is_address
 from lr.errors import SettingError
+from lr.model.shapes import DUMMY_NOTE, dummy_name
 
 if TYPE_CHECKING:
     import torch
@@ -56,6 +57,8 @@ class RunModels:
     """CPU threads; None: one for the tiny models, torch's default for others."""
     num_blocks: int | None = None
     """Cache blocks of 16 tokens per model; None: as many as the answers can need."""
+    load_format: Literal["auto", "dummy"] = "auto"
+    """dummy: random weights in the shape of each model (a published name, or a directory with a config.json): for measuring only."""
     server: ServerChoice = field(default_factory=ServerChoice)
 
     def check(self) -> None:
@@ -93,6 +96,11 @@ class RunModels:
         if self.judge_port is not None:
             judge_model, verifier = judge_address(self.judge_port, self.judge_model), self.verifier or "judge"
         draft_model = draft if self.draft_model is None else self.draft_model
+        if self.load_format == "dummy":
+            model, note = dummy_name(model), DUMMY_NOTE
+            draft_model, judge_model = (
+                name if name is None or is_address(name) else dummy_name(name) for name in (draft_model, judge_model)
+            )
         return replace(self, model=model, draft_model=draft_model, judge_model=judge_model, verifier=verifier), note
 
     def load(self, mode: str, *, needs_draft: bool, judges: bool) -> Reasoner:
@@ -110,14 +118,14 @@ class RunModels:
             draft,
             self.verifier if judges else "exact",
             judge=self.judge_model if judges else None,
-            device=self._target_device(mode),
+            device=self.target_device(mode),
             dtype=placement.torch_dtype(),
             num_blocks=self.num_blocks,
             elsewhere={"draft": places[1], "judge": places[2]},
             servers=self.server.servers(draft_alone=mode == "draft"),
         )
 
-    def _target_device(self, mode: str) -> torch.device | Spread:
+    def target_device(self, mode: str) -> torch.device | Spread:
         """Where the target goes, over several ranks if there are several devices for it. In mode draft it is the draft."""
         import torch
 
