@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,12 @@ from lr.endpoint.settings import Servers
 from lr.endpoint.verification import beside_served_target, served_judge
 from lr.engine.answer import Models, Run
 from lr.engine.placement import Layout, draft_worker
-from lr.engine.verification import choose_verifier, speaks_tiny
+from lr.engine.verification import choose_verifier, usual_verifier
 from lr.errors import SettingError
+from lr.model.attention_choice import equip
 from lr.model.codec import Codec, require_same
 from lr.model.device import find_device
+from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
 from lr.parallel.leader import LeaderLM
@@ -39,17 +41,17 @@ from lr.spec.verifiers.base import Verifier
 class Reasoner:
     """A target, a draft and a verifier, ready to answer.
 
-    `target` and `draft` are "tiny-target" and "tiny-draft", directories, or hub ids; they must share a tokenizer. `draft=None` leaves
-    plain decoding only. A model that a server has is named by its address, "openai:http://host:port/name", and
-    `servers` says how to reach it (`docs/engines.md`). `verifier` is a name ("exact", "judge", "embedding:0.95", ...; "oracle" for the tiny language: all are in
-    `spec/verifiers/choose.py`) or an object with `name` and `judge` (see `spec/verifiers/base.py`). None takes
-    "judge" where there is one (a `judge`, or the tiny language) and else "exact". `judge` is the checkpoint of a verifier that
-    has one of its own: a language model for "judge", a sentence encoder for "embedding". `dtype` None: float32 on the CPU, the
-    checkpoint's own elsewhere. `elsewhere` names other devices than `device` for "draft" and "judge". A `device` of
-    `spread_over(2, "cuda:0")` (`parallel/start.py`) spreads the target over two GPUs. `num_blocks` cache blocks of
-    16 tokens per model; None: as many as the answer can need. With driver "overlapped" a second process (it does not import your
-    script) is started at the first question and kept until `close`, the end of a `with` block, or the end of the reasoner. Raises
-    `CheckpointError` or `SettingError`.
+    `target` and `draft` are "tiny-target" and "tiny-draft" (or "plans-target" and "plans-draft"), directories, or hub ids; they
+    must share a tokenizer. `draft=None` leaves plain decoding only. A model that a server has is named by its address,
+    "openai:http://host:port/name", and `servers` says how to reach it (`docs/engines.md`). `verifier` is a name ("exact",
+    "judge", "embedding:0.95", ...; "oracle" for the tiny languages: all are in `spec/verifiers/choose.py`) or an object with
+    `name` and `judge` (see `spec/verifiers/base.py`). None takes "judge" where there is one (a `judge`, or "tiny-target"),
+    "oracle" for "plans-target", and else "exact". `judge` is the checkpoint of a verifier that has one of its own: a language
+    model for "judge", a sentence encoder for "embedding". `dtype` None: float32 on the CPU, the checkpoint's own elsewhere.
+    `elsewhere` names other devices than `device` for "draft" and "judge". A `device` of `spread_over(2, "cuda:0")`
+    (`parallel/start.py`) spreads the target over two GPUs. `num_blocks` cache blocks of 16 tokens per model; None: as many as the
+    answer can need. With driver "overlapped" a second process (it does not import your script) is started at the first question
+    and kept until `close`, the end of a `with` block, or the end of the reasoner. Raises `CheckpointError` or `SettingError`.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Reasoner:
             require_same(codec, draft_codec)
             known_tokens = draft_codec.vocab_size
         if verifier is None:
-            verifier = "judge" if judge is not None or speaks_tiny(codec) else "exact"
+            verifier = usual_verifier(codec, judge)
         if not isinstance(verifier, str) and not (
             callable(getattr(verifier, "judge", None)) and hasattr(verifier, "name")
         ):
@@ -100,6 +102,7 @@ class Reasoner:
                 f"draft {draft} embeds {draft_model.config.vocab_size} token ids, target {target} writes {codec.vocab_size}. "
                 "Choose a draft whose embedding has a row for each of the target's tokens."
             )
+        _equip((target_model, draft_model))
         self.verifier = verifier
         if choice is not None and draft is not None:
             build = choice.build if served_target is None else partial(beside_served_target, choice)
@@ -129,6 +132,14 @@ class Reasoner:
         """
         return Run(self.models, self.verifier, question, make_options(**options), variant, detailed=detailed)
 
+    def use_attention(self, name: str = "auto", *, graphs: bool = True) -> None:
+        """From the next question on, target and draft run with this kind of attention: "auto", "varlen", "flash", "sdpa" or "reference".
+
+        With `graphs`, decoding steps are replayed from CUDA graphs where there is CUDA. This is what a new reasoner does, with "auto".
+        Raises SettingError for a kind that is unknown or cannot run (`docs/attention.md`).
+        """
+        _equip((self.models.target, self.models.draft), name, graphs=graphs)
+
     def close(self) -> None:
         """End the draft's process, if there is one; another question would start another. A target that is spread over several ranks is
         ended too, for good."""
@@ -142,6 +153,13 @@ class Reasoner:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _equip(models: Iterable[object], name: str = "auto", *, graphs: bool = True) -> None:
+    """Attention for the models that run here. Those spread over ranks are not recorded."""
+    for model in models:
+        if isinstance(model, CausalLM):
+            equip(model, name, replay=graphs and not isinstance(model, LeaderLM))
 
 
 def make_options(**changes: object) -> GenerateOptions:
