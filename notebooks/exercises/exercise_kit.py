@@ -1,0 +1,55 @@
+"""Small worlds for the graders: pairs of laws and of models, and the constants of the exercises."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from lr.rng import Stream
+from lr.spec.acceptance import ROOT
+from lr.spec.rules.law import Model
+
+EXACT = 1e-12
+WORDS = 3
+CHAINS = ((ROOT,), (ROOT, 0), (ROOT, 0, 1))
+"""Chains of one, two and three guesses, by their parents."""
+KINDS = ("random", "zeros", "equal", "disjoint", "sure target")
+
+
+class Decide(Enum):
+    """What `accept_rule.decide` may say beside the number of an alternative."""
+
+    WAIT = "wait"
+    CORRECT = "correct"
+
+
+def laws(kind: str, seed: int) -> tuple[Tensor, Tensor]:
+    """p and q [3] in fp64 of one of the KINDS."""
+    p, q = _laws(kind, seed)
+    return p.clone(), q.clone()  # whoever changes them changes nothing for the next
+
+
+@lru_cache(maxsize=None)
+def _laws(kind: str, seed: int) -> tuple[Tensor, Tensor]:
+    noise = torch.Generator().manual_seed(Stream.root(seed).child(kind).key(0) >> 2)
+    scores = 2 * torch.randn(2, WORDS, dtype=torch.float64, generator=noise)
+    if kind == "zeros":
+        scores[0, seed % WORDS] = scores[1, (seed + 1) % WORDS] = -torch.inf
+    if kind == "disjoint":
+        scores[0, 1:] = scores[1, 0] = -torch.inf
+    if kind == "sure target":
+        scores[0, 1:] = -torch.inf
+    p, q = scores.softmax(-1)
+    return (p, p.clone()) if kind == "equal" else (p, q)
+
+
+def models(kind: str, seed: int) -> tuple[Model, Model]:
+    """A target and a draft whose laws after every text are a pair of that kind, made anew but always the same."""
+
+    def number(text: tuple[int, ...]) -> int:
+        return Stream.root(seed).child(*text).key(0) >> 40
+
+    return (lambda text: laws(kind, number(text))[0]), (lambda text: laws(kind, number(text))[1])

@@ -1,0 +1,28 @@
+"""A reference solution of controller.py: believe the last verdicts more than the old ones, then do what theory says."""
+
+from __future__ import annotations
+
+from lr.theory.synchronous import sync_best_k
+from lr.trace import Stats
+
+COST = 0.2
+MOST = 6
+MEMORY = 0.9
+"""What a verdict counts for after one more."""
+
+
+class Controller:
+    """An average of the verdicts that forgets, begun at one half."""
+
+    def __init__(self) -> None:
+        self.accepted = self.judged = 0
+        self.hits, self.trials = 0.5, 1.0
+
+    def depth(self, stats: Stats) -> int:
+        """The best depth at the rate that is believed now, but at least one step, in order to go on learning."""
+        judged, accepted = stats.judged - self.judged, stats.accepted - self.accepted
+        self.judged, self.accepted = stats.judged, stats.accepted
+        faded = MEMORY**judged
+        self.hits, self.trials = self.hits * faded + accepted, self.trials * faded + judged
+        rate = min(0.99, self.hits / self.trials)
+        return min(MOST, max(1, sync_best_k(rate, COST) - 1))

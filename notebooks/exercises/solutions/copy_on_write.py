@@ -1,0 +1,22 @@
+"""The reference solution of copy_on_write.py. `lr/kvcache/append.py` does it for many branches at once, and can be undone."""
+
+from __future__ import annotations
+
+from lr.kvcache.pool import BlockPool
+from lr.kvcache.table import BlockTable, blocks_for
+
+
+def append(pool: BlockPool, table: BlockTable, count: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """Count first, take all blocks in one call, and change the table only then."""
+    start, copies = table.length, []
+    must_copy = count > 0 and table.room > 0 and pool.refcount(table.blocks[-1]) > 1
+    more = blocks_for(start + count, table.block_size) - len(table.blocks)
+    taken = pool.allocate(more + must_copy)
+    if must_copy:
+        old, new = table.blocks[-1], taken.pop(0)
+        table.blocks[-1] = new
+        pool.drop(old)
+        copies.append((old, new))
+    table.blocks += taken
+    table.length = start + count
+    return table.slots(start, table.length), copies
