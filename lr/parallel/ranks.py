@@ -53,16 +53,21 @@ class Ranks:
             raise RankLost(f"rank {self.rank} has lost the others: {error}") from error
 
 
-def join_group(ranks: Ranks, store: dist.Store, device: torch.device, seconds: float) -> None:
-    """Belong to the process group; a collective that takes longer than `seconds` will fail. All ranks call it at the same time.
-
-    Raises `SettingError` if this process belongs to a group already: torch has one default group per process.
-    """
+def require_no_group() -> None:
+    """Raises `SettingError` if this process belongs to a group already: torch has one default group per process."""
     if dist.is_initialized():
         raise SettingError(
             "this process belongs to a group of torch.distributed already, so that no tensor-parallel model can be started here. "
             "Close the other one first (Reasoner.close), or load this model on its team."
         )
+
+
+def join_group(ranks: Ranks, store: dist.Store, device: torch.device, seconds: float) -> None:
+    """Belong to the process group; a collective that takes longer than `seconds` will fail. All ranks call it at the same time.
+
+    Raises as `require_no_group` does, and `RankLost`.
+    """
+    require_no_group()
     cuda = device.type == "cuda"
     try:
         dist.init_process_group(

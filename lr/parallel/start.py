@@ -32,7 +32,7 @@ from lr.parallel.follower import follow, worker_main
 from lr.parallel.leader import LeaderLM
 from lr.parallel.loading import load_part
 from lr.parallel.orders import Join
-from lr.parallel.ranks import Ranks, join_group, set_free
+from lr.parallel.ranks import RankLost, Ranks, require_no_group, set_free
 from lr.parallel.slices import part_of
 from lr.parallel.team import Crew, Team
 from lr.parallel.watch import Watch, Worker, WorkerError
@@ -143,7 +143,8 @@ def load_on(team: Team, source: str | Path, dtype: torch.dtype | None = None) ->
 
 
 def start_team(spread: Spread) -> Team:
-    """The followers, started and met. Raises `WorkerError` if one is lost on the way."""
+    """The followers, started and met. Raises `WorkerError` if one is lost on the way, `SettingError` if there is a team already."""
+    require_no_group()
     place, device = spread.place, spread.devices[0]
     address = LOCAL if place is None else place.address
     store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
@@ -156,11 +157,10 @@ def start_team(spread: Spread) -> Team:
             threads = torch.get_num_threads()
             where = (address, store.port, device.type == "cuda", own, threads, COLLECTIVE)
             worker.connection.send([Join(worker.rank, spread.size, *where)])
-        crew.watch.await_all(lambda worker: worker.host != "")
-        join_group(team.ranks, store, device, COLLECTIVE)
+        crew.meet(team.ranks, store, device, COLLECTIVE)
     except BaseException as error:
         crew.failed = True
-        cause = crew.watch.cause() if isinstance(error, OSError) else None
+        cause = crew.watch.cause() if isinstance(error, (OSError, RankLost)) else None
         team.close()
         if cause is not None:
             raise cause from error

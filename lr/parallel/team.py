@@ -18,9 +18,10 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from lr.parallel.orders import Load, Order, Stop
-from lr.parallel.ranks import RankLost, Ranks, leave_group
+from lr.parallel.ranks import RankLost, Ranks, join_group, leave_group
 from lr.parallel.watch import Watch, Worker, WorkerError
 
 GRACE = 5.0
@@ -33,7 +34,14 @@ class Crew:
     def __init__(self, workers: Sequence[Worker], watch: Watch) -> None:
         self.workers, self.watch = tuple(workers), watch
         self.failed = False
+        self.met = False
         self._owner = os.getpid()
+
+    def meet(self, ranks: Ranks, store: dist.Store, device: torch.device, seconds: float) -> None:
+        """Join the process group, which every follower does at the same time, when all have started. Raises `WorkerError`."""
+        self.watch.await_all(lambda worker: worker.host != "")
+        join_group(ranks, store, device, seconds)
+        self.met = True
 
     def send(self, orders: Sequence[Order]) -> None:
         """The same message to every follower. Raises `OSError` if one is gone."""
@@ -51,7 +59,9 @@ class Crew:
                 self.send([Stop()])
             except OSError:
                 self.failed = True
-        leave_group()
+        if self.met:
+            self.met = False
+            leave_group()
         for worker in self.workers:
             if worker.process is not None:
                 worker.process.join(0.0 if self.failed else GRACE)

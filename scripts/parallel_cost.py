@@ -1,0 +1,75 @@
+"""Measures what it costs to spread a model over several processes on the CPU: milliseconds per decoding pass, and what orders take.
+
+    python scripts/parallel_cost.py --ranks 2 --rows 4
+
+For a model of l layers a pass over several ranks has 2l + 1 sums, one gathering and two orders. "orders" is an order with a gathering and
+no network around it. One thread per rank: with fewer cores than ranks they take turns. What the ranks do: docs/parallel.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from lr.engine.runner import ModelRunner
+from lr.model.qwen import CausalLM
+from lr.model.weights import load_model
+from lr.parallel.start import load_parallel, spread_over
+
+WARM_UP, PASSES = 20, 100
+
+
+def median_ms(once: Callable[[], object]) -> float:
+    """The median of some repetitions, in milliseconds."""
+    taken = []
+    for number in range(WARM_UP + PASSES):
+        started = time.perf_counter()
+        once()
+        if number >= WARM_UP:
+            taken.append(1e3 * (time.perf_counter() - started))
+    return statistics.median(taken)
+
+
+def decoding_ms(model: CausalLM, rows: int) -> float:
+    """A pass of one new token for each of `rows` branches with some history."""
+    runner = ModelRunner(model, num_blocks=rows * 16)
+    branches = [runner.open([5] * 64) for _ in range(rows)]
+    runner.feed(branches)
+
+    def once() -> None:
+        for branch in branches:
+            branch.append(7)
+        runner.feed(branches)
+
+    return median_ms(once)
+
+
+def main() -> None:
+    """Measure one rank, then several."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="tiny-target")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=4)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    alone = load_model(chosen.model, dtype=torch.float32)
+    print(f"{chosen.model}, {chosen.rows} rows, float32, one thread per rank, median of {PASSES}")
+    print(f"  one rank          {decoding_ms(alone, chosen.rows):8.2f} ms per pass")
+    spread = load_parallel(chosen.model, spread_over(chosen.ranks, "cpu"), torch.float32)
+    hidden = torch.zeros(1, spread.config.hidden_size)
+    try:
+        took = decoding_ms(spread, chosen.rows)
+        orders = median_ms(lambda: spread.logits(hidden))
+    finally:
+        spread.close()
+    sums = 2 * spread.config.num_layers + 1
+    print(f"  {chosen.ranks} ranks           {took:8.2f} ms per pass ({sums} sums)")
+    print(f"  an order, a copy and a gathering on their own {orders:8.2f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""A rank that dies, hangs or fails ends the run with its number and the reason; nothing is left behind, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import torch
+from parallel_kit import alive, children, ranks_of, shared_memory, wait_for
+
+from lr.cli import main
+from lr.engine.runner import ModelRunner
+from lr.parallel.leader import LeaderLM
+from lr.parallel.start import Spread, load_on, load_parallel, spread_over
+from lr.parallel.watch import WorkerError
+
+CPU = torch.device("cpu")
+LIMIT = 30.0
+"""Seconds within which a run must have ended."""
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
+
+
+def feed_for_ever(model: LeaderLM) -> None:
+    runner = ModelRunner(model, num_blocks=40)
+    branch = runner.open([5, 6, 7])
+    while True:
+        runner.feed([branch])
+        branch.append(8)
+        if len(branch) > 500:
+            runner.rewind(branch, 3)
+            branch.append(9)
+
+
+def fails_soon(model: LeaderLM, send: signal.Signals, to: int) -> WorkerError:
+    """What a run raises when a signal is sent to a rank in its middle."""
+    pids = model.team.pids
+    strike = threading.Timer(0.7, os.kill, (pids[to - 1], send))
+    strike.start()
+    started = time.monotonic()
+    with pytest.raises(WorkerError) as caught:
+        feed_for_ever(model)
+    assert time.monotonic() - started < LIMIT
+    assert wait_for(lambda: not any(map(alive, pids)), 5), "no rank is left, the stopped one included"
+    with pytest.raises(WorkerError) as again:
+        model.logits(torch.zeros(1, model.config.hidden_size))
+    assert str(again.value) == str(caught.value)
+    assert f"rank {to} (process {pids[to - 1]})" in str(caught.value)
+    return caught.value
+
+
+def test_a_rank_that_is_killed_is_named_not_those_that_lost_it() -> None:
+    before = shared_memory()
+    error = fails_soon(load_parallel("tiny-target", spread_over(4, "cpu")), signal.SIGKILL, 2)
+    assert "was killed by SIGKILL" in str(error)
+    assert shared_memory() <= before
+
+
+def test_a_rank_that_hangs_is_named_and_ended() -> None:
+    spread = Spread((CPU, CPU), patience=2.0)
+    error = fails_soon(load_parallel("tiny-target", spread), signal.SIGSTOP, 1)
+    assert "no sign of life for 2 seconds" in str(error)
+
+
+def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:
+    """Here: a checkpoint that only rank 0 finds, as it may be on several machines."""
+    model = load_parallel("tiny-target", spread_over(2, "cpu"))
+    (pid,) = model.team.pids
+    number = model.team.number()
+    model.team.load(tmp_path / "elsewhere", number, None)
+    with pytest.raises(WorkerError, match=r"rank 1 \(process \d+\) failed: there is no checkpoint '[^']*elsewhere'"):
+        model.team.loaded(number)
+    assert wait_for(lambda: not alive(pid), 5)
+    with pytest.raises(WorkerError, match="elsewhere"):
+        load_on(model.team, "tiny-draft")
+
+
+def test_an_interrupted_pass_ends_the_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in a notebook: the ranks would be out of step, and say so instead of waiting for each other."""
+    model = load_parallel("tiny-target", spread_over(2, "cpu"))
+    (pid,) = model.team.pids
+    monkeypatch.setattr(model.layers[3], "attention_norm", _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        feed_for_ever(model)
+    with pytest.raises(WorkerError, match="was interrupted, and its ranks are out of step"):
+        feed_for_ever(model)
+    assert wait_for(lambda: not alive(pid), 5)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def lr(*words: str, torchrun: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """The command line, in a process group of its own."""
+    starter = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(torchrun)] if torchrun else []
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run = subprocess.Popen(
+        [sys.executable, *starter, "-m", "lr", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment,
+    )
+    try:
+        yield run
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+
+
+def started_run(run: subprocess.Popen[str], output: Path) -> int:
+    """Wait until a run is in its middle; the process of its rank 1."""
+    assert wait_for(lambda: run.poll() is not None or any(output.glob("[0-9]*.json")), 60)
+    (rank,) = ranks_of(run.pid)
+    time.sleep(0.5)
+    return rank
+
+
+@needs_proc
+def test_the_command_line_when_a_rank_is_killed(tmp_path: Path) -> None:
+    before = shared_memory()
+    words = [
+        "run",
+        "--dataset",
+        "tiny:200",
+        "--mode",
+        "ar",
+        "--tensor_parallel",
+        "2",
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    with lr(*words, "--device", "cpu") as run:
+        rank = started_run(run, tmp_path / "out")
+        others = children(run.pid)
+        os.kill(rank, signal.SIGKILL)
+        _, said = run.communicate(timeout=LIMIT)
+        assert run.returncode == 2
+        assert f"error: rank 1 (process {rank}) was killed by SIGKILL" in said.replace("\n", " ")
+        assert "Traceback" not in said
+        assert wait_for(lambda: not any(map(alive, others)), 5)
+    assert shared_memory() <= before
+
+
+@needs_proc
+def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
+    words = [
+        "run",
+        "--dataset",
+        "tiny:200",
+        "--mode",
+        "ar",
+        "--tensor_parallel",
+        "2",
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    with lr(*words, "--device", "cpu") as run:
+        started_run(run, tmp_path / "out")
+        others = children(run.pid)
+        os.killpg(run.pid, signal.SIGINT)
+        _, said = run.communicate(timeout=LIMIT)
+        assert run.returncode == 130
+        assert "interrupted" in said
+        assert "Traceback" not in said
+        assert wait_for(lambda: not any(map(alive, others)), 5)
+
+
+@needs_proc
+def test_ranks_end_when_their_leader_is_killed(tmp_path: Path) -> None:
+    words = [
+        "run",
+        "--dataset",
+        "tiny:200",
+        "--mode",
+        "ar",
+        "--tensor_parallel",
+        "2",
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    with lr(*words, "--device", "cpu") as run:
+        rank = started_run(run, tmp_path / "out")
+        os.kill(run.pid, signal.SIGKILL)
+        assert wait_for(lambda: not alive(rank), LIMIT)
+
+
+def test_torchrun_gives_the_same_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    question = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
+    words = ["generate", question, "--mode", "ar", "--device", "cpu", "--dtype", "float64", "--max_tokens", "20"]
+    assert main(words) == 0
+    alone = capsys.readouterr().out
+    with lr(*words, torchrun=2) as run:
+        answer, said = run.communicate(timeout=90)
+    assert run.returncode == 0, said
+    assert answer.strip() == alone.strip() != ""
+
+
+def test_the_command_line_refuses_what_cannot_be(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["generate", "How many?", "--tensor_parallel", "3", "--device", "cpu"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: tensor_parallel is 3, and this model's query heads (4) cannot be divided")
+    assert main(["generate", "How many?", "--tensor_parallel", "0", "--device", "cpu"]) == 2
+    assert "tensor_parallel is 0" in capsys.readouterr().err
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["info"]) == 2
+    assert "without torchrun" in capsys.readouterr().err
+    assert main(["generate", "How many?", "--tensor_parallel", "4", "--device", "cpu"]) == 2
+    assert "torchrun has started 2 processes" in capsys.readouterr().err
+    monkeypatch.setenv("RANK", "first")
+    assert main(["info"]) == 2
+    assert "RANK='first'" in capsys.readouterr().err
