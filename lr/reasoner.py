@@ -97,11 +97,7 @@ class Reasoner:
         draft_model: Any = served_draft
         if draft is not None and served_draft is None:
             draft_model = load_model(draft, device=draft_device, dtype=dtype)
-        if draft_model is not served_draft and draft_model.config.vocab_size < codec.vocab_size:
-            raise SettingError(
-                f"draft {draft} embeds {draft_model.config.vocab_size} token ids, target {target} writes {codec.vocab_size}. "
-                "Choose a draft whose embedding has a row for each of the target's tokens."
-            )
+            _require_rows(draft_model, draft, target, codec)
         _equip((target_model, draft_model))
         self.verifier = verifier
         if choice is not None and draft is not None:
@@ -153,6 +149,15 @@ class Reasoner:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _require_rows(model: CausalLM, draft: str | Path, target: str | Path, codec: Codec) -> None:
+    """Raise SettingError unless the draft embeds every token that the target writes."""
+    if model.config.vocab_size < codec.vocab_size:
+        raise SettingError(
+            f"draft {draft} embeds {model.config.vocab_size} token ids, target {target} writes {codec.vocab_size}. "
+            "Choose a draft whose embedding has a row for each of the target's tokens."
+        )
 
 
 def _equip(models: Iterable[object], name: str = "auto", *, graphs: bool = True) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lr.reasoner import Reasoner
 
 DtypeName = Literal["float64", "float32", "bfloat16", "float16"]
+AttentionName = Literal["auto", "varlen", "flash", "sdpa", "reference"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class Placement:
     """CPU threads; None: one for the tiny models (more only get in their way), torch's default for others."""
     num_blocks: int | None = None
     """Cache blocks of 16 tokens per model; None: as many as the answer can need."""
+    attention: AttentionName = "auto"
+    """The kind of attention: varlen (PyTorch's FlashAttention on pages), flash (the package flash-attn), sdpa, or reference (slow and
+    plain). auto: the first of these that works; lr info says which."""
+    cuda_graphs: bool = True
+    """Replay decoding steps from CUDA graphs, on CUDA."""
 
     def torch_device(self) -> torch.device:
         """The device. Raises SettingError for one that torch does not know or this machine does not have."""
@@ -42,6 +48,16 @@ class Placement:
 
         found: torch.dtype | None = None if self.dtype is None else getattr(torch, self.dtype)
         return found
+
+    def attend(self, reasoner: Reasoner) -> Reasoner:
+        """Give a new reasoner the attention that was asked for; it is closed where that cannot run."""
+        if self.attention != "auto" or not self.cuda_graphs:
+            try:
+                reasoner.use_attention(self.attention, graphs=self.cuda_graphs)
+            except BaseException:
+                reasoner.close()
+                raise
+        return reasoner
 
     def set_threads(self, *models: str | None) -> int:
         """Set torch's CPU threads for these models; returns how many."""
@@ -93,7 +109,7 @@ class ModelChoice:
                 "family), or decode plainly with --mode ar."
             )
         self.placement.set_threads(self.model, self.drafting())
-        return Reasoner(
+        reasoner = Reasoner(
             self.model,
             self.drafting() if needs_draft else None,
             self.verifier,
@@ -103,3 +119,4 @@ class ModelChoice:
             num_blocks=self.placement.num_blocks,
             servers=self.server.servers(),
         )
+        return self.placement.attend(reasoner)

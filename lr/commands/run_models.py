@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from lr.commands.models import DtypeName, Placement
+from lr.commands.models import AttentionName, DtypeName, Placement
 from lr.commands.ranks import spread
 from lr.commands.servers import ServerChoice, judge_address
 from lr.endpoint.address import is_address
@@ -59,6 +59,10 @@ class RunModels:
     """Cache blocks of 16 tokens per model; None: as many as the answers can need."""
     load_format: Literal["auto", "dummy"] = "auto"
     """dummy: random weights in the shape of each model (a published name, or a directory with a config.json): for measuring only."""
+    attention: AttentionName = "auto"
+    """varlen, flash, sdpa or reference; auto: the first that works. lr info says which."""
+    cuda_graphs: bool = True
+    """Replay decoding steps from CUDA graphs, on CUDA."""
     server: ServerChoice = field(default_factory=ServerChoice)
 
     def check(self) -> None:
@@ -110,10 +114,10 @@ class RunModels:
         assert self.model is not None and self.draft_model is not None
         target = self.draft_model if mode == "draft" else self.model
         draft = self.draft_model if needs_draft else None
-        placement = Placement(self.device, self.dtype, self.threads, self.num_blocks)
+        placement = Placement(self.device, self.dtype, self.threads, self.num_blocks, self.attention, self.cuda_graphs)
         placement.set_threads(target, draft)
         places = self.devices()
-        return Reasoner(
+        reasoner = Reasoner(
             target,
             draft,
             self.verifier if judges else "exact",
@@ -124,6 +128,7 @@ class RunModels:
             elsewhere={"draft": places[1], "judge": places[2]},
             servers=self.server.servers(draft_alone=mode == "draft"),
         )
+        return placement.attend(reasoner)
 
     def target_device(self, mode: str) -> torch.device | Spread:
         """Where the target goes, over several ranks if there are several devices for it. In mode draft it is the draft."""

@@ -1,0 +1,47 @@
+"""`--attention` and `lr info`: what is asked for is used, what cannot run is refused before anything is answered."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lr.cli import main
+from lr.errors import SettingError
+from lr.model.attention import REFERENCE, SDPA
+from lr.reasoner import Reasoner
+from lr.types import Role
+
+QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
+needs_no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens where there is no CUDA")
+
+
+@needs_no_cuda
+def test_info_says_what_is_taken_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "attention on cpu, float32" in out
+    assert "varlen  no: it needs a device of type cuda" in out
+    assert "flash   no: it needs a device of type cuda" in out
+    assert "sdpa    taken, blocks of 16 tokens" in out
+
+
+@needs_no_cuda
+@pytest.mark.parametrize("name", ["varlen", "flash"])
+def test_what_cannot_run_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--mode", "ar", "--attention", name, "--device", "cpu"]
+    assert main(["generate", QUESTION, *flags]) == 2
+    error = capsys.readouterr().err
+    assert f"attention '{name}' cannot be used on cpu with float32: it needs a device of type cuda" in error
+    assert "Traceback" not in error
+
+
+def test_the_plan_carries_the_attention_to_wherever_the_model_is() -> None:
+    with Reasoner() as reasoner:
+        expected = reasoner.generate(QUESTION, seed=3)
+        for name, kind in (("reference", REFERENCE), ("sdpa", SDPA)):
+            reasoner.use_attention(name)
+            run = reasoner.run(QUESTION, seed=3)
+            assert [run.plan(role).cache.attention for role in (Role.TARGET, Role.DRAFT)] == [kind, kind]
+            assert run.finish().text == expected.text
+        with pytest.raises(SettingError, match="attention is 'quick', expected auto"):
+            reasoner.use_attention("quick")
