@@ -85,10 +85,10 @@ def _usage(raw: Any) -> Usage | None:
 
 
 class Endpoint:
-    """One model on one server. `name` is the model as the server knows it."""
+    """One model on one server. `name` is the model as the server knows it, `context` its longest sequence if the server says so."""
 
-    def __init__(self, client: Client, name: str) -> None:
-        self.client, self.name = client, name
+    def __init__(self, client: Client, name: str, context: int | None = None) -> None:
+        self.client, self.name, self.context = client, name, context
 
     @classmethod
     def open(cls, client: Client) -> Endpoint:
@@ -102,7 +102,7 @@ class Endpoint:
             asked = next(iter(listed))
         if listed and asked not in listed:
             raise SettingError(f"{client.address.server} has no model {asked!r}; it has {', '.join(listed)}.")
-        return cls(client, asked)
+        return cls(client, asked, listed.get(asked))
 
     @property
     def address(self) -> Address:
@@ -178,16 +178,23 @@ def served(client: Client) -> dict[str, int | None]:
 
     Raises `EndpointError` if nobody answers at the address.
     """
+
+    def ask(call: Call) -> Any:
+        return client.attempt_json(MODELS, None, call)
+
     try:
-        listed = client.patiently(lambda call: client.attempt_json(MODELS, None, call), Call(), attempts=1)
+        listed = client.patiently(ask, Call(), attempts=1)
     except Refused as error:
         if error.status in (401, 403):
             raise
         return {}
     except EndpointError as error:
-        if isinstance(error.__cause__, Broken) and error.__cause__.answered:
+        cause = error.__cause__
+        if not isinstance(cause, Broken) or cause.status is None:
+            raise
+        if not cause.busy:
             return {}  # transformers serve without a connection to the hub answers 500
-        raise
+        listed = client.patiently(ask, Call())
     entries = listed.get("data") if isinstance(listed, dict) else None
     found = [one for one in entries or [] if isinstance(one, dict) and isinstance(one.get("id"), str)]
     return {one["id"]: one.get("max_model_len") for one in found}

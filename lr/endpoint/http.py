@@ -49,11 +49,16 @@ class Refused(EndpointError):
 
 
 class Broken(Exception):
-    """One attempt failed, and another may do better. `wait`: seconds that the server asks for; `answered`: it answered, if only that it failed."""
+    """One attempt failed, and another may do better. `wait`: seconds that the server asks for; `status`: of its answer, if it gave one."""
 
-    def __init__(self, why: str, wait: float | None = None, *, answered: bool = True) -> None:
+    def __init__(self, why: str, wait: float | None = None, status: int | None = None) -> None:
         super().__init__(why)
-        self.wait, self.answered = wait, answered
+        self.wait, self.status = wait, status
+
+    @property
+    def busy(self) -> bool:
+        """Whether the server has merely too much to do."""
+        return self.status in (429, 503)
 
 
 @dataclass(frozen=True)
@@ -217,10 +222,10 @@ class _Exchange:
         if self.call.cancelled:
             return Cancelled()
         if isinstance(error, TimeoutError):
-            return Broken(f"was silent for {self.client.patience.silence:g} seconds", answered=False)
+            return Broken(f"was silent for {self.client.patience.silence:g} seconds")
         if isinstance(error, ConnectionRefusedError | socket.gaierror):
-            return Broken(f"cannot be reached ({error.strerror or error})", answered=False)
-        return Broken(f"broke off ({type(error).__name__}: {error})", answered=False)
+            return Broken(f"cannot be reached ({error.strerror or error})")
+        return Broken(f"broke off ({type(error).__name__}: {error})")
 
 
 def failure(address: Address, path: str, response: HTTPResponse) -> Exception:
@@ -228,7 +233,7 @@ def failure(address: Address, path: str, response: HTTPResponse) -> Exception:
     status, detail = response.status, _detail(response.read(LONGEST_LINE).decode("utf-8", "replace"))
     said = f"answered {status} {response.reason}" + (f" ({detail})" if detail else "")
     if status == 429 or status >= 500:
-        return Broken(said, _seconds(response.headers.get("Retry-After")), answered=status not in (429, 503))
+        return Broken(said, _seconds(response.headers.get("Retry-After")), status)
     if status in (401, 403):
         said += "; give the key with api_key (--api_key, or LR_API_KEY in the environment)"
     return Refused(f"{address.server}{path} {said}.", status, detail)

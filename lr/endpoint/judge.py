@@ -22,6 +22,7 @@ from lr.endpoint.models import ServedModel, spell
 from lr.spec.verifiers.asked import Decode
 from lr.spec.verifiers.base import Need, Pair
 from lr.spec.verifiers.prompts import JUDGE_PROMPT, SCORE_QUESTION, TINY_JUDGE_PROMPT
+from lr.spec.verifiers.score import Reading
 from lr.types import Verdict, require
 
 LIKELIEST = 20
@@ -119,22 +120,32 @@ class ServedJudge(_Asked):
 
 
 class ServedScore(_Asked):
-    """Accepts iff the target's score of the draft step, the mean of the digits 0 to 9 by their probabilities, is at least `threshold`."""
+    """Accepts iff the target's score of the draft step, read off the probabilities of the digits 0 to 9, is at least `threshold`."""
 
     name = "score"
     need = Need.NOTHING
 
-    def __init__(self, model: ServedModel, *, threshold: float = 7.0, least_mass: float = 0.01) -> None:
+    def __init__(
+        self,
+        model: ServedModel,
+        *,
+        threshold: float = 7.0,
+        reading: Reading = Reading.EXPECTED,
+        least_mass: float = 0.01,
+    ) -> None:
         super().__init__(model, least_mass)
         require(0 <= threshold <= 9, "threshold", threshold, "a score, 0 to 9")
-        self.threshold = threshold
+        self.threshold, self.reading = threshold, reading
 
     def decide(self, pair: Pair, call: Call) -> Verdict:
         text = spell(self.model.chain, (*pair.prefix, *pair.draft.tokens)) + SCORE_QUESTION
         weights, mass, said = self.weigh(_Question(text, tuple(map(str, range(10)))), call)
         if mass < self.least_mass:
             return Verdict(aligned=False, why=f"the target gives no score ({said!r}; the ten digits hold {mass:.1e})")
-        score = sum(digit * weight for digit, weight in enumerate(weights))
+        if self.reading is Reading.EXPECTED:
+            score = sum(digit * weight for digit, weight in enumerate(weights))
+        else:
+            score = float(max(range(10), key=weights.__getitem__))
         return Verdict(score >= self.threshold, why=f"the target scores it {score:.2f} of 9", score=score)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lr.endpoint.address import Address, is_address
-from lr.endpoint.completions import Endpoint, Prompt, served
+from lr.endpoint.completions import Endpoint, Prompt
 from lr.endpoint.http import Client, EndpointError
 from lr.endpoint.probe import TEXT, Capabilities, Filters, generation_config
 from lr.endpoint.settings import Servers
@@ -28,6 +28,10 @@ from lr.types import SamplingParams
 
 LONGEST_CONTEXT = 32768
 """Tokens, where neither the server nor the checkpoint says."""
+
+
+class NotHere(SettingError, AttributeError):
+    """Something of a model is asked for that only a model of this process has."""
 
 
 class ServedModel:
@@ -55,8 +59,7 @@ class ServedModel:
         endpoint = Endpoint.open(client)
         named = servers.tokenizer_of(role)
         codec = tokenizer_for(endpoint, named, "tokenizer" if role == "target" else f"{role}_tokenizer")
-        context = served(client).get(endpoint.name) or stated_context(codec)
-        return cls(endpoint, codec, context, target)
+        return cls(endpoint, codec, endpoint.context or stated_context(codec), target)
 
     def ask(self, prompt: Sequence[int], question: str, **chat: Any) -> None:
         """From now on the target's `prompt` is put to this model by its own chat template; `chat` as in `Codec.chat`."""
@@ -106,6 +109,13 @@ class ServedModel:
                 "Name the checkpoint that the server has loaded: tokenizer, draft_tokenizer or judge_tokenizer (on the command line "
                 "--tokenizer, --draft_tokenizer, --judge_tokenizer)."
             )
+
+    def __getattr__(self, name: str) -> Any:
+        """What only a model of this process has is refused in words, wherever it is asked for."""
+        raise NotHere(
+            f"{self.__dict__.get('endpoint', 'a model')} is behind a server, and this needs the model itself (its {name}): name a "
+            "checkpoint to be loaded here instead."
+        )
 
     def __str__(self) -> str:
         return str(self.endpoint)

@@ -159,7 +159,7 @@ class Capabilities:
         except Refused:
             return None
         except EndpointError as error:
-            if isinstance(error.__cause__, Broken) and error.__cause__.answered:
+            if isinstance(error.__cause__, Broken) and error.__cause__.status and not error.__cause__.busy:
                 return None
             raise
 

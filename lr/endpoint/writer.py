@@ -186,8 +186,8 @@ class ServedWriter(StepWriter):
     def _take_text(self, writing: _Writing, piece: Piece) -> None:
         """Take text up to the character with which the boundary is complete.
 
-        A white space that does not end a blank line is left to the next step, which begins with it, as tokens do. Example, sentences: behind
-        "He ran. " a server would go on behind a lone space; "He ran." and " Then" are what it writes at one go.
+        A white space that does not end a blank line is left to the next step, which begins with it, as tokens do. Example, sentences:
+        behind "He ran. " a server would go on behind a lone space; "He ran." and " Then" are what it writes at one go.
         """
         for place, character in enumerate(piece.text):
             if any(writing.one.detector.feed(byte) for byte in character.encode()):

@@ -12,10 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lr.endpoint.judge import ServedScore
+from lr.endpoint.models import ServedModel
+from lr.endpoint.needs import refuse_for_logprobs
 from lr.engine.verification import asked_model, blocks_for_chains
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.spec.seams import Variant
+from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.score import Reading, ScoreVerifier
 from lr.types import Role, Step
 
@@ -30,9 +34,13 @@ class TargetFirst:
         return Role.TARGET if index < self.steps else Role.DRAFT
 
 
-def specreason(target: CausalLM, codec: Codec, *, threshold: float = 7.0, first_steps: int = 0) -> Variant:
+def specreason(target: CausalLM | ServedModel, codec: Codec, *, threshold: float = 7.0, first_steps: int = 0) -> Variant:
     """Accept a draft step iff the digit that the target finds likeliest is at least `threshold`."""
-    asked = asked_model(target, codec, blocks_for_chains(target))
-    return Variant(
-        ScoreVerifier(asked, threshold=threshold, reading=Reading.LIKELIEST), router=TargetFirst(first_steps)
-    )
+    verifier: Verifier
+    if isinstance(target, ServedModel):
+        refuse_for_logprobs(target, "SpecReason's score", "Use Lookahead Reasoning with verifier exact or judge")
+        verifier = ServedScore(target, threshold=threshold, reading=Reading.LIKELIEST)
+    else:
+        asked = asked_model(target, codec, blocks_for_chains(target))
+        verifier = ScoreVerifier(asked, threshold=threshold, reading=Reading.LIKELIEST)
+    return Variant(verifier, router=TargetFirst(first_steps))

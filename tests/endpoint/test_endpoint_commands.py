@@ -78,7 +78,8 @@ def test_the_key_is_sent_and_not_kept(
     ],
 )
 def test_bad_input(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
+    with serving(PLAIN) as server:
+        assert main([server.address() if word == "@" else word for word in words]) == 2
     assert says in capsys.readouterr().err
 
 
