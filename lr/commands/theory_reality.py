@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from lr.theory.reality import Compared, Way
 
 NOTES = """formula: the closed form. Then the simulated twin, one refinement more in every column: chains that end, recorded step lengths,
-batches that are not free, the judge's time, the reading of draft steps, one thread for both models; outcomes: with what was accepted in
-these very answers. off: last prediction against measurement. ±: standard error over problems."""
+batches that are not free, the judge's time, the reading of draft steps, one thread for both models; answers: with the steps, verdicts
+and accepted tokens of these very answers. off: last prediction against measurement. ±: standard error over problems."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class TheoryReality:
         rows, ladder = [], ladder_of(self.driver)
         for way in every[1:]:
             measured, error = ratio_with_error(spent[every[0]], spent[way])
-            predicted = way.predictions(found, answers[way], ladder=ladder)
+            predicted = way.predictions(found, (answers[way], answers[every[0]]), ladder=ladder)
             rows.append(Compared(way, measured, error, predicted))
         return rows, found
 
@@ -176,7 +176,7 @@ def _row(row: Compared) -> dict[str, Any]:
 def _table(rows: Sequence[Compared], ladder: Sequence[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title="speedup over plain decoding", title_justify="left")
     table.add_column("way", no_wrap=True)
-    for column in ("formula", *ladder, "outcomes", "measured", "±", "off"):
+    for column in ("formula", *ladder, "answers", "measured", "±", "off"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         figures = [f"{x:.2f}" for x in (*row.predicted, row.measured, row.error)]

@@ -168,14 +168,16 @@ class PairRun:
 
 @dataclass(frozen=True)
 class Answered:
-    """What is known of an answer once it is there: how many steps, which draft steps were accepted, how many draft tokens of those tried.
+    """What is known of an answer once it is there: its steps, which draft steps were accepted, how many draft tokens of those tried.
 
     `accepted` has an outcome for every step of the chain; where nothing was judged (a bonus step, an end of both) it says False, which no
-    run of the same schedule looks at.
+    run of the same schedule looks at. Lengths, in tokens, are of all steps that were finished, emitted or not.
     """
 
     steps: int
     accepted: tuple[bool, ...]
+    target_lengths: tuple[int, ...]
+    draft_lengths: tuple[int, ...] = ()
     tokens_tried: int = 0
     tokens_accepted: int = 0
 
@@ -185,7 +187,14 @@ class Answered:
         steps = sum(isinstance(event, StepEmitted) for _, event in seen)
         verdicts = {e.index for _, e in seen if isinstance(e, StepJudged) and e.verdict.aligned}
         rounds = TokenRounds.of(e for _, e in seen if isinstance(e, TokenRound) and e.role is Role.TARGET)
-        return cls(steps, tuple(index in verdicts for index in range(steps)), rounds.tried, rounds.accepted)
+        return cls(
+            steps,
+            tuple(index in verdicts for index in range(steps)),
+            step_lengths(seen, Role.TARGET),
+            step_lengths(seen, Role.DRAFT),
+            rounds.tried,
+            rounds.accepted,
+        )
 
 
 def outcomes(events: Iterable[Timed]) -> tuple[bool, ...]:

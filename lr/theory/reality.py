@@ -48,18 +48,22 @@ class Way:
         )
 
     def predictions(
-        self, found: Calibration, answers: Sequence[Answered] = (), steps: int = 2000, ladder: Sequence[str] = LADDER
+        self,
+        found: Calibration,
+        known: tuple[Sequence[Answered], Sequence[Answered]] | None = None,
+        steps: int = 2000,
+        ladder: Sequence[str] = LADDER,
     ) -> tuple[float, ...]:
-        """The closed form, the twin with 1, 2, ... refinements of `ladder`, and with the outcomes of `answers`, if there are any.
+        """The closed form, the twin with 1, 2, ... refinements of `ladder`, and with what is `known` of the answers, if anything.
 
-        `answers` are the very ones that are predicted: the last figure says what is left if it is known what was accepted.
+        `known`: the very answers that are predicted, and those of plain decoding: the last figure says how far the times alone are off.
         """
         refined = [
             Twin(found, ladder[:n], self.tokens).speedup(self.schedule, self.depth, steps)
             for n in range(1, len(ladder) + 1)
         ]
         twin = Twin(found, ladder, self.tokens)
-        last = twin.replayed(self.schedule, self.depth, answers, steps) if answers else refined[-1]
+        last = refined[-1] if known is None else twin.replayed(self.schedule, self.depth, *known, steps)
         return (self.formula(found), *refined, last)
 
 
@@ -96,7 +100,7 @@ def ladder_of(driver: str) -> tuple[str, ...]:
 
 def as_markdown(rows: Sequence[Mapping[str, Any]], ladder: Sequence[str] = LADDER) -> str:
     """The table of `docs/theory.md`, from the rows that `lr theory reality --json` writes."""
-    head = ["way", "formula", *ladder, "outcomes", "measured", "off"]
+    head = ["way", "formula", *ladder, "answers", "measured", "off"]
     lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     for row in rows:
         figures = [f"{x:.2f}" for x in row["predicted"]]

@@ -119,21 +119,28 @@ class Twin:
         return plain / spent
 
     def replayed(
-        self, schedule: Schedule, depth: int, answers: Sequence[Answered], steps: int = 4000, seed: int = 0
+        self,
+        schedule: Schedule,
+        depth: int,
+        answers: Sequence[Answered],
+        plain_answers: Sequence[Answered],
+        steps: int = 4000,
     ) -> float:
-        """The same for answers that are known: so many steps, these verdicts on draft steps, this share of draft tokens accepted.
+        """The same for answers that are known, against plain ones of the same questions: only the time of everything is predicted.
 
-        Only step lengths are left to chance. Times are per step, as `lr theory reality` measures them; `answers` is not empty.
+        Known are their steps with their lengths, the verdicts on draft steps and the share of draft tokens that were accepted. Times are
+        per step, as `lr theory reality` measures them; there is at least one answer.
         """
         tried, kept = sum(a.tokens_tried for a in answers), sum(a.tokens_accepted for a in answers)
         found = replace(self.calibration, alpha2=exactly(kept / tried)) if tried else self.calibration
-        twin = replace(self, calibration=found)
+        half = found.start.value / 2
         plain = spent = 0.0
         for number in range(max(len(answers), steps * len(answers) // sum(a.steps for a in answers))):
-            answer = answers[number % len(answers)]
-            n, key = answer.steps, seed * 1_000_003 + number
-            plain += twin._plain(n) / n
-            spent += twin._spent(schedule, depth, n, key, Replay(answer.accepted)) / n
+            answer, other = answers[number % len(answers)], plain_answers[number % len(answers)]
+            unit = mean(answer.target_lengths) / mean(found.target_lengths)
+            twin = replace(self, calibration=_as_long(found, answer, unit))
+            spent += unit * twin._spent(schedule, depth, answer.steps, number, Replay(answer.accepted)) / answer.steps
+            plain += half / other.steps + mean(other.target_lengths) / mean(found.target_lengths)
         return plain / spent
 
     def _plain(self, steps: int) -> float:
@@ -151,6 +158,20 @@ class Twin:
         if acceptance is not None:
             world = replace(world, acceptance=acceptance)
         return 2 * half + simulate(SchedulerConfig(Limits(steps), schedule, depth), world, steps).seconds
+
+
+def _as_long(found: Calibration, answer: Answered, unit: float) -> Calibration:
+    """The calibration for steps as long as those of an answer; its unit of time is then such a target step, `unit` times the old one."""
+    drafts = answer.draft_lengths or found.draft_lengths
+    return replace(
+        found,
+        target_lengths=answer.target_lengths,
+        draft_lengths=drafts,
+        c1=exactly(found.c1.value * mean(drafts) / mean(found.draft_lengths) / unit),
+        v=exactly(found.v.value / unit),
+        reading=exactly(found.reading.value / unit),
+        start=exactly(found.start.value / unit),
+    )
 
 
 def rounds_per_step(alpha: float, k: int, longest: int) -> list[float]:

@@ -255,10 +255,23 @@ def test_ways_and_their_formulas() -> None:
         *("ar", "sd 2", "paper 3", "sync 4 + sd 2"),
     ]
     assert Way().formula(found) == 1.0
-    rejected = [Answered(steps=6, accepted=(False,) * 6)]
-    first, *_, last = Way(Schedule.SYNC, 2).predictions(found, rejected, steps=60)
+    rejected = [Answered(steps=6, accepted=(False,) * 6, target_lengths=(20,) * 6)]
+    first, *_, last = Way(Schedule.SYNC, 2).predictions(found, (rejected, rejected), steps=60)
     assert first == pytest.approx(float(lr_sync_cycle_speedup(found.alpha1.value, 2, found.c1.value)))
     assert last < 0.8  # nothing accepted: lookahead only costs
+
+
+def test_known_answers_are_predicted_with_their_own_lengths() -> None:
+    """Target steps twice as long in both: draft, verdict, reading and prompt weigh half. Cycle of one draft, accepted: two steps take
+    c1 / 2 + 1 new units. The draft's steps are as long as ever; plain decoding takes two."""
+    found = replace(
+        Calibration.load(TINY), c1=exactly(0.5), start=exactly(0.0), target_lengths=(10,), draft_lengths=(8,)
+    )
+    answer = Answered(2, (True, True), (20, 20), (8,))
+    twin = Twin(found, ("chains", "lengths"))
+    assert twin.replayed(Schedule.SYNC, 1, [answer], [answer], steps=2) == pytest.approx(2 / 1.25, rel=1e-12)
+    shorter = replace(answer, target_lengths=(10, 10))
+    assert twin.replayed(Schedule.SYNC, 1, [answer], [shorter], steps=2) == pytest.approx(1 / 1.25, rel=1e-12)
 
 
 def test_ratio_with_error() -> None:
