@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import pickle
 import random
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import BlockTable, block_rows
 from lr.model.attention import SDPA, AttentionKind, reference_attention
 from lr.model.attention_flash import FlashKernels, flash_attention
+from lr.model.attention_grouped import LONG, grouped_attention
 from lr.model.attention_rows import RowPages
 from lr.model.attention_varlen import varlen_attention
 from lr.model.batch import RaggedBatch
@@ -39,7 +42,7 @@ def new_cache(block_size: int) -> PagedKVCache:
         num_layers=LAYERS,
         num_kv_heads=KV_HEADS,
         head_dim=DIM,
-        num_blocks=60,
+        num_blocks=120,
         block_size=block_size,
         dtype=torch.float64,
         device=CPU,
@@ -54,6 +57,7 @@ class Scene:
         self.cache, self.block_size = new_cache(block_size), block_size
         self.chance, self.noise = random.Random(seed), torch.Generator().manual_seed(seed)
         self.tables: list[BlockTable] = []
+        self.sizes = [1, 1, 2, 5, 9]
 
     def heads(self, n: int) -> list[Tensor]:
         """q, k and v as a layer makes them: views of one tensor, whose rows are not contiguous."""
@@ -78,7 +82,7 @@ class Scene:
     def forward(self, kinds: list[AttentionKind]) -> None:
         """A few new tokens for some branches: prompts, single tokens and runs between, all in one batch."""
         chosen = self.chance.sample(self.tables, self.chance.randint(1, len(self.tables)))
-        counts = [self.chance.choice([1, 1, 2, 5, 9]) for _ in chosen]
+        counts = [self.chance.choice(self.sizes) for _ in chosen]
         with self.cache.append(chosen, counts) as slots:
             tokens = [[0] * count for count in counts]
             batch = RaggedBatch.build(chosen, tokens, slots, wanted=counts, device=CPU)
@@ -147,8 +151,8 @@ class Wrong(Emulated):
 WRONG = {
     "int64 lengths": {"seqused_k": lambda used: used.long()},
     "int64 pages": {"block_table": lambda table: table.long()},
-    "a page that is free": {"block_table": lambda table: torch.full_like(table, 59)},
-    "a page that does not exist": {"block_table": lambda table: table + 60},
+    "a page that is free": {"block_table": lambda table: torch.full_like(table, 119)},
+    "a page that does not exist": {"block_table": lambda table: table + 120},
     "pages of the neighbour": {"block_table": lambda table: table.flip(0).contiguous()},
     "lengths without the new tokens": {"seqused_k": lambda used: used - 1},
     "lengths beyond the pages": {"seqused_k": lambda used: used + 40},
@@ -179,6 +183,22 @@ def test_a_wrong_argument_is_noticed(name: str) -> None:
         except (AssertionError, RuntimeError):
             return
         assert not torch.allclose(mixed, expected, rtol=0, atol=1e-9)
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=15, deadline=None)
+def test_long_runs_by_themselves_agree_with_the_reference(seed: int) -> None:
+    """What SDPA does on CUDA, on the CPU: prompts, long chunks after a cache, and single tokens in one batch."""
+    apart = replace(SDPA, ragged=partial(grouped_attention, long_apart=True))
+    scene = Scene(4, seed)
+    scene.sizes = [1, 2, LONG, LONG + 3]
+    for _ in range(3):
+        scene.tables.append(scene.cache.new())
+        scene.forward([apart])
+        scene.tables.append(scene.cache.fork(scene.tables[0]))
+        scene.forward([apart])
+    for table in scene.tables:
+        scene.cache.release(table)
 
 
 def test_a_kind_can_be_sent_to_another_process() -> None:
