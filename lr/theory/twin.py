@@ -15,6 +15,7 @@ The unit of time is T, a target step of mean length. This module knows no model.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -83,7 +84,7 @@ class Twin:
         round_cost = self.round_cost(self.lone)
         return World(
             Bernoulli(found.alpha1.value),
-            target=self._duration(1 / self.token_speed(self.lone), found.target_lengths),
+            target=self._target_steps(),
             draft=self._duration(found.c1.value, found.draft_lengths),
             judge=Constant(found.v.value if "judge" in on else 0.0),
             target_overhead=self.overhead,
@@ -92,6 +93,16 @@ class Twin:
             change=0.0 if self.tokens else found.turn.value / round_cost,  # a round has its turn already
             seed=seed,
         )
+
+    def _target_steps(self) -> Duration:
+        """The time of a lone target step. With tokens, the rounds of each recorded length are drawn: batches wait for the unluckiest row."""
+        found = self.calibration
+        if not self.tokens or "lengths" not in self.refinements or not found.target_lengths:
+            return self._duration(1 / self.token_speed(self.lone), found.target_lengths)
+        chance, unit = random.Random(0), self.round_cost(self.lone) / mean(found.target_lengths)
+        law = round_law(found.alpha2.value, self.tokens)
+        draws = max(1, 400 // len(found.target_lengths))
+        return Resampled([drawn_rounds(law, n, chance) * unit for n in found.target_lengths for _ in range(draws)])
 
     def _duration(self, average: float, lengths: tuple[int, ...]) -> Duration:
         if "lengths" not in self.refinements or not lengths:
@@ -180,8 +191,23 @@ def rounds_per_step(alpha: float, k: int, longest: int) -> list[float]:
     m(n) = 1 + sum over i of P(N = i) m(n - i), N being the tokens of a round (1 to k + 1) and m(n) = 0 for n <= 0.
     Example: k = 0: n rounds; alpha = 1, k = 3: ceil(n / 4).
     """
-    law = [alpha ** (i - 1) * (1 - alpha) for i in range(1, k + 1)] + [alpha**k]
+    law = round_law(alpha, k)
     rounds = [0.0]
     for n in range(1, longest + 1):
         rounds.append(1 + sum(p * rounds[n - i] for i, p in enumerate(law, 1) if i < n))
+    return rounds
+
+
+def round_law(alpha: float, k: int) -> list[float]:
+    """P(N = i) for i = 1 to k + 1, N being the tokens of a round: those accepted before the first rejection, and one more."""
+    return [alpha ** (i - 1) * (1 - alpha) for i in range(1, k + 1)] + [alpha**k]
+
+
+def drawn_rounds(law: Sequence[float], length: int, chance: random.Random) -> int:
+    """How many rounds it takes to write `length` tokens, this time."""
+    rounds = 0
+    while length > 0:
+        [written] = chance.choices(range(1, len(law) + 1), law)
+        length -= written
+        rounds += 1
     return rounds

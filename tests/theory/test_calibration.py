@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +19,7 @@ from lr.theory.estimate import PARAMETERS, calibrate
 from lr.theory.observe import Answered, LookaheadRun, PairRun, PlainRun, Seen, TokenRun, outcomes, step_lengths
 from lr.theory.reality import Way, ratio_with_error
 from lr.theory.synchronous import lr_sync_cycle_speedup
-from lr.theory.twin import LADDER, Twin, rounds_per_step
+from lr.theory.twin import LADDER, Twin, drawn_rounds, round_law, rounds_per_step
 from lr.trace import Event, ForwardPass, StepEmitted, StepJudged, StepWritten, TokenRound, VerifierCall
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 
@@ -242,6 +243,15 @@ def test_rounds_per_step() -> None:
     assert rounds_per_step(0.3, 0, 5) == [0, 1, 2, 3, 4, 5]
     assert rounds_per_step(1.0, 3, 9) == [0, 1, 1, 1, 1, 2, 2, 2, 2, 3]
     assert rounds_per_step(0.5, 1, 2)[2] == pytest.approx(1.5)
+
+
+def test_drawn_rounds_are_those_on_average() -> None:
+    """20,000 draws; a step of 15 tokens takes 5 to 6 rounds, give or take 1.5: 6 standard errors are 0.064."""
+    law, chance = round_law(0.7, 3), random.Random(1)
+    draws = [drawn_rounds(law, 15, chance) for _ in range(20_000)]
+    assert sum(draws) / len(draws) == pytest.approx(rounds_per_step(0.7, 3, 15)[15], abs=0.064)
+    assert min(draws) == 4  # ceil(15 / 4)
+    assert drawn_rounds([1.0], 7, chance) == 7
 
 
 def test_unknown_refinements_are_refused() -> None:
