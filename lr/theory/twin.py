@@ -95,7 +95,7 @@ class Twin:
         )
 
     def _target_steps(self) -> Duration:
-        """The time of a lone target step. With tokens, the rounds of each recorded length are drawn: batches wait for the unluckiest row."""
+        """The time of a lone target step. With tokens, rounds are drawn for each recorded length: a batch waits for its unluckiest row."""
         found = self.calibration
         if not self.tokens or "lengths" not in self.refinements or not found.target_lengths:
             return self._duration(1 / self.token_speed(self.lone), found.target_lengths)
