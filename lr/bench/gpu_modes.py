@@ -2,7 +2,7 @@
 
 All ways are run in turns, repeat by repeat, so that a drift of the machine's speed meets all of them. The floor of a run is the sum of the
 floors of all its passes, as the trace counts them; where draft and target have a device each, the larger of the two sums. A draft that
-writes beside the target is thus held to what both together must move. Read next: `roofline.py`, `lr/engine/replay.py`.
+writes beside the target is thus held to what both together must move. Read next: `roofline.py`, `lr/engine/process_run.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from lr.bench.roofline import Cost, Peaks, pass_cost, wait_for
 from lr.bench.timing import Spread
 from lr.engine.process import Process
-from lr.engine.replay import ReplayRun, ReplayVerifier
+from lr.engine.process_run import ReplayRun, ReplayVerifier
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner

@@ -194,7 +194,7 @@ class BenchGpu:
                 return passes, time_modes(reasoner, chosen, process, rows, peaks, lambda: bar.advance(task))
 
     def _reasoner(self, layout: Layout, names: dict[str, str | None], process: Process) -> Reasoner:
-        from lr.engine.replay import JudgeReads, ReplayVerifier
+        from lr.engine.process_run import JudgeReads, ReplayVerifier
         from lr.engine.runner import ModelRunner
         from lr.model.weights import load_model
         from lr.reasoner import Reasoner

@@ -1,8 +1,8 @@
-"""An acceptance process: how long steps are, how many drafts are accepted. What `replay.py` puts in the place of what models would say.
+"""An acceptance process: how long steps are, how many drafts are accepted. What `process_run.py` puts in the place of what models would say.
 
 Three sources: numbers that are given; a calibration (`lr calibrate`), with the lengths of steps as they were recorded; the paper's tables,
 which print acceptance but no lengths, so that these are assumed. Every draw is a function of a key, as everywhere.
-This module knows no tensor and no model. Read next: `chance.py`, `replay.py`.
+This module knows no tensor and no model. Read next: `chance.py`, `process_run.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Weights are drawn on the device, each tensor from a seed of its own, so nothing 
 nothing overflows in bf16 at any depth: every matrix keeps the variance of what it reads (variance 1 / inputs), and the two matrices that
 write into the residual stream are smaller by sqrt(2 l), so that all 2 l of them together add a variance of about 1.
 
-`load_model("dummy:NAME")` comes here. Read next: `shapes.py`; `dummy_tokenizer.py`; `engine/replay.py`, which decides where the steps
+`load_model("dummy:NAME")` comes here. Read next: `shapes.py`; `dummy_tokenizer.py`; `engine/process_run.py`, which decides where the steps
 of such a model end and what is accepted.
 """
 

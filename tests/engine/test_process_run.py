@@ -13,7 +13,7 @@ import torch
 from lr import Reasoner
 from lr.engine.chance import Constant, Resampled
 from lr.engine.process import LengthsOf, Process, described
-from lr.engine.replay import INSTRUCTIONS, JudgeReads, ReplayDrafter, ReplayRule, ReplayRun, ReplayVerifier
+from lr.engine.process_run import INSTRUCTIONS, JudgeReads, ReplayDrafter, ReplayRule, ReplayRun, ReplayVerifier
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.model.weights import load_model
