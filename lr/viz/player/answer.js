@@ -1,7 +1,7 @@
 // The answer: the decided steps in order, and, in dashed boxes, the drafts ahead of them. Only the last steps are in the page (WINDOW);
 // a button fetches the earlier ones.
 
-const WINDOW = 40;
+const WINDOW = 30;
 
 class Answer {
   constructor(film, list, ahead, scroller) {
@@ -42,12 +42,12 @@ class Answer {
     const label = make("div", "origin", null, {}, [make("i", "", origin.mark, { "aria-hidden": "true" }), document.createTextNode(origin.name), make("span", "number", ` · ${one.index}`)]);
     label.dataset.tip = `Step ${one.index}, ${origin.name}: ${origin.means}.${one.verdict ? `\nVerdict: ${one.verdict.why}` : ""}`;
     const tokens = one.step.at(NEVER), silent = !one.step.text(NEVER).trim();
-    const body = make("div", "body", null, {}, silent ? [document.createTextNode(`(${plural(tokens.length, "token")}, no text)`)] : tokenElements(tokens, by, true));
+    const body = make("div", "body", null, {}, silent ? [document.createTextNode(`the ${by}'s step`)] : tokenElements(tokens, by, true));
     const parts = [body];
     if (one.rejected) {
       const text = textOf(one.rejected);
       const reason = one.verdict ? ` ${one.verdict.why}` : "";
-      parts.unshift(make("div", "", null, {}, [make("span", "replaced", text || "(draft step, no text)"), make("span", "reason", reason)]));
+      parts.unshift(make("div", "", null, {}, [make("span", "replaced", text || "the draft's step"), make("span", "reason", reason)]));
       parts[0].dataset.tip = "The draft step that was rejected, and why.";
     }
     return make("li", `step ${by}`, null, {}, [label, make("div", "", null, {}, parts)]);

@@ -58,7 +58,7 @@ class CacheView {
   }
 
   font(c, size, weight) {
-    c.font = `${weight || ""} ${size}px ${getComputedStyle(document.body).fontFamily}`;
+    c.font = `${weight || ""} ${size}px ${this.palette.font}`;
   }
 
   // The highest block that the run ever used, found once per cache.
@@ -111,7 +111,7 @@ class CacheView {
     this.font(c, 0.8 * unit, "600");
     c.textAlign = "left";
     c.fillStyle = branch.node ? p.ink : p.soft;
-    c.fillText(branch.node ? `node ${branch.node}` : "passing", 1, y + cell * 0.3);
+    c.fillText(branch.node ? `node ${branch.node}` : this.film.plain ? "the answer" : "passing", 1, y + cell * 0.3);
     this.font(c, 0.72 * unit);
     c.fillStyle = p.soft;
     c.fillText(`branch ${branch.number}, ${branch.length} tok.`, 1, y + cell * 0.75);

@@ -70,6 +70,8 @@ class Film {
     this.time = 0;
     this.node("0:0", -1);
     records.forEach((data, e) => this.take(e, data));
+    this.plain = !this.works.length; // decoding without draft steps
+    this.silent = !records.some((data) => data.step && data.step.pieces.some((piece) => piece.trim())); // simulated: tokens without text
   }
 
   timeAt(n) {

@@ -23,6 +23,7 @@ class Palette {
 
   read() {
     const style = getComputedStyle(document.documentElement);
+    this.font = getComputedStyle(document.body).fontFamily;
     for (const name of ["paper", "panel", "ink", "soft", "line", "faint", "draft", "target", "judge", "kept", "gone", "cache"]) {
       this[name] = style.getPropertyValue(`--${name}`).trim();
       this[`${name}Wash`] = style.getPropertyValue(`--${name}-wash`).trim();
@@ -111,7 +112,7 @@ function tokenElements(tokens, by, done) {
   tokens.forEach((token, place) => {
     for (const guess of token.refused) {
       const tip = `guessed and rejected: ${quoted(guess.piece)}\ntarget's probability ${percent(guess.p)}, the drafter's ${percent(guess.q)}; it would have stayed with probability ${percent(guess.accept)}`;
-      found.push(make("s", "refused", guess.piece.replace(/\n/g, "⏎"), { "data-tip": tip }));
+      found.push(make("s", "refused", guess.piece.trim() || "⏎", { "data-tip": tip }));
     }
     const text = done && token.whole !== undefined ? token.whole : token.piece;
     const last = place === tokens.length - 1;

@@ -46,6 +46,7 @@ class Player {
   start() {
     const { header, title, headline, notes } = this.data;
     byId("title").textContent = title;
+    byId("setting").dataset.tip = this.data.setting;
     byId("setting").textContent = this.data.setting + (notes.length ? ` · ${notes.join("; ")}` : "");
     byId("question").textContent = header.question || header.prompt.pieces.join("").trim();
     for (const { label, value, means } of headline) {
@@ -54,6 +55,7 @@ class Player {
     document.body.classList.toggle("without-cache", !this.cache.any);
     byId("cache-panel").hidden = !this.cache.any;
     byId("scrub").max = this.count;
+    document.body.style.setProperty("--tree-height", this.film.silent ? "13rem" : header.width > 1 ? "24rem" : "17rem");
     this.legends();
     this.tips = new Tips(byId("tip"));
     this.tips.explains(byId("timeline"), (x, y) => this.timeline.explain(x, y));
@@ -106,9 +108,10 @@ class Player {
   }
 
   say(n) {
-    const told = n ? describe(this.data.records[n - 1], this.film) : { who: "soft", mark: "▶", text: "Before the first event", more: "Press play, or step with the arrow keys. Everything explains itself when you point at it." };
-    if (this.said !== n) {
-      this.said = n;
+    const shown = this.playing ? this.stopBefore(n) : n;
+    const told = shown ? describe(this.data.records[shown - 1], this.film) : { who: "soft", mark: "▶", text: "Before the first event", more: "Press play, or step with the arrow keys. Everything explains itself when you point at it." };
+    if (this.said !== shown) {
+      this.said = shown;
       byId("now").style.setProperty("--who", `var(--${told.who})`);
       byId("now-mark").textContent = told.mark;
       byId("now-text").textContent = told.text;
@@ -117,7 +120,14 @@ class Player {
       byId("now-more").title = told.more;
       byId("now-text").setAttribute("aria-live", this.playing ? "off" : "polite");
     }
-    byId("now-where").textContent = `event ${n} of ${this.count}\n${clockText(this.time, this.film.header)}`;
+    byId("now-where").textContent = `event ${n} of ${this.count}${innerWidth > 700 ? "\n" : " · "}${clockText(this.time, this.film.header)}`;
+  }
+
+  // While it plays, the words are those of the last event at which the arrows would stop: the others come too fast to be read.
+  stopBefore(n) {
+    const stops = GRAINS[byId("grain").value];
+    for (let at = n; at > Math.max(0, n - 400); at -= 1) if (stops(this.data.records[at - 1])) return at;
+    return n;
   }
 
   // Decisions and rejections above the slider.
@@ -126,8 +136,8 @@ class Player {
     this.marked = `${innerWidth} ${this.palette.ink}`;
     const unit = rem();
     paintOn(byId("marks"), byId("scrub").parentElement.clientHeight, (c, width) => {
-      const x = (n) => 8 + (n / Math.max(1, this.count)) * (width - 16), crowded = this.stops.decisions.length > width / 14;
-      c.font = `${0.8 * unit}px ${getComputedStyle(document.body).fontFamily}`;
+      const x = (n) => 8 + (n / Math.max(1, this.count)) * (width - 16), crowded = this.stops.decisions.length > width / 30;
+      c.font = `${0.8 * unit}px ${this.palette.font}`;
       c.textAlign = "center";
       c.textBaseline = "middle";
       for (const one of this.film.emitted) {
@@ -177,7 +187,7 @@ class Player {
   }
 
   button() {
-    byId("play").textContent = this.playing ? "❚❚" : "▶";
+    document.body.classList.toggle("playing", this.playing);
     byId("play").setAttribute("aria-label", this.playing ? "Pause" : "Play");
   }
 

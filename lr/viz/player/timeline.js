@@ -33,7 +33,9 @@ class Timeline {
 
   sizes() {
     const unit = rem();
-    const row = clamp(1.12 * unit, 11, 24), tops = [];
+    const rows = this.lanes.reduce((sum, lane) => sum + lane.rows, 0), narrow = innerWidth < 1000;
+    const most = Math.max(9 * unit, innerHeight * (narrow ? 0.5 : 0.3)) - (2.75 + this.lanes.length * 0.87) * unit;
+    const row = clamp(most / rows, 4, 1.3 * unit), tops = [];
     let y = 1.5 * unit;
     for (const lane of this.lanes) {
       tops.push(y);
@@ -52,14 +54,14 @@ class Timeline {
     const [start, end] = this.window(time), { unit, row, tops, axis, left } = size, p = this.palette;
     const x = (t) => left + ((t - start) / (end - start)) * (width - left - 8);
     this.view = { start, end, width, size, x };
-    c.font = `${0.76 * unit}px ${getComputedStyle(document.body).fontFamily}`;
+    c.font = `${0.76 * unit}px ${p.font}`;
     c.textBaseline = "middle";
     this.paintAxis(c, width, size, start, end, x);
     this.lanes.forEach((lane, i) => {
       c.fillStyle = p[lane.colour];
       c.textAlign = "right";
       c.fillText(lane.name, left - 0.7 * unit, tops[i] + (lane.rows * row) / 2);
-      if (lane.rows > 2) { c.fillStyle = p.soft; c.fillText(`${lane.rows} rows`, left - 0.7 * unit, tops[i] + (lane.rows * row) / 2 + 0.95 * unit); }
+      if (lane.rows > 2 && lane.rows * row > 1.8 * unit) { c.fillStyle = p.soft; c.fillText(`${lane.rows} rows`, left - 0.7 * unit, tops[i] + (lane.rows * row) / 2 + 0.95 * unit); }
     });
     c.save();
     c.beginPath();
@@ -101,10 +103,10 @@ class Timeline {
     return shown.toFixed(digits) + (this.film.header.unit === "second" ? (inMs ? " ms" : " s") : "");
   }
 
-  paintSpan(c, one, x, { row, tops }, time) {
+  paintSpan(c, one, x, { unit, row, tops }, time) {
     const lane = this.lanes[one.lane], p = this.palette, colour = p[lane.colour], y = tops[one.lane] + one.row * row;
     const future = one.begin > time, end = future ? one.end : Math.min(one.end, Math.max(time, one.begin));
-    const from = x(one.begin), to = Math.max(from + 1.5, x(end)), height = row - 2.5;
+    const from = x(one.begin), to = Math.max(from + 1.5, x(end)), height = row - (row > 9 ? 2.5 : 1);
     c.globalAlpha = future ? 0.16 : 1;
     if (one.begin > one.asked) {
       c.strokeStyle = colour;
@@ -132,9 +134,9 @@ class Timeline {
       c.lineWidth = 1;
       c.strokeRect(from + 0.5, y + 0.5, Math.max(1, to - from - 1), height - 1);
       hatch(c, from, y, to - from, height, p.gone);
-      this.cross(c, to, y + height / 2, height * 0.28, p.ink);
+      this.cross(c, to, y + height / 2, Math.min(height * 0.42, 4.5), p.ink);
     }
-    if (to - from > 2.6 * row && one.label && !future) {
+    if (to - from > 3.2 * unit && row > 0.85 * unit && !future) {
       const plain = one.outcome === "done" || running;
       c.fillStyle = plain ? p.panel : p.soft;
       c.textAlign = "left";

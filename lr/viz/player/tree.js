@@ -61,7 +61,7 @@ class Tree {
     const forest = [this.boxOf(root, n, busy, oldest, seen)];
     const recent = [...this.film.nodes.values()].filter((node) => node.until < n && node.untilTime >= oldest && node.fromTime <= time && node.name !== root);
     recent.sort((a, b) => a.index - b.index || a.from - b.from);
-    for (const node of recent) forest.push(this.boxOf(node.name, n, busy, oldest, seen));
+    for (const node of this.film.plain ? [] : recent) forest.push(this.boxOf(node.name, n, busy, oldest, seen));
     return forest.filter(Boolean);
   }
 
@@ -70,27 +70,36 @@ class Tree {
     const first = forest.length ? forest[0].node.index : 0;
     const emitted = this.film.emittedAt(n), past = emitted[emitted.length - 1];
     const lines = this.linesThatFit(forest, unit);
-    const size = { column: 15.2 * unit, gap: 2.6 * unit, card: (1.66 + 1.08 * lines) * unit, name: 1.95 * unit };
+    const column = this.columnWidth(unit), gap = 1.9 * unit;
+    const size = { column, gap, card: (1.72 + 1.08 * lines) * unit, name: 1.95 * unit };
     const left = (index) => (index - first + (past ? 1 : 0)) * (size.column + size.gap) + 2;
     const shown = new Set(), links = [];
     let top = 2;
+    if (past) this.pastBox(past, n, left(first - 1), size, shown, links, forest[0]);
     for (const tree of forest) {
       const earlier = forest.length && tree !== forest[0] && tree.node.index < first;
       top = this.place(tree, top, (index) => left(earlier && !past ? index + 1 : index), size, { shown, links, n, time, fade }) + 0.7 * unit;
+      if (past) top = Math.max(top, 2 + size.name + size.card + 1.1 * unit); // below the box of the past
     }
-    if (past) this.pastBox(past, n, left(first - 1), size, shown, links, forest[0]);
     for (const [name, box] of this.boxes) if (!shown.has(name)) { box.remove(); this.boxes.delete(name); }
     this.finish(links, forest, left, size, top, lines);
   }
 
+  // The whole window in sight, if that leaves the boxes wide enough to be read.
+  columnWidth(unit) {
+    const columns = this.film.plain ? 2 : this.film.header.depth + 2;
+    return clamp(this.scroller.clientWidth / columns - 1.9 * unit - 2, 11 * unit, 15.5 * unit);
+  }
+
   // As many lines of text in each card as let all boxes be seen at once; at least one.
   linesThatFit(forest, unit) {
+    if (this.film.silent) return 0;
     const height = this.scroller.clientHeight;
     const tall = (box, lines) => {
-      const own = (1.95 + box.cards.length * (1.66 + 1.08 * lines)) * unit + 10;
+      const own = (1.95 + box.cards.length * (1.72 + 1.08 * lines)) * unit + 10;
       return Math.max(own, box.kids.reduce((sum, kid) => sum + tall(kid, lines), 0));
     };
-    for (const lines of [4, 3, 2]) if (forest.reduce((sum, box) => sum + tall(box, lines) + 0.7 * unit, 0) < height) return lines;
+    for (const lines of [4, 3, 2]) if (forest.length && tall(forest[0], lines) + 4 < height) return lines;
     return 1;
   }
 
@@ -127,7 +136,7 @@ class Tree {
     const signature = cards.map((card) => [card.name, card.by, card.state, card.step ? card.step.at(n).length : 0, card.step && card.step.done(n)]).join("|") + root;
     if (element.signature === signature) return;
     element.signature = signature;
-    const name = make("div", "name", null, {}, [make("b", "", root ? "root" : ""), make("span", "", `node ${node.name}`)]);
+    const name = make("div", "name", null, {}, [make("b", "", root ? `root · step ${node.index}` : `step ${node.index}`), make("span", "", `node ${node.name}`)]);
     name.dataset.tip = root ? `The root: everything before step ${node.index} is decided. (node ${node.name})` : `Node ${node.name}: the accepted steps plus the draft steps up to here. Step ${node.index} is written behind it.`;
     element.replaceChildren(name, ...cards.map((card) => this.card(card, node, n)));
   }
@@ -138,9 +147,9 @@ class Tree {
     const busy = card.state === "writing" || card.state === "judging";
     const element = make("div", `card ${card.by} ${card.state}${busy ? " busy" : ""}${quiet ? " quiet" : ""}`);
     const who = card.state === "judging" ? "state busy judge" : busy ? "state busy" : "state";
-    element.append(make("div", "head", null, {}, [make("span", "", `${card.by === "draft" ? "draft" : "target"} · step ${node.index}`), make("span", who, card.label)]));
+    element.append(make("div", "head", null, {}, [make("span", "", card.by), make("span", who, card.label)]));
     const words = make("div", "words");
-    if (quiet) words.textContent = tokens.length && done ? `(${plural(tokens.length, "token")}, no text)` : card.state === "failed" ? card.child.why : "…";
+    if (quiet) words.textContent = this.film.silent ? "" : card.state === "failed" ? card.child.why : "…";
     else words.append(...tokenElements(tokens, card.by, done));
     element.append(words);
     element.dataset.tip = this.explain(card, node, n);
@@ -165,11 +174,11 @@ class Tree {
       element.signature = signature;
       const by = past.origin === "accepted" ? "draft" : "target", origin = ORIGINS[past.origin];
       const card = make("div", `card ${by}${past.origin === "accepted" ? " aligned" : ""}`, null, {}, [
-        make("div", "head", null, {}, [make("span", "", `step ${past.index}`), make("span", "state", `${origin.mark} ${origin.name}`)]),
+        make("div", "head", null, {}, [make("span", "", by), make("span", "state", `${origin.mark} ${origin.name}`)]),
         make("div", "words", null, {}, tokenElements(past.step.at(NEVER), by, true)),
       ]);
       card.dataset.tip = `Decided. Step ${past.index}, ${origin.name}: ${origin.means}.`;
-      element.replaceChildren(make("div", "name", null, {}, [make("b", "", "decided")]), card);
+      element.replaceChildren(make("div", "name", null, {}, [make("b", "", `decided · step ${past.index}`)]), card);
     }
     if (rootBox) links.push([x + size.column - 4, 2 + size.name + size.card / 2, x + size.column + size.gap, 2 + size.name * 0.55, 1]);
   }

@@ -5,7 +5,7 @@ const ORIGINS = {
   accepted: { mark: "✓", name: "accepted", means: "a draft step that the verifier found aligned with the target's own: kept, in the draft's words" },
   correction: { mark: "✗", name: "correction", means: "the target's step in place of a draft step that was rejected" },
   bonus: { mark: "+", name: "bonus", means: "the target's step behind the last draft step of a cycle in which all were accepted; never judged" },
-  target: { mark: "·", name: "target", means: "a step that the target wrote, with no draft step to decide on" },
+  target: { mark: "•", name: "target", means: "a step that the target wrote, with no draft step to decide on" },
 };
 
 const SOURCES = {
@@ -57,7 +57,7 @@ const EVENT_WORDS = {
   cancel: (d) => ["gone", "✕", `Cancelled: ${WORKS[d.work]} at node ${d.node}`, "It stood below a rejected step or beside an accepted one; what still arrives of it is ignored."],
   survive: (d) => ["kept", "→", `The root moves on to node ${d.root}`, `With the branches of node ${d.node}, which hold all of its prefix already: nothing is computed, nothing is copied.`],
   release: (d) => ["gone", "○", `Node ${d.node} leaves the tree`, "Its branches are closed; blocks that nobody else holds are free again."],
-  token: (d) => [d.role, "·", `The ${d.role} writes ${d.piece.trim() ? quoted(d.piece) : "a token"} with probability ${percent(d.p)}`,
+  token: (d) => [d.role, "·", `The ${d.role} writes ${d.piece.trim() ? quoted(d.piece.trim()) : "white space"} with probability ${percent(d.p)}`,
     `Token ${d.token}, number ${d.offset} of step ${d.index}${d.node ? `, node ${d.node}` : ""}.`],
   round: (d) => [d.role, "≣", `The ${d.role} checks ${plural(d.proposed, "guessed token")} in one pass and keeps ${d.accepted}`,
     `Step ${d.index}${d.node ? `, node ${d.node}` : ""}: ${plural(d.emitted, "token")} join it${d.detail ? `, the last ${quoted(d.detail.piece)}` : ""}.`],
@@ -70,7 +70,7 @@ const EVENT_WORDS = {
   fork: (d) => ["cache", "⑂", `Fork in the ${cacheName(d.cache)}: branch ${d.branch} shares all blocks of branch ${d.source}`, "Nothing is copied; every shared block has one holder more."],
   grow: (d) => ["cache", d.copies.length ? "⧉" : "▪", d.copies.length
     ? `Copy on write in the ${cacheName(d.cache)}: ${d.copies.map(([branch, old, made]) => `branch ${branch} leaves block ${old} for its copy ${made}`).join(", ")}`
-    : `${plural(d.rows.length, "branch").replace("branchs", "branches")} of the ${cacheName(d.cache)} grow`,
+    : d.rows.length === 1 ? `A branch of the ${cacheName(d.cache)} grows` : `${d.rows.length} branches of the ${cacheName(d.cache)} grow`,
     `${d.rows.length > 3 ? `${d.rows.length} branches` : d.rows.map(([branch, length]) => `branch ${branch} to ${length} tokens`).join(", ")}${d.fresh.length ? `; ${plural(d.fresh.length, "new block")}` : ""}.`],
   cut: (d, film) => ["cache", "✂", `The ${cacheName(d.cache)}: ${ownerOf(d, film)} is cut back to ${plural(d.length, "token")}`, `Rejected guesses leave the cache; ${plural(d.freed.length, "block")} freed.`],
   close: (d) => ["cache", "▫", `The ${cacheName(d.cache)}: branch ${d.branch} is closed`, `It gives up ${plural(d.dropped.length, "block")}; ${d.freed.length} of them nobody else held.`],
