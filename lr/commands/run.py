@@ -126,9 +126,7 @@ class Run:
                 watch(evaluation, notes)
         console().print(folder, soft_wrap=True)
 
-    def _plan_memory(
-        self, models: RunModels, mode: str, notes: Console, *, needs_draft: bool, judges: bool
-    ) -> None:
+    def _plan_memory(self, models: RunModels, mode: str, notes: Console, *, needs_draft: bool, judges: bool) -> None:
         """Say what will be taken, if it is much, and refuse what will not fit."""
         from lr.commands.memory import SHOWN_FROM, memory_table, plan_of_run
 
