@@ -87,6 +87,7 @@ FLOORS = {
             "lr.engine.draft_worker",
             "lr.engine.needs",
             "lr.engine.placement",
+            "lr.engine.process_run",
             "lr.engine.replay",
             "lr.engine.traced",
         ],
