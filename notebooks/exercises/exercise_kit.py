@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ def laws(kind: str, seed: int) -> tuple[Tensor, Tensor]:
     return p.clone(), q.clone()  # whoever changes them changes nothing for the next
 
 
-@lru_cache(maxsize=None)
+@cache
 def _laws(kind: str, seed: int) -> tuple[Tensor, Tensor]:
     noise = torch.Generator().manual_seed(Stream.root(seed).child(kind).key(0) >> 2)
     scores = 2 * torch.randn(2, WORDS, dtype=torch.float64, generator=noise)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cache
 from types import ModuleType
 
 import pytest
@@ -17,7 +17,7 @@ from lr.spec.schedule import Schedule, SchedulerConfig
 from lr.trace import Stats
 from lr.types import Origin, Step, Verdict
 
-STEPS = 240
+STEPS = 200
 COST, MOST = 0.2, 6
 COINS = Stream.root(0).child("a world")
 STEADY = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -27,7 +27,7 @@ STEADY = (0.1, 0.3, 0.5, 0.7, 0.9)
 class World:
     """A script whose draft step number i is accepted with probability `rates[i]`. Everybody says the same word."""
 
-    rates: tuple[float, ...]
+    rates: tuple[float, ...] = field(repr=False)
 
     def draft(self, prefix: Prefix, sibling: int) -> Step:
         """The draft's next step."""
@@ -74,7 +74,7 @@ def time_of(controller: object, world: World) -> float:
     return cycles + COST * stats.drafted
 
 
-@lru_cache(maxsize=None)
+@cache
 def best_constant(world: World) -> float:
     """The time of the best constant depth."""
     return min(time_of(Always(depth), world) for depth in range(MOST + 1))
@@ -89,10 +89,10 @@ def test_near_the_best_constant_depth(answer: ModuleType, rate: float) -> None:
 
 @pytest.mark.parametrize("bad", [0.0, 0.05])
 def test_things_get_better(answer: ModuleType, bad: float) -> None:
-    """For 120 steps next to nothing is accepted, then nearly all: at most a sixth slower than if you had known."""
+    """For 100 steps next to nothing is accepted, then nearly all: at most a quarter slower than if you had known."""
     first, second = (bad,) * (STEPS // 2), (0.95,) * (STEPS // 2)
     known = sum(best_constant(World(half * 2)) / 2 for half in (first, second))
-    assert time_of(answer.Controller(), World(first + second)) <= known * 7 / 6
+    assert time_of(answer.Controller(), World(first + second)) <= 1.25 * known
 
 
 def test_counts_alone_decide(answer: ModuleType) -> None:
