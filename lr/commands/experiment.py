@@ -16,12 +16,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lr.commands.models import DtypeName, Placement
 from lr.commands.show import console
 from lr.errors import SettingError
+from lr.tiny.names import companion
 from lr.types import require
 
 if TYPE_CHECKING:
+    from lr.eval.experiments.domains import Domains
     from lr.eval.experiments.lab import Lab
 
-PROBLEMS = {"speedup": 60, "verifiers": 300, "width": 24, "profile": 12, "budget": 16, "segmentation": 24}
+PROBLEMS = {
+    "speedup": 60,
+    "verifiers": 300,
+    "width": 24,
+    "profile": 12,
+    "budget": 16,
+    "segmentation": 24,
+    "domains": 48,
+}
 """The experiments, and how many tiny problems each takes by default."""
 
 
@@ -30,7 +40,7 @@ class Experiment:
     """Run one of the paper's experiments, or all of them. Interrupted, the same command goes on."""
 
     name: tyro.conf.Positional[str]
-    """speedup (Table 1), verifiers (Table 2), width (Table 3), profile, budget, segmentation, or all."""
+    """speedup (Table 1), verifiers (Table 2), width (Table 3), profile, budget, segmentation, domains (quantities and plans), or all."""
     model: str = "tiny"
     """The target: tiny (the tiny family), a directory, or a hub id."""
     draft_model: str | None = None
@@ -69,15 +79,26 @@ class Experiment:
         require(self.problems is None or self.problems >= 2, "problems", self.problems, "at least 2")
         if self.model != "tiny" and self.draft_model is None:
             raise SettingError(f"experiments with {self.model} need a draft: give --draft_model.")
+        own = [word for word in ("draft_model", "judge_model", "dataset") if getattr(self, word) is not None]
+        own += ["model"] if self.model != "tiny" else []
+        if self.name == "domains" and own:
+            raise SettingError(
+                f"experiment domains takes each tiny language with its own models and problems; leave out --{own[0]}."
+            )
         for name in names:
-            self._one(name)
+            if name == "domains" and own:
+                console(stderr=True).print(
+                    f"domains: left out, it is about the tiny languages and not about --{own[0]}"
+                )
+            else:
+                self._one(name)
 
     def _one(self, name: str) -> None:
         from lr.eval.experiments.show import write_finding
 
         experiment: Any = import_module(f"lr.eval.experiments.{name}")
         started, out = time.monotonic(), console()
-        lab = self._lab(name)
+        lab = self._domains(name) if name == "domains" else self._lab(name)
         try:
             arms = experiment.arms(lab)
             total = len(arms) * len(lab.items)
@@ -104,32 +125,36 @@ class Experiment:
         out.print(files[0].read_text(encoding="utf-8"), markup=False, soft_wrap=True)
         notes.print(f"{name}: {time.monotonic() - started:.0f} s; written: {', '.join(map(str, files))}")
 
-    def _lab(self, name: str) -> Lab:
+    def _domains(self, name: str) -> Domains:
+        from lr.eval.experiments.domains import FAMILIES, Domains
+
+        return Domains({family: self._lab(name, family, self.work / name / family) for family in FAMILIES})
+
+    def _lab(self, name: str, family: str = "tiny", work: Path | None = None) -> Lab:
         from lr.eval.datasets import load_items
         from lr.eval.experiments.lab import Lab, LabModels
         from lr.options import GenerateOptions
 
         tiny = self.model == "tiny"
         count = self.problems if self.problems is not None else PROBLEMS[name]
-        items = load_items(self.dataset or f"tiny:{count}", seed=self.seed)
+        items = load_items(self.dataset or f"{family}:{count}", seed=self.seed)
         if self.problems is not None:
             items = items[:count]
-        target = "tiny-target" if tiny else self.model
-        draft = self.draft_model or "tiny-draft"
+        target = f"{family}-target" if tiny else self.model
+        draft = self.draft_model or f"{family}-draft"
         placement = Placement(self.device, self.dtype, self.threads)
         placement.set_threads(target, draft)
         models = LabModels(
             target,
             draft,
-            self.judge_model or ("tiny-judge" if tiny else None),
+            self.judge_model or (companion(target, "judge") if tiny else None),
             self.encoder,
             str(placement.torch_device()),
             placement.torch_dtype(),
         )
         options = GenerateOptions(seed=self.seed, max_tokens=self.max_tokens)
-        return Lab(
-            models, items, self.work / name, options=options, verifier=self.verifier, concurrency=self.concurrency
-        )
+        folder = self.work / name if work is None else work
+        return Lab(models, items, folder, options=options, verifier=self.verifier, concurrency=self.concurrency)
 
     def _command(self) -> str:
         """The command as it was typed."""

@@ -142,7 +142,8 @@ class Store:
         if changed:
             was = ", ".join(f"{name} was {theirs.get(name)!r} and is {mine.get(name)!r}" for name in changed[:5])
             raise SettingError(
-                f"{self.path} holds a run with other settings ({was}). Choose another --output, or the same settings to go on."
+                f"{self.path} holds a run with other settings ({was}). Choose another --output (an experiment: another --work), or the "
+                "same settings to go on."
             )
 
 

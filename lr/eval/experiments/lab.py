@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from lr.engine.verification import choose_verifier, speaks_tiny
+from lr.engine.verification import choose_verifier, language_of
 from lr.errors import SettingError
 from lr.eval.grading import grader_for
 from lr.eval.items import Item, fingerprint
@@ -27,6 +27,7 @@ from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.spec.seams import Variant
 from lr.spec.verifiers.base import Verifier
+from lr.tiny.languages import TinyLanguage
 
 TURN = 12
 """Problems that an arm answers before the next has its turn; more where arms work on several at once, whose last ones are a tail."""
@@ -141,9 +142,14 @@ class Lab:
         return self.reasoner().codec.decode(tokens)
 
     @property
+    def language(self) -> TinyLanguage | None:
+        """The tiny language that the target speaks; None where it speaks none."""
+        return language_of(self.reasoner().codec)
+
+    @property
     def tiny(self) -> bool:
-        """Whether the target speaks the tiny language, so that there is an oracle."""
-        return speaks_tiny(self.reasoner().codec)
+        """Whether the target speaks a tiny language, so that there is an oracle."""
+        return self.language is not None
 
     def close(self) -> None:
         """End what runs beside."""
@@ -161,14 +167,14 @@ class Lab:
             variant = Variant(verifier=self.verifier_named(arm.verifier or self.verifier))
         concurrency = self.concurrency if arm.concurrency is None else arm.concurrency
         return Plan(
-            items, arm.mode, options, 1, concurrency, None, speaks_tiny(reasoner.codec), variant, arm.keeping
+            items, arm.mode, options, 1, concurrency, None, self.tiny, variant, arm.keeping
         )  # fmt: skip
 
     def _head(self, arm: Arm) -> dict[str, Any]:
         """The content of the arm's run.json."""
         options = asdict(replace(self.options, **arm.options))
         own = {
-            "data": fingerprint(self.items[:1]),
+            "data": fingerprint(self.items),
             "mode": arm.mode,
             "model": self.models.draft if arm.mode == "draft" else self.models.target,
             "draft_model": self.models.draft,

@@ -13,7 +13,6 @@ from lr.eval.experiments.show import Finding
 from lr.eval.figure import Points
 from lr.eval.keeping import Keeping, pair_from_json
 from lr.eval.store import read_object
-from lr.tiny.oracle import same_meaning
 
 NAMES = (
     *("oracle", "judge:0.5", "judge:0.9", "embedding:0.95", "embedding:0.85"),
@@ -84,13 +83,15 @@ def find(lab: Lab, outcome: Outcome) -> Finding:
 def _agreement(lab: Lab, outcome: Outcome, name: str) -> tuple[float | None, float | None, int]:
     """Precision and recall against the oracle, and the number of pairs with both steps."""
     accepted = aligned = both = count = 0
+    language = lab.language
+    assert language is not None, "find asks for tiny targets only"
     for key in outcome.runs[name].records:
         kept = read_object(lab.work / name / "pairs" / key.file)
         for one in kept["pairs"]:
             pair = pair_from_json(one, kept["prompt"])
             if pair.target is None:
                 continue
-            same = same_meaning(lab.decode(pair.draft.tokens), lab.decode(pair.target.tokens))
+            same = language.same_meaning(lab.decode(pair.draft.tokens), lab.decode(pair.target.tokens))
             said = bool(one["verdict"]["aligned"])
             count, accepted, aligned, both = count + 1, accepted + said, aligned + same, both + (said and same)
     return both / accepted if accepted else None, both / aligned if aligned else None, count
