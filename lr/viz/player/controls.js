@@ -103,12 +103,12 @@ function fillHelp() {
   const row = ([key, means]) => make("tr", "", null, {}, [make("td", "", null, {}, [make("kbd", "", key)]), make("td", "", means)]);
   const origins = Object.values(ORIGINS).map(({ mark, name, means }) => [`${mark} ${name}`, means]);
   byId("help").replaceChildren(
+    make("form", "", null, { method: "dialog" }, [make("button", "", "Close", { type: "submit" })]),
     make("h2", "", "Help", { id: "help-title" }),
     make("p", "", "A small model, the draft, writes reasoning steps ahead; the large one, the target, writes its own step at every place at the same time; a verifier says whether a draft step means the same. If so it is kept, else the target's step takes its place."),
     make("h3", "", "Keys"), make("table", "", null, {}, KEYS.map(row)),
     make("h3", "", "How a step came into the answer"), make("table", "", null, {}, origins.map(row)),
     make("h3", "", "Links"), make("p", "", "The address ends in #event=number when the player rests: share it, and it opens at that moment."),
-    make("form", "", null, { method: "dialog" }, [make("button", "", "Close", { autofocus: "" })]),
   );
 }
 
