@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from lr.cli import main
+from lr.commands.info import attention_lines
 from lr.errors import SettingError
 from lr.model.attention import REFERENCE, SDPA
+from lr.model.attention_choice import Candidate
 from lr.reasoner import Reasoner
 from lr.types import Role
 
@@ -23,6 +27,19 @@ def test_info_says_what_is_taken_and_why(capsys: pytest.CaptureFixture[str]) -> 
     assert "varlen  no: it needs a device of type cuda" in out
     assert "flash   no: it needs a device of type cuda" in out
     assert "sdpa    taken, blocks of 16 tokens" in out
+
+
+def test_info_where_several_kinds_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [
+        Candidate("varlen", None, "no block_table"),
+        Candidate("flash", replace(SDPA, name="flash", block_size=256)),
+    ]
+    monkeypatch.setattr("lr.model.attention_choice.candidates", lambda needs: [*found, Candidate("sdpa", SDPA)])
+    assert attention_lines(torch.device("cpu"))[1:] == [
+        "  varlen  no: no block_table",
+        "  flash   taken, blocks of 256 tokens",
+        "  sdpa    works, but another comes first, blocks of 16 tokens",
+    ]
 
 
 @needs_no_cuda

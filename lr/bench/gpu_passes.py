@@ -18,8 +18,6 @@ from lr.engine.runner import ModelRunner
 from lr.model.qwen import CausalLM
 from lr.types import SamplingParams
 
-BLOCK_SIZE = 16
-
 
 @dataclass(frozen=True)
 class PassRow:
@@ -94,7 +92,7 @@ def time_passes(
 
 def _read(model: CausalLM, prompt: Sequence[int]) -> float:
     """Seconds to read a prompt."""
-    runner = ModelRunner(model, num_blocks=len(prompt) // BLOCK_SIZE + 1, block_size=BLOCK_SIZE)
+    runner = ModelRunner(model, num_blocks=len(prompt) // model.attention.block_size + 1)
     branch = runner.open(prompt)
     wait_for(model.device)
     started = time.perf_counter()
