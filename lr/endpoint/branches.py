@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lr.endpoint.models import ServedModel, spell
+from lr.endpoint.models import ServedModel
 from lr.errors import ContextError, ProtocolError
 from lr.kvcache.branch import Branch
 from lr.kvcache.table import BlockTable
@@ -44,7 +44,7 @@ class ServedRunner:
         if len(tokens) > self.model.context:
             raise ContextError(f"{len(tokens)} tokens do not fit the context of {self.model}, {self.model.context}.")
         head = self.model.heads.get(tuple(tokens))
-        return ServedBranch(list(tokens), spell(self.model.chain, tokens) if head is None else head, len(tokens))
+        return ServedBranch(list(tokens), self.model.text(tokens) if head is None else head, len(tokens))
 
     def fork(self, branch: Branch) -> ServedBranch:
         assert isinstance(branch, ServedBranch)

@@ -18,7 +18,6 @@ from lr.endpoint.http import Broken, Call, Cancelled, Client, EndpointError, Ref
 from lr.errors import LRError, SettingError
 
 COMPLETIONS, CHAT, MODELS = "/v1/completions", "/v1/chat/completions", "/v1/models"
-FINISHED = ("stop", "length", "eos_token", "stop_sequence", "abort", "content_filter")
 Prompt = str | Sequence[int]
 
 
@@ -64,6 +63,8 @@ def read_piece(raw: Any) -> Piece:
             return Piece("", usage=usage)
         choice = choices[0]
         text, ids, finish = choice.get("text"), choice.get("token_ids"), choice.get("finish_reason")
+        if finish in ("abort", "error"):
+            raise Broken(f"gave an answer up in the middle (finish_reason {finish!r})")
         return Piece("" if text is None else _text(text), None if ids is None else tuple(map(int, ids)), finish, usage)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError):
         raise Broken(f"sent JSON that is no completion ({str(raw)[:120]})") from None

@@ -1,9 +1,9 @@
 """HTTP to one server, with patience: what is worth another try is tried again, what is not says why.
 
 Three kinds of failure. *Busy* (429, 503): the server says, or we guess, how long to wait. *Broken* (no connection, silence, another
-5xx, an answer that is torn or no JSON): tried again after a pause that doubles. *Refused* (any other 4xx): the request is wrong, and
-trying again would not mend it. A `Call` is a request that can be cancelled from another thread: the connection is shut, which servers
-take as the end of the request. Standard library only. Read next: `completions.py`, for what is said over it.
+5xx, an answer that is torn or no JSON): tried again after a pause that doubles. *Refused* (any other 4xx, and redirects): the request
+is wrong, and trying again would not mend it. A `Call` is a request that can be cancelled from another thread: the connection is shut,
+which servers take as the end of the request. Standard library only. Read next: `completions.py`, for what is said over it.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class _Exchange:
                 "GET" if self.body is None else "POST", self.path, self.body, self.client.headers(self.body)
             )
             response = connection.getresponse()
-            if response.status >= 400:
+            if response.status >= 300:  # a redirect would lose the body, and perhaps the key
                 raise failure(self.client.address, self.path, response)
             return response
         except BaseException as error:
@@ -229,7 +229,7 @@ class _Exchange:
 
 
 def failure(address: Address, path: str, response: HTTPResponse) -> Exception:
-    """What a status from 400 on means: `Broken` for the server's troubles, `Refused` for ours."""
+    """What a status from 300 on means: `Broken` for the server's troubles, `Refused` for ours."""
     status, detail = response.status, _detail(response.read(LONGEST_LINE).decode("utf-8", "replace"))
     said = f"answered {status} {response.reason}" + (f" ({detail})" if detail else "")
     if status == 429 or status >= 500:

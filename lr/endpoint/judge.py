@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from lr.endpoint.completions import read_piece
 from lr.endpoint.http import Broken, Call, Cancelled, EndpointError
-from lr.endpoint.models import ServedModel, spell
+from lr.endpoint.models import ServedModel
 from lr.spec.verifiers.asked import Decode
 from lr.spec.verifiers.base import Need, Pair
 from lr.spec.verifiers.prompts import JUDGE_PROMPT, SCORE_QUESTION, TINY_JUDGE_PROMPT
@@ -110,7 +110,7 @@ class ServedJudge(_Asked):
         codec = self.model.codec
         chat = codec.chat(self.prompt.about(first, second), enable_thinking=False)
         answers = (self.prompt.aligned, self.prompt.unaligned)
-        prompt = spell(codec, chat) + self.prompt.prefill
+        prompt = self.model.text(chat) + self.prompt.prefill
         (score, _), mass, said = self.weigh(_Question(prompt, answers), call)
         if mass < self.least_mass:
             return Verdict(
@@ -138,7 +138,7 @@ class ServedScore(_Asked):
         self.threshold, self.reading = threshold, reading
 
     def decide(self, pair: Pair, call: Call) -> Verdict:
-        text = spell(self.model.chain, (*pair.prefix, *pair.draft.tokens)) + SCORE_QUESTION
+        text = self.model.text((*pair.prefix, *pair.draft.tokens)) + SCORE_QUESTION
         weights, mass, said = self.weigh(_Question(text, tuple(map(str, range(10)))), call)
         if mass < self.least_mass:
             return Verdict(aligned=False, why=f"the target gives no score ({said!r}; the ten digits hold {mass:.1e})")

@@ -37,7 +37,8 @@ class NotHere(SettingError, AttributeError):
 class ServedModel:
     """A model behind an endpoint. `codec` is that of its checkpoint; `target` the codec of the chain's ids, where that is another's.
 
-    `ids`: prompts and answers go as token ids. `context`: the longest sequence in tokens.
+    `ids`: prompts and answers go as token ids. `context`: the longest sequence in tokens. `adds_bos`: the server puts a
+    beginning-of-sequence token in front of a text.
     """
 
     def __init__(self, endpoint: Endpoint, codec: Codec, context: int, target: Codec | None = None) -> None:
@@ -46,6 +47,7 @@ class ServedModel:
         self.chain = codec if target is None else target
         self.foreign = not same_tokenizer(self.chain, codec)
         self.heads: dict[tuple[int, ...], str] = {}
+        self.adds_bos = False
         self._require_its_tokenizer()
         self.ids = not self.foreign and self.can.ids_out is not None and self.can.ids_in
 
@@ -63,7 +65,13 @@ class ServedModel:
 
     def ask(self, prompt: Sequence[int], question: str, **chat: Any) -> None:
         """From now on the target's `prompt` is put to this model by its own chat template; `chat` as in `Codec.chat`."""
-        self.heads[tuple(prompt)] = spell(self.codec, self.codec.chat(question, **chat))
+        self.heads[tuple(prompt)] = self.text(self.codec.chat(question, **chat), self.codec)
+
+    def text(self, tokens: Sequence[int], codec: Codec | None = None) -> str:
+        """Ids that begin a sequence, as the text to send: special tokens written out, but for a first one that the server puts there
+        itself. `codec`: whose ids they are; None: the chain's."""
+        text = spell(codec or self.chain, tokens)
+        return text.removeprefix(self.codec.tokenizer.bos_token or "") if self.adds_bos else text
 
     def prompt(self, head: str, start: int, tokens: Sequence[int]) -> Prompt:
         """What is sent for a sequence of ids of the chain, of which the first `start` are to be put as `head`."""
@@ -94,14 +102,18 @@ class ServedModel:
         return {}
 
     def _require_its_tokenizer(self) -> None:
-        """Raise `SettingError` where the server visibly cuts text into other tokens than `codec` does."""
+        """Raise `SettingError` where the server visibly cuts text into other tokens than `codec` does. Sets `adds_bos`."""
         theirs, ours = self.can.ids_out, self.codec.encode(TEXT)
+        begun = list(self.codec.tokenizer(TEXT)["input_ids"])  # perhaps with a token of beginning
+        self.adds_bos = begun[1:] == ours
         if theirs is not None:
-            agree = list(theirs) == ours or list(theirs[1:]) == ours  # a beginning-of-sequence token may stand before
+            agree = list(theirs) in (ours, begun)
+            self.adds_bos = self.adds_bos and list(theirs) == begun
             seen = f"makes the ids {list(theirs[:8])}... of a sample"
         else:
             count = self.can.prompt_tokens
-            agree = count is None or count in (len(ours), len(ours) + 1)
+            agree = count is None or count in (len(ours), len(begun))
+            self.adds_bos = self.adds_bos and count in (None, len(begun))
             seen = f"makes {count} tokens of a sample"
         if not agree:
             raise SettingError(

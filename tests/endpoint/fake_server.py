@@ -131,6 +131,10 @@ class FakeServer:
     def behave(self, **changes: Any) -> None:
         self.manners = replace(self.manners, **changes)
 
+    def usage(self, prompt: str) -> int:
+        """How many tokens a prompt has."""
+        return len(self.tokenizer.encode(prompt, add_special_tokens=False))
+
     def fault(self, *, streaming: bool) -> Fault | None:
         with self.lock:
             found = next((one for one in self.faults if one.whole != streaming), None)
@@ -253,7 +257,7 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             return choice
 
         def _usage(self, prompt: str, words: int) -> dict[str, int]:
-            count = len(server.tokenizer.encode(prompt, add_special_tokens=False)) if server.tokenizer else 1
+            count = server.usage(prompt)
             return {"prompt_tokens": count, "completion_tokens": words, "total_tokens": count + words}
 
         def _whole(self, prompt: str, body: dict[str, Any], fault: Fault | None) -> None:

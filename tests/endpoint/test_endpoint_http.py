@@ -101,6 +101,12 @@ def test_a_wrong_request_is_not_repeated(server: FakeServer) -> None:
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
+def test_redirects_are_not_followed(server: FakeServer) -> None:
+    server.faults = [Fault(307, headers=(("Location", "http://localhost:1/"),), whole=True)]
+    with pytest.raises(Refused, match="307"):
+        client(server).post(COMPLETIONS, BODY)
+
+
 def test_keys(server: FakeServer) -> None:
     server.behave(api_key="secret")
     with pytest.raises(Refused, match=r"401.*--api_key") as caught:

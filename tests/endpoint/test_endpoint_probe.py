@@ -122,6 +122,8 @@ def test_pieces() -> None:
     assert (piece.text, piece.ids, piece.finish) == ("a", (3,), "stop")
     assert piece.usage is not None and (piece.usage.prompt, piece.usage.completion, piece.usage.cached) == (5, 1, 4)
     assert read_piece({"choices": [], "usage": usage}) == Piece("", usage=piece.usage)
+    with pytest.raises(Broken, match="gave an answer up"):
+        read_piece({"choices": [{"text": "a", "finish_reason": "abort"}]})
     with pytest.raises(Broken, match="reported an error"):
         read_piece({"error": "out of memory"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from door_kit import write_checkpoint, write_foreign_checkpoint
-from endpoint_kit import IDS, MANNERS, PLAIN, QUESTION, QUICK, TEXT, plain_text, reasoner, serving
+from endpoint_kit import IDS, MANNERS, PLAIN, QUESTION, QUICK, TEXT, plain_text, reasoner, serving, tokenizer
 from fake_server import END, FakeServer, Fault
 
 from lr.endpoint.http import EndpointError
@@ -111,6 +112,39 @@ def test_a_draft_with_another_tokenizer(tmp_path: Path) -> None:
             assert asked and all(text.startswith(f"ASK {QUESTION}") for text in asked)
         with pytest.raises(SettingError, match="different vocabularies"):
             reasoner(target, str(foreign))
+
+
+def test_a_beginning_that_the_server_adds_is_not_sent_twice(tmp_path: Path) -> None:
+    """The chat template writes a beginning-of-sequence token, and so does the server in front of every text."""
+    folder = write_checkpoint(tmp_path / "begun", seed=1)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [431], "tokens": ["<|endoftext|>"]}},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"bos_token": "<|endoftext|>"}))
+    template = (folder / "chat_template.jinja").read_text()
+    (folder / "chat_template.jinja").write_text("<|endoftext|>" + template)
+    for adds in (False, True):
+        with serving(PLAIN) as server:
+            server.usage = lambda prompt, extra=adds: len(tokenizer().encode(prompt)) + extra  # type: ignore[method-assign]
+            with Reasoner(server.address(), None, servers=Servers(tokenizer=str(folder), patience=QUICK)) as alone:
+                text = alone.generate(QUESTION, mode="ar", temperature=0).text
+                sent = [body["prompt"] for body in server.log.bodies if QUESTION in body["prompt"]]
+                assert all(prompt.startswith("<|endoftext|>") is not adds for prompt in sent)
+                assert text == plain_text(server, sent[0])
+
+
+def test_everything_is_in_a_detailed_trace(pair: tuple[FakeServer, FakeServer]) -> None:
+    with reasoner(*pair) as both:
+        run = both.run(QUESTION, temperature=0, detailed=True)
+        result = run.finish()
+        assert result.text == both.generate(QUESTION, temperature=0).text
+        assert result.stats.target_passes >= len(result.steps) / 2 and result.stats.target_seconds > 0
 
 
 def test_rejected_work_is_hung_up_on() -> None:
