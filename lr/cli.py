@@ -57,6 +57,7 @@ COMMANDS = {
     ),
     ("bench", "alpha"): (
         "lr.commands.bench_alpha",
+    ("bench", "trace"): ("lr.commands.bench_trace", "BenchTrace", "time what writing a trace costs"),
         "BenchAlpha",
         "tokens per speculative round, measured and predicted",
     ),

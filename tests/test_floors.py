@@ -90,6 +90,7 @@ FLOORS = {
             "lr.engine.process_run",
             "lr.engine.replay",
             "lr.engine.traced",
+            "lr.engine.replay",
         ],
         *["lr.spec.reference", "lr.endpoint.*"],
         *["lr.tiny.training", "lr.tiny.checks", "lr.tiny.evaluate", "lr.tiny.real_pairs", "lr.tiny.judge_eval"],

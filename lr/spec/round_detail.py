@@ -72,7 +72,7 @@ def _guesses(
         left = 1.0 if parent == ROOT else stay[parent]
         for node in family:
             uniform = coin / left if coin is not None and reached and proposal.is_chain and left > 0 else None
-            accept = min(1.0, stay[node] / left) if left > 0 else 0.0
+            accept = min(1.0, stay[node] / left) if left > 0 else None
             fate = (node in kept) if reached else None
             guesses.append((node, Guess(proposal.tokens[node], parent, ps[node], qs[node], accept, uniform, fate)))
             reached = reached and node not in kept

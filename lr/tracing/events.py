@@ -55,7 +55,8 @@ class Guess:
     """A token that was guessed ahead, and what became of it.
 
     `p`, `q`: the target's and the draft's probability of it (1 where the draft was certain). `parent`: the guess before it, -1 for
-    the end of the branch. `accept`: the probability that it stays once it is tried, its parent accepted and its earlier siblings not.
+    the end of the branch. `accept`: the probability that it stays once it is tried, its parent accepted and its earlier siblings not;
+    None where that cannot come to pass.
     `uniform`: in chains decided by a coin, the coin as this guess sees it: uniform on [0, 1], and the guess stays if it is below
     `accept`; None elsewhere. `kept`: None if it was never tried.
     """
@@ -64,7 +65,7 @@ class Guess:
     parent: int
     p: float
     q: float
-    accept: float
+    accept: float | None
     uniform: float | None
     kept: bool | None
 

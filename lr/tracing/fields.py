@@ -221,7 +221,7 @@ def _tuples(value: Any) -> tuple[tuple[int, ...], ...]:
 
 
 _GUESS = has(
-    token=is_whole, piece=_text, parent=is_whole, p=is_number, q=is_number, accept=is_number,
+    token=is_whole, piece=_text, parent=is_whole, p=is_number, q=is_number, accept=or_null(is_number),
     uniform=or_null(is_number), kept=or_null(_bool),
 )  # fmt: skip
 _ROUND = has(

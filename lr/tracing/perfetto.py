@@ -20,20 +20,28 @@ from lr.tracing.state import State
 ACTORS = {"draft": 1, "target": 2, "verifier": 3, "output": 4, "cache": 5}
 _ACTOR_OF_WORK = {"draft": "draft", "target": "target", "judge": "verifier", "score": "verifier"}
 MICROSECONDS = 1e6
-FORWARDS = 0
-"""The lane of an actor's forwards; its work stands in the lanes from 1 on."""
+FORWARDS = 100
+"""The first lane of an actor's forwards (and of calls of the verifier); its work stands in the lanes from 1 on."""
 
 
 @dataclass
 class _Lanes:
-    """Which lane each piece of work stands in: the first that is free."""
+    """Which lane everything stands in: the first that is free. `ends`: when the last forward in each of an actor's lanes ended."""
 
     taken: dict[tuple[str, str], int] = field(default_factory=dict)
+    ends: dict[str, list[float]] = field(default_factory=dict)
 
     def take(self, work: tuple[str, str]) -> None:
         actor = _ACTOR_OF_WORK[work[0]]
         busy = {lane for (kind, _), lane in self.taken.items() if _ACTOR_OF_WORK[kind] == actor}
         self.taken[work] = next(lane for lane in range(1, len(busy) + 2) if lane not in busy)
+
+    def forward(self, actor: str, start: float, end: float) -> int:
+        """The lane of a forward; they come in the order of their ends."""
+        ends = self.ends.setdefault(actor, [])
+        lane = next((i for i, last in enumerate(ends) if last <= start), len(ends))
+        ends[lane : lane + 1] = [end]
+        return FORWARDS + lane
 
 
 def perfetto(trace: TraceFile) -> dict[str, Any]:
@@ -54,7 +62,7 @@ def perfetto(trace: TraceFile) -> dict[str, Any]:
                 if start is not None:  # None: it was cancelled before a simulated worker began on it
                     events.append(_work(state, work, start, lanes.taken[work], cancelled=record.kind == "cancel"))
                 del lanes.taken[work]
-        events += _moment(record, state)
+        events += _moment(record, state, lanes)
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": trace.header.to_json()}
 
 
@@ -89,16 +97,15 @@ def _work(state: State, work: tuple[str, str], start: float, lane: int, *, cance
     return _event("X", shown, ACTORS[_ACTOR_OF_WORK[kind]], lane, start, dur=state.time - start, args=args)
 
 
-def _moment(record: Record, state: State) -> list[dict[str, Any]]:
+def _moment(record: Record, state: State, lanes: _Lanes) -> list[dict[str, Any]]:
     """What an event shows by itself."""
     data = record.data
-    if record.kind == "forward":
-        args = {"rows": data["branches"], "tokens": data["tokens"]}
-        start = record.time - data["seconds"]
-        return [_event("X", "forward", ACTORS[data["role"]], FORWARDS, start, dur=data["seconds"], args=args)]
-    if record.kind == "verifier":
-        start, args = record.time - data["seconds"], {"pairs": data["pairs"]}
-        return [_event("X", "asked", ACTORS["verifier"], FORWARDS, start, dur=data["seconds"], args=args)]
+    if record.kind in ("forward", "verifier"):
+        actor = data.get("role", "verifier")
+        counts = {name: data[name] for name in ("branches", "tokens", "pairs") if name in data}
+        start = max(0.0, record.time - data["seconds"])
+        lane = lanes.forward(actor, start, record.time)
+        return [_event("X", record.kind, ACTORS[actor], lane, start, dur=record.time - start, args=counts)]
     if record.kind == "emit":
         args = {"text": "".join(data["step"]["pieces"]), "verdict": data["verdict"]}
         shown = f"step {data['index']}: {data['origin']}"

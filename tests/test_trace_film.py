@@ -1,0 +1,123 @@
+"""The state that a trace adds up to is the state of those who made it: the scheduler's tree at every turn, the cache after every change."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from lr.engine.scripted import ScriptedRun, shuffled
+from lr.engine.texts import TextScript
+from lr.engine.virtual import scripted_trace
+from lr.engine.watching import CacheRecorder
+from lr.errors import OutOfBlocks
+from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.table import BlockTable
+from lr.spec.limits import Limits
+from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.tree import Node
+from lr.trace import Trace
+from lr.tracing.file import no_bytes, records_of
+from lr.tracing.film import Film, fold, state_at
+from lr.tracing.header import Header
+from lr.tracing.state import State
+
+SCRIPT = TextScript(["a.", "b.", "c.", "d.", "e$"], ["A.|x.", "x.|B.", "C.|y.", "|D.", "E$"])
+
+
+def tree(root: Node) -> set[str]:
+    """The names of all nodes that have not left the tree."""
+    return {str(root.id)}.union(*(tree(child) for child in root.children if not child.released))
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+@pytest.mark.parametrize("seed", range(4))
+def test_the_tree_is_the_schedulers_at_every_turn(schedule: Schedule, seed: int) -> None:
+    config = SchedulerConfig(Limits(100), schedule, depth=3, width=2, needs_target_step=seed % 2 == 0)
+    run = ScriptedRun(config, SCRIPT, shuffled(seed))
+    while not run.done:
+        run.step()
+        trace = scripted_trace(run)
+        state = state_at(trace, len(trace.records))
+        assert state.root == str(run.scheduler.root.id)
+        assert [(kind, name) for kind, name in state.work] == [(w.kind.value, str(w.node)) for w in run.work]
+        assert state.text == "".join("".join(map(chr, one.step.tokens)) for one in run.emitted)
+        if not run.done:
+            assert {node.name for node in state.live} == tree(run.scheduler.root)
+        for prefix, steps in run.prefixes.items():
+            before = len(run.emitted) if prefix == run.scheduler.root.id else None
+            if before is not None:
+                assert len(steps) == before
+    assert state.done
+    assert [one.origin for one in state.emitted] == [one.origin.value for one in run.emitted]
+    assert not state.work
+
+
+def test_going_back_and_forth() -> None:
+    run = ScriptedRun(SchedulerConfig(Limits(100), depth=3, width=2), SCRIPT)
+    run.run()
+    trace = scripted_trace(run)
+    film = Film(trace, every=7)
+    order = random.Random(0).sample(range(len(film) + 1), len(film) + 1)
+    assert all(film.at(number) == state_at(trace, number) for number in order)
+    assert film.at(-5) == film.at(0)
+    assert film.at(10**6) == film.at(len(film))
+
+
+class Machine:
+    """Random changes of a real cache, recorded."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        size = {"num_layers": 1, "num_kv_heads": 1, "head_dim": 2, "num_blocks": 12, "block_size": 4}
+        self.cache = PagedKVCache(**size, dtype=torch.float32, device="cpu")
+        self.trace = Trace(detailed=True)
+        self.cache.observer = CacheRecorder(self.trace, "target")
+        self.tables: list[BlockTable] = []
+
+    def change(self) -> None:
+        what = self.chance.choice(["new", "fork", "append", "append", "fail", "truncate", "release", "hold"])
+        chosen = self.chance.choice(self.tables) if self.tables else None
+        if what == "new" or chosen is None:
+            self.tables.append(self.cache.new())
+        elif what == "fork":
+            self.tables.append(self.cache.fork(chosen))
+        elif what in ("append", "fail"):
+            self.append(fails=what == "fail")
+        elif what == "truncate":
+            self.cache.truncate(chosen, self.chance.randint(0, chosen.length))
+        elif what == "release":
+            self.cache.release(chosen)
+            self.tables.remove(chosen)
+        else:
+            assert self.cache.observer is not None
+            self.cache.observer.belongs(chosen, (0, len(self.tables), 1))
+
+    def append(self, *, fails: bool) -> None:
+        batch = self.chance.sample(self.tables, self.chance.randint(1, len(self.tables)))
+        try:
+            with self.cache.append(batch, [self.chance.randint(0, 5) for _ in batch]):
+                if fails:
+                    raise ZeroDivisionError
+        except (OutOfBlocks, ZeroDivisionError):
+            pass
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_blocks_are_those_of_the_cache_after_every_change(seed: int) -> None:
+    machine = Machine(seed)
+    state = State.begin(Header("lockstep", caches={"target": {"blocks": 12, "block_size": 4}}))
+    for _ in range(150):
+        machine.change()
+        for record in records_of(machine.trace.events, no_bytes):
+            fold(state, record)
+        machine.trace.events.clear()
+        shown = state.caches["target"]
+        held = sorted((table.length, tuple(table.blocks)) for table in machine.tables)
+        assert sorted((one.length, tuple(one.blocks)) for one in shown.branches.values()) == held
+        pool = machine.cache.pool
+        assert [len(shown.holders(block)) for block in range(12)] == [pool.refcount(block) for block in range(12)]
+        assert {block: len(of) for block, of in shown.holders_by_block().items()} == {
+            block: pool.refcount(block) for block in sorted(shown.used)
+        }
