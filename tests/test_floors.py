@@ -51,7 +51,7 @@ FLOORS = {
             "lr.eval.grading",
             "lr.eval.spans",
         ],
-        *["lr.eval.report", "lr.eval.tables", "lr.eval.figure"],
+        *["lr.eval.report", "lr.eval.tables", "lr.eval.figure", "lr.viz", "lr.viz.style"],
         *["lr.engine", "lr.engine.scripted", "lr.engine.simulate", "lr.engine.workers", "lr.engine.chance"],
         *["lr.engine.recording", "lr.engine.virtual", "lr.engine.watching"],
         "lr.engine.virtual_replay",

@@ -1,64 +1,35 @@
 """The figure of `lr bench alpha`: left the mean acceptance length over k with both predictions, right the acceptance rate by place.
 
-Drawn from the document that the command writes as JSON, so a figure can be drawn again without measuring again. The only module that
-wants matplotlib (the extra `plot`).
+Drawn from the document that the command writes as JSON, so a figure can be drawn again without measuring again. Wants
+matplotlib (the extra `plot`). Read next: `viz/style.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lr.errors import SettingError
+from lr.viz.style import INK, figure, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INK, CONSTANT, PLACE, GRID = "#222222", "#c44e00", "#0066aa", "#dddddd"
-
-
-def require_matplotlib() -> None:
-    """Raises `SettingError` where there is no matplotlib."""
-    if find_spec("matplotlib") is None:
-        raise SettingError(
-            'a figure needs matplotlib, which is not installed: pip install "lookahead-reasoning[plot]".'
-        )
+CONSTANT, PLACE = "#c44e00", "#0066aa"
 
 
 def draw(document: Mapping[str, Any], path: Path) -> list[Path]:
     """Draw to `path` with its ending replaced by .png and by .svg; returns both. The same document gives the same pictures."""
-    require_matplotlib()
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    style = {
-        "font.size": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.edgecolor": INK,
-        "axes.grid": True,
-        "grid.color": GRID,
-        "axes.axisbelow": True,
-        "legend.frameon": False,
-        "svg.hashsalt": "lr bench alpha",
-        "svg.fonttype": "path",
-    }
-    with rc_context(style):
-        figure = Figure(figsize=(9.6, 4.2), layout="constrained")
-        left, right = figure.subplots(1, 2)
+    with figure(9.6, 4.2, salt="lr bench alpha") as made:
+        left, right = made.subplots(1, 2)
         _lengths(left, document["points"])
         _rates(right, document["points"][-1])
         settings = document["settings"]
-        figure.suptitle(
+        made.suptitle(
             f"Draft model, rule reject, temperature {settings['temperature']:g}, {settings['problems']} held-out problems",
             fontsize=11,
         )
-        written = [path.with_suffix(".png"), path.with_suffix(".svg")]
-        figure.savefig(written[0], dpi=150, metadata={"Software": None})
-        figure.savefig(written[1], metadata={"Date": None})
-    return written
+        return write(made, path)
 
 
 def _lengths(axes: Axes, points: list[dict[str, Any]]) -> None:

@@ -76,7 +76,7 @@ class BenchAlpha:
             if path is not None and not path.parent.is_dir():
                 raise SettingError(f"{name} is {str(path)!r}, but there is no folder {path.parent}; create it first.")
         if self.figure is not None:
-            from lr.bench.alpha_figure import require_matplotlib
+            from lr.viz.style import require_matplotlib
 
             require_matplotlib()
 

@@ -1,18 +1,18 @@
-"""Bars and curves for reports and experiments. The only module of the room that wants matplotlib (the extra `plot`)."""
+"""Bars and curves for reports and experiments. It wants matplotlib (the extra `plot`). Read next: `viz/style.py`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lr.errors import SettingError
+from lr.viz.style import INK, figure, require_matplotlib, write
 
-INK, GRID = "#222222", "#dddddd"
+__all__ = ["Bars", "Lanes", "Panel", "Points", "draw", "require_matplotlib"]
+
 LETTER, LINE, GAP = 0.0185, 0.045, 0.02
 """Width and height of a small letter, and its distance from a point, in shares of the axes."""
 COLOURS = ("#0066aa", "#c44e00", "#3a7d2c", "#7a4ea3", "#886600", "#555555")
@@ -55,35 +55,10 @@ class Lanes:
 Panel = Bars | Points | Lanes
 
 
-def require_matplotlib() -> None:
-    """Raises `SettingError` where there is no matplotlib."""
-    if find_spec("matplotlib") is None:
-        raise SettingError(
-            'a figure needs matplotlib, which is not installed: pip install "lookahead-reasoning[plot]".'
-        )
-
-
 def draw(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
     """Draw panels side by side to `path` with its ending replaced by .png and by .svg; returns both."""
-    require_matplotlib()
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    style = {
-        "font.size": 9,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.edgecolor": INK,
-        "axes.grid": True,
-        "grid.color": GRID,
-        "axes.axisbelow": True,
-        "legend.frameon": False,
-        "svg.hashsalt": "lr",
-        "svg.fonttype": "path",
-    }
-    with rc_context(style):
-        figure = Figure(figsize=(4.6 * len(panels), 3.8), layout="constrained")
-        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    with figure(4.6 * len(panels), 3.8, size=9) as made:
+        for axes, panel in zip(made.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             if isinstance(panel, Bars):
                 _bars(axes, panel)
             elif isinstance(panel, Lanes):
@@ -91,11 +66,8 @@ def draw(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
             else:
                 _points(axes, panel)
         if title:
-            figure.suptitle(title, fontsize=10)
-        written = [path.with_suffix(".png"), path.with_suffix(".svg")]
-        figure.savefig(written[0], dpi=150, metadata={"Software": None})
-        figure.savefig(written[1], metadata={"Date": None})
-    return written
+            made.suptitle(title, fontsize=10)
+        return write(made, path)
 
 
 def _bars(axes: Any, panel: Bars) -> None:

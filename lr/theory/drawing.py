@@ -1,60 +1,27 @@
-"""How figures of theory are drawn and written: one style, PNG and SVG, the same data giving the same file.
+"""How figures of theory are drawn: in the style of all figures (`viz/style.py`), with the colours of its curves.
 
-The only module of the room that wants matplotlib (the extra `plot`), and only when something is drawn. What is drawn is computed in
+It wants matplotlib (the extra `plot`), and only when something is drawn. What is drawn is computed in
 `curves.py` and `reality.py`. Read next: `curves.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from importlib.util import find_spec
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from lr.errors import SettingError
+from lr.viz.style import INK, require_matplotlib, write
+from lr.viz.style import figure as styled
+
+__all__ = ["COLOURS", "INK", "draw_reality", "figure", "require_matplotlib", "write"]
 
 COLOURS = ("#c44e00", "#0066aa", "#2f855a", "#6b46c1", "#b7791f", "#4a5568")
-INK, GRID = "#222222", "#dddddd"
-STYLE = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": INK,
-    "axes.grid": True,
-    "grid.color": GRID,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "svg.hashsalt": "lr theory",
-    "svg.fonttype": "path",
-}
 
 
-def require_matplotlib() -> None:
-    """Raises `SettingError` where there is no matplotlib."""
-    if find_spec("matplotlib") is None:
-        raise SettingError(
-            'a figure needs matplotlib, which is not installed: pip install "lookahead-reasoning[plot]".'
-        )
-
-
-@contextmanager
-def figure(width: float, height: float) -> Iterator[Any]:
-    """An empty matplotlib figure of that many inches, in our style while the block lasts."""
-    require_matplotlib()
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(STYLE):
-        yield Figure(figsize=(width, height), layout="constrained")
-
-
-def write(made: Any, path: Path) -> list[Path]:
-    """Write a figure to `path` with its ending replaced by .png and by .svg; returns both. Call it inside of `figure`."""
-    written = [path.with_suffix(".png"), path.with_suffix(".svg")]
-    made.savefig(written[0], dpi=150, metadata={"Software": None})
-    made.savefig(written[1], metadata={"Date": None})
-    return written
+def figure(width: float, height: float) -> AbstractContextManager[Any]:
+    """An empty matplotlib figure of that many inches, in the style of all figures while the block lasts."""
+    return styled(width, height, salt="lr theory")
 
 
 def draw_reality(document: Mapping[str, Any], path: Path) -> list[Path]:

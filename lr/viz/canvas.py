@@ -1,6 +1,7 @@
 """What all drawings share: colours, and a figure that shows itself in a notebook.
 
-matplotlib is needed for drawings only; it comes with the extra `plot` and is imported when something is drawn. Read next: `tree.py`.
+matplotlib is needed for drawings only; it comes with the extra `plot` and is imported when something is drawn. The colours of
+the roles come from `style.py`. Read next: `tree.py`.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from lr.errors import LRError
 from lr.spec.commands import Kind
+from lr.viz.style import WHO
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = {Kind.DRAFT: "#2b6cb0", Kind.TARGET: "#c05621", Kind.JUDGE: "#6b46c1", Kind.SCORE: "#6b46c1"}
-KEPT, GONE, IDLE, INK = "#2f855a", "#c53030", "#a0aec0", "#4a5568"
+COLOURS = {Kind.DRAFT: WHO["draft"], Kind.TARGET: WHO["target"], Kind.JUDGE: WHO["judge"], Kind.SCORE: WHO["judge"]}
+KEPT, GONE, IDLE, INK = WHO["kept"], "#c53030", "#a0aec0", "#4a5568"
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:

@@ -41,7 +41,7 @@ def cache_figure(film: Film, number: int) -> Iterator[Any]:
     """All caches after `number` events. Raises nothing where there is none: the figure says so."""
     caches = [cache for cache in film.at(number).caches.values() if cache.branches]
     longest = max((min(len(one.blocks), MOST) for cache in caches for one in cache.branches.values()), default=4)
-    width = LABEL + max(longest, 8) * CELL + 0.3
+    width = LABEL + max(longest, 13) * CELL + 0.3
     height = 0.4 + sum(HEAD + LINE * len(cache.branches) for cache in caches) + 0.1
     with figure(width, height, size=9, salt="lr draw") as made:
         axes = inches(made, width, height)
@@ -60,7 +60,7 @@ def _draw_cache(axes: Any, cache: CacheState, y: float) -> float:
     heading = TITLES.get(cache.name, cache.name)
     axes.text(0.1, y + 0.16, heading, fontsize=10, weight="bold", color=WHO["cache"], va="center")
     counts = f"{len(holders)} of {cache.total} blocks used, {shared} shared (×: refcount); {cache.block_size} tokens in a block"
-    axes.text(LABEL + 0.5, y + 0.16, counts, fontsize=7.5, color=SOFT, va="center")
+    axes.text(LABEL + 0.6, y + 0.16, counts, fontsize=7.5, color=SOFT, va="center")
     y += HEAD
     for number in sorted(cache.branches):
         _draw_branch(axes, cache, cache.branches[number], y, holders)

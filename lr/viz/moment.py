@@ -36,16 +36,13 @@ class Card:
 
 
 def telling_moment(film: Film) -> int:
-    """After how many events there is most to see: just before the first correction, else where most steps stand in the tree."""
+    """After how many events there is most to see: most steps and verdicts in the tree; the first such moment."""
     records = film.trace.records
-    for record in records:
-        if record.kind == "emit" and record.data["origin"] == "correction":
-            return record.number
     best, most = 0, -1
     state = State.begin(film.trace.header)
     for record in records:
-        if record.kind in ("targeted", "drafted", "emit"):
-            seen = sum(node.drafted + node.targeted for node in state.live)
+        if record.kind in ("judged", "survive", "release", "emit", "end"):  # just before the tree changes
+            seen = sum(node.drafted + node.targeted + (node.verdict is not None) for node in state.live)
             if seen > most:
                 best, most = record.number, seen
         fold(state, record)
@@ -154,17 +151,16 @@ def _draw_card(axes: Any, card: Card, at: tuple[float, float]) -> None:
     width, height = COLUMN - 0.2, CARD - 0.1
     who = "gone" if card.dropped else card.by
     edge = WHO["kept"] if card.kept else WHO["gone"] if card.dropped else WASH[card.by]
-    hatch = {"hatch": "////"} if card.dropped else {}
-    _rounded(axes, (x, y, width, height), facecolor=WASH[who], edgecolor=edge, linewidth=1.0, alpha=0.9, **hatch)
+    if card.dropped:
+        _rounded(axes, (x, y, width, height), facecolor="#f6f6f7", edgecolor="#dfe0e4", linewidth=0, hatch="////")
+    ground = "none" if card.dropped else WASH[who]
+    _rounded(axes, (x, y, width, height), facecolor=ground, edgecolor=edge, linewidth=1.0)
     axes.fill([x, x + 0.06, x + 0.06, x], [y, y, y + height, y + height], color=WHO[who], linewidth=0)
-    ground = {"facecolor": WASH[who], "edgecolor": "none", "pad": 0.6} if card.dropped else None
-    axes.text(x + 0.14, y + 0.12, card.by, fontsize=7.5, weight="bold", color=WHO[who], va="center", bbox=ground)
+    axes.text(x + 0.14, y + 0.12, card.by, fontsize=7.5, weight="bold", color=WHO[who], va="center")
     colour = WHO["kept"] if card.kept else WHO[who]
-    axes.text(
-        x + width - 0.08, y + 0.12, card.state, fontsize=7.5, color=colour, va="center", ha="right", bbox=ground
-    )
+    axes.text(x + width - 0.08, y + 0.12, card.state, fontsize=7.5, color=colour, va="center", ha="right")
     words = {"color": SOFT if card.dropped else WHO[card.by], "fontsize": 8.5, "family": FAMILY, "linespacing": 1.15}
-    axes.text(x + 0.14, y + 0.23, card.text, va="top", parse_math=False, bbox=ground if card.text else None, **words)
+    axes.text(x + 0.14, y + 0.23, card.text, va="top", parse_math=False, **words)
 
 
 def _draw_past(axes: Any, state: State, x: float) -> None:
@@ -192,6 +188,4 @@ def _link(axes: Any, start: tuple[float, float], end: tuple[float, float]) -> No
     middle = (start[0] + end[0]) / 2
     points = [start, (middle, start[1]), (middle, end[1]), end]
     codes = [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4]
-    axes.add_patch(
-        PathPatch(Curve(points, codes), facecolor="none", edgecolor=WHO["draft"], linewidth=1.4, alpha=0.6)
-    )
+    axes.add_patch(PathPatch(Curve(points, codes), facecolor="none", edgecolor=WHO["draft"], linewidth=1.4, alpha=0.6))

@@ -19,8 +19,8 @@ from lr.viz.style import COLOUR_OF, INK, MARKS, PAPER, SOFT, WASH, WHO, figure
 ROW, GAP, PASS = 0.26, 0.14, 0.09
 """Heights in inches: of a row, between lanes, of a model's passes."""
 WIDTH = 12.0
-NEEDED = 0.045
-"""A letter's width as a share of an inch and a half of bar: shorter bars stay without words."""
+NEEDED, THINNEST = 0.03, 0.002
+"""Shares of the whole width: what a bar needs beside its letters to carry words, and the thinnest bar."""
 
 
 @contextmanager
@@ -70,7 +70,8 @@ def _unit(trace: TraceFile, shown: float) -> tuple[float, str]:
 def _draw_span(axes: Any, span: Span, top: float, scale: float, window: tuple[float, float]) -> None:
     y, lane = top + span.row * ROW, {"score": "judge"}.get(span.work, span.work)
     dropped = span.outcome in (CANCELLED, FAILED)
-    left, width = span.begin * scale, (span.end - span.begin) * scale
+    shown = window[1] - window[0]
+    left, width = span.begin * scale, max(span.end - span.begin, THINNEST * shown) * scale
     if span.begin > span.asked:
         axes.plot([span.asked * scale, left], [y + ROW / 2] * 2, color=WHO[lane], lw=0.8)
     axes.barh(
@@ -87,9 +88,9 @@ def _draw_span(axes: Any, span: Span, top: float, scale: float, window: tuple[fl
     if dropped:
         axes.plot(left + width, y + ROW / 2, "x", color=INK, ms=5, mew=1.4, zorder=5)
     words = f"step {span.index}"
-    if (span.end - span.begin) / (window[1] - window[0]) > NEEDED + 0.006 * len(words):
+    if (span.end - span.begin) / shown > NEEDED + 0.006 * len(words):
         ground = {"facecolor": WASH["gone"], "edgecolor": "none", "pad": 0.8} if dropped else None
-        at = max(span.begin, window[0]) * scale + 0.004 * (window[1] - window[0]) * scale
+        at = max(span.begin, window[0]) * scale + 0.004 * shown * scale
         colour = SOFT if dropped else PAPER
         axes.text(at, y + ROW / 2, words, color=colour, fontsize=8, va="center", bbox=ground, clip_on=True)
 

@@ -191,8 +191,8 @@ def test_what_cannot_be_is_refused(arguments: list[str], message: str, capsys: p
 
 
 def test_a_figure_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lr.bench import alpha_figure
+    from lr.viz import style
 
-    monkeypatch.setattr(alpha_figure, "find_spec", lambda name: None)
+    monkeypatch.setattr(style, "find_spec", lambda name: None)
     with pytest.raises(SettingError, match=r"lookahead-reasoning\[plot\]"):
-        alpha_figure.require_matplotlib()
+        style.require_matplotlib()

@@ -68,7 +68,9 @@ def headline_of(trace: TraceFile) -> list[Figure]:
     figures = [Figure("steps", str(stats.steps), "steps of the answer")]
     if header.driver != "simulated":
         figures.append(Figure("tokens", str(stats.tokens), "tokens of the answer"))
-    figures.append(Figure("time", _time(stats, header), f"from the start to the last event that counts, in {header.unit}s"))
+    figures.append(
+        Figure("time", _time(stats, header), f"from the start to the last event that counts, in {header.unit}s")
+    )
     if header.unit == "second" and stats.tokens_per_second is not None:
         figures.append(Figure("tokens/s", f"{stats.tokens_per_second:.1f}", "tokens of the answer per second"))
     if stats.target_passes:
@@ -76,7 +78,9 @@ def headline_of(trace: TraceFile) -> list[Figure]:
         per_pass = f"{stats.tokens_per_target_pass:.2f}"
         figures.append(Figure("tokens/pass", per_pass, "tokens of the answer per forward pass of the target"))
     if stats.step_acceptance is not None:
-        means = f"step acceptance: {stats.accepted} accepted draft steps of {stats.judged} that were judged and decided on"
+        means = (
+            f"step acceptance: {stats.accepted} accepted draft steps of {stats.judged} that were judged and decided on"
+        )
         figures.append(Figure("α₁", f"{stats.step_acceptance:.2f}", means))
     if stats.token_acceptance is not None:
         rounds = stats.rounds
