@@ -59,16 +59,23 @@ class Crew:
                 self.send([Stop()])
             except OSError:
                 self.failed = True
+        if self.failed:
+            self._kill()  # first: a rank that sits in a collective is not to notice that the group is gone
         if self.met:
             self.met = False
             leave_group()
+        self._kill()
+        for worker in self.workers:
+            worker.connection.close()
+
+    def _kill(self) -> None:
+        """No child of ours is left afterwards; without a failure each gets some seconds to end by itself."""
         for worker in self.workers:
             if worker.process is not None:
                 worker.process.join(0.0 if self.failed else GRACE)
                 if worker.process.exitcode is None:
                     worker.kill()
                     worker.process.join()
-            worker.connection.close()
 
 
 class Team:

@@ -1,7 +1,7 @@
 """How the leader notices that a follower has died, hangs, or has failed: a thread that listens to all of them.
 
-A follower sends a sign of life twice a second. The first thing that goes wrong is kept as `failure`, with the rank and the reason; a
-process that hangs is killed where it can be reached, so that whoever waits for it in a collective is set free at once. A follower that
+A follower sends a sign of life twice a second. The first thing that goes wrong is kept as `failure`, with the rank and the reason; then
+all followers are killed where they can be reached, so that rank 0 waits for none of them in a collective. A follower that
 failed only because another was lost is not the cause: the cause is waited for a little.
 
 Silence is counted while this thread runs, not by the clock: a leader that was suspended (Ctrl-Z) does not blame its followers.
@@ -151,7 +151,6 @@ class Watch:
             if worker.silent > self._busy and not worker.gone:
                 self._fail(worker, f"hangs: it has given no sign of life for {self._busy:g} seconds, and was ended")
                 worker.gone = True
-                worker.kill()
         if self._suspect is not None:
             what, age = self._suspect
             self._suspect = (what, age + passed)
@@ -159,7 +158,7 @@ class Watch:
                 self._fail(None, what)
 
     def _fail(self, worker: Worker | None, what: str) -> None:
-        """Keep the first failure."""
+        """Keep the first failure, and end everybody."""
         with self._changed:
             if self.failure is None:
                 who = "" if worker is None else f"{worker} "
@@ -168,4 +167,6 @@ class Watch:
                     "If the process was killed, it may have been for memory. What was written to disk is kept; start again."
                 )
             self._changed.notify_all()
+        for one in self.workers:  # it is over for all of them; and rank 0 may be waiting for one that has lost another
+            one.kill()
         self._set_free()

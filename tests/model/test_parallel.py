@@ -88,7 +88,7 @@ def test_bf16_and_a_head_on_other_hidden_states() -> None:
 
 
 def test_a_cache_that_is_forgotten_is_forgotten_everywhere_and_misuse_is_named() -> None:
-    model = load_parallel("tiny-target", spread_over(2, "cpu"))
+    model = load_parallel("tiny-target", spread_over(2, "cpu"), torch.float32)
     (pid,) = model.team.pids
     with pytest.raises(ProtocolError, match="its own make_cache"):
         model.hidden(None, load_model("tiny-target").make_cache(2, 16))

@@ -19,6 +19,7 @@ from parallel_kit import alive, children, ranks_of, shared_memory, wait_for
 from lr.cli import main
 from lr.engine.runner import ModelRunner
 from lr.parallel.leader import LeaderLM
+from lr.parallel.network import RankLM
 from lr.parallel.start import Spread, load_on, load_parallel, spread_over
 from lr.parallel.watch import WorkerError
 
@@ -86,7 +87,7 @@ def test_an_interrupted_pass_ends_the_team(monkeypatch: pytest.MonkeyPatch) -> N
     """Ctrl-C in a notebook: the ranks would be out of step, and say so instead of waiting for each other."""
     model = load_parallel("tiny-target", spread_over(2, "cpu"))
     (pid,) = model.team.pids
-    monkeypatch.setattr(model.layers[3], "attention_norm", _interrupt)
+    monkeypatch.setattr(RankLM, "trunk", _interrupt)
     with pytest.raises(KeyboardInterrupt):
         feed_for_ever(model)
     with pytest.raises(WorkerError, match="was interrupted, and its ranks are out of step"):
