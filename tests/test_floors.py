@@ -31,7 +31,7 @@ FLOORS = {
         *["lr.spec.verifiers", "lr.spec.verifiers.base"],
         "lr.theory.*",
         *["lr.endpoint", "lr.endpoint.address", "lr.endpoint.http", "lr.endpoint.completions", "lr.endpoint.probe"],
-        "lr.endpoint.settings",
+        *["lr.endpoint.settings", "lr.endpoint.failures", "lr.endpoint.abilities"],
         *["lr.tiny", "lr.tiny.language", "lr.tiny.grammar", "lr.tiny.oracle", "lr.tiny.names", "lr.tiny.report"],
         *["lr.tiny.pairs", "lr.tiny.agreement", "lr.tiny.languages", "lr.tiny.plans.*"],
         *["lr.options", "lr.result", "lr.eval", "lr.eval.answers", "lr.eval.signatures"],

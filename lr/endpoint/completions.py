@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lr.endpoint.address import Address
-from lr.endpoint.http import Broken, Call, Cancelled, Client, EndpointError, Refused, parse_json
+from lr.endpoint.failures import Broken, Cancelled, EndpointError, Refused, parse_json
+from lr.endpoint.http import Call, Client
 from lr.errors import LRError, SettingError
 
 COMPLETIONS, CHAT, MODELS = "/v1/completions", "/v1/chat/completions", "/v1/models"

@@ -1,9 +1,8 @@
 """HTTP to one server, with patience: what is worth another try is tried again, what is not says why.
 
-Three kinds of failure. *Busy* (429, 503): the server says, or we guess, how long to wait. *Broken* (no connection, silence, another
-5xx, an answer that is torn or no JSON): tried again after a pause that doubles. *Refused* (any other 4xx, and redirects): the request
-is wrong, and trying again would not mend it. A `Call` is a request that can be cancelled from another thread: the connection is shut,
-which servers take as the end of the request. Standard library only. Read next: `completions.py`, for what is said over it.
+A `Call` is a request that can be cancelled from another thread: the connection is shut, which servers take as the end of the request.
+Every request has a connection of its own. Standard library only. What failures there are: `failures.py`. Read next: `completions.py`,
+for what is said over it.
 """
 
 from __future__ import annotations
@@ -11,54 +10,19 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, TypeVar
 
 from lr.endpoint.address import Address
+from lr.endpoint.failures import LONGEST_ANSWER, Broken, Cancelled, EndpointError, failure, parse_json
 from lr.errors import LRError
 from lr.types import require
 
 CONNECT_SECONDS = 10.0
-LONGEST_LINE = 1 << 22
-"""Bytes of one line of a stream; more is no completion of ours."""
 _Made = TypeVar("_Made")
-
-
-class EndpointError(LRError):
-    """A server cannot be reached, refuses a request, breaks off, or answers with what is no answer."""
-
-
-class Cancelled(Exception):
-    """The call was cancelled from outside. Nobody waits for its answer."""
-
-
-class Refused(EndpointError):
-    """The server refuses the request itself. `status` is the HTTP status, `detail` what it says about it."""
-
-    def __init__(self, message: str, status: int, detail: str) -> None:
-        super().__init__(message)
-        self.status, self.detail = status, detail
-
-    def __reduce__(self) -> tuple[type, tuple[str, int, str]]:
-        return type(self), (str(self), self.status, self.detail)
-
-
-class Broken(Exception):
-    """One attempt failed, and another may do better. `wait`: seconds that the server asks for; `status`: of its answer, if it gave one."""
-
-    def __init__(self, why: str, wait: float | None = None, status: int | None = None) -> None:
-        super().__init__(why)
-        self.wait, self.status = wait, status
-
-    @property
-    def busy(self) -> bool:
-        """Whether the server has merely too much to do."""
-        return self.status in (429, 503)
 
 
 @dataclass(frozen=True)
@@ -144,7 +108,7 @@ class Client:
     def events(self, path: str, body: dict[str, Any], call: Call) -> Iterator[str]:
         """The data of server-sent events, one attempt. Raises `Broken`, `Refused` or `Cancelled`; closes its connection at the end."""
         with _Exchange(self, path, body, call) as response:
-            while line := response.readline(LONGEST_LINE):
+            while line := response.readline(LONGEST_ANSWER):
                 call.check()
                 field, _, value = line.decode("utf-8", "replace").rstrip("\r\n").partition(":")
                 if field == "data":
@@ -226,45 +190,3 @@ class _Exchange:
         if isinstance(error, ConnectionRefusedError | socket.gaierror):
             return Broken(f"cannot be reached ({error.strerror or error})")
         return Broken(f"broke off ({type(error).__name__}: {error})")
-
-
-def failure(address: Address, path: str, response: HTTPResponse) -> Exception:
-    """What a status from 300 on means: `Broken` for the server's troubles, `Refused` for ours."""
-    status, detail = response.status, _detail(response.read(LONGEST_LINE).decode("utf-8", "replace"))
-    said = f"answered {status} {response.reason}" + (f" ({detail})" if detail else "")
-    if status == 429 or status >= 500:
-        return Broken(said, _seconds(response.headers.get("Retry-After")), status)
-    if status in (401, 403):
-        said += "; give the key with api_key (--api_key, or LR_API_KEY in the environment)"
-    return Refused(f"{address.server}{path} {said}.", status, detail)
-
-
-def parse_json(text: str) -> Any:
-    """JSON, or `Broken`."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise Broken(f"sent what is no JSON ({text[:80]!r})") from None
-
-
-def _detail(text: str) -> str:
-    """The message in the body of an error, wherever servers put it."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return " ".join(text.split())[:200]
-    for name in ("error", "detail", "message"):
-        while isinstance(value, dict) and name in value:
-            value = value[name]
-    return str(value)[:500]
-
-
-def _seconds(header: str | None) -> float | None:
-    """`Retry-After`: seconds, or a date."""
-    if header is None:
-        return None
-    with suppress(ValueError):
-        return float(header)
-    with suppress(ValueError, TypeError):
-        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
-    return None

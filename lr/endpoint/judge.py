@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lr.endpoint.completions import read_piece
-from lr.endpoint.http import Broken, Call, Cancelled, EndpointError
+from lr.endpoint.failures import Broken, Cancelled, EndpointError
+from lr.endpoint.http import Call
 from lr.endpoint.models import ServedModel
 from lr.spec.verifiers.asked import Decode
 from lr.spec.verifiers.base import Need, Pair

@@ -16,10 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lr.endpoint.abilities import Filters, generation_config
 from lr.endpoint.address import Address, is_address
 from lr.endpoint.completions import Endpoint, Prompt
-from lr.endpoint.http import Client, EndpointError
-from lr.endpoint.probe import TEXT, Capabilities, Filters, generation_config
+from lr.endpoint.failures import EndpointError
+from lr.endpoint.http import Client
+from lr.endpoint.probe import TEXT, Capabilities
 from lr.endpoint.settings import Servers
 from lr.errors import CheckpointError, SettingError
 from lr.model.codec import Codec, same_tokenizer

@@ -6,8 +6,8 @@ about that (vLLM's own speculative decoding, say) is invisible and welcome. Read
 
 from __future__ import annotations
 
+from lr.endpoint.abilities import Filters, Seeds
 from lr.endpoint.models import ServedModel
-from lr.endpoint.probe import Filters, Seeds
 from lr.errors import SettingError
 from lr.model.qwen import CausalLM
 from lr.options import DRAFT_MODEL_DRAFTERS, GenerateOptions

@@ -11,45 +11,20 @@ Knows no tokenizer: whether ids mean the same here and there is `models.py`'s bu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from enum import Enum
 from typing import Any, TypeVar
 
+from lr.endpoint.abilities import Filters, Seeds, Stops, generation_config
 from lr.endpoint.completions import COMPLETIONS, Endpoint, read_piece
-from lr.endpoint.http import Broken, Call, EndpointError, Refused, parse_json
+from lr.endpoint.failures import Broken, EndpointError, Refused, parse_json
+from lr.endpoint.http import Call
 
 TEXT = "The quick brown fox is 12 years old.\n\nIt said: \u201cna\u00efve\u201d, and"
 """The text that is completed: words, digits, a blank line and characters beyond ASCII, so that tokenizers differ on it."""
 LENGTH = 12
 """Tokens of a probing completion."""
 _Found = TypeVar("_Found")
-
-
-class Seeds(Enum):
-    """Whether a request's seed decides its draws."""
-
-    ALWAYS = "yes"
-    ALONE = "only while no other request is in flight"
-    NEVER = "no"
-
-
-class Stops(Enum):
-    """What becomes of a stop string in the text."""
-
-    CUT_BEFORE = "cut before the stop string"
-    CUT_BEHIND = "cut behind the stop string"
-    OVERSHOOTS = "the stop string and what came with it in one token"
-    IGNORED = "ignored"
-
-
-class Filters(Enum):
-    """How top_k and min_p are given to an endpoint."""
-
-    FIELDS = "fields of the request"
-    CONFIG = "in generation_config"
-    NOT = "not at all"
 
 
 class Capabilities:
@@ -243,14 +218,6 @@ class Capabilities:
             return None if answer is None else _text(answer)
 
         return self._once("hot", find)
-
-
-def generation_config(eos_ids: tuple[int, ...], **settings: Any) -> str:
-    """The JSON that transformers' server takes instead of fields. It replaces the model's own settings, its ends of sequence included."""
-    config: dict[str, Any] = {"do_sample": True, "top_k": 0, **settings}
-    if eos_ids:
-        config |= {"eos_token_id": list(eos_ids), "pad_token_id": eos_ids[0]}
-    return json.dumps(config)
 
 
 def _text(answer: dict[str, Any]) -> str:

@@ -20,11 +20,12 @@ from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from lr.endpoint.abilities import Stops
 from lr.endpoint.branches import ServedBranch
 from lr.endpoint.completions import Message, Piece, Restart
-from lr.endpoint.http import Call, EndpointError
+from lr.endpoint.failures import EndpointError
+from lr.endpoint.http import Call
 from lr.endpoint.models import ServedModel, exact_ids
-from lr.endpoint.probe import Stops
 from lr.spec.steps import BLANK_LINE, BlankLineSegmenter
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import ForwardPass

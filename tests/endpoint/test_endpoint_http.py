@@ -15,7 +15,8 @@ from fake_server import FakeServer, Fault
 
 from lr.endpoint.address import Address, is_address
 from lr.endpoint.completions import COMPLETIONS, Endpoint, Message, Piece, Restart
-from lr.endpoint.http import Call, Cancelled, Client, EndpointError, Patience, Refused
+from lr.endpoint.failures import Cancelled, EndpointError, Refused
+from lr.endpoint.http import Call, Client, Patience
 from lr.errors import SettingError
 
 BODY = {"model": "tiny-target", "prompt": "So", "max_tokens": 3, "temperature": 0}

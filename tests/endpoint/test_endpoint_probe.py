@@ -9,10 +9,10 @@ import pytest
 from endpoint_kit import IDS, PLAIN, QUICK, TEXT, capabilities, endpoint, served, serving
 from fake_server import Manners
 
+from lr.endpoint.abilities import Filters, Seeds, Stops
 from lr.endpoint.completions import Piece, read_piece
-from lr.endpoint.http import Broken
+from lr.endpoint.failures import Broken
 from lr.endpoint.probe import TEXT as SAMPLE
-from lr.endpoint.probe import Filters, Seeds, Stops
 from lr.errors import SettingError
 from lr.model.codec import Codec
 

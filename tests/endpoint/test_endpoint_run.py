@@ -14,7 +14,7 @@ from door_kit import write_checkpoint, write_foreign_checkpoint
 from endpoint_kit import IDS, MANNERS, PLAIN, QUESTION, QUICK, TEXT, plain_text, reasoner, serving, tokenizer
 from fake_server import END, FakeServer, Fault
 
-from lr.endpoint.http import EndpointError
+from lr.endpoint.failures import EndpointError
 from lr.endpoint.models import exact_ids, spell
 from lr.endpoint.settings import Servers
 from lr.errors import SettingError

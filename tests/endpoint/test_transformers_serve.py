@@ -20,9 +20,10 @@ from pathlib import Path
 import pytest
 
 from lr.cli import main
-from lr.endpoint.http import EndpointError, Patience
+from lr.endpoint.abilities import Filters, Seeds, Stops
+from lr.endpoint.failures import EndpointError
+from lr.endpoint.http import Patience
 from lr.endpoint.models import ServedModel
-from lr.endpoint.probe import Filters, Seeds, Stops
 from lr.endpoint.settings import Servers
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split, problem

@@ -9,8 +9,8 @@ import os
 
 import pytest
 
+from lr.endpoint.abilities import Seeds, Stops
 from lr.endpoint.models import ServedModel
-from lr.endpoint.probe import Seeds, Stops
 from lr.endpoint.settings import Servers
 from lr.reasoner import Reasoner
 
