@@ -57,9 +57,9 @@ COMMANDS = {
         "BenchGpu",
         "time real shapes without a checkpoint, beside the roofline",
     ),
+    ("bench", "trace"): ("lr.commands.bench_trace", "BenchTrace", "time what writing a trace costs"),
     ("bench", "alpha"): (
         "lr.commands.bench_alpha",
-    ("bench", "trace"): ("lr.commands.bench_trace", "BenchTrace", "time what writing a trace costs"),
         "BenchAlpha",
         "tokens per speculative round, measured and predicted",
     ),
