@@ -143,20 +143,23 @@ def _unfit(needs: AttentionNeeds, devices: tuple[str, ...]) -> str:
 
 def _first_that_works(name: str, makers: list[Callable[[int], AttentionKind]], needs: AttentionNeeds) -> Candidate:
     """The first maker and the smallest block size that pass the probe; else every reason, with the first size that met it."""
-    attention = torch.nn.attention
     reasons: dict[str, int] = {}
     for make in makers:
-        before = (
-            attention.current_flash_attention_impl() if hasattr(attention, "current_flash_attention_impl") else None
-        )
+        before = _active()
         for size in BLOCK_SIZES:
             wrong = probe(make(size), needs)
             if wrong is None:
                 return Candidate(name, make(size))
             reasons.setdefault(wrong.rstrip("."), size)
-        if before is None and hasattr(attention, "restore_flash_attention_impl"):
-            attention.restore_flash_attention_impl(_raise_warn=False)
+        if before is None and _active() is not None:
+            torch.nn.attention.restore_flash_attention_impl()
     return Candidate(name, None, "; ".join(f"with blocks of {size}, {reason}" for reason, size in reasons.items()))
+
+
+def _active() -> str | None:
+    """The FlashAttention that somebody has made PyTorch use; None: its own."""
+    ask: Callable[[], str | None] | None = getattr(torch.nn.attention, "current_flash_attention_impl", None)
+    return None if ask is None else ask()
 
 
 def _actives(needs: AttentionNeeds) -> Iterator[str | None]:

@@ -28,35 +28,38 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
     """Probabilities [b, v] from logits [b, v], at least fp32; one-hot at temperature 0. The input is not changed.
 
     The filters are those of Hugging Face in their order: temperature, top-k, top-p, min-p. Ties at the edge of top-k are all kept.
+    Raises NumericalError for logits that are not finite; on CUDA, where asking would make the host wait, the probabilities are then NaN,
+    and `sample` raises it.
     """
-    if not math.isfinite(logits.amax()):
-        raise NumericalError(
-            "the model's logits are not finite numbers: its weights are damaged, or they overflow in this dtype. "
-            "Load them anew, or try dtype float32."
-        )
+    if not logits.is_cuda and not math.isfinite(logits.amax()):
+        raise _not_finite()
     if params.greedy:
-        return torch.zeros_like(logits, dtype=_at_least_fp32(logits)).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+        peaks = torch.zeros_like(logits, dtype=_at_least_fp32(logits)).scatter_(
+            -1, logits.argmax(-1, keepdim=True), 1.0
+        )
+        return tainted(peaks, logits) if logits.is_cuda else peaks
     scores = logits.to(_at_least_fp32(logits)) / params.temperature
     if 0 < params.top_k < scores.shape[-1]:
         edge = scores.topk(params.top_k, dim=-1).values[..., -1:]
         scores = scores.masked_fill(scores < edge, -torch.inf)
     probs = scores.softmax(-1)
     if params.top_p < 1:
-        probs = _keep_top_p(probs, params.top_p)
+        probs = _keep_top_p(probs, params.top_p, few=0 < params.top_k <= HEAD)
     if params.min_p > 0:
         probs = probs.masked_fill(probs < params.min_p * probs.amax(-1, keepdim=True), 0.0)
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
 
 
-def _keep_top_p(probs: Tensor, top_p: float) -> Tensor:
+def _keep_top_p(probs: Tensor, top_p: float, *, few: bool) -> Tensor:
     """Zero all but the smallest set of likeliest tokens that holds `top_p`, and renormalise. Ties at its edge are all kept.
 
+    `few`: top-k has left at most `HEAD` tokens and ties with the last of them; the likeliest `HEAD` then show every edge there can be.
     Example: probs (0.5, 0.3, 0.2), top_p 0.6: before the tokens lie 0, 0.5 and 0.8, so the first two stay: (0.625, 0.375, 0).
     """
     ordered = probs.topk(min(HEAD, probs.shape[-1]), dim=-1).values  # nearly always enough, and far cheaper than a sort
     upto = ordered.cumsum(-1)
-    if ordered.shape[-1] < probs.shape[-1] and bool((upto[..., -1] < top_p).any()):
+    if not few and ordered.shape[-1] < probs.shape[-1] and bool((upto[..., -1] < top_p).any()):
         ordered = probs.sort(dim=-1, descending=True).values
         upto = ordered.cumsum(-1)
     edge = ordered.masked_fill(upto - ordered >= top_p, torch.inf).amin(-1, keepdim=True)
@@ -71,6 +74,8 @@ def _at_least_fp32(logits: Tensor) -> torch.dtype:
 @torch.inference_mode()
 def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
     """One token id per row of probs [b, v], drawn with the row's 64-bit key: the largest of its `perturbed` scores."""
+    if probs.is_cuda:
+        return sample_at_once(probs, keys)
     rows, ids = probs.nonzero(as_tuple=True)
     if len(ids) == len(keys):  # one candidate per row: nothing to draw
         return ids.tolist()
@@ -80,6 +85,28 @@ def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
     scores = torch.full(probs.shape, -torch.inf, dtype=torch.float64, device=probs.device)
     scores[rows, ids] = negated_clocks(_words(keys, probs.device)[rows], ids) / probs[rows, ids]
     return scores.argmax(-1).tolist()
+
+
+@torch.inference_mode()
+def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
+    """As `sample`, with a clock for every token and one look at the device, at the ids. Raises NumericalError where probs are NaN."""
+    finite = probs.sum().isfinite().view(1)
+    *ids, fine = torch.cat((perturbed(probs, keys).argmax(-1), finite.to(torch.int64))).tolist()
+    if not fine:
+        raise _not_finite()
+    return ids
+
+
+def tainted(probs: Tensor, logits: Tensor) -> Tensor:
+    """The probabilities, or NaN everywhere if any logit is too large to be a number, or none is one. Nothing is asked of the device."""
+    return probs + 0 * logits.amax().to(probs.dtype)
+
+
+def _not_finite() -> NumericalError:
+    return NumericalError(
+        "the model's logits are not finite numbers: its weights are damaged, or they overflow in this dtype. "
+        "Load them anew, or try dtype float32."
+    )
 
 
 @torch.inference_mode()
@@ -111,7 +138,8 @@ def _xor_shifted(x: Tensor, by: int) -> Tensor:
 
 
 def _words(keys: Sequence[int], device: torch.device) -> Tensor:
-    return torch.tensor([_signed(key) for key in keys], dtype=torch.int64).to(device)
+    words = torch.tensor([_signed(key) for key in keys], dtype=torch.int64, pin_memory=device.type == "cuda")
+    return words.to(device, non_blocking=True)
 
 
 def _signed(word: int) -> int:
