@@ -7,19 +7,21 @@ writes beside the target is thus held to what both together must move. Read next
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
 from lr.bench.roofline import Cost, Peaks, pass_cost, wait_for
 from lr.bench.timing import Spread
+from lr.engine.answer import Asked
+from lr.engine.crowd import Crowd
 from lr.engine.process import Process
-from lr.engine.process_run import ReplayRun, ReplayVerifier
+from lr.engine.process_run import ReplayAsked, ReplayVerifier
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
-from lr.trace import ForwardPass, Stats
+from lr.trace import ForwardPass, Stats, summarise
 from lr.types import Role
 
 
@@ -96,36 +98,49 @@ def time_modes(
     progress: Callable[[], None] = lambda: None,
 ) -> list[ModeRow]:
     """Run every way `plan.repeats` times, each repeat with other draws, after one that does not count. `peaks` of the target's and the
-    draft's device; `progress` is called after each run."""
+    draft's device; `progress` is called after each run. A way keeps its caches from answer to answer, and with them what was recorded
+    of its forwards."""
     rows = [ModeRow(way) for way in chosen]
-    for repeat in range(plan.repeats + 1):
-        for row in rows:
-            tokens, stats, share = _one(reasoner, row.way, replace(process, seed=repeat), plan, peaks)
-            if repeat:  # the first pays for what is set up once
-                row.rates.append(tokens / stats.seconds)
-                row.shares.append(share)
-                row.stats += stats
-            progress()
+    lanes = [_answers(reasoner, way, process, plan) for way in chosen]
+    try:
+        for repeat in range(plan.repeats + 1):
+            for row, lane in zip(rows, lanes, strict=True):
+                asked = next(lane)
+                wait_for(reasoner.models.target.device)
+                if repeat:  # the first pays for what is set up once
+                    stats = summarise(asked.trace)
+                    row.rates.append(stats.tokens / stats.seconds)
+                    row.shares.append(_floors(reasoner, asked, stats, plan, peaks) / stats.seconds)
+                    row.stats += stats
+                progress()
+    finally:
+        for lane in lanes:
+            lane.close()
     return rows
 
 
-def _one(
-    reasoner: Reasoner, way: Way, process: Process, plan: ModePlan, peaks: tuple[Peaks, Peaks]
-) -> tuple[int, Stats, float]:
+def _answers(reasoner: Reasoner, way: Way, process: Process, plan: ModePlan) -> Generator[Asked, None, None]:
+    """Answers in one way, one after the other, on the same caches."""
     assert isinstance(reasoner.verifier, ReplayVerifier)
-    options = replace(plan.options, mode=way.mode, driver=way.driver, seed=process.seed)  # type: ignore[arg-type]
-    verifier = ReplayVerifier(process, reasoner.verifier.reads)
-    run = ReplayRun(reasoner.models, verifier, "x" * plan.prompt, options, process)
-    result = run.finish()
-    target = reasoner.models.target
-    wait_for(target.device)
-    stats, length = result.stats, plan.prompt + len(result.tokens) / 2
-    passes = [event for _, event in result.trace.events if isinstance(event, ForwardPass)]
-    floors = [_floor(target, passes, Role.TARGET, length, peaks[0])]
-    if reasoner.models.draft is not None:
-        floors.append(_floor(reasoner.models.draft, passes, Role.DRAFT, length, peaks[1]))
-    apart = reasoner.models.draft is not None and reasoner.models.draft.device != target.device
-    return len(result.tokens), stats, (max(floors) if apart else sum(floors)) / stats.seconds
+    options = replace(plan.options, mode=way.mode, driver=way.driver)  # type: ignore[arg-type]
+    asked = [
+        ReplayAsked(reasoner.models, reasoner.verifier, "x" * plan.prompt, replace(options, sample=sample), process)
+        for sample in range(plan.repeats + 1)
+    ]
+    yield from Crowd(asked, 1).run()
+
+
+def _floors(reasoner: Reasoner, asked: Asked, stats: Stats, plan: ModePlan, peaks: tuple[Peaks, Peaks]) -> float:
+    """Seconds that all passes of an answer take at least."""
+    target, draft = reasoner.models.target, reasoner.models.draft
+    assert draft is not None
+    length = plan.prompt + stats.tokens / 2
+    passes = [event for _, event in asked.trace.events if isinstance(event, ForwardPass)]
+    floors = [
+        _floor(model, passes, role, length, peak)
+        for model, role, peak in zip((target, draft), (Role.TARGET, Role.DRAFT), peaks, strict=True)
+    ]
+    return max(floors) if draft.device != target.device else sum(floors)
 
 
 def _floor(model: CausalLM, passes: Sequence[ForwardPass], role: Role, length: float, peaks: Peaks) -> float:

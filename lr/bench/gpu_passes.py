@@ -11,12 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lr.bench.contenders import OursSampled
 from lr.bench.roofline import Cost, Peaks, pass_cost, wait_for
 from lr.bench.timing import Spread
+from lr.engine.chance import Constant
+from lr.engine.process import ReplayedLengths
 from lr.engine.runner import ModelRunner
 from lr.model.qwen import CausalLM
-from lr.types import SamplingParams
+from lr.rng import Stream
+from lr.spec.write import StepJob, StepWriter
+from lr.trace import Trace
+from lr.types import Role, SamplingParams
 
 
 @dataclass(frozen=True)
@@ -74,28 +78,53 @@ def time_passes(
     prompt = [(7 * i + 3) % model.config.vocab_size for i in range(plan.prompt)]
     rows = []
     for batch in plan.batches:
-        ours = OursSampled(model, sampling)
+        runner = _runner(
+            model, batch, plan.prompt + plan.tokens
+        )  # kept: what is recorded of its forwards is recorded once
         seconds = []
         for _ in range(plan.repeats + 1):
-            seconds.append(ours.decode(prompt, batch, plan.tokens).seconds / plan.tokens)
+            seconds.append(_decode(runner, sampling, prompt, batch, plan.tokens) / plan.tokens)
             progress()
         length = plan.prompt + plan.tokens / 2
         cost = pass_cost(model.config, model.dtype, [1] * batch, [length] * batch, batch)
         rows.append(PassRow(name, f"decode, batch {batch}", batch, tuple(seconds[1:]), cost))
+    runner = _runner(model, 1, plan.prompt)
     seconds = []
     for _ in range(plan.repeats + 1):
-        seconds.append(_read(model, prompt))
+        seconds.append(_read(runner, prompt))
         progress()
     cost = pass_cost(model.config, model.dtype, [plan.prompt], [plan.prompt], 1)
     return [*rows, PassRow(name, f"prompt of {plan.prompt}", plan.prompt, tuple(seconds[1:]), cost)]
 
 
-def _read(model: CausalLM, prompt: Sequence[int]) -> float:
+def _runner(model: CausalLM, rows: int, length: int) -> ModelRunner:
+    return ModelRunner(model, num_blocks=rows * (length // model.attention.block_size + 2))
+
+
+def _decode(runner: ModelRunner, sampling: SamplingParams, prompt: Sequence[int], rows: int, steps: int) -> float:
+    """Seconds of `steps` tokens behind `rows` copies of a prompt that was read before."""
+    branches = [runner.open(prompt[:-1]) for _ in range(rows)]
+    runner.feed(branches)
+    for branch in branches:
+        branch.append(prompt[-1])
+    stream, segmenter = Stream.root(0).child("bench"), ReplayedLengths(Constant(steps), Stream.root(0))
+    writer = StepWriter(Role.TARGET, runner, sampling, segmenter, frozenset(), stream, Trace())
+    wait_for(runner.model.device)
+    started = time.perf_counter()
+    writer.write([StepJob(branch, index, steps) for index, branch in enumerate(branches)])
+    seconds = time.perf_counter() - started
+    for branch in branches:
+        runner.close(branch)
+    return seconds
+
+
+def _read(runner: ModelRunner, prompt: Sequence[int]) -> float:
     """Seconds to read a prompt."""
-    runner = ModelRunner(model, num_blocks=len(prompt) // model.attention.block_size + 1)
     branch = runner.open(prompt)
-    wait_for(model.device)
+    wait_for(runner.model.device)
     started = time.perf_counter()
     runner.feed([branch])
-    wait_for(model.device)
-    return time.perf_counter() - started
+    wait_for(runner.model.device)
+    seconds = time.perf_counter() - started
+    runner.close(branch)
+    return seconds

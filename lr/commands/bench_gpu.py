@@ -169,7 +169,8 @@ class BenchGpu:
             if name is not None
         }
         cast = Cast(placed["target"], placed["draft"], placed.get("judge"), apart=layout.worker is Where.PROCESS)
-        return plan_run(cast, self.options(), self.prompt + self.tokens)
+        at_once = len(self.modes) * len(self.drivers)  # each way keeps its caches
+        return plan_run(cast, self.options(), self.prompt + self.tokens, share=at_once)
 
     def _measure(
         self, layout: Layout, names: dict[str, str | None], process: Process, peaks: tuple[Peaks, Peaks]
@@ -196,13 +197,16 @@ class BenchGpu:
     def _reasoner(self, layout: Layout, names: dict[str, str | None], process: Process) -> Reasoner:
         from lr.engine.process_run import JudgeReads, ReplayVerifier
         from lr.engine.runner import ModelRunner
+        from lr.engine.verification import JUDGE_TOKENS
+        from lr.model.attention_choice import equip
         from lr.model.weights import load_model
         from lr.reasoner import Reasoner
 
         dtype, reads = self._dtype(layout), None
         if names["judge"] is not None:
             judge = load_model(f"dummy:{names['judge']}", device=layout.judge, dtype=dtype)
-            reads = JudgeReads(ModelRunner(judge, num_blocks=512))
+            equip(judge)
+            reads = JudgeReads(ModelRunner(judge, num_blocks=-(-JUDGE_TOKENS // judge.attention.block_size)))
         return Reasoner(
             f"dummy:{names['target']}",
             f"dummy:{names['draft']}",

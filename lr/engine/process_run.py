@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lr.engine.answer import Models, Run
+from lr.engine.answer import Asked, Models, Run
 from lr.engine.plan import WriterPlan
 from lr.engine.process import LengthsOf, Process
 from lr.engine.runner import ModelRunner
@@ -42,14 +42,10 @@ JUDGED_AT_ONCE = 8
 """Pairs of one forward of the judge."""
 
 
-class ReplayRun(Run):
-    """One answer in the making, as `Run`, but decided by a process. `options.drafter` ngram or draft."""
+class _Decided(Asked):
+    """What a process changes in a question: where its steps end, and what becomes of guessed tokens."""
 
-    def __init__(
-        self, models: Models, verifier: ReplayVerifier, prompt: str, options: GenerateOptions, process: Process
-    ) -> None:
-        self.process = process
-        super().__init__(models, verifier, prompt, options)
+    process: Process
 
     def plan(self, role: Role) -> WriterPlan:
         """As the engine's, but steps end where the process says and no token ends the sequence."""
@@ -62,6 +58,26 @@ class ReplayRun(Run):
             return Speculation(ReplayDrafter(self.models.codec.vocab_size), rule, k)
         made = super()._speculation(role)
         return None if made is None else replace(made, rule=rule)
+
+
+class ReplayAsked(_Decided):
+    """One question, as `Asked`, but decided by a process: for a `Crowd`. `options.drafter` ngram or draft."""
+
+    def __init__(
+        self, models: Models, verifier: ReplayVerifier, prompt: str, options: GenerateOptions, process: Process
+    ) -> None:
+        self.process = process
+        super().__init__(models, verifier, prompt, options)
+
+
+class ReplayRun(_Decided, Run):
+    """One answer in the making, as `Run`, but decided by a process. `options.drafter` ngram or draft."""
+
+    def __init__(
+        self, models: Models, verifier: ReplayVerifier, prompt: str, options: GenerateOptions, process: Process
+    ) -> None:
+        self.process = process
+        super().__init__(models, verifier, prompt, options)
 
 
 class ReplayDrafter:
