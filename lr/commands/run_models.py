@@ -101,10 +101,8 @@ class RunModels:
             judge_model, verifier = judge_address(self.judge_port, self.judge_model), self.verifier or "judge"
         draft_model = draft if self.draft_model is None else self.draft_model
         if self.load_format == "dummy":
-            model, note = dummy_name(model), DUMMY_NOTE
-            draft_model, judge_model = (
-                name if name is None or is_address(name) else dummy_name(name) for name in (draft_model, judge_model)
-            )
+            model, draft_model, note = dummy_name(model), dummy_name(draft_model), DUMMY_NOTE
+            judge_model = judge_model if judge_model is None or is_address(judge_model) else dummy_name(judge_model)
         return replace(self, model=model, draft_model=draft_model, judge_model=judge_model, verifier=verifier), note
 
     def load(self, mode: str, *, needs_draft: bool, judges: bool) -> Reasoner:
