@@ -12,7 +12,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constrain
 # The models are tiny: one thread a process is the fastest, and the processes share the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test lint format clean
+.PHONY: help demo test lint format site clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made
@@ -33,8 +33,11 @@ format: $(VENV)/dev.stamp ## rewrite the sources in the agreed format
 	@$(BIN)/ruff check --fix-only
 	@$(BIN)/ruff format
 
+site: $(VENV)/site.stamp ## build the documentation site into site/, warnings being errors
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 clean: ## remove the environment and everything that was built
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .cache *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find lr tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that the environment holds what pyproject.toml and constraints.txt ask for; a change of either installs again.
@@ -56,4 +59,9 @@ $(VENV)/package.stamp: $(VENV)/made.stamp pyproject.toml constraints.txt
 $(VENV)/dev.stamp: $(VENV)/package.stamp
 	@echo "Installing what the tests and checks need ..."
 	@$(INSTALL) --quiet -e ".[dev]"
+	@touch $@
+
+$(VENV)/site.stamp: $(VENV)/package.stamp
+	@echo "Installing what the documentation site needs ..."
+	@$(INSTALL) --quiet -e ".[site]"
 	@touch $@

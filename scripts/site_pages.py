@@ -1,0 +1,108 @@
+"""Pages of the documentation site that are not files of docs/: one per module of the code, the notebooks, and the root's Markdown files.
+
+mkdocs calls these functions (mkdocs.yml names this file as a hook). Links in the pages are written for people who read the files where they
+are; here those that leave docs/ are turned to the page that shows the same thing, or to plain text where there is none (tests).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.plugins import event_priority
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOT_PAGES = ("GLOSSARY.md", "CONTRIBUTING.md", "CHANGELOG.md")
+NOT_A_PAGE = {"__main__.py"}
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
+
+
+def on_config(config: Any) -> Any:
+    """Put the notebooks and the code behind the pages that mkdocs.yml lists."""
+    lessons = [{_title(path): f"notebooks/{path.name}"} for path in _notebooks()]
+    config.nav = [*config.nav, {"Notebooks": lessons}, {"Code": _rooms()}]
+    return config
+
+
+@event_priority(100)  # before the plugin that reads notebooks
+def on_files(files: Files, config: Any) -> Files:
+    """Add what is not in docs/."""
+    for name in ROOT_PAGES:
+        files.append(File.generated(config, name, content=(ROOT / name).read_text(encoding="utf-8")))
+    for path in _notebooks():
+        files.append(File(f"notebooks/{path.name}", str(ROOT), config.site_dir, config.use_directory_urls))
+    for path in _modules():
+        files.append(File.generated(config, _page(path), content=f"# {_dotted(path)}\n\n::: {_dotted(path)}\n"))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Turn the links of a page that leave docs/."""
+    where = page.file.src_uri
+    home = "" if where in ROOT_PAGES else "docs"
+
+    def turned(link: re.Match[str]) -> str:
+        text, target = link.groups()
+        if "://" in target or target.startswith(("#", "mailto:")):
+            return link.group()
+        path, _, anchor = target.partition("#")
+        place = posixpath.normpath(posixpath.join(home, posixpath.dirname(where), path))
+        found = _page_of(place)
+        if found is None:
+            return text if text.startswith("`") else f"`{text}`" if "/" in text else text
+        relative = posixpath.relpath(found, posixpath.dirname(where) or ".")
+        return f"[{text}]({relative}{'#' + anchor if anchor else ''})"
+
+    return LINK.sub(turned, markdown)
+
+
+def _page_of(place: str) -> str | None:
+    """The page that shows a file of the repository, from the top of the site."""
+    if place in ROOT_PAGES or (place.startswith("notebooks/") and place.endswith(".ipynb")):
+        return place
+    if place == "README.md":
+        return "index.md"
+    if place.startswith("docs/"):
+        return place.removeprefix("docs/")
+    path = ROOT / place
+    if place.split("/")[0] == "lr":
+        module = path / "__init__.py" if path.is_dir() else path
+        return _page(module) if module.suffix == ".py" and module.exists() else None
+    return None
+
+
+def _notebooks() -> list[Path]:
+    return sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+
+
+def _modules() -> list[Path]:
+    return sorted(path for path in (ROOT / "lr").rglob("*.py") if path.name not in NOT_A_PAGE)
+
+
+def _dotted(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _page(path: Path) -> str:
+    """Where a module's page is: code/lr/spec/scheduler.md, and code/lr/spec/index.md for a room."""
+    relative = path.relative_to(ROOT).with_suffix(".md")
+    return "code/" + (relative.with_name("index.md") if path.name == "__init__.py" else relative).as_posix()
+
+
+def _title(path: Path) -> str:
+    number, _, rest = path.stem.partition("_")
+    return f"{number} {rest.replace('_', ' ')}"
+
+
+def _rooms() -> list[dict[str, Any]]:
+    """The code's pages by room, in the order of their names."""
+    rooms: dict[str, list[str]] = {}
+    for path in _modules():
+        rooms.setdefault(path.parent.relative_to(ROOT).as_posix(), []).append(_page(path))
+    return [
+        {room: sorted(pages, key=lambda page: (not page.endswith("index.md"), page))} for room, pages in rooms.items()
+    ]
