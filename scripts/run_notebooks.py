@@ -27,7 +27,7 @@ def executed(path: Path) -> nbformat.NotebookNode:
     quiet = "ignore:IProgress not found"  # tqdm misses a widget that nobody needs, and would say so with a path of this machine
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONWARNINGS": quiet}
     environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # the tensors are tiny
-    client = NotebookClient(notebook, timeout=120, kernel_name="python3", record_timing=False, coalesce_streams=True)
+    client = NotebookClient(notebook, timeout=400, kernel_name="python3", record_timing=False, coalesce_streams=True)
     client.execute(cwd=str(path.parent), env=environment)
     notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     return notebook

@@ -10,6 +10,7 @@ what it draws. Read next: `canvas.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -110,22 +111,32 @@ def with_sliders(draw: Callable[..., Figure], **ranges: tuple[float, float, floa
     return widgets.interactive(draw, **sliders)
 
 
+@dataclass
+class _Labels:
+    """Words that stand together, and where, as shares of both axes."""
+
+    across: float
+    up: float
+    words: list[str]
+
+
 def _label(axes: Axes, points: Points, labels: Sequence[str]) -> None:
     """Write the words beside their points: those of points close together below each other, towards the middle of the picture."""
     (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
-    groups: list[tuple[float, float, list[str]]] = []
+    groups: list[_Labels] = []
     for (x, y), label in zip(points, labels, strict=False):
         across, up = (x - x0) / (x1 - x0), (y - y0) / (y1 - y0)
-        near = (words for a, b, words in groups if abs(across - a) < CLOSE and abs(up - b) < CLOSE)
-        words = next(near, None)
-        if words is None:
-            groups.append((across, up, words := []))
-        words.append(label)
-    for across, up, words in groups:
-        right, top = across > 0.5, up > 0.5
+        near = next((g for g in groups if abs(across - g.across) < CLOSE and abs(up - g.up) < CLOSE), None)
+        if near is None:
+            groups.append(_Labels(across, up, [label]))
+            continue
+        near.words.append(label)
+        near.across = min(near.across, across) if across > 0.5 else max(near.across, across)
+    for group in groups:
+        right, top = group.across > 0.5, group.up > 0.5
         axes.annotate(
-            "\n".join(words),
-            (across, up),
+            "\n".join(group.words),
+            (group.across, group.up),
             xycoords="axes fraction",
             xytext=(-8 if right else 8, -6 if top else 6),
             textcoords="offset points",
