@@ -243,7 +243,8 @@ class PagedKVCache:
         return dropped, self.drop_blocks(dropped)
 
     def _ids(self, blocks: Sequence[int]) -> Tensor:
-        return torch.tensor(blocks, dtype=torch.int64, device=self.keys.device)
+        place = self.keys.device  # from pinned memory, so that the host does not wait for CUDA
+        return torch.tensor(blocks, dtype=torch.int64, pin_memory=place.type == "cuda").to(place, non_blocking=True)
 
     def _changeable(self, table: BlockTable) -> None:
         self._closed()
