@@ -107,7 +107,7 @@ class Film {
   // The nodes of the tree as it is after n events: root first, then level by level.
   live(n) {
     const found = [];
-    let level = [this.nodes.get(this.rootAt(n))].filter(Boolean);
+    let level = [this.nodes.get(this.rootAt(n))].filter((node) => node && node.from < n);
     while (level.length) {
       found.push(...level);
       level = level.flatMap((node) => this.childrenOf(node, n).filter((child) => child.until >= n));

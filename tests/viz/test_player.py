@@ -1,0 +1,166 @@
+"""The player's page as it is built: one file, nothing from outside, no text of a trace as markup, the statistics of every report."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html import unescape
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from player_kit import NASTY, as_file, long, nasty, scripted, simulated, synchronous
+
+from lr.cli import main
+from lr.tracing.schema import KINDS
+from lr.viz.lives import CANCELLED, DONE, FAILED, lives_of
+from lr.viz.player.headline import headline_of, setting_of, title_of
+from lr.viz.player.page import SCRIPTS, as_script_data, page_data, player_page
+from lr.viz.style import WASH, WHO
+
+FOLDER = files("lr.viz.player")
+STYLE = (FOLDER / "style.css").read_text(encoding="utf-8")
+
+
+def themes() -> list[dict[str, str]]:
+    """The colours of the light and of the dark theme."""
+    blocks = re.findall(r":root(?:\[data-theme=\"dark\"\])? \{(.*?)\}", STYLE, re.DOTALL)
+    return [dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block)) for block in blocks]
+
+
+def brightness(colour: str) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((brightness(one), brightness(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_a_page_is_whole_and_needs_nothing_from_outside() -> None:
+    page = player_page(scripted())
+    assert page.startswith("<!DOCTYPE html>")
+    assert page.rstrip().endswith("</html>")
+    assert "{{" not in page.split('id="data"')[0]
+    addresses = set(re.findall(r"https?://[^\s\"'<]+", page))
+    assert addresses == {"http://www.w3.org/2000/svg"}, "a name of a standard, which nothing is fetched from"
+    assert not re.search(r"<(?:link|img|iframe)\b|\bsrc=|@import|url\(", page)
+
+
+def test_every_file_beside_the_page_is_in_it() -> None:
+    there = {path.name for path in FOLDER.iterdir() if path.name.endswith(".js")}
+    assert there == set(SCRIPTS)
+
+
+def test_texts_of_a_trace_are_never_markup() -> None:
+    page = player_page(nasty())
+    assert page.count("</script>") == 2, "the two of the template"
+    assert "<img" not in page
+    title = re.search(r"<title>(.*?)</title>", page)
+    assert title is not None
+    assert "<" not in title[1]
+    assert unescape(title[1]).endswith("…")
+    stored = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
+    assert stored is not None
+    assert json.loads(stored[1])["header"]["question"] == NASTY
+
+
+def test_script_data_is_json_without_an_angle() -> None:
+    assert as_script_data({"a": "</script>"}) == '{"a":"\\u003c/script>"}'
+    assert json.loads(as_script_data({"a": "<!--é"})) == {"a": "<!--é"}
+
+
+@pytest.mark.parametrize("trace", [scripted, synchronous, simulated, long], ids=lambda make: make.__name__)
+def test_the_headline_has_the_statistics_of_the_trace(trace) -> None:
+    stats = trace().stats
+    shown = {figure.label: figure.value for figure in headline_of(trace())}
+    assert shown["steps"] == str(stats.steps)
+    if stats.step_acceptance is not None:
+        assert shown["α₁"] == f"{stats.step_acceptance:.2f}"
+    assert ("target passes" in shown) == bool(stats.target_passes)
+    assert page_data(trace())["headline"][0]["value"] == shown["steps"]
+
+
+def test_the_setting_says_what_was_run() -> None:
+    header = replace(long().header, models={"target": "big", "draft": "small", "device": "cpu", "dtype": "float32"})
+    assert "target big · draft small · cpu float32" in setting_of(header)
+    assert title_of(replace(header, mode="sd")) == "Token-level speculation"
+    assert "draft small" not in setting_of(replace(header, mode="ar"))
+    assert "rule match" in setting_of(replace(header, mode="sd", options={"acceptance": "match"}))
+
+
+def test_every_kind_of_event_has_its_words() -> None:
+    words = (FOLDER / "words.js").read_text(encoding="utf-8")
+    told = set(re.findall(r"^  (\w+): \(", words.split("const EVENT_WORDS")[1].split("\n};")[0], re.MULTILINE))
+    assert set(KINDS) <= told
+
+
+def test_lives_are_the_pieces_of_work() -> None:
+    trace = scripted()
+    lives = lives_of(trace)
+    begun = sum(len(one.data.get("children", [0])) for one in trace.records if one.kind in ("draft", "target", "judge"))
+    assert len(lives.spans) == begun
+    assert sum(span.outcome == CANCELLED for span in lives.spans) == sum(one.kind == "cancel" for one in trace.records)
+    assert sum(span.outcome == FAILED for span in lives.spans) == sum(one.kind == "undrafted" for one in trace.records)
+    assert [mark.index for mark in lives.marks] == list(range(5))
+    for lane, one in enumerate(lives.lanes):
+        for row in range(one.rows):
+            mine = [span for span in lives.spans if lives.lane(span.work) == lane and span.row == row]
+            mine.sort(key=lambda span: (span.asked, span.end))
+            assert all(a.end <= b.asked for a, b in pairwise(mine)), "spans of a row do not overlap"
+
+
+def test_waiting_workers_begin_later_than_they_are_asked() -> None:
+    spans = lives_of(simulated()).spans
+    assert any(span.begin > span.asked for span in spans)
+    assert all(span.asked <= span.begin <= span.end for span in spans)
+    assert {DONE, CANCELLED} <= {span.outcome for span in spans}
+
+
+def test_plain_decoding_has_a_span_per_step() -> None:
+    kept = [one for one in long().records if one.kind == "written" and one.data["role"] == "target"]
+    spans = lives_of(replace(long(), records=kept[:3])).spans
+    assert [(span.work, span.index, span.outcome) for span in spans] == [("target", i, DONE) for i in range(3)]
+    assert spans[1].begin == spans[0].end
+
+
+def test_figures_and_player_have_the_same_colours() -> None:
+    light, _ = themes()
+    assert {name: light[name] for name in WHO} == WHO
+    assert {name: light[f"{name}-wash"] for name in WASH if f"{name}-wash" in light} == {
+        name: colour for name, colour in WASH.items() if name != "cache"
+    }
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_every_colour_of_words_can_be_read(theme: int) -> None:
+    """WCAG AA asks for 4.5 for small text."""
+    colours = themes()[theme]
+    for name in ("ink", "soft", "draft", "target", "judge", "kept", "gone"):
+        assert contrast(colours[name], colours["panel"]) >= 4.5, name
+    for name in ("draft", "target", "kept", "gone"):
+        assert contrast(colours[name], colours[f"{name}-wash"]) >= 4.0, f"{name} on its own ground"
+
+
+def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = as_file(scripted(), tmp_path / "run.jsonl")
+    assert main(["play", str(trace)]) == 0
+    assert "run.html" in capsys.readouterr().out
+    assert main(["play", str(trace), "-o", str(tmp_path / "other.html")]) == 0
+    assert (tmp_path / "other.html").read_text("utf-8") == (tmp_path / "run.html").read_text("utf-8")
+
+
+def test_what_the_command_cannot_do_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = as_file(scripted(), tmp_path / "run.jsonl")
+    assert main(["play", str(tmp_path / "none.jsonl")]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert main(["play", str(trace), "-o", str(tmp_path / "no" / "page.html")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    (tmp_path / "bad.jsonl").write_text('{"format": "other"}\n')
+    assert main(["play", str(tmp_path / "bad.jsonl")]) == 2
+    assert "this is no trace" in capsys.readouterr().err

@@ -1,0 +1,380 @@
+"""The player in a real browser: it loads without errors, shows the states that Python computes, and each control does what it says.
+
+One browser serves the module. Where there is none, the tests are skipped with the reason; LR_BROWSER=required makes that a failure.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from player_kit import a_browser, long, nasty, scripted, simulated, synchronous, tiny
+
+from lr.tracing.file import TraceFile
+from lr.tracing.film import Film, fold
+from lr.tracing.state import State
+from lr.viz.player.headline import headline_of
+from lr.viz.player.page import player_page, write_page
+
+TRACES = {
+    "scripted": scripted,
+    "synchronous": synchronous,
+    "simulated": simulated,
+    "tiny": lambda: tiny("lr+sd"),
+    "plain": lambda: tiny("sd"),
+    "long": long,
+    "nasty": nasty,
+}
+STATE = """n => {
+  const film = player.film, live = film.live(n);
+  const there = step => step && step.from < n;
+  return {
+    root: film.rootAt(n),
+    live: live.map(node => node.name),
+    work: film.worksAt(n).map(work => [work.kind, work.node]).sort(),
+    text: film.emittedAt(n).map(one => one.step.text(n)).join(""),
+    steps: live.map(node => [node.draft, node.target].map(step => there(step) ? step.text(n) : "")),
+    verdicts: live.map(node => node.judged < n ? node.verdict.aligned : null),
+    sources: live.map(node => there(node.target) ? node.target.at(n).map(token => token.source) : []),
+    caches: [...film.caches].map(([name, life]) => [name, life.at(n).map(b => [b.number, b.length, b.node, b.blocks])]).sort(),
+  };
+}"""
+NAMELESS = """[...document.querySelectorAll('button, select, input, canvas')]
+  .filter(e => !e.getAttribute('aria-label') && !e.textContent.trim() && e.getAttribute('aria-hidden') !== 'true').map(e => e.id)"""
+OUTLINE = "(() => { const s = getComputedStyle(document.activeElement); return [s.outlineStyle, parseFloat(s.outlineWidth)]; })()"
+FIRST_BLOCK = """(() => {
+  const [x, y] = player.cache.boxes[0], r = player.cache.canvas.getBoundingClientRect();
+  return [r.x + x + 4, r.y + y + 4];
+})()"""
+FIRST_SPAN = """(() => {
+  const t = player.timeline, s = t.lives.spans[0], r = t.canvas.getBoundingClientRect();
+  return [r.x + t.view.x((s.begin + s.end) / 2), r.y + t.view.size.tops[s.lane] + 3];
+})()"""
+
+
+def states_of(trace: TraceFile, numbers: list[int]) -> dict[int, dict[str, Any]]:
+    """The states of Python after each of some numbers of events, in one pass."""
+    state, found = State.begin(trace.header), {}
+    for number in range(len(trace.records) + 1):
+        if number in numbers:
+            found[number] = copy.deepcopy(described(state))
+        if number < len(trace.records):
+            fold(state, trace.records[number])
+    return found
+
+
+def described(state: State) -> dict[str, Any]:
+    """The same as STATE of a state of Python's."""
+    live = state.live
+    return {
+        "root": state.root,
+        "live": [node.name for node in live],
+        "work": sorted([kind, node] for kind, node in state.work),
+        "text": state.text,
+        "steps": [[step.text if step else "" for step in (node.draft, node.target)] for node in live],
+        "verdicts": [node.verdict and node.verdict["aligned"] for node in live],
+        "sources": [[token.source for token in node.target.tokens] if node.target else [] for node in live],
+        "caches": sorted(
+            [name, [[b.number, b.length, b.node, b.blocks] for _, b in sorted(cache.branches.items())]]
+            for name, cache in state.caches.items()
+        ),
+    }
+
+
+class Window:
+    """Opens pages, and remembers what went wrong in them and what they wanted from outside."""
+
+    def __init__(self, browser: Any, folder: Any) -> None:
+        self.browser, self.folder = browser, folder
+        self.faults: list[str] = []
+        self.contexts: dict[tuple[Any, ...], Any] = {}
+
+    def open(self, name: str, hash_: str = "", *, width: int = 1366, height: int = 768, theme: str = "light") -> Any:
+        path = self.folder / f"{name}.html"
+        if not path.exists():
+            write_page(player_page(TRACES[name]()), path)
+        key = (width, height, theme)
+        if key not in self.contexts:
+            size = {"width": width, "height": height}
+            context = self.browser.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")
+            self.contexts[key] = context.new_page()
+            self.watch(self.contexts[key])
+        page = self.contexts[key]
+        page.goto("about:blank")
+        page.goto(f"{path.as_uri()}{hash_}")
+        return page
+
+    def watch(self, page: Any) -> None:
+        page.on("console", lambda said: said.type in ("error", "warning") and self.faults.append(said.text))
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        outside = ("file:", "about:", "data:")
+        page.on("request", lambda one: one.url.startswith(outside) or self.faults.append(f"wanted {one.url}"))
+
+
+@pytest.fixture(scope="module")
+def all_windows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Window]:
+    with a_browser() as browser:
+        yield Window(browser, tmp_path_factory.mktemp("player"))
+
+
+@pytest.fixture
+def window(all_windows: Window) -> Iterator[Window]:
+    all_windows.faults.clear()
+    yield all_windows
+    assert all_windows.faults == [], "errors or warnings in the console, or requests to the network"
+
+
+def event(page: Any) -> int:
+    return int(page.evaluate("document.body.dataset.event"))
+
+
+def text(page: Any, name: str) -> str:
+    return str(page.locator(f"#{name}").inner_text())
+
+
+def moments(trace: TraceFile) -> list[int]:
+    """Numbers of events all over a trace, in no order, so that the player goes back and forth."""
+    count = len(trace.records)
+    return [0, count, *((7919 * i) % (count + 1) for i in range(1, 24)), 1]
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_the_states_are_those_of_python(window: Window, name: str) -> None:
+    trace = TRACES[name]()
+    page, numbers = window.open(name), moments(trace)
+    expected = states_of(trace, numbers)
+    for number in numbers:
+        page.evaluate("n => player.go(n)", number)
+        assert page.evaluate(STATE, number) == expected[number], f"after {number} events"
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_statistics_are_those_of_python(window: Window, name: str) -> None:
+    page = window.open(name)
+    shown = page.evaluate(
+        "[...document.querySelectorAll('#stats div')].map(e => [...e.children].map(c => c.textContent))"
+    )
+    assert shown == [[figure.label, figure.value] for figure in headline_of(TRACES[name]())]
+
+
+def test_texts_of_a_trace_do_nothing(window: Window) -> None:
+    page = window.open("nasty", "#event=9999")
+    assert page.evaluate("window.struck === undefined && document.images.length === 0")
+    assert "</script>" in text(page, "question")
+    assert "<b>" in text(page, "steps").lower()
+
+
+def test_buttons(window: Window) -> None:
+    page, trace = window.open("scripted"), scripted()
+    decisions = [one.number + 1 for one in trace.records if one.kind == "emit"]
+    refused = [one.number + 1 for one in trace.records if one.kind == "judged" and not one.data["verdict"]["aligned"]]
+    page.select_option("#grain", "all")
+    page.click("#event-next")
+    page.click("#event-next")
+    assert event(page) == 2
+    page.click("#event-back")
+    assert event(page) == 1
+    page.click("#decision-next")
+    assert event(page) == decisions[0]
+    assert "Step 0 joins the answer" in text(page, "now-text")
+    page.click("#decision-next")
+    page.click("#decision-back")
+    assert event(page) == decisions[0]
+    page.evaluate("player.go(0)")
+    page.click("#rejection-next")
+    assert event(page) == refused[0]
+    assert "not aligned" in text(page, "now-text")
+    page.select_option("#grain", "steps")
+    for _ in range(4):
+        page.click("#event-next")
+        assert trace.records[event(page) - 1].kind not in ("written", "survive", "release", "decided")
+
+
+def test_play_pause_and_speed(window: Window) -> None:
+    page = window.open("scripted")
+    page.select_option("#speed", "8")
+    page.click("#play")
+    assert page.get_attribute("#play", "aria-label") == "Pause"
+    page.wait_for_function("document.body.dataset.event > 3")
+    page.click("#play")
+    rested = event(page)
+    assert page.get_attribute("#play", "aria-label") == "Play"
+    page.wait_for_timeout(120)
+    assert event(page) == rested
+    page.evaluate("player.go(player.count - 2)")
+    page.click("#play")
+    page.wait_for_function("!player.playing")
+    assert event(page) == len(scripted().records), "it stops at the end"
+    page.click("#play")
+    assert event(page) < len(scripted().records), "and begins anew"
+    page.click("#play")
+
+
+def test_scrubbing(window: Window) -> None:
+    page, count = window.open("scripted"), len(scripted().records)
+    page.fill("#scrub", str(count // 2))
+    assert event(page) == count // 2
+    box = page.locator("#timeline").bounding_box()
+    page.mouse.click(box["x"] + box["width"] - 3, box["y"] + box["height"] / 2)
+    assert event(page) == count
+    assert page.evaluate("player.time") == pytest.approx(scripted().records[-1].time, rel=0.02)
+
+
+def test_keys(window: Window) -> None:
+    page, trace = window.open("scripted"), scripted()
+    decisions = [one.number + 1 for one in trace.records if one.kind == "emit"]
+    page.select_option("#grain", "all")
+    page.evaluate("document.activeElement.blur()")
+    for key, expected in [
+        ("ArrowRight", 1),
+        ("ArrowRight", 2),
+        ("ArrowLeft", 1),
+        ("Shift+ArrowRight", decisions[0]),
+        ("End", len(trace.records)),
+        ("Shift+ArrowLeft", decisions[-1]),
+        ("Home", 0),
+    ]:
+        page.keyboard.press(key)
+        assert event(page) == expected, key
+    page.keyboard.press("r")
+    assert "not aligned" in text(page, "now-text")
+    page.keyboard.press("ArrowUp")
+    assert page.input_value("#speed") == "2"
+    page.keyboard.press("Space")
+    assert page.evaluate("player.playing")
+    page.keyboard.press("Space")
+    assert not page.evaluate("player.playing")
+    page.keyboard.press("?")
+    assert page.locator("#help").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("#help").is_visible()
+
+
+def test_deep_links(window: Window) -> None:
+    page = window.open("scripted", "#event=17")
+    assert event(page) == 17
+    page.select_option("#grain", "all")
+    page.click("#event-next")
+    assert page.url.endswith("#event=18")
+    page.evaluate("location.hash = '#event=5'")
+    page.wait_for_function("document.body.dataset.event === '5'")
+    assert event(window.open("scripted", "#event=999999")) == len(scripted().records)
+    assert event(window.open("scripted", "#event=x")) == 0
+
+
+def test_light_and_dark(window: Window) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light, dark = window.open("scripted"), window.open("scripted", theme="dark")
+    colours = light.evaluate(ground), dark.evaluate(ground)
+    assert colours[0] != colours[1]
+    light.click("#theme")
+    assert light.evaluate(ground) == colours[1]
+    light.keyboard.press("d")
+    assert light.evaluate(ground) == colours[0]
+
+
+@pytest.mark.parametrize("name", ["scripted", "simulated", "tiny", "long", "nasty"])
+def test_a_phone_does_not_scroll_sideways(window: Window, name: str) -> None:
+    page = window.open(name, "#event=60", width=360, height=740)
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    for button in ("play", "event-next", "rejection-next"):
+        box = page.locator(f"#{button}").bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 360
+        assert box["y"] + box["height"] <= 740, "in sight without scrolling"
+        assert box["height"] >= 36, "big enough for a thumb"
+
+
+def test_a_projector_shows_all_at_once(window: Window) -> None:
+    page = window.open("tiny", "#event=200", width=1920, height=1080)
+    assert page.evaluate("document.documentElement.scrollHeight") <= 1080
+    assert page.evaluate("parseFloat(getComputedStyle(document.documentElement).fontSize)") >= 18
+    for panel in ("tree", "answer", "timeline", "cache"):
+        assert page.locator(f"#{panel}-panel").bounding_box()["height"] > 150, panel
+    page.click("#text-size")
+    assert page.evaluate("parseFloat(getComputedStyle(document.documentElement).fontSize)") >= 21
+
+
+def test_panels_show_the_state(window: Window) -> None:
+    page, trace = window.open("scripted"), scripted()
+    first = next(one.number + 1 for one in trace.records if one.kind == "emit" and one.data["origin"] == "correction")
+    page.evaluate("n => player.go(n - 1)", first)
+    live = {node.name for node in Film(trace).at(first - 1).live}
+    boxes = page.evaluate("[...document.querySelectorAll('.node:not(.ghost) .name span')].map(e => e.textContent)")
+    assert {box.removeprefix("node ") for box in boxes if box.startswith("node")} <= live
+    page.evaluate("n => player.go(n)", first)
+    step = page.locator("#steps .step").last
+    assert "correction" in step.inner_text()
+    assert step.locator(".replaced").is_visible()
+    assert page.locator(".node.ghost").count() > 0, "what was cancelled is still there, paler"
+    page.evaluate("n => player.go(n, player.film.timeAt(n) + 1e6)", first)
+    assert page.locator(".node.ghost").count() == 0, "and after a while it is not"
+    page.evaluate("player.go(player.count)")
+    assert page.locator("#steps .step").count() == 5
+
+
+def test_tokens_caches_and_switches(window: Window) -> None:
+    page = window.open("tiny", "#event=99999")
+    page.click("#decision-back")
+    kinds = page.evaluate("[...new Set([...document.querySelectorAll('.token')].map(e => e.className))].join(' ')")
+    assert "by-draft" in kinds + " by-draft"
+    tabs = page.locator("#cache-tabs button")
+    assert tabs.all_inner_texts() == ["draft", "target", "guesser"] or tabs.count() == 3
+    page.get_by_role("button", name="guesser").click()
+    assert page.evaluate("player.cache.chosen") == "guesser"
+    assert "guesser's cache" in page.get_attribute("#cache", "aria-label")
+    page.keyboard.press("c")
+    assert page.evaluate("player.cache.chosen") != "guesser"
+    page.click("#show-refused")
+    assert page.evaluate("document.body.classList.contains('hide-refused')")
+    before = page.evaluate("player.timeline.span")
+    page.click("#zoom-in")
+    assert page.evaluate("player.timeline.span") == pytest.approx(before / 2)
+    page.click("#zoom-all")
+    assert page.evaluate("player.timeline.span") == page.evaluate("player.timeline.end")
+
+
+def test_a_run_without_a_cache_has_no_panel_for_it(window: Window) -> None:
+    assert not window.open("simulated").locator("#cache-panel").is_visible()
+    assert window.open("tiny").locator("#cache-panel").is_visible()
+
+
+def test_everything_explains_itself(window: Window) -> None:
+    page = window.open("tiny", "#event=120")
+    page.hover("#tree-panel .why")
+    assert "root" in text(page, "tip")
+    page.hover(".card.draft .head >> nth=0")
+    assert "step" in text(page, "tip")
+    box = page.evaluate(FIRST_BLOCK)
+    page.mouse.move(*box)
+    assert "Block" in text(page, "tip")
+    span = page.evaluate(FIRST_SPAN)
+    page.mouse.move(*span)
+    assert "draft step 0" in text(page, "tip")
+
+
+def test_names_for_those_who_do_not_see(window: Window) -> None:
+    page = window.open("tiny", "#event=120")
+    assert page.evaluate(NAMELESS) == []
+    page.keyboard.press("Tab")
+    style, wide = page.evaluate(OUTLINE)
+    assert style != "none"
+    assert wide >= 2
+
+
+def test_ten_thousand_events_stay_smooth(window: Window) -> None:
+    """Bounds far above what is measured (a seek about 10 ms, a frame about 3 ms), so that only a change of order fails: work that grows
+    with the length of the trace."""
+    assert len(long().records) >= 10_000
+    page = window.open("long", "#event=0")
+    seeks = page.evaluate(
+        "Array.from({length: 15}, (_, i) => { player.go((i * 7919) % player.count); return player.worked; })"
+    )
+    frames = page.evaluate("Array.from({length: 60}, (_, i) => { player.go(6000 + i); return player.worked; })")
+    assert sorted(seeks)[len(seeks) // 2] < 250
+    assert sorted(frames)[len(frames) // 2] < 50
+    assert page.locator("#steps .step").count() <= 30, "only the last steps are in the page"
+    page.click(".earlier")
+    assert page.locator("#steps .step").count() > 200
