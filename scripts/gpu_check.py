@@ -30,20 +30,28 @@ from lr.commands.bench_gpu import BenchGpu
 from lr.model.memory import MemoryShortError
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "gpu"
-CASTS = (
+CASTS: tuple[dict[str, Any], ...] = (
     {},  # the official tool's three models
     {"judge": "none"},
     {"target": "Qwen3-1.7B", "draft": "Qwen3-0.6B", "judge": "none"},
 )
 """What is timed: the first that fits."""
-TWIN = {"tokens": 24, "prompt": 20, "repeats": 2, "batches": (1, 2), "k": 2, "step_tokens": 6.0, "device": "cpu"}
+TWIN: dict[str, Any] = {
+    "tokens": 24,
+    "prompt": 20,
+    "repeats": 2,
+    "batches": (1, 2),
+    "k": 2,
+    "step_tokens": 6.0,
+    "device": "cpu",
+}
 
 
 def bench(twin: bool, out: Console) -> tuple[dict[str, Any], str]:
     """`lr bench gpu` with the largest models that fit, and what it says about the goal."""
     for cast in CASTS:
         try:
-            found = BenchGpu(**(TWIN if twin else {**cast, "device": "cuda"})).measure(out)  # type: ignore[arg-type]
+            found = BenchGpu(**(TWIN if twin else {**cast, "device": "cuda"})).measure(out)
         except MemoryShortError as error:
             out.print(f"{error}", style="yellow")
             continue

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -149,7 +150,7 @@ def ragged(model: CausalLM) -> list[torch.Tensor]:
 def modes_equal(device: torch.device, sizes: Sizes) -> Answer:
     """In fp64, with exact verification and the matching rule, every mode emits what plain decoding emits, with either driver."""
     with Reasoner("tiny-target", "tiny-draft", "exact", device=device, dtype=torch.float64) as reasoner:
-        settings = {"acceptance": "match", "max_tokens": sizes.tokens, "temperature": 0.6}
+        settings: dict[str, Any] = {"acceptance": "match", "max_tokens": sizes.tokens, "temperature": 0.6}
         plain = reasoner.generate(QUESTION, mode="ar", **settings).tokens
         wrong = [
             f"{mode} {driver}"
@@ -166,7 +167,7 @@ def ranks_equal(device: torch.device, sizes: Sizes) -> Answer:
     """The target over two ranks emits what it emits on one device (fp64)."""
     if device.type == "cuda" and torch.cuda.device_count() < 2:
         return None, "one GPU here"
-    settings = {"mode": "lr", "max_tokens": sizes.tokens}
+    settings: dict[str, Any] = {"mode": "lr", "max_tokens": sizes.tokens}
     with Reasoner(verifier="exact", device=device, dtype=torch.float64) as alone:
         expected = alone.generate(QUESTION, **settings).tokens
     with Reasoner(verifier="exact", device=spread_over(2, device), dtype=torch.float64) as spread:

@@ -194,9 +194,10 @@ def _advice(device: DevicePlan, tokens: int) -> str:
     longest = device.longest(tokens)
     if longest >= 1024:
         ways.append(f"--max_tokens_len {longest // 64 * 64} instead of {tokens} fits")
-    if len(device.needs) > 1:
+    cuda = device.device.startswith("cuda")
+    if len(device.needs) > 1 and cuda:
         ways.append("put draft or judge on another device (--draft_gpu_id, --judge_gpu_id)")
-    if any(need.role == "target" for need in device.needs):
+    if any(need.role == "target" for need in device.needs) and cuda:
         ways.append("split the target over several GPUs (--target_gpu_id 0,1)")
     ways.append("take a smaller --dtype or smaller models")
     return "What helps: " + "; or ".join(ways) + "."

@@ -59,6 +59,6 @@ def test_a_wrong_model_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model_equal(CPU, sizes)[0]
     honest = gpu_check.ragged
     monkeypatch.setattr(
-        gpu_check, "ragged", lambda m: [law.roll(m.dtype is not torch.float64, -1) for law in honest(m)]
+        gpu_check, "ragged", lambda m: [law.roll(int(m.dtype is not torch.float64), -1) for law in honest(m)]
     )
     assert model_equal(CPU, sizes)[0] is False
