@@ -24,6 +24,8 @@ from lr.errors import LRError
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable
+from lr.model.attention import AttentionBackend
+from lr.model.attention_choice import equip
 from lr.model.batch import RaggedBatch
 from lr.parallel.loading import load_part
 from lr.parallel.network import RankLM
@@ -91,7 +93,15 @@ class Follower:
         batch = RaggedBatch.build(tables, tokens, order.slots, wanted=order.counts, device=self.device)
         if order.logit_rows is not None:
             batch = replace(batch, logit_rows=torch.tensor(order.logit_rows, dtype=torch.int64).to(self.device))
-        return self.models[order.model].hidden(batch, cache, order.backend)
+        return self.models[order.model].hidden(batch, cache, self._backend(order))
+
+    def _backend(self, order: Feed) -> AttentionBackend:
+        if not isinstance(order.backend, str):
+            return order.backend
+        model = self.models[order.model]
+        if model.attention.name != order.backend:
+            equip(model, order.backend, replay=False)
+        return model.attention.ragged
 
     @torch.inference_mode()
     def _logits(self, order: Logits) -> None:

@@ -65,7 +65,8 @@ class LeaderLM(RankLM):
         """As that of `CausalLM`; all ranks take part. Raises `WorkerError`."""
         if not isinstance(cache, LeaderCache):
             raise ProtocolError("a tensor-parallel model needs a cache that its own make_cache has made.")
-        with self.team.together(_feed(self.number, batch, cache.number, backend)):
+        known = self.attention.name if backend is self.attention.ragged else backend
+        with self.team.together(_feed(self.number, batch, cache.number, known)):
             self._last = super().hidden(batch, cache, backend)
         return self._last
 
@@ -82,7 +83,7 @@ class LeaderLM(RankLM):
         return super().trunk(tokens, positions, attend)
 
 
-def _feed(number: int, batch: RaggedBatch, cache: int, backend: AttentionBackend) -> Feed:
+def _feed(number: int, batch: RaggedBatch, cache: int, backend: str | AttentionBackend) -> Feed:
     """The order for a batch. Block ids go as arrays, which are sent as bytes: a long context has thousands of them."""
     return Feed(
         number,

@@ -65,7 +65,11 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Feed:
-    """One forward of a ragged batch up to the hidden states; the fields are those of `RaggedBatch`, `blocks` those of its tables."""
+    """One forward of a ragged batch up to the hidden states; the fields are those of `RaggedBatch`, `blocks` those of its tables.
+
+    `backend` is a kind of attention by its name, which a follower chooses for itself (it may have to make its PyTorch use it), or a
+    function.
+    """
 
     model: int
     cache: int
@@ -75,7 +79,7 @@ class Feed:
     lengths: tuple[int, ...]
     blocks: list[array[int]]
     logit_rows: list[int] | None
-    backend: AttentionBackend
+    backend: str | AttentionBackend
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from lr.errors import SettingError
 from lr.model.config import ModelConfig
-from lr.model.keys import Piece, pieces
+from lr.model.keys import pieces
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,3 @@ def _indivisible(ranks: int, what: str, size: int, config: ModelConfig) -> Setti
 def _divides(config: ModelConfig, ranks: int) -> bool:
     kv = config.num_kv_heads
     return not (config.num_heads % ranks or config.intermediate_size % ranks or max(kv, ranks) % min(kv, ranks))
-
-
-__all__ = ["Cut", "Piece", "cuts", "part_of", "rows_of_vocabulary"]

@@ -11,6 +11,7 @@ from model_kit import hf_model
 from parallel_kit import alive, readings, shared_memory, wait_for
 
 from lr.errors import ProtocolError, SettingError
+from lr.model.attention import REFERENCE
 from lr.model.batch import RaggedBatch
 from lr.model.weights import load_model
 from lr.parallel.start import load_on, load_parallel, spread_over, start_team
@@ -39,10 +40,11 @@ def test_logits_and_hidden_states_are_those_of_one_rank(size: int, tmp_path: Pat
             alone = readings(load_model(path), 61)
             model = load_on(team, path)
             spread = readings(model, 61)
-            assert torch.equal(readings(model, 61), spread), "a second cache, after the first"
             assert alone.shape == spread.shape
             assert (alone - spread).abs().max() < 1e-10, name
             assert alone.abs().max() > 0.1
+        model.attention = REFERENCE  # the followers follow in this too, with a second cache for the same model
+        assert (readings(model, 61) - alone).abs().max() < 1e-10
         pids = team.pids
         assert len(pids) == size - 1
     finally:

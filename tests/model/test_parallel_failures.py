@@ -140,10 +140,10 @@ def test_the_command_line_when_a_rank_is_killed(tmp_path: Path) -> None:
         "--tensor_parallel",
         "2",
         "--output",
-        str(tmp_path / "out"),
+        str(tmp_path),
     ]
     with lr(*words, "--device", "cpu") as run:
-        rank = started_run(run, tmp_path / "out")
+        rank = started_run(run, tmp_path)
         others = children(run.pid)
         os.kill(rank, signal.SIGKILL)
         _, said = run.communicate(timeout=LIMIT)
@@ -165,10 +165,10 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
         "--tensor_parallel",
         "2",
         "--output",
-        str(tmp_path / "out"),
+        str(tmp_path),
     ]
     with lr(*words, "--device", "cpu") as run:
-        started_run(run, tmp_path / "out")
+        started_run(run, tmp_path)
         others = children(run.pid)
         os.killpg(run.pid, signal.SIGINT)
         _, said = run.communicate(timeout=LIMIT)
@@ -178,22 +178,22 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
         assert wait_for(lambda: not any(map(alive, others)), 5)
 
 
-@needs_proc
-def test_ranks_end_when_their_leader_is_killed(tmp_path: Path) -> None:
-    words = [
-        "run",
-        "--dataset",
-        "tiny:200",
-        "--mode",
-        "ar",
-        "--tensor_parallel",
-        "2",
-        "--output",
-        str(tmp_path / "out"),
-    ]
-    with lr(*words, "--device", "cpu") as run:
-        rank = started_run(run, tmp_path / "out")
-        os.kill(run.pid, signal.SIGKILL)
+LEADER = """
+import torch
+from lr.parallel.start import load_parallel, spread_over
+model = load_parallel("tiny-target", spread_over(2, "cpu"), torch.float32)
+print(*model.team.pids, flush=True)
+while True:
+    model.logits(torch.zeros(1, 128))
+"""
+
+
+def test_ranks_end_when_their_leader_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", LEADER], stdout=subprocess.PIPE, text=True) as leader:
+        assert leader.stdout is not None
+        rank = int(leader.stdout.readline())
+        assert alive(rank)
+        leader.kill()
         assert wait_for(lambda: not alive(rank), LIMIT)
 
 
