@@ -1,0 +1,13 @@
+"""The command that measures the tiny models."""
+
+from __future__ import annotations
+
+import pytest
+
+from lr.cli import main
+
+
+def test_the_tiny_models_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tiny", "eval", "--problems", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "accuracy" in shown and "acceptance" in shown
