@@ -48,7 +48,7 @@ SIZES = {
     ("tiny", "target"): Size(20, 7_500_000, 0.008),
     ("tiny", "draft"): Size(2, 4_500_000, 0.02),
     ("plans", "target"): Size(10, 2_500_000, 0.015, mlp=256, drills=0.2),
-    ("plans", "draft"): Size(2, 1_500_000, 0.02, mlp=256, drills=0.2),
+    ("plans", "draft"): Size(2, 600_000, 0.02, mlp=256, drills=0.2),
 }
 """By language and role."""
 SAVE_SECONDS = 120.0
