@@ -212,7 +212,10 @@ def _decoded(model: CausalLM, rows: int, length: int, steps: int, shapes: GraphS
 
         laws.append([torch.stack(step()).float().softmax(-1) for _ in range(3)])
         seconds.append(timed(step, model.device, steps))
-        failure = failure if runner.graphs is None else runner.graphs.failure
+        if runner.graphs is not None:
+            failure = runner.graphs.failure or (
+                None if runner.graphs.recorded else "no shape holds so many rows and tokens"
+            )
     distance = max(0.5 * (a - b).abs().sum(-1).max().item() for a, b in zip(*laws, strict=True))
     plain, replayed = seconds
     return GraphRow(model.attention.name, rows, length, plain, replayed, distance, DISTANCE[model.dtype], failure)

@@ -60,6 +60,8 @@ def test_graphs_on_the_cpu(dtype: torch.dtype) -> None:
     assert [(row.rows, row.ok, row.attention) for row in rows] == [(1, True, "sdpa"), (3, True, "sdpa")]
     assert all(row.plain > 0 and row.replayed > 0 for row in rows)
     assert model.graphs is None
+    [too_many] = check_graphs(model, rows=(5,), length=20, steps=2, shapes=shapes)
+    assert (too_many.ok, too_many.failure) == (False, "no shape holds so many rows and tokens")
 
 
 @pytest.mark.gpu
