@@ -126,7 +126,7 @@ def _flash() -> FlashKernels | str:
         return f"the package flash-attn cannot be used: {error}"
     for function in (kernels.varlen, kernels.with_kvcache):
         if "block_table" not in inspect.signature(function).parameters:
-            return "the installed flash-attn takes no block_table, which its version 2.5 does"
+            return "the installed flash-attn takes no block_table, which its version 2.5.7 does"
     return kernels
 
 
