@@ -22,7 +22,7 @@ from lr.errors import SettingError
 from lr.kvcache.branch import Branch
 from lr.spec.acceptance import EMPTY, AcceptanceRule, Proposal
 from lr.spec.drafters.base import Context, Drafter
-from lr.spec.round_detail import details_of
+from lr.spec.round_detail import verify_in_detail
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution
 from lr.tracing.events import RoundDetail
@@ -90,10 +90,11 @@ def speculate(
     looks = look(runner, branches, proposals)
     probs = distribution(torch.cat([rows for rows, _ in looks]), sampling)
     draws = [context.draws for context in contexts]
-    decisions = speculation.rule.verify(probs, proposals, draws)
     details: Sequence[RoundDetail | None] = [None] * len(contexts)
     if detailed:
-        details = details_of(speculation.rule, probs, proposals, draws, decisions)
+        decisions, details = verify_in_detail(speculation.rule, probs, proposals, draws)
+    else:
+        decisions = speculation.rule.verify(probs, proposals, draws)
     ends = []
     for branch, start, proposal, (_, forks), decision, detail in zip(
         branches, starts, proposals, looks, decisions, details, strict=True

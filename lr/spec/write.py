@@ -180,8 +180,10 @@ class StepWriter:
 
     def _report_tokens(self, live: Sequence[_Live], probs: Tensor, tokens: Sequence[int], keys: Sequence[int]) -> None:
         """Details for the trace: every token, its probability from probs [b, v], its key."""
-        places = torch.tensor(tokens, device=probs.device)
-        likely = probs.gather(1, places[:, None])[:, 0].tolist()
+        if len(tokens) == 1:
+            likely = [probs[0, tokens[0]].item()]
+        else:
+            likely = probs.gather(1, torch.tensor(tokens, device=probs.device)[:, None])[:, 0].tolist()
         for one, token, p, key in zip(live, tokens, likely, keys, strict=True):
             if one.trace.detailed:
                 self._report_token(one, len(one.job.tokens), token, p, key)
