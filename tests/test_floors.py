@@ -55,7 +55,7 @@ FLOORS = {
         *["lr.engine", "lr.engine.scripted", "lr.engine.simulate", "lr.engine.workers", "lr.engine.chance"],
         *["lr.engine.recording", "lr.engine.virtual", "lr.engine.watching"],
         "lr.engine.virtual_replay",
-        *["lr.engine.transcript", "lr.engine.texts", "lr.engine.room", "lr.engine.process"],
+        *["lr.engine.transcript", "lr.engine.texts", "lr.engine.room"],
     ],
     2: [
         "lr.kvcache.cache",
@@ -87,6 +87,7 @@ FLOORS = {
             "lr.engine.draft_worker",
             "lr.engine.needs",
             "lr.engine.placement",
+            "lr.engine.process",
             "lr.engine.process_run",
             "lr.engine.replay",
             "lr.engine.traced",
