@@ -6,7 +6,7 @@ made of the laws in `chance.py` can be brought back from a file. Read next: `rep
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lr.engine import chance
@@ -21,7 +21,7 @@ from lr.tracing.compare import Difference, compare_in_order
 from lr.tracing.fields import node_of
 from lr.tracing.file import TraceError, TraceFile
 
-_MADE: dict[str, Callable[..., Any]] = {
+_MADE: Mapping[str, Callable[..., Any]] = {
     "World": World,
     "TextScript": TextScript,
     "SchedulerConfig": SchedulerConfig,

@@ -45,7 +45,7 @@ def verify_in_detail(
 ) -> tuple[list[Decision], list[RoundDetail]]:
     """What the rule decides (see `AcceptanceRule.verify`), and the details of each branch's round."""
     overheard = _Overheard(rule)
-    decisions = type(rule).verify(overheard, probs, proposals, draws)  # type: ignore[arg-type]
+    decisions = type(rule).verify(overheard, probs, proposals, draws)
     rows = [probs] if len(proposals) == 1 else probs.split([len(proposal) + 1 for proposal in proposals])
     parts = zip(rows, proposals, draws, decisions, strict=True)
     return decisions, [_detail(overheard, *part) for part in parts]
