@@ -79,9 +79,10 @@ def arms(lab: Domains) -> list[Arm]:
 def find(lab: Domains, outcome: Outcome) -> Finding:
     """One row per language and mode."""
     shown = [_line(lab, outcome, name, row) for name, row in outcome.rows.items()]
-    compared = [name for name in outcome.rows if _bare(name) not in ("ar", "draft")]
-    spoken = [name for name in outcome.rows if _bare(name) in ("lr", "lr+sd")]
     rows = outcome.rows
+    answered = [name for name in rows if _bare(name) in ("ar", "lr", "draft")]
+    judged = [name for name in rows if _bare(name) in ("lr", "lr+sd")]
+    compared = [name for name in rows if _bare(name) not in ("ar", "draft")]
     return Finding(
         f"Two languages side by side, {next(iter(rows.values())).problems} problems each",
         COLUMNS,
@@ -89,12 +90,13 @@ def find(lab: Domains, outcome: Outcome) -> Finding:
         [
             Bars(
                 "right (95 % interval)",
-                _labels(rows),
-                [row.accuracy or 0.0 for row in rows.values()],
-                [row.accuracy_interval for row in rows.values()],
+                _labels(answered),
+                [rows[name].accuracy or 0.0 for name in answered],
+                [rows[name].accuracy_interval for name in answered],
                 percent=True,
             ),
-            Bars("draft steps kept", _labels(spoken), [rows[n].step_acceptance or math.nan for n in spoken], percent=True),
+            Bars("draft steps kept", _labels(judged), [rows[n].step_acceptance or math.nan for n in judged], percent=True),
+            Bars("tokens per target pass", _labels(compared), [rows[n].tokens_per_pass or math.nan for n in compared], line=1.0),
             Bars(
                 "speedup in tokens/s (95 % interval)",
                 _labels(compared),
@@ -152,7 +154,7 @@ def _verifier(outcome: Outcome) -> str:
     return ", ".join(sorted(found))
 
 
-def _labels(names: Sequence[str] | Mapping[str, Row]) -> list[str]:
+def _labels(names: Sequence[str]) -> list[str]:
     return [name.replace("/", " ") for name in names]
 
 
