@@ -72,7 +72,8 @@ def spread(devices: Sequence[torch.device], ranks: int | None, threads: int | No
     if devices[0].type == "cpu" and threads is None:
         import torch
 
-        torch.set_num_threads(max(1, torch.get_num_threads() // (size if place is None else 1)))
+        here = size if place is None else 1  # torchrun has seen to it
+        torch.set_num_threads(min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) // here)))
     if place is not None:
         return Spread((devices[0],), place)
     return Spread(tuple(devices[:size])) if size <= len(devices) else spread_over(size, devices[0])

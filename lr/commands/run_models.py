@@ -11,6 +11,7 @@ from lr.commands.servers import ServerChoice, judge_address
 from lr.endpoint.address import is_address
 from lr.errors import SettingError
 from lr.model.shapes import DUMMY_NOTE, dummy_name
+from lr.tiny.names import CHECKPOINTS
 
 if TYPE_CHECKING:
     import torch
@@ -135,7 +136,8 @@ class RunModels:
         place = self.devices()[1 if mode == "draft" else 0]
         devices = [torch.device(place)]
         if place.startswith("cuda") and self.device == "auto" and mode != "draft":
-            numbers = [int(part) for part in self.target_gpu_id.split(",")]
+            tiny = self.model in CHECKPOINTS and self.target_gpu_id == RunModels.target_gpu_id
+            numbers = [int(part) for part in self.target_gpu_id.split(",")][: 1 if tiny else None]
             devices = [torch.device("cuda", n) for n in numbers if n < torch.cuda.device_count()] or devices
             asked = len(numbers) if self.tensor_parallel is None else self.tensor_parallel
             if len(devices) < asked and self.target_gpu_id != RunModels.target_gpu_id:

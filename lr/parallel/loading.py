@@ -14,14 +14,21 @@ import torch
 
 from lr.model.config import ModelConfig
 from lr.model.config_json import read_config
+from lr.model.dummy import fill_dummy
 from lr.model.empty import materialised
 from lr.model.files import TensorFiles, open_tensors, resolve
+from lr.model.shapes import is_dummy, shape
 from lr.model.weights import account, checkpoint_dtype
 from lr.parallel.network import RankLM
 from lr.parallel.ranks import Ranks
 from lr.parallel.slices import Cut, cuts, rows_of_vocabulary
 
 Part = TypeVar("Part", bound=RankLM)
+
+
+def config_of(source: str | Path) -> ModelConfig:
+    """The sizes of the whole model. Raises `CheckpointError`."""
+    return shape(source) if is_dummy(source) else read_config(resolve(source))
 
 
 def load_part(
@@ -33,9 +40,13 @@ def load_part(
 ) -> Part:
     """The part of this rank, frozen and in eval mode. `source` and `dtype` as in `load_model`; raises as it does, and `SettingError` if
     the model cannot be divided among so many ranks."""
-    directory = resolve(source)
-    config = read_config(directory)
+    config = config_of(source)
     listed = cuts(config, ranks.rank, ranks.size)
+    if is_dummy(source):
+        model = materialised(partial(network, config, ranks), dtype or torch.bfloat16, device)
+        fill_dummy(model)
+        return model
+    directory = resolve(source)
     with open_tensors(directory) as tensors:
         mine = rows_of_vocabulary(config, ranks.rank, ranks.size)
         account(config, tensors, directory, slice(mine.start, min(mine.stop, config.vocab_size)))

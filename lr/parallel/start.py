@@ -23,14 +23,14 @@ import torch.distributed as dist
 
 from lr.engine.launch import undisturbed
 from lr.errors import SettingError
-from lr.model.config_json import read_config
 from lr.model.device import find_device
 from lr.model.files import resolve
 from lr.model.qwen import CausalLM
+from lr.model.shapes import is_dummy
 from lr.model.weights import load_model
 from lr.parallel.follower import follow, worker_main
 from lr.parallel.leader import LeaderLM
-from lr.parallel.loading import load_part
+from lr.parallel.loading import config_of, load_part
 from lr.parallel.orders import Join
 from lr.parallel.ranks import RankLost, Ranks, require_no_group, set_free
 from lr.parallel.slices import part_of
@@ -121,11 +121,12 @@ def load_parallel(source: str | Path, spread: Spread, dtype: torch.dtype | None 
 
     Raises as `load_model` does; `SettingError` if it cannot be divided so, before anything is started; `WorkerError` if a rank is lost.
     """
-    directory = resolve(source)
-    part_of(read_config(directory), spread.size)
+    part_of(config_of(source), spread.size)
+    if spread.place is None and not is_dummy(source):
+        source = resolve(source).resolve()  # found once; on several machines by each for itself
     team = start_team(spread)
     try:
-        return load_on(team, source if spread.place is not None else directory.resolve(), dtype)
+        return load_on(team, source, dtype)
     except BaseException:
         team.close()
         raise
@@ -133,7 +134,7 @@ def load_parallel(source: str | Path, spread: Spread, dtype: torch.dtype | None 
 
 def load_on(team: Team, source: str | Path, dtype: torch.dtype | None = None) -> LeaderLM:
     """A model on a team that is there already, beside its others. On several machines `source` is found by each for itself."""
-    part_of(read_config(resolve(source)), team.ranks.size)
+    part_of(config_of(source), team.ranks.size)
     number = team.number()
     team.load(source, number, dtype)
     model = load_part(source, team.ranks, team.device, dtype, LeaderLM)
