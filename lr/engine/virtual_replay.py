@@ -83,7 +83,7 @@ def _built(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     fields = {name: _built(one) for name, one in value.items() if name != "is"}
-    name = value.get("is")
+    name = str(value.get("is"))
     if name not in _MADE:
         raise TraceError(
             f"the trace was made with {name}, which is not among what a file can bring back: {', '.join(_MADE)}."
