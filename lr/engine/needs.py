@@ -8,7 +8,7 @@ Read next: `lr/model/memory.py`, `room.py`, `placement.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -17,6 +17,8 @@ import torch
 from lr.engine.room import BLOCK_SIZE, blocks_for
 from lr.engine.verification import JUDGE_TOKENS
 from lr.errors import CheckpointError
+from lr.model.attention_choice import choose_attention
+from lr.model.attention_probe import AttentionNeeds
 from lr.model.config import ModelConfig
 from lr.model.config_json import read_config
 from lr.model.files import read_json, resolve
@@ -30,12 +32,17 @@ ASKS_THE_TARGET = ("score", "likelihood")
 
 @dataclass(frozen=True)
 class Placed:
-    """A model and where it is to be: on one device, or split over several (`devices`), in `dtype`."""
+    """A model and where it is to be: on one device, or split over several (`devices`), in `dtype`; its cache in blocks of `block_size`."""
 
     name: str
     config: ModelConfig
     dtype: torch.dtype
     devices: tuple[str, ...]
+    block_size: int = BLOCK_SIZE
+
+    def blocks(self, sixteens: int) -> int:
+        """So many blocks of 16 tokens, in blocks of this size."""
+        return -(-sixteens * BLOCK_SIZE // self.block_size)
 
 
 @dataclass(frozen=True)
@@ -55,14 +62,29 @@ def place(name: str | Path, devices: tuple[str, ...], dtype: torch.dtype | None 
     `dtype` None: what config.json says, bfloat16 where it says nothing. Raises `CheckpointError`.
     """
     if is_dummy(name) or (published(name) is not None and not Path(name).is_dir()):
-        return Placed(str(name), shape(name), dtype or torch.bfloat16, devices)
-    folder = resolve(name, weights=False)
-    raw = read_json(folder / "config.json")
-    stated = str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16").removeprefix("torch.")
-    found = dtype or getattr(torch, stated, None)
-    if not isinstance(found, torch.dtype):
-        raise CheckpointError(f"config.json of {folder} says dtype {stated!r}; expected float32, bfloat16 or the like.")
-    return Placed(str(name), read_config(folder), found, devices)
+        config = shape(name)
+        found: torch.dtype | None = dtype or torch.bfloat16
+    else:
+        folder = resolve(name, weights=False)
+        raw = read_json(folder / "config.json")
+        stated = str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16").removeprefix("torch.")
+        config = read_config(folder)
+        found = dtype or getattr(torch, stated, None)
+        if not isinstance(found, torch.dtype):
+            raise CheckpointError(
+                f"config.json of {folder} says dtype {stated!r}; expected float32, bfloat16 or the like."
+            )
+    assert found is not None
+    return Placed(str(name), config, found, devices, _block_size(config, found, devices))
+
+
+def _block_size(config: ModelConfig, dtype: torch.dtype, devices: tuple[str, ...]) -> int:
+    """That of the attention which the model will get, where the GPU is here to try it; 16, the least, elsewhere."""
+    first = torch.device(devices[0])
+    if first.type != "cuda" or (first.index or 0) >= torch.cuda.device_count():
+        return BLOCK_SIZE
+    heads = (config.num_heads // len(devices), max(1, config.num_kv_heads // len(devices)), config.head_dim)
+    return choose_attention("auto", AttentionNeeds(first, dtype, *heads)).block_size
 
 
 def plan_run(
@@ -81,54 +103,74 @@ def plan_run(
     """
     used = [cast.target, *([cast.draft] if cast.draft is not None and needs_draft(options) else [])]
     tokens = min(tokens, *(model.config.max_position_embeddings for model in used))
-    blocks = blocks_for(options, tokens, share) if num_blocks is None else num_blocks
-    counted = num_blocks is None
-    needs = list(_target(cast, options, tokens, share, blocks, counted))
+    work = _Work(options, tokens, share, num_blocks)
+    needs = list(_target(cast, work))
     if cast.draft is not None and needs_draft(options):
-        needs += _draft(cast.draft, cast.apart, options, tokens, share, blocks, counted)
+        needs += _draft(cast.draft, cast.apart, work)
     if cast.judge is not None:
-        room = -(-JUDGE_TOKENS // BLOCK_SIZE) if counted else blocks
-        needs += _on_devices("judge", cast.judge, room, 1, JUDGE_TOKENS, share)
+        room = cast.judge.blocks(-(-JUDGE_TOKENS // BLOCK_SIZE) if num_blocks is None else num_blocks)
+        needs += _on_devices("judge", cast.judge, room, JUDGE_TOKENS, share)
     return MemoryPlan.of(needs, tokens, free or free_bytes)
 
 
-def _target(
-    cast: Cast, options: GenerateOptions, tokens: int, share: int, blocks: int, counted: bool
-) -> Iterator[ModelNeed]:
-    if cast.verifier.partition(":")[0] in ASKS_THE_TARGET and options.mode.startswith("lr"):
-        context = cast.target.config.max_position_embeddings + JUDGE_TOKENS
-        blocks += -(-context // BLOCK_SIZE) if counted else blocks
-    yield from _on_devices("target", cast.target, blocks, 1, tokens, share * _rows(options), share * counted)
+@dataclass(frozen=True)
+class _Work:
+    """What the models are to do."""
+
+    options: GenerateOptions
+    tokens: int
+    share: int
+    num_blocks: int | None
+
+    def blocks(self, model: Placed) -> int:
+        """Of one cache."""
+        if self.num_blocks is not None:
+            return model.blocks(self.num_blocks)
+        return blocks_for(self.options, self.tokens, self.share, model.block_size)
+
+    @property
+    def chains(self) -> int:
+        """How many chains of the longest length a cache was counted for."""
+        return self.share if self.num_blocks is None else 0
 
 
-def _draft(
-    draft: Placed, apart: bool, options: GenerateOptions, tokens: int, share: int, blocks: int, counted: bool
-) -> Iterator[ModelNeed]:
+def _target(cast: Cast, work: _Work) -> Iterator[ModelNeed]:
+    target = cast.target
+    blocks = work.blocks(target)
+    if cast.verifier.partition(":")[0] in ASKS_THE_TARGET and work.options.mode.startswith("lr"):
+        context = target.config.max_position_embeddings + JUDGE_TOKENS
+        blocks += target.blocks(-(-context // BLOCK_SIZE)) if work.num_blocks is None else blocks
+    yield from _on_devices("target", target, blocks, work.tokens, work.share * _rows(work.options), work.chains)
+
+
+def _draft(draft: Placed, apart: bool, work: _Work) -> Iterator[ModelNeed]:
     """Its caches: one as the writer of steps, one as the guesser of tokens. Its weights: once more in a process of its own."""
+    options = work.options
     lookahead = options.mode.startswith("lr")
     guesses = options.mode.endswith("sd") and options.drafter in DRAFT_MODEL_DRAFTERS
     caches = lookahead + guesses
-    copies = 2 if apart and lookahead and options.driver == "overlapped" else 1
-    name = "draft, twice" if copies == 2 else "draft"
-    rows = share * options.width * (options.depth if lookahead else 1)
-    yield from _on_devices(name, draft, caches * blocks, copies, tokens, rows, caches * share * counted)
+    twice = apart and lookahead and options.driver == "overlapped"
+    rows = work.share * options.width * (options.depth if lookahead else 1)
+    blocks = caches * work.blocks(draft)
+    for need in _on_devices("draft", draft, blocks, work.tokens, rows, caches * work.chains):
+        yield replace(need, role="draft, twice", weights=2 * need.weights) if twice else need
 
 
 def _on_devices(
-    role: str, model: Placed, blocks: int, copies: int, tokens: int, logit_rows: int, chains: int = 0
+    role: str, model: Placed, blocks: int, tokens: int, logit_rows: int, chains: int = 0
 ) -> Iterator[ModelNeed]:
     """The need on each device of a model. `chains`: how many chains of the longest length the cache was counted for."""
     ranks, config, dtype = len(model.devices), model.config, model.dtype
-    per_block = cache_bytes(config, dtype, 1, BLOCK_SIZE, ranks)
+    per_block = cache_bytes(config, dtype, 1, model.block_size, ranks)
     for device in model.devices:
         yield ModelNeed(
             role=role,
             name=model.name,
-            device=device,
-            weights=copies * weight_bytes(config, dtype, ranks),
+            device="cuda:0" if device == "cuda" else device,  # two names, one GPU
+            weights=weight_bytes(config, dtype, ranks),
             cache=blocks * per_block,
             working=working_bytes(config, dtype, tokens, logit_rows),
-            per_token=chains * per_block // BLOCK_SIZE,
+            per_token=chains * per_block // model.block_size,
         )
 
 

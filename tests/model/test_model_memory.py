@@ -93,6 +93,11 @@ def test_needs_add_up_where_models_share_a_device() -> None:
     assert together.devices[0].needs[0].cache == cache_bytes(SHAPES["Qwen3-32B"], BF16, blocks, 16)
 
 
+def test_two_names_of_one_gpu_are_one_device() -> None:
+    plan = plan_run(cast({"target": "cuda", "draft": "cuda:0", "judge": "cuda"}), PAPER, 4096, free=lambda _: None)
+    assert [(device.device, len(device.needs)) for device in plan.devices] == [("cuda:0", 3)]
+
+
 def test_what_options_add() -> None:
     devices = {"target": "cpu", "draft": "cpu", "judge": "cpu"}
 
@@ -110,6 +115,16 @@ def test_what_options_add() -> None:
     assert [one.role for one in plain.needs] == ["target", "judge"]
     few = plan_run(cast(devices), PAPER, 10**9, free=lambda _: None)
     assert few.tokens == 40960  # no chain is longer than the context
+
+
+def test_larger_blocks_are_counted_as_the_run_reserves_them() -> None:
+    """FlashAttention may want blocks of 256 tokens; rows in flight then reserve more."""
+    large = Placed("x", SHAPES["Qwen3-32B"], BF16, ("cpu",), block_size=256)
+    [need] = plan_run(Cast(large), PAPER, 4096, free=lambda _: None).devices[0].needs
+    assert need.cache == cache_bytes(large.config, BF16, blocks_for(PAPER, 4096, 1, 256), 256)
+    assert large.blocks(17) == 2  # 272 tokens
+    [given] = plan_run(Cast(large), PAPER, 4096, num_blocks=32, free=lambda _: None).devices[0].needs
+    assert given.cache == cache_bytes(large.config, BF16, 2, 256) and given.per_token == 0
 
 
 def test_what_does_not_fit_is_said_with_all_numbers_and_what_helps() -> None:
