@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from lr.endpoint.address import is_address
 from lr.endpoint.models import served_or_none
 from lr.endpoint.settings import Servers
 from lr.endpoint.verification import beside_served_target, served_judge
@@ -67,8 +68,7 @@ class Reasoner:
         elsewhere: Mapping[str, str | torch.device] | None = None,
         servers: Servers | None = None,
     ) -> None:
-        spread = device if isinstance(device, Spread) else None
-        device = device.devices[0] if isinstance(device, Spread) else find_device(device)
+        spread, device = _place(target, device)
         draft_device, judge_device = (find_device((elsewhere or {}).get(role, device)) for role in ("draft", "judge"))
         servers = Servers() if servers is None else servers
         served_target = served_or_none(target, servers, "target")
@@ -158,6 +158,18 @@ def _require_rows(model: CausalLM, draft: str | Path, target: str | Path, codec:
             f"draft {draft} embeds {model.config.vocab_size} token ids, target {target} writes {codec.vocab_size}. "
             "Choose a draft whose embedding has a row for each of the target's tokens."
         )
+
+
+def _place(target: str | Path, device: str | torch.device | Spread) -> tuple[Spread | None, torch.device]:
+    """Over what the target is spread, if it is, and the device of this process."""
+    if not isinstance(device, Spread):
+        return None, find_device(device)
+    if is_address(target):
+        raise SettingError(
+            f"target {target} is behind a server, and tensor_parallel is {device.size}: the server spreads its models itself; "
+            "leave tensor_parallel out."
+        )
+    return device, device.devices[0]
 
 
 def _equip(models: Iterable[object], name: str = "auto", *, graphs: bool = True) -> None:

@@ -24,6 +24,7 @@ from lr.parallel.start import Spread, load_on, load_parallel, spread_over
 from lr.parallel.watch import WorkerError
 
 CPU = torch.device("cpu")
+SERVED = "openai:http://127.0.0.1:9/nobody"
 LIMIT = 30.0
 """Seconds within which a run must have ended."""
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
@@ -216,6 +217,11 @@ def test_the_command_line_refuses_what_cannot_be(
     assert said.startswith("error: tensor_parallel is 3, and this model's query heads (4) cannot be divided")
     assert main(["generate", "How many?", "--tensor_parallel", "0", "--device", "cpu"]) == 2
     assert "tensor_parallel is 0" in capsys.readouterr().err
+    assert (
+        main(["generate", "How many?", "--tensor_parallel", "2", "--device", "cpu", "--mode", "ar", "--model", SERVED])
+        == 2
+    )
+    assert "the server spreads its models itself" in capsys.readouterr().err
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     assert main(["info"]) == 2
