@@ -85,12 +85,13 @@ class Mark:
 
 @dataclass(frozen=True)
 class Lives:
-    """All that lies on the clock of a trace, from 0 to `end`."""
+    """All that lies on the clock of a trace, from `begin` (the first event; what a program did before it is not shown) to `end`."""
 
     lanes: list[Lane]
     spans: list[Span]
     passes: list[Pass]
     marks: list[Mark]
+    begin: float
     end: float
 
     def lane(self, work: str) -> int:
@@ -101,8 +102,8 @@ class Lives:
 def lives_of(trace: TraceFile) -> Lives:
     """The lanes, spans, passes and decisions of a trace."""
     data = [record.data for record in trace.records]
-    end = float(data[-1]["time"]) if data else 0.0
-    spans = _commanded(data, end) or _written(data, end)
+    begin, end = (float(data[0]["time"]), float(data[-1]["time"])) if data else (0.0, 0.0)
+    spans = _commanded(data, end) or _written(data, begin)
     passes = [made for made in map(_pass, data) if made is not None]
     lanes = []
     for work in ("draft", "target", "judge"):
@@ -110,7 +111,7 @@ def lives_of(trace: TraceFile) -> Lives:
         if mine or any(one.work == work for one in passes):
             lanes.append(Lane(work, max(1, _stack(mine))))
     marks = [Mark(one["time"], one["index"], one["origin"]) for one in data if one["event"] == "emit"]
-    return Lives(lanes, spans, passes, marks, end)
+    return Lives(lanes, spans, passes, marks, begin, end)
 
 
 def _commanded(data: Iterable[dict[str, Any]], end: float) -> list[Span]:
@@ -151,10 +152,10 @@ def _over(one: dict[str, Any]) -> tuple[tuple[str, str], str] | None:
     return (work, one["node"]), FAILED if kind == "undrafted" else DONE
 
 
-def _written(data: Iterable[dict[str, Any]], end: float) -> list[Span]:
+def _written(data: Iterable[dict[str, Any]], begin: float) -> list[Span]:
     """The spans of plain decoding: a step from the end of the one before to its last token."""
     spans: list[Span] = []
-    before = 0.0
+    before = begin
     for one in data:
         if one["event"] == "written":
             when = float(one["time"])

@@ -59,22 +59,26 @@ def cards_of(state: State, node: NodeState) -> list[Card]:
 
 
 def places_of(state: State) -> dict[str, tuple[int, float]]:
-    """Column and top, in inches, of every box: a first child beside its parent, the next below everything before it."""
-    places: dict[str, tuple[int, float]] = {}
+    """Column and top, in inches, of every box: below what stands in its column already, but not above the box before it.
 
-    def visit(name: str, top: float) -> float:
+    The bottom of all is the last entry, without a name. Example: a root with two children that have two each: the second child stands
+    right below the first, its children below those of the first.
+    """
+    places: dict[str, tuple[int, float]] = {}
+    bottoms: dict[int, float] = {}
+
+    def visit(name: str, highest: float) -> None:
         node = state.nodes[name]
-        cards = cards_of(state, node)
+        top = max(highest, bottoms.get(node.index, 0.0))
         places[name] = (node.index, top)
-        below = top
+        bottoms[node.index] = top + NAME + len(cards_of(state, node)) * CARD + 0.25
         for child in node.children:
             inner = state.nodes[child]
             if inner.gone is None and cards_of(state, inner):
-                below = visit(child, below)
-        return max(top + NAME + len(cards) * CARD + 0.25, below)
+                visit(child, top)
 
-    bottom = visit(state.root, 0.0)
-    places[""] = (0, bottom)
+    visit(state.root, 0.0)
+    places[""] = (0, max(bottoms.values()))
     return places
 
 

@@ -24,9 +24,10 @@ NEEDED, THINNEST = 0.03, 0.002
 
 
 @contextmanager
-def timeline_figure(trace: TraceFile, begin: float = 0.0, end: float | None = None) -> Iterator[Any]:
-    """The picture from time `begin` to `end` (None: to the last event), in the unit of the trace."""
+def timeline_figure(trace: TraceFile, begin: float | None = None, end: float | None = None) -> Iterator[Any]:
+    """The picture from time `begin` to `end` (None: from the first event to the last), in the unit of the trace."""
     lives = lives_of(trace)
+    begin = lives.begin if begin is None else begin
     last = max(lives.end if end is None else min(end, lives.end), begin + 1e-12)
     tops, bottom = _tops(lives)
     with figure(WIDTH, bottom + 1.05, size=11, salt="lr draw") as made:

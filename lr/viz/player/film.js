@@ -65,6 +65,7 @@ class Film {
     this.emitted = [];
     this.counts = []; // [number of event, how many steps are emitted from it on]
     this.caches = new Map(Object.entries(header.caches || {}).map(([name, size]) => [name, new CacheLife(size)]));
+    this.starts = records.length ? records[0].time : 0;
     this.ends = records.length ? records[records.length - 1].time : 0;
     this.open = new Map();
     this.time = 0;
@@ -75,7 +76,7 @@ class Film {
   }
 
   timeAt(n) {
-    return n ? this.records[n - 1].time : 0;
+    return n ? this.records[n - 1].time : this.starts;
   }
 
   // How many events have happened by a time.

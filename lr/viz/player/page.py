@@ -106,4 +106,10 @@ def _lives(lives: Lives) -> dict[str, Any]:
         for span in lives.spans
     ]
     passes = [asdict(one) | {"lane": numbers[one.work]} for one in lives.passes]
-    return {"lanes": lanes, "spans": spans, "passes": passes, "marks": [asdict(mark) for mark in lives.marks]}
+    return {
+        "lanes": lanes,
+        "spans": spans,
+        "passes": passes,
+        "marks": [asdict(mark) for mark in lives.marks],
+        "begin": lives.begin,
+    }

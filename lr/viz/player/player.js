@@ -23,7 +23,7 @@ class Player {
     this.time = 0;
     this.playing = false;
     // At speed 1 a step of the answer takes three seconds.
-    this.rate = Math.max(this.film.ends, 1e-9) / clamp(SECONDS_PER_STEP * Math.max(1, this.film.emitted.length), 12, 3600);
+    this.rate = Math.max(this.film.ends - this.film.starts, 1e-9) / clamp(SECONDS_PER_STEP * Math.max(1, this.film.emitted.length), 12, 3600);
     this.tree = new Tree(this.film, byId("tree-field"), byId("tree-lines"), byId("tree"));
     this.answer = new Answer(this.film, byId("steps"), byId("ahead"), byId("answer"));
     this.timeline = new Timeline(this.film, data.lives, byId("timeline"), this.palette);

@@ -7,14 +7,16 @@ class Timeline {
   constructor(film, lives, canvas, palette) {
     Object.assign(this, { film, lives, canvas, palette });
     this.lanes = lives.lanes;
-    this.end = Math.max(film.ends, 1e-9);
+    this.start = lives.begin;
+    this.end = Math.max(film.ends, this.start + 1e-9);
     this.all();
   }
 
   all() {
-    this.span = this.end;
+    const whole = this.end - this.start;
+    this.span = whole;
     // A long run begins with a window of about sixty pieces of work, which follows the present.
-    this.wanted = this.lives.spans.length > 120 ? (this.end * 60) / this.lives.spans.length : this.end;
+    this.wanted = this.lives.spans.length > 120 ? (whole * 60) / this.lives.spans.length : whole;
   }
 
   reset() {
@@ -22,12 +24,12 @@ class Timeline {
   }
 
   zoom(factor, time) {
-    this.span = clamp(this.span * factor, this.end / 2000, this.end);
+    this.span = clamp(this.span * factor, (this.end - this.start) / 2000, this.end - this.start);
     this.show(time);
   }
 
   window(time) {
-    const start = clamp(time - this.span * 0.6, 0, this.end - this.span);
+    const start = clamp(time - this.span * 0.6, this.start, this.end - this.span);
     return [start, start + this.span];
   }
 
@@ -189,7 +191,7 @@ class Timeline {
 
   timeAt(px) {
     const { start, end, width, size } = this.view;
-    return clamp(start + ((px - size.left) / (width - size.left - 8)) * (end - start), 0, this.end);
+    return clamp(start + ((px - size.left) / (width - size.left - 8)) * (end - start), this.start, this.end);
   }
 
   explain(px, py) {

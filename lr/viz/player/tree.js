@@ -73,16 +73,11 @@ class Tree {
     const column = this.columnWidth(unit), gap = 1.9 * unit;
     const size = { column, gap, card: (1.72 + 1.08 * lines) * unit, name: 1.95 * unit };
     const left = (index) => (index - first + (past ? 1 : 0)) * (size.column + size.gap) + 2;
-    const shown = new Set(), links = [];
-    let top = 2;
-    if (past) this.pastBox(past, n, left(first - 1), size, shown, links, forest[0]);
-    for (const tree of forest) {
-      const earlier = forest.length && tree !== forest[0] && tree.node.index < first;
-      top = this.place(tree, top, (index) => left(earlier && !past ? index + 1 : index), size, { shown, links, n, time, fade }) + 0.7 * unit;
-      if (past) top = Math.max(top, 2 + size.name + size.card + 1.1 * unit); // below the box of the past
-    }
-    for (const [name, box] of this.boxes) if (!shown.has(name)) { box.remove(); this.boxes.delete(name); }
-    this.finish(links, forest, left, size, top, lines);
+    const about = { shown: new Set(), links: [], bottoms: new Map(), n, time, fade };
+    if (past) this.pastBox(past, n, left(first - 1), size, about, forest[0]);
+    for (const tree of forest) if (tree.node.index >= first - (past ? 1 : 0)) this.place(tree, 2, left, size, about);
+    for (const [name, box] of this.boxes) if (!about.shown.has(name)) { box.remove(); this.boxes.delete(name); }
+    this.finish(forest, left, size, about, lines);
   }
 
   // The whole window in sight, if that leaves the boxes wide enough to be read.
@@ -95,26 +90,30 @@ class Tree {
   linesThatFit(forest, unit) {
     if (this.film.silent) return 0;
     const height = this.scroller.clientHeight;
-    const tall = (box, lines) => {
-      const own = (1.95 + box.cards.length * (1.72 + 1.08 * lines)) * unit + 10;
-      return Math.max(own, box.kids.reduce((sum, kid) => sum + tall(kid, lines), 0));
+    const cards = new Map(), boxes = new Map(); // by column
+    const count = (box) => {
+      cards.set(box.node.index, (cards.get(box.node.index) || 0) + box.cards.length);
+      boxes.set(box.node.index, (boxes.get(box.node.index) || 0) + 1);
+      box.kids.forEach(count);
     };
-    for (const lines of [4, 3, 2]) if (forest.length && tall(forest[0], lines) + 4 < height) return lines;
+    forest.slice(0, 1).forEach(count);
+    const fits = (lines) => [...cards].every(([column, many]) => boxes.get(column) * (1.95 * unit + 14) + many * (1.72 + 1.08 * lines) * unit + 4 < height);
+    for (const lines of [4, 3, 2]) if (fits(lines)) return lines;
     return 1;
   }
 
-  // Puts a box and everything behind it; returns the bottom.
-  place(box, top, left, size, about) {
-    const height = size.name + box.cards.length * size.card + 6, x = left(box.node.index);
+  // Puts a box below what stands in its column already, but not above the box before it; then everything behind it.
+  place(box, highest, left, size, about) {
+    const column = box.node.index, x = left(column), top = Math.max(highest, about.bottoms.get(column) || 2);
     const fade = box.gone ? clamp(0.7 * (1 - (about.time - box.age) / (about.fade || 1)), 0.06, 0.7) : 1;
     this.draw(box, x, top, size, about, fade);
-    let below = top;
+    about.bottoms.set(column, top + size.name + box.cards.length * size.card + 14);
     for (const kid of box.kids) {
       const at = box.cards.findIndex((card) => card.name === kid.node.name && card.child);
-      about.links.push([x + size.column, top + size.name + (at + 0.5) * size.card - 4, left(kid.node.index), below + size.name * 0.55, kid.gone ? fade * 0.5 : 1]);
-      below = this.place(kid, below, left, size, about);
+      const to = this.place(kid, top, left, size, about);
+      about.links.push([x + size.column, top + size.name + (at + 0.5) * size.card - 4, left(kid.node.index), to + size.name * 0.55, kid.gone ? fade * 0.5 : 1]);
     }
-    return Math.max(top + height + 8, below);
+    return top;
   }
 
   element(name, classes) {
@@ -165,9 +164,10 @@ class Tree {
   }
 
   // The last decided step, to the left of the root.
-  pastBox(past, n, x, size, shown, links, rootBox) {
+  pastBox(past, n, x, size, about, rootBox) {
     const element = this.element("past", "node past");
-    shown.add("past");
+    about.shown.add("past");
+    about.bottoms.set(past.index, 2 + size.name + size.card + 24);
     Object.assign(element.style, { left: `${x}px`, top: "2px", width: `${size.column}px`, opacity: 1 });
     const signature = String(past.at);
     if (element.signature !== signature) {
@@ -180,14 +180,14 @@ class Tree {
       card.dataset.tip = `Decided. Step ${past.index}, ${origin.name}: ${origin.means}.`;
       element.replaceChildren(make("div", "name", null, {}, [make("b", "", `decided · step ${past.index}`)]), card);
     }
-    if (rootBox) links.push([x + size.column - 4, 2 + size.name + size.card / 2, x + size.column + size.gap, 2 + size.name * 0.55, 1]);
+    if (rootBox) about.links.push([x + size.column - 4, 2 + size.name + size.card / 2, x + size.column + size.gap, 2 + size.name * 0.55, 1]);
   }
 
-  finish(links, forest, left, size, bottom, lines) {
+  finish(forest, left, size, { links, bottoms }, lines) {
     const last = (box) => Math.max(box.node.index, ...box.kids.map(last));
     const columns = forest.length ? Math.max(...forest.map(last)) : 0;
     this.field.style.width = `${left(columns) + size.column + 6}px`;
-    this.field.style.height = `${bottom}px`;
+    this.field.style.height = `${Math.max(0, ...bottoms.values())}px`;
     this.field.style.setProperty("--lines", lines);
     const drawn = links.map(([x, y, toX, toY, opacity]) => `${x},${y},${toX},${toY},${opacity}`).join(";");
     if (drawn === this.drawn) return;

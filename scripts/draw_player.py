@@ -1,0 +1,65 @@
+"""Draws docs/figures/player.png and the figures of docs/player.md: one answer of the tiny models, in the player and by `lr draw`.
+
+    python scripts/draw_player.py
+
+The answer is the same every time; its times are those of this machine. Wants matplotlib, playwright and an installed Chromium (the extra
+`dev` has the first two). The page that is photographed is that of `lr play`, at the moment that `lr draw` shows.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from lr.cli import main
+from lr.tracing.file import read_trace
+from lr.tracing.film import Film
+from lr.viz.moment import telling_moment
+
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+QUESTION = (
+    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. Then Cleo gets 5 fewer coins than Ben. "
+    "How many coins does Cleo have?"
+)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+SIZE = {"width": 1440, "height": 860}
+
+
+def photograph(page: Path, event: int, picture: Path) -> None:
+    """The player's page after `event` events, as it looks on a laptop."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        sys.exit(f"no browser: none of {', '.join(BROWSERS)} is installed")
+    with sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
+        window = opened.new_page(viewport=SIZE, color_scheme="light", reduced_motion="reduce")
+        window.goto(f"{page.as_uri()}#event={event}")
+        window.screenshot(path=picture)
+        opened.close()
+
+
+def run(command: list[str]) -> None:
+    """A command of `lr`, which has to succeed."""
+    if main(command) != 0:
+        sys.exit(f"lr {' '.join(command)} failed")
+
+
+def draw() -> None:
+    """Make the trace, the page and the pictures."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "answer.jsonl"
+        # This seed has accepted steps and a correction.
+        settings = ["--mode", "lr", "--depth", "3", "--driver", "overlapped", "--seed", "1"]
+        run(["generate", QUESTION, *settings, "--trace", str(trace)])
+        run(["play", str(trace), "-o", str(trace.with_suffix(".html"))])
+        run(["draw", str(trace), "-o", str(FIGURES / "answer")])
+        film = Film(read_trace(trace))
+        photograph(trace.with_suffix(".html"), telling_moment(film), FIGURES / "player.png")
+
+
+if __name__ == "__main__":
+    draw()
