@@ -26,7 +26,6 @@ QUESTION = (
     "How many coins does Cleo have?"
 )
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SIZE = {"width": 1440, "height": 860}
 
 
 def photograph(page: Path, event: int, picture: Path) -> None:
@@ -36,7 +35,7 @@ def photograph(page: Path, event: int, picture: Path) -> None:
         sys.exit(f"no browser: none of {', '.join(BROWSERS)} is installed")
     with sync_playwright() as driver:
         opened = driver.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
-        window = opened.new_page(viewport=SIZE, color_scheme="light", reduced_motion="reduce")
+        window = opened.new_page(viewport={"width": 1440, "height": 860}, color_scheme="light", reduced_motion="reduce")
         window.goto(f"{page.as_uri()}#event={event}")
         window.screenshot(path=picture)
         opened.close()
