@@ -25,7 +25,9 @@ from lr.types import Verdict
 READINGS = Need.TARGET_LOGPROBS | Need.HIDDEN
 
 
-class _Waiting(NamedTuple):
+class Waiting(NamedTuple):
+    """A pair that waits for the verifier, with the chain that asks."""
+
     chain: Chain
     work: Work
     pair: Pair
@@ -33,11 +35,11 @@ class _Waiting(NamedTuple):
 
 def judge_all(verifier: Verifier, chains: Sequence[Chain]) -> None:
     """Ask about all pairs at once; go on while verdicts make new pairs complete."""
-    while waiting := [_Waiting(chain, work, pair) for chain in chains for work, pair in chain.asked.items()]:
+    while waiting := [Waiting(chain, work, pair) for chain in chains for work, pair in chain.asked.items()]:
         if need_of(verifier) & READINGS:
             waiting = read_drafts(waiting)
         started = time.perf_counter()
-        verdicts = _ask(verifier, waiting)
+        verdicts = ask(verifier, waiting)
         share = (time.perf_counter() - started) / len(waiting)
         for (chain, work, _), verdict in zip(waiting, verdicts, strict=True):
             chain.trace.record(VerifierCall(1, share))
@@ -49,7 +51,7 @@ def judge_all(verifier: Verifier, chains: Sequence[Chain]) -> None:
                 chain.tell((Judged if work.kind is Kind.JUDGE else Scored)(work.node, verdict))
 
 
-def _ask(verifier: Verifier, waiting: Sequence[_Waiting]) -> list[Verdict | None]:
+def ask(verifier: Verifier, waiting: Sequence[Waiting]) -> list[Verdict | None]:
     """A verdict for each; None for a pair without a target step of which the verifier is not sure."""
     glanced = [i for i, (_, work, _) in enumerate(waiting) if work.kind is Kind.SCORE]
     whole = [i for i, (_, work, _) in enumerate(waiting) if work.kind is Kind.JUDGE]
@@ -61,7 +63,7 @@ def _ask(verifier: Verifier, waiting: Sequence[_Waiting]) -> list[Verdict | None
     return [verdicts[i] for i in range(len(waiting))]
 
 
-def read_drafts(waiting: Sequence[_Waiting]) -> list[_Waiting]:
+def read_drafts(waiting: Sequence[Waiting]) -> list[Waiting]:
     """The same pairs with what the target makes of their draft steps, by one forward over all that were not read yet.
 
     Example: the prefix ends in "x", the draft step is "a b c". Fed are x a b c; the logits after x, a, b are those of a, b, c, and the
