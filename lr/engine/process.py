@@ -1,4 +1,4 @@
-"""An acceptance process: how long steps are, how many drafts are accepted. What `process_run.py` puts in the place of what models would say.
+"""An acceptance process: how long steps are, how many drafts are accepted. `process_run.py` lets it decide.
 
 Three sources: numbers that are given; a calibration (`lr calibrate`), with the lengths of steps as they were recorded; the paper's tables,
 which print acceptance but no lengths, so that these are assumed. Every draw is a function of a key, as everywhere.
