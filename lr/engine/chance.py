@@ -70,6 +70,21 @@ class Resampled:
         return self.values[int(uniform(key) * len(self.values))]
 
 
+@dataclass(frozen=True)
+class ByPlace:
+    """What was recorded for the step at each place of a chain; from the start again when they are used up."""
+
+    values: Sequence[float]
+
+    def __post_init__(self) -> None:
+        require(len(self.values) > 0, "values", self.values, "at least one value")
+        require(all(0 <= v < math.inf for v in self.values), "values", self.values, "finite numbers >= 0")
+
+    def at(self, place: int) -> float:
+        """The duration of step number `place`, counted from 0."""
+        return self.values[place % len(self.values)]
+
+
 class Acceptance(Protocol):
     """Whether a draft step is equivalent to the target's."""
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lr.engine.chance import Acceptance, Constant, Duration, JudgeErrors
+from lr.engine.chance import Acceptance, ByPlace, Constant, Duration, JudgeErrors
 from lr.engine.recording import record_commanded, record_told, record_written
 from lr.engine.workers import Span, Workers
 from lr.rng import Stream
@@ -79,8 +79,8 @@ class World:
     """
 
     acceptance: Acceptance
-    target: Duration = TARGET_STEP
-    draft: Duration = DRAFT_STEP
+    target: Duration | ByPlace = TARGET_STEP
+    draft: Duration | ByPlace = DRAFT_STEP
     judge: Duration = AT_ONCE
     score: Duration = AT_ONCE
     errors: JudgeErrors = NO_ERRORS
@@ -217,9 +217,11 @@ class _Simulation:
         drawn = [(row, self._length(law, row.node, kind)) for row in rows]
         self.by_kind[kind].submit(self.now, drawn, stall)
 
-    def _length(self, law: Duration, node: NodeId, kind: Kind) -> float:
+    def _length(self, law: Duration | ByPlace, node: NodeId, kind: Kind) -> float:
         if isinstance(law, Constant):
             return law.value
+        if isinstance(law, ByPlace):
+            return law.at(node.index - (kind is Kind.DRAFT))  # a draft step leads to its node, a target step follows it
         key = self._key(kind.value, node)
         drawn = law.draw(key)
         if self.trace is not None:

@@ -66,7 +66,10 @@ class Calibration:
     v: Estimate
     """A verdict, in T."""
     reading: Estimate
-    """What a draft step costs the target before it can write behind it: it must read the draft's tokens. In T."""
+    """What a draft step costs the target before it can write behind it, read along with a batch that goes on: it must read the draft's
+    tokens. In T."""
+    reading_alone: Estimate
+    """The same, read in a pass of its own."""
     start: Estimate
     """The prompt, for both models together, in T."""
     step_seconds: Estimate
@@ -88,6 +91,11 @@ class Calibration:
         if not (self.target_lengths and self.draft_lengths):
             return self.c1.value
         return self.c1.value * mean(self.target_lengths) / mean(self.draft_lengths)
+
+    def reading_of(self, depth: int, *, barrier: bool) -> float:
+        """What a draft step that is read costs on average. Behind a barrier all but the deepest of a cycle get passes of their own."""
+        alone = (depth - 1) / depth if barrier else 0.0
+        return alone * self.reading_alone.value + (1 - alone) * self.reading.value
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"

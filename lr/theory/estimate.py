@@ -63,13 +63,19 @@ def pace(seen: Sequence[Seen]) -> float:
 
 
 def reading(seen: Sequence[Seen]) -> float:
-    """The target's time for draft steps in the prefix, per draft step, in T: lone reads, and what batches that also read take longer."""
+    """What batches that also read a draft step take longer than those that do not, per draft step read, in T."""
     token, slope = _lone_row(seen), b(seen)
-    total = sum(s.lookahead.reading_alone.total for s in seen)
+    longer = reads = 0.0
     for s in seen:
         for n, seconds in s.lookahead.reading_along.items():
-            total += seconds.total - seconds.count * token * (1 + slope * (n - 1))
-    return max(0.0, _ratio(total, sum(len(s.lookahead.draft_lengths) for s in seen)) / step_seconds(seen))
+            longer += seconds.total - seconds.count * token * (1 + slope * (n - 1))
+            reads += seconds.count
+    return max(0.0, _ratio(longer, reads) / step_seconds(seen))
+
+
+def reading_alone(seen: Sequence[Seen]) -> float:
+    """A pass that reads a draft step and does nothing else, in T."""
+    return _over(s.lookahead.reading_alone for s in seen) / step_seconds(seen)
 
 
 def start(seen: Sequence[Seen]) -> float:
@@ -137,6 +143,7 @@ PARAMETERS: Mapping[str, Estimator] = {
         pace,
         v,
         reading,
+        reading_alone,
         start,
         step_seconds,
         second_chance,

@@ -38,6 +38,7 @@ def paper_calibration(pair: str = "r1", dataset: str = "GSM8K") -> Calibration:
         b=exactly(fmean(w.per_row for w in widths)),
         b_positions=zero,
         turn=zero,
+        reading_alone=zero,
         b_draft=zero,
         pace=exactly(1.0),
         v=exactly(fitted.v),

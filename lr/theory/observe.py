@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lr.trace import Event, ForwardPass, StepEmitted, StepJudged, StepWritten, TokenRound, TokenRounds, VerifierCall
+from lr.trace import Event, ForwardPass, StepEmitted, StepJudged, StepWritten, TokenRound, VerifierCall
 from lr.types import Role
 
 Timed = tuple[float, Event]
@@ -168,32 +168,44 @@ class PairRun:
 
 @dataclass(frozen=True)
 class Answered:
-    """What is known of an answer once it is there: its steps, which draft steps were accepted, how many draft tokens of those tried.
+    """What is known of an answer once it is there, place by place: all but the time it took.
 
-    `accepted` has an outcome for every step of the chain; where nothing was judged (a bonus step, an end of both) it says False, which no
-    run of the same schedule looks at. Lengths, in tokens, are of all steps that were finished, emitted or not.
+    `accepted`: whether a draft step was accepted there; where nothing was judged (a bonus step, an end of both) False, which no run of the
+    same schedule looks at. `target_lengths`, `draft_lengths`: tokens of the steps that were written there, the last of each if several
+    were; where none was, of the one that was emitted. `rounds` of the target, with so many drafted tokens accepted in all.
     """
 
-    steps: int
     accepted: tuple[bool, ...]
     target_lengths: tuple[int, ...]
-    draft_lengths: tuple[int, ...] = ()
-    tokens_tried: int = 0
+    draft_lengths: tuple[int, ...]
+    rounds: int = 0
     tokens_accepted: int = 0
+
+    @property
+    def steps(self) -> int:
+        return len(self.accepted)
 
     @classmethod
     def of(cls, events: Iterable[Timed]) -> Answered:
-        seen = list(events)
-        steps = sum(isinstance(event, StepEmitted) for _, event in seen)
-        verdicts = {e.index for _, e in seen if isinstance(e, StepJudged) and e.verdict.aligned}
-        rounds = TokenRounds.of(e for _, e in seen if isinstance(e, TokenRound) and e.role is Role.TARGET)
+        lengths: dict[Role, dict[int, int]] = {Role.TARGET: {}, Role.DRAFT: {}}
+        emitted, accepted, rounds = dict[int, int](), set[int](), list[TokenRound]()
+        for _, event in events:
+            match event:
+                case StepWritten(role, index, step):
+                    lengths[role][index] = len(step.tokens)
+                case StepEmitted(step):
+                    emitted[step.index] = len(step.step.tokens)
+                case StepJudged(index, verdict) if verdict.aligned:
+                    accepted.add(index)
+                case TokenRound(Role.TARGET) if event.proposed:
+                    rounds.append(event)
+        places = range(len(emitted))
         return cls(
-            steps,
-            tuple(index in verdicts for index in range(steps)),
-            step_lengths(seen, Role.TARGET),
-            step_lengths(seen, Role.DRAFT),
-            rounds.tried,
-            rounds.accepted,
+            tuple(place in accepted for place in places),
+            tuple(lengths[Role.TARGET].get(place, emitted[place]) for place in places),
+            tuple(lengths[Role.DRAFT].get(place, emitted[place]) for place in places),
+            len(rounds),
+            sum(round_.accepted for round_ in rounds),
         )
 
 

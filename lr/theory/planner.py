@@ -121,7 +121,7 @@ def simulated(found: Calibration, plan: Plan, steps: int = 2000, seed: int = 0) 
     world = World(
         BetaSiblings(*siblings(found)),
         target=Constant(1 / gain),
-        draft=Constant(found.c1.value + found.reading.value),
+        draft=Constant(found.c1.value + _reading(found, plan)),
         judge=Constant(found.v.value),
         target_overhead=found.b.value,
         draft_overhead=found.b_draft.value,
@@ -151,7 +151,7 @@ def _plans(found: Calibration, budget: int) -> Iterator[Plan]:
 def _lookahead(found: Calibration, plan: Plan, alpha: float) -> Plan | None:
     """`plan`, whose speedup is that of its tokens alone, with that of its lookahead; None where the formulas do not reach."""
     gain = plan.speedup
-    c, v, b = (found.c1.value + found.reading.value) * gain, found.v.value * gain, found.b.value
+    c, v, b = (found.c1.value + _reading(found, plan)) * gain, found.v.value * gain, found.b.value
     if plan.schedule is Schedule.SYNC:
         rows = int(tree_rows(plan.width, plan.depth))
         time = float(tree_cycle_time(plan.width, plan.depth, c, b)) + v
@@ -168,6 +168,10 @@ def _lookahead(found: Calibration, plan: Plan, alpha: float) -> Plan | None:
     assert window == "paper" or window == "depth"
     f = float(lr_async_speedup(min(alpha, 0.9997), plan.depth, c / crowd, window, v / crowd)) / crowd
     return Plan(plan.schedule, plan.depth, plan.width, plan.tokens, rows, gain * f)
+
+
+def _reading(found: Calibration, plan: Plan) -> float:
+    return found.reading_of(plan.depth, barrier=plan.schedule is Schedule.SYNC)
 
 
 def _kind(plan: Plan) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from lr.spec.schedule import Schedule
 from lr.theory.asynchronous import lr_async_speedup
 from lr.theory.calibration import Calibration
 from lr.theory.observe import Answered
+from lr.theory.replayed import replayed
 from lr.theory.synchronous import lr_sync_cycle_speedup
 from lr.theory.token_level import sd_speedup
 from lr.theory.twin import LADDER, Twin
@@ -63,7 +64,7 @@ class Way:
             for n in range(1, len(ladder) + 1)
         ]
         twin = Twin(found, ladder, self.tokens)
-        last = refined[-1] if known is None else twin.replayed(self.schedule, self.depth, *known, steps)
+        last = refined[-1] if known is None else replayed(twin, self.schedule, self.depth, *known)
         return (self.formula(found), *refined, last)
 
 

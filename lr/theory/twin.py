@@ -10,21 +10,21 @@ Each refinement is a switch, in the order of `LADDER`; with none of them the sim
     reading   the target must read a draft step before it can write behind it
     thread    draft and target take turns on one thread (the lockstep driver), and pay for every turn, instead of a machine each
 
-The unit of time is T, a target step of mean length. This module knows no model. Read next: `lr/engine/simulate.py`.
+The unit of time is T, a target step of mean length. This module knows no model. Read next: `replayed.py`,
+`lr/engine/simulate.py`.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from lr.engine.chance import Acceptance, Bernoulli, Constant, Duration, Replay, Resampled
+from lr.engine.chance import Bernoulli, Constant, Duration, Resampled
 from lr.engine.simulate import ENDLESS, World, simulate
 from lr.spec.limits import Limits
 from lr.spec.schedule import Schedule, SchedulerConfig
-from lr.theory.calibration import Calibration, exactly, mean
-from lr.theory.observe import Answered
+from lr.theory.calibration import Calibration, mean
 from lr.theory.token_level import sd_tokens
 from lr.types import require
 
@@ -78,7 +78,7 @@ class Twin:
         row = found.b.value * self.lone + k * (found.c2.value * found.b_draft.value + found.b_positions.value)
         return row / self.round_cost(self.lone)
 
-    def world(self, seed: int = 0) -> World:
+    def world(self, schedule: Schedule, depth: int, seed: int = 0) -> World:
         """What the scheduler runs on."""
         found, on = self.calibration, set(self.refinements)
         round_cost = self.round_cost(self.lone)
@@ -88,7 +88,7 @@ class Twin:
             draft=self._duration(found.c1.value, found.draft_lengths),
             judge=Constant(found.v.value if "judge" in on else 0.0),
             target_overhead=self.overhead,
-            reading=found.reading.value if "reading" in on else 0.0,
+            reading=found.reading_of(depth, barrier=schedule is Schedule.SYNC) if "reading" in on else 0.0,
             draft_turns=DRAFT_TICKS * found.token_ratio / round_cost if "thread" in on else None,
             change=0.0 if self.tokens else found.turn.value / round_cost,  # a round has its turn already
             seed=seed,
@@ -119,7 +119,7 @@ class Twin:
         if "chains" not in self.refinements or not lengths:
             if depth == 0:
                 return self.token_speed(1.0)
-            return simulate(SchedulerConfig(ENDLESS, schedule, depth), self.world(seed), steps).rate
+            return simulate(SchedulerConfig(ENDLESS, schedule, depth), self.world(schedule, depth, seed), steps).rate
         plain = spent = 0.0
         number = 0
         while plain < steps:
@@ -129,60 +129,21 @@ class Twin:
             number += 1
         return plain / spent
 
-    def replayed(
-        self,
-        schedule: Schedule,
-        depth: int,
-        answers: Sequence[Answered],
-        plain_answers: Sequence[Answered],
-        steps: int = 4000,
-    ) -> float:
-        """The same for answers that are known, against plain ones of the same questions: only the time of everything is predicted.
-
-        Known are their steps with their lengths, the verdicts on draft steps and the share of draft tokens that were accepted. Times are
-        per step, as `lr theory reality` measures them; there is at least one answer.
-        """
-        tried, kept = sum(a.tokens_tried for a in answers), sum(a.tokens_accepted for a in answers)
-        found = replace(self.calibration, alpha2=exactly(kept / tried)) if tried else self.calibration
-        half = found.start.value / 2
-        plain = spent = 0.0
-        for number in range(max(len(answers), steps * len(answers) // sum(a.steps for a in answers))):
-            answer, other = answers[number % len(answers)], plain_answers[number % len(answers)]
-            unit = mean(answer.target_lengths) / mean(found.target_lengths)
-            twin = replace(self, calibration=_as_long(found, answer, unit))
-            spent += unit * twin._spent(schedule, depth, answer.steps, number, Replay(answer.accepted)) / answer.steps
-            plain += half / other.steps + mean(other.target_lengths) / mean(found.target_lengths)
-        return plain / spent
-
     def _plain(self, steps: int) -> float:
         """The time of plain decoding."""
         return self.calibration.start.value / 2 + steps
 
-    def _spent(
-        self, schedule: Schedule, depth: int, steps: int, seed: int, acceptance: Acceptance | None = None
-    ) -> float:
+    def _spent(self, schedule: Schedule, depth: int, steps: int, seed: int) -> float:
         """The time of an answer of so many steps."""
         half = self.calibration.start.value / 2
         if depth == 0:
             return steps / self.token_speed(1.0) + half * (2 if self.tokens else 1)
-        world = self.world(seed)
-        if acceptance is not None:
-            world = replace(world, acceptance=acceptance)
-        return 2 * half + simulate(SchedulerConfig(Limits(steps), schedule, depth), world, steps).seconds
-
-
-def _as_long(found: Calibration, answer: Answered, unit: float) -> Calibration:
-    """The calibration for steps as long as those of an answer; its unit of time is then such a target step, `unit` times the old one."""
-    drafts = answer.draft_lengths or found.draft_lengths
-    return replace(
-        found,
-        target_lengths=answer.target_lengths,
-        draft_lengths=drafts,
-        c1=exactly(found.c1.value * mean(drafts) / mean(found.draft_lengths) / unit),
-        v=exactly(found.v.value / unit),
-        reading=exactly(found.reading.value / unit),
-        start=exactly(found.start.value / unit),
-    )
+        return (
+            2 * half
+            + simulate(
+                SchedulerConfig(Limits(steps), schedule, depth), self.world(schedule, depth, seed), steps
+            ).seconds
+        )
 
 
 def rounds_per_step(alpha: float, k: int, longest: int) -> list[float]:

@@ -18,7 +18,9 @@ from lr.theory.calibration import Calibration, CalibrationError, Estimate, exact
 from lr.theory.estimate import PARAMETERS, calibrate
 from lr.theory.observe import Answered, LookaheadRun, PairRun, PlainRun, Seen, TokenRun, outcomes, step_lengths
 from lr.theory.reality import Way, ratio_with_error
+from lr.theory.replayed import acceptance_of, replayed
 from lr.theory.synchronous import lr_sync_cycle_speedup
+from lr.theory.token_level import sd_tokens
 from lr.theory.twin import LADDER, Twin, drawn_rounds, round_law, rounds_per_step
 from lr.trace import Event, ForwardPass, StepEmitted, StepJudged, StepWritten, TokenRound, VerifierCall
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
@@ -117,6 +119,7 @@ def test_the_parameters_of_an_invented_machine_are_found() -> None:
         "b": ROW,
         "b_draft": DRAFT_ROW,
         "reading": READ / T,
+        "reading_alone": READ / T,
         "pace": 1.0,
         "v": VERDICT / T,
         "start": PROMPT / T,
@@ -207,6 +210,7 @@ def test_refinements_one_by_one() -> None:
         c1=exactly(0.25),
         v=exactly(0.1),
         reading=exactly(0.05),
+        reading_alone=exactly(0.05),
         pace=exactly(1.0),
         chain_lengths=(3,),
         start=exactly(1.0),
@@ -265,23 +269,49 @@ def test_ways_and_their_formulas() -> None:
         *("ar", "sd 2", "paper 3", "sync 4 + sd 2"),
     ]
     assert Way().formula(found) == 1.0
-    rejected = [Answered(steps=6, accepted=(False,) * 6, target_lengths=(20,) * 6)]
+    rejected = [Answered((False,) * 6, (20,) * 6, (20,) * 6)]
     first, *_, last = Way(Schedule.SYNC, 2).predictions(found, (rejected, rejected), steps=60)
     assert first == pytest.approx(float(lr_sync_cycle_speedup(found.alpha1.value, 2, found.c1.value)))
     assert last < 0.8  # nothing accepted: lookahead only costs
 
 
-def test_known_answers_are_predicted_with_their_own_lengths() -> None:
-    """Target steps twice as long in both: draft, verdict, reading and prompt weigh half. Cycle of one draft, accepted: two steps take
-    c1 / 2 + 1 new units. The draft's steps are as long as ever; plain decoding takes two."""
+def test_known_answers_are_replayed_place_by_place() -> None:
+    """A target token takes 0.1, a draft token 0.05; a draft of 8 tokens, then target steps of 10 and 30 side by side: 0.4 + 3 for both.
+    Plain decoding takes 1 + 3, or with the lengths of another answer 2."""
     found = replace(
-        Calibration.load(TINY), c1=exactly(0.5), start=exactly(0.0), target_lengths=(10,), draft_lengths=(8,)
+        Calibration.load(TINY), c1=exactly(0.5), start=exactly(0.0), target_lengths=(10,), draft_lengths=(10,)
     )
-    answer = Answered(2, (True, True), (20, 20), (8,))
+    answer = Answered((True, False), (10, 30), (8, 30))
     twin = Twin(found, ("chains", "lengths"))
-    assert twin.replayed(Schedule.SYNC, 1, [answer], [answer], steps=2) == pytest.approx(2 / 1.25, rel=1e-12)
-    shorter = replace(answer, target_lengths=(10, 10))
-    assert twin.replayed(Schedule.SYNC, 1, [answer], [shorter], steps=2) == pytest.approx(1 / 1.25, rel=1e-12)
+    assert replayed(twin, Schedule.SYNC, 1, [answer], [answer]) == pytest.approx(4 / 3.4, rel=1e-12)
+    assert replayed(twin, Schedule.SYNC, 1, [answer], [replace(answer, target_lengths=(10, 10))]) == pytest.approx(
+        2 / 3.4
+    )
+
+
+def test_known_rounds_cost_what_rounds_cost() -> None:
+    """Two drafted tokens, c2 = 0.2, without the cost of width: 5 rounds of 1.4 passes instead of 10 passes."""
+    found = replace(Calibration.load(TINY), c2=exactly(0.2), start=exactly(0.0), target_lengths=(10,))
+    answer = Answered((False,), (10,), (10,), rounds=5, tokens_accepted=5)
+    twin = Twin(found, ("chains", "lengths"), tokens=2)
+    assert replayed(twin, Schedule.SYNC, 0, [answer], [answer]) == pytest.approx(10 / 7)
+
+
+@pytest.mark.parametrize(("alpha", "k"), [(0.0, 1), (0.3, 4), (0.9, 2), (1.0, 3)])
+def test_acceptance_from_tokens_per_round(alpha: float, k: int) -> None:
+    assert acceptance_of(float(sd_tokens(alpha, k)), k) == pytest.approx(alpha, abs=1e-9)
+
+
+def test_what_is_known_of_an_answer() -> None:
+    """Two places: at the first the draft's 4 tokens against the target's 3, accepted; at the second the target's own 5."""
+    tape = Tape()
+    for role, index, length in ((Role.DRAFT, 0, 4), (Role.TARGET, 0, 3), (Role.TARGET, 1, 5)):
+        tape.add(1.0, StepWritten(role, index, step(length)))
+    tape.add(0, StepJudged(0, Verdict(True, "")))
+    tape.add(0, TokenRound(Role.TARGET, 0, 2, 2, 1, 2))
+    tape.add(0, StepEmitted(EmittedStep(0, step(4), Origin.ACCEPTED)))
+    tape.add(0, emitted(1, 5))
+    assert Answered.of(tape.events) == Answered((True, False), (3, 5), (4, 5), rounds=1, tokens_accepted=1)
 
 
 def test_ratio_with_error() -> None:
