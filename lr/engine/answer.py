@@ -88,8 +88,8 @@ class Asked:
         self.models, self.question, self.options, self.share = models, question, options, share
         self.variant = Variant() if variant is None else variant
         self.verifier = self.variant.verifier or verifier
-        self.trace = Trace(detailed=detailed)
         self.detailed = detailed
+        self.trace = Trace(detailed=detailed)
         self.steps: list[AnswerStep] = []
         codec = models.codec
         self.prompt = codec.chat(question, system=options.system, enable_thinking=options.enable_thinking)
