@@ -19,8 +19,8 @@ from lr.viz.style import COLOUR_OF, INK, MARKS, PAPER, SOFT, WASH, WHO, figure
 ROW, GAP, PASS = 0.26, 0.14, 0.09
 """Heights in inches: of a row, between lanes, of a model's passes."""
 WIDTH = 12.0
-NEEDED, THINNEST = 0.03, 0.002
-"""Shares of the whole width: what a bar needs beside its letters to carry words, and the thinnest bar."""
+NEEDED, THINNEST, APART = 0.03, 0.002, 0.011
+"""Shares of the whole width: what a bar needs beside its letters to carry words, the thinnest bar, the distance of two signs."""
 
 
 @contextmanager
@@ -37,9 +37,11 @@ def timeline_figure(trace: TraceFile, begin: float | None = None, end: float | N
             if span.end >= begin and span.asked <= last:
                 _draw_span(axes, span, tops[lives.lane(span.work)], scale, (begin, last))
         _draw_passes(axes, lives, tops, scale)
+        sign = begin  # signs of decisions at the same moment stand beside each other
         for mark in lives.marks:
             if begin <= mark.time <= last:
-                _draw_mark(axes, mark.time * scale, mark.origin, bottom)
+                sign = max(mark.time, sign + APART * (last - begin))
+                _draw_mark(axes, (mark.time * scale, sign * scale), mark.origin, bottom)
         axes.set(xlim=(begin * scale, last * scale), ylim=(bottom, -0.12), xlabel=unit)
         middles = [top + lane.rows * ROW / 2 for top, lane in zip(tops, lives.lanes, strict=True)]
         axes.set_yticks(middles, [lane.name for lane in lives.lanes], weight="bold")
@@ -102,10 +104,12 @@ def _draw_passes(axes: Any, lives: Lives, tops: list[float], scale: float) -> No
         axes.broken_barh(bars, (top + lane.rows * ROW + 0.02, PASS - 0.02), facecolors=WHO[lane.work], alpha=0.75)
 
 
-def _draw_mark(axes: Any, at: float, origin: str, bottom: float) -> None:
+def _draw_mark(axes: Any, where: tuple[float, float], origin: str, bottom: float) -> None:
+    """A line at the moment of a decision, and its sign, which may stand a little further right."""
+    at, sign = where
     colour = WHO[COLOUR_OF[origin]]
     axes.plot([at, at], [-0.06, bottom], color=colour, lw=0.9, ls=":")
-    axes.text(at, -0.14, MARKS[origin], color=colour, ha="center", va="bottom", fontsize=11, weight="bold")
+    axes.text(sign, -0.14, MARKS[origin], color=colour, ha="center", va="bottom", fontsize=11, weight="bold")
 
 
 def _caption(lives: Lives) -> str:

@@ -51,7 +51,7 @@ class CacheView {
       this.font(c, 0.76 * unit);
       c.fillStyle = this.palette.soft;
       c.textAlign = "left";
-      c.fillText(`${this.says}; ${life.size} tokens in a block`, 1, 0.6 * unit);
+      c.fillText(wide > 27 * unit ? `${this.says}; ${life.size} tokens in a block` : this.says, 1, 0.6 * unit);
       this.strip(c, { strip, perLine, cell: cell * 0.72, top: 1.3 * unit, holders, copies });
       branches.forEach((branch, i) => this.branch(c, branch, { y: top + i * (cell + 5), cell, unit, wide, holders, copies, life }));
     });

@@ -56,6 +56,7 @@ class Player {
     byId("cache-panel").hidden = !this.cache.any;
     byId("scrub").max = this.count;
     document.body.style.setProperty("--tree-height", this.film.silent ? "13rem" : header.width > 1 ? "24rem" : "17rem");
+    byId("rejection-next").disabled = !this.stops.rejections.length;
     this.legends();
     this.tips = new Tips(byId("tip"));
     this.tips.explains(byId("timeline"), (x, y) => this.timeline.explain(x, y));
@@ -104,6 +105,7 @@ class Player {
 
   redraw() {
     this.tree.drawn = null;
+    this.answer.moved = true;
     this.render();
   }
 
@@ -150,6 +152,7 @@ class Player {
 
   // To the next (or previous) of some numbers of events.
   jump(numbers, forward) {
+    if (!numbers.length) return;
     const found = forward ? numbers.find((one) => one > this.n) : [...numbers].reverse().find((one) => one < this.n);
     this.pause();
     if (found !== undefined) this.go(found);

@@ -71,7 +71,12 @@ class Timeline {
     c.clip();
     for (const one of this.lives.passes) if (one.end >= start && one.begin <= end) this.paintPass(c, one, x, size, time);
     for (const one of this.lives.spans) if (one.end >= start && one.asked <= end) this.paintSpan(c, one, x, size, time);
-    for (const one of this.lives.marks) if (one.time >= start && one.time <= end) this.paintMark(c, one, x, size, time);
+    let sign = -Infinity; // signs of decisions at the same moment stand beside each other
+    for (const one of this.lives.marks) {
+      if (one.time < start || one.time > end) continue;
+      sign = Math.max(x(one.time), Math.min(sign + 0.75 * unit, width - 0.4 * unit));
+      this.paintMark(c, one, x, sign, size, time);
+    }
     c.restore();
     c.strokeStyle = p.ink;
     c.lineWidth = 2;
@@ -172,7 +177,7 @@ class Timeline {
     c.globalAlpha = 1;
   }
 
-  paintMark(c, one, x, { unit, axis }, time) {
+  paintMark(c, one, x, sign, { unit, axis }, time) {
     const colour = this.palette[SIGNS[one.origin]];
     c.globalAlpha = one.time > time ? 0.3 : 1;
     c.strokeStyle = colour;
@@ -185,7 +190,8 @@ class Timeline {
     c.setLineDash([]);
     c.fillStyle = colour;
     c.textAlign = "center";
-    c.fillText(ORIGINS[one.origin].mark, x(one.time), 0.65 * unit);
+    c.fillText(ORIGINS[one.origin].mark, sign, 0.65 * unit);
+    one.sign = sign;
     c.globalAlpha = 1;
   }
 
@@ -197,7 +203,7 @@ class Timeline {
   explain(px, py) {
     const { x, size } = this.view, { header } = this.film;
     if (py < size.tops[0]) {
-      const near = this.lives.marks.find((one) => Math.abs(x(one.time) - px) < 7);
+      const near = this.lives.marks.find((one) => Math.abs(one.sign - px) < 7);
       return near ? `${clockText(near.time, header)}: step ${near.index}, ${ORIGINS[near.origin].name}\n${ORIGINS[near.origin].means}` : "";
     }
     const lane = this.lanes.findIndex((one, i) => py >= size.tops[i] && py < size.tops[i] + one.rows * size.row + (one.passes ? 0.42 * size.unit : 0));

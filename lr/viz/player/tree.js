@@ -58,8 +58,9 @@ class Tree {
   forest(n, time, fade) {
     const busy = new Set(this.film.worksAt(n).map((work) => `${work.kind} ${work.node}`));
     const seen = new Set(), oldest = time - fade, root = this.film.rootAt(n);
-    const forest = [this.boxOf(root, n, busy, oldest, seen)];
-    const recent = [...this.film.nodes.values()].filter((node) => node.until < n && node.untilTime >= oldest && node.fromTime <= time && node.name !== root);
+    const over = this.film.nodes.has(root) && this.film.nodes.get(root).until < n; // the chain has ended: no root is left
+    const forest = over ? [] : [this.boxOf(root, n, busy, oldest, seen)];
+    const recent = [...this.film.nodes.values()].filter((node) => node.until < n && node.untilTime >= oldest && node.fromTime <= time && (over || node.name !== root));
     recent.sort((a, b) => a.index - b.index || a.from - b.from);
     for (const node of this.film.plain ? [] : recent) forest.push(this.boxOf(node.name, n, busy, oldest, seen));
     return forest.filter(Boolean);
@@ -67,14 +68,15 @@ class Tree {
 
   show(n, time, fade) {
     const forest = this.forest(n, time, fade), unit = rem();
-    const first = forest.length ? forest[0].node.index : 0;
     const emitted = this.film.emittedAt(n), past = emitted[emitted.length - 1];
+    const live = forest.length && !forest[0].gone ? forest[0] : null;
+    const first = live ? live.node.index : past ? past.index + 1 : 0;
     const lines = this.linesThatFit(forest, unit);
     const column = this.columnWidth(unit), gap = 1.9 * unit;
     const size = { column, gap, card: (1.72 + 1.08 * lines) * unit, name: 1.95 * unit };
     const left = (index) => (index - first + (past ? 1 : 0)) * (size.column + size.gap) + 2;
     const about = { shown: new Set(), links: [], bottoms: new Map(), n, time, fade };
-    if (past) this.pastBox(past, n, left(first - 1), size, about, forest[0]);
+    if (past) this.pastBox(past, n, left(first - 1), size, about, live);
     for (const tree of forest) if (tree.node.index >= first - (past ? 1 : 0)) this.place(tree, 2, left, size, about);
     for (const [name, box] of this.boxes) if (!about.shown.has(name)) { box.remove(); this.boxes.delete(name); }
     this.finish(forest, left, size, about, lines);
@@ -127,7 +129,7 @@ class Tree {
   }
 
   draw(box, x, top, size, about, opacity) {
-    const { node, cards } = box, n = about.n, root = this.film.rootAt(n) === node.name;
+    const { node, cards } = box, n = about.n, root = !box.gone && this.film.rootAt(n) === node.name;
     const element = this.element(node.name, "node");
     about.shown.add(node.name);
     element.className = `node${root ? " root" : ""}${box.gone ? " ghost" : ""}`;
