@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     ("demo",): ("lr.commands.demo", "Demo", "watch the tiny models reason, and compare plain decoding with lookahead"),
     ("generate",): ("lr.commands.generate", "Generate", "answer one question with any checkpoint"),
+    ("step",): ("lr.commands.step", "StepCommand", "step through an answer, force verdicts, fork what-ifs"),
     ("play",): ("lr.commands.play", "Play", "a trace as a page to step through in a browser"),
     ("draw",): ("lr.commands.draw", "Draw", "a trace as figures for slides: clock, tree, cache"),
     ("run",): ("lr.commands.run", "Run", "answer and grade a data set, with the official tool's flags"),

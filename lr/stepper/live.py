@@ -172,7 +172,7 @@ class LiveSource:
         if desk.chain.asked.pop(work, None) is None:  # an earlier verdict has cancelled it
             return
         if node in desk.agreed:
-            verdict = forced_verdict(desk.agreed[node], verdict, self._verifier.name)
+            verdict = forced_verdict(desk.agreed[node], verdict)
             desk.forced.append((len(self.records), node, desk.agreed.pop(node)))
         if verdict is None:
             desk.chain.tell(Unsure(work.node))

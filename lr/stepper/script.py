@@ -77,7 +77,7 @@ class ScriptSource:
     def _forced(self, work: Work, aligned: bool) -> Judged | Scored:
         said = self.run.event_of(work)
         own = said.verdict if isinstance(said, (Judged, Scored)) else None
-        made = forced_verdict(aligned, own, "the script")
+        made = forced_verdict(aligned, own)
         return Judged(work.node, made) if work.kind is Kind.JUDGE else Scored(work.node, made)
 
     def _look(self) -> None:
@@ -87,10 +87,8 @@ class ScriptSource:
         self.records += trace.records[len(self.records) :]
 
 
-def forced_verdict(aligned: bool, own: Verdict | None, who: str) -> Verdict:
-    """A verdict that was forced; its reason says what the verifier itself said (None: nothing)."""
+def forced_verdict(aligned: bool, own: Verdict | None) -> Verdict:
+    """A verdict that was forced; its reason tells the verifier's own (None: it had none)."""
     if own is None:
-        return Verdict(aligned, f"{FORCED}; {who} had none")
-    return replace(
-        own, aligned=aligned, why=f"{FORCED}; {who}: {'aligned' if own.aligned else 'not aligned'}, {own.why}"
-    )
+        return Verdict(aligned, FORCED)
+    return replace(own, aligned=aligned, why=f"{FORCED}; else {'aligned' if own.aligned else 'not aligned'}: {own.why}")

@@ -15,9 +15,10 @@ is forced in a what-if. Read next: `view.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from lr.stepper.source import FORCED, Source, StepperError, decides
-from lr.tracing.file import Record, TraceFile
+from lr.tracing.file import Record, TraceFile, write_trace
 from lr.tracing.film import Film
 from lr.tracing.state import State
 
@@ -30,10 +31,11 @@ SLACK = 100_000
 
 
 class Side:
-    """One answer and a place in it: `place` events have happened. `forked`: how many when this what-if began (None: it is none)."""
+    """One answer and a place in it: `place` events have happened. `shares`: a what-if whose cache is the first side's."""
 
-    def __init__(self, name: str, source: Source, place: int = 0, forked: int | None = None) -> None:
-        self.name, self.source, self.place, self.forked = name, source, place, forked
+    def __init__(self, name: str, source: Source, place: int = 0, *, shares: bool = False) -> None:
+        self.name, self.source, self.place, self.shares = name, source, place, shares
+        self.fine = False  # moved by events, not by moments
         self._film = Film(TraceFile(source.header, source.records))
         plain = source.header.driver == "plain" or not source.header.detailed
         self._kinds = MOMENTS | {"written"} if plain else MOMENTS
@@ -51,6 +53,14 @@ class Side:
     def last(self) -> Record | None:
         """The event that happened last."""
         return self.records[self.place - 1] if self.place else None
+
+    @property
+    def happened(self) -> Record | None:
+        """What is told to have happened: the last moment, or, moving event by event, the last event."""
+        if self.fine:
+            return self.last
+        moments = (record for record in reversed(self.records[: self.place]) if self.is_moment(record))
+        return next(moments, None)
 
     @property
     def at_end(self) -> bool:
@@ -118,11 +128,11 @@ class Session:
 
     def next_event(self) -> bool:
         """Every moved side by one event, details included."""
-        return self._go(lambda side: side.go(lambda record: True))
+        return self._go(lambda side: side.go(lambda record: True), fine=True)
 
     def back(self) -> bool:
         """Every moved side to its moment before; the opposite of `next`."""
-        return any([side.back() for side in self.moved])
+        return self._go(Side.back)
 
     def to_step(self) -> bool:
         """To behind the next step that joins the answer."""
@@ -142,6 +152,7 @@ class Session:
     def to(self, number: int) -> None:
         """Every moved side to behind its first `number` events."""
         for side in self.moved:
+            side.fine = True
             side.place = min(side.place, max(number, 0))
             while side.place < number and side.go(lambda record: True):
                 pass
@@ -149,7 +160,8 @@ class Session:
     def force(self, aligned: bool, node: str | None = None) -> str:
         """The verdict that is due, on `node` where several are, will be this one. Returns what was done, in words.
 
-        Where the verdict is given already, or was recorded, it is forced in a what-if that begins here. Raises `StepperError` where none is due.
+        Where it is given already, further on or in a recording, it is forced in a what-if that begins here. Raises `StepperError` where
+        none is due.
         """
         side, said = self.active, ""
         due = self.due(side)
@@ -175,22 +187,18 @@ class Session:
     def fork(self) -> str:
         """A what-if of the active side, from its place on; one that is there already goes. Returns what was done, in words."""
         side = self.active
-        if side.source.runs and not decides(side.records[side.place :]):
+        cheap = side.source.runs and not decides(side.records[side.place :])
+        if cheap:
             side.place = len(side.records)
             made = side.source.fork()
-            said = (
-                f"Side B goes on from event {side.place}: its blocks are the same ones, nothing was computed or copied."
-            )
-            if not made.header.caches:
-                said = f"Side B goes on from event {side.place}."
+            blocks = "its blocks are the same ones, nothing was computed or copied"
+            said = f"Side B goes on from event {side.place}{': ' + blocks if made.header.caches else ''}."
         else:
             made = side.source.again(side.place)
             said = f"Side B was made anew up to event {len(made.records)}: the blocks of that moment are no more."
-        if side.name == "B":
-            side.source.close()
-        else:
-            self.drop()
-        self.sides = [self.sides[0], Side("B", made, len(made.records), len(made.records))]
+        shares = cheap and (side.shares or side is self.sides[0])
+        self.drop()
+        self.sides.append(Side("B", made, len(made.records), shares=shares))
         self.moved = list(self.sides)
         return said
 
@@ -209,13 +217,28 @@ class Session:
             raise StepperError(f"there is no side {names!r}; there are: {', '.join(one.name for one in self.sides)}.")
         self.moved = moved
 
+    def save(self, path: str) -> str:
+        """Write what the active side has made so far as a trace. Returns what was done, in words; raises `TraceError`."""
+        side = self.active
+        records = side.records
+        what_if = side.name == "B" or any(one.kind == "judged" and _is_forced(one) for one in records)
+        header = replace(side.source.header, variant="a what-if of the stepper") if what_if else side.source.header
+        write_trace(path, header, records)
+        return f"Written: {path} ({len(records)} events of side {side.name}). lr step, play, draw and trace read it."
+
     def close(self) -> None:
+        """Give everything back."""
         for side in self.sides:
             side.source.close()
 
-    def _go(self, move: Callable[[Side], bool]) -> bool:
-        """Every side moves, also when the first one could."""
+    def _go(self, move: Callable[[Side], bool], *, fine: bool = False) -> bool:
+        """Every moved side moves; whether any could."""
         before = [side.place for side in self.moved]
         for side in self.moved:
+            side.fine = fine
             move(side)
         return before != [side.place for side in self.moved]
+
+
+def _is_forced(record: Record) -> bool:
+    return str(record.data["verdict"]["why"]).startswith(FORCED)

@@ -100,7 +100,7 @@ class Recorded:
 
 
 def driven(remake: Callable[[], Source], number: int) -> Source:
-    """A run that has gone as far as event `number`, or to the end of the piece of work in which it is if nothing is decided there beyond it.
+    """A run that has gone to event `number`, or to the end of the piece of work around it if nothing is decided there beyond it.
 
     What a piece makes is known when it is over. Example: pieces of 3, 5 and 4 events, number 10: the third makes it 12; if event 11 or 12
     is a verdict, the run is begun again and driven for two pieces.
