@@ -80,6 +80,7 @@ FLOORS = {
             "lr.engine.plan",
             "lr.engine.chain",
             "lr.engine.answer",
+            "lr.engine.casting",
             "lr.engine.launch",
             "lr.parallel.start",
             "lr.engine.remote",

@@ -211,9 +211,8 @@ class BenchGpu:
             f"dummy:{names['target']}",
             f"dummy:{names['draft']}",
             ReplayVerifier(process, reads),
-            device=layout.target[0],
+            device={"target": layout.target[0], "draft": layout.draft, "judge": layout.judge},
             dtype=dtype,
-            elsewhere={"draft": layout.draft, "judge": layout.judge},
         )
 
     def _peaks(self, layout: Layout) -> tuple[Peaks, Peaks]:

@@ -121,10 +121,9 @@ class RunModels:
             draft,
             self.verifier if judges else "exact",
             judge=self.judge_model if judges else None,
-            device=self.target_device(mode),
+            device={"target": self.target_device(mode), "draft": places[1], "judge": places[2]},
             dtype=placement.torch_dtype(),
             num_blocks=self.num_blocks,
-            elsewhere={"draft": places[1], "judge": places[2]},
             servers=self.server.servers(draft_alone=mode == "draft"),
         )
         return placement.attend(reasoner)

@@ -234,9 +234,9 @@ def test_every_model_goes_to_its_own_device(monkeypatch: pytest.MonkeyPatch) -> 
         seen[name] = str(device)
         return load_model(name, device="cpu", dtype=dtype)
 
-    for place in ("lr.parallel.start.load_model", "lr.reasoner.load_model", "lr.engine.verification.load_model"):
+    for place in ("lr.parallel.start.load_model", "lr.engine.casting.load_model", "lr.engine.verification.load_model"):
         monkeypatch.setattr(place, load)
-    monkeypatch.setattr("lr.reasoner.find_device", torch.device)
+    monkeypatch.setattr("lr.engine.casting.find_device", torch.device)
     monkeypatch.setattr(RunModels, "devices", lambda _: ("cuda:0", "cuda:2", "cuda:3"))
     models, _ = RunModels(dtype="float32").chosen("tiny:1")
     models.load("lr", needs_draft=True, judges=True).close()
