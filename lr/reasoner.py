@@ -59,6 +59,7 @@ class Reasoner:
         places = Places.of(target, device)
         casting = Casting(target, draft, judge, places, dtype, num_blocks, Servers() if servers is None else servers)
         self.models, self.verifier = casting.load(verifier)
+        self.codec = self.models.codec
 
     def generate(
         self, question: str, *, variant: Variant | None = None, detailed: bool = False, **options: object
