@@ -55,6 +55,7 @@ FLOORS = {
         *["lr.engine", "lr.engine.scripted", "lr.engine.simulate", "lr.engine.workers", "lr.engine.chance"],
         *["lr.engine.recording", "lr.engine.virtual", "lr.engine.watching"],
         "lr.engine.virtual_replay",
+        *["lr.stepper", "lr.stepper.source", "lr.stepper.script", "lr.stepper.session", "lr.stepper.words"],
         *["lr.engine.transcript", "lr.engine.texts", "lr.engine.room"],
     ],
     2: [
@@ -97,7 +98,7 @@ FLOORS = {
         *["lr.spec.reference", "lr.endpoint.*"],
         *["lr.tiny.training", "lr.tiny.checks", "lr.tiny.evaluate", "lr.tiny.real_pairs", "lr.tiny.judge_eval"],
         "lr.reasoner",
-        *["lr.eval.*", "lr.viz.*", "lr.variants.*"],
+        *["lr.eval.*", "lr.viz.*", "lr.variants.*", "lr.stepper.*"],
     ],
     4: ["lr.cli", "lr.commands.*", "lr.bench.*", "lr.__main__"],
 }

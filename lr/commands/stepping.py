@@ -133,6 +133,9 @@ class Prompt:
         self._say(said)
 
     def _show(self) -> None:
+        """On a terminal the screen is drawn in place, so that what changes is seen to change."""
+        if self.out.is_terminal:
+            self.out.clear()
         self.out.print(screen(self.session))
 
     def _say(self, text: str) -> None:

@@ -195,7 +195,8 @@ class Session:
             said = f"Side B goes on from event {side.place}{': ' + blocks if made.header.caches else ''}."
         else:
             made = side.source.again(side.place)
-            said = f"Side B was made anew up to event {len(made.records)}: the blocks of that moment are no more."
+            why = "the blocks of that moment are no more" if side.source.runs else "a recording has no blocks to share"
+            said = f"Side B was made anew up to event {len(made.records)}: {why}."
         shares = cheap and (side.shares or side is self.sides[0])
         self.drop()
         self.sides.append(Side("B", made, len(made.records), shares=shares))

@@ -36,6 +36,10 @@ def quoted(text: str) -> str:
     return f'"{" ".join(text.split())}"'
 
 
+def _count(number: int, word: str, more: str = "s") -> str:
+    return f"{number} {word}{more if number != 1 else ''}"
+
+
 def _draft(data: dict[str, Any]) -> str:
     count = len(data["children"])
     steps = "a step" if count == 1 else f"{count} alternatives"
@@ -65,7 +69,9 @@ def _grow(data: dict[str, Any]) -> str:
     copies = [f"branch {branch} leaves shared block {old} for its copy {new}" for branch, old, new in data["copies"]]
     fresh = [f"block {block} to branch {branch}" for branch, block in data["fresh"]]
     more = "; ".join([*copies, *fresh])
-    return f"{data['cache']} cache: {len(data['rows'])} branches grow" + (f" ({more})" if more else "")
+    return f"{data['cache']} cache: one forward for {_count(len(data['rows']), 'branch', 'es')}" + (
+        f" ({more})" if more else ""
+    )
 
 
 def _end(data: dict[str, Any]) -> str:
@@ -89,13 +95,15 @@ _SAID = {
     "judged": _judged,
     "unsure": lambda data: f"the verifier is not sure about {data['node']} without the target's step",
     "decided": lambda data: f"a verdict decides step {data['index']}",
-    "forward": lambda data: f"one forward of the {data['role']}: {data['branches']} branches, {data['tokens']} tokens",
+    "forward": lambda data: (
+        f"one forward of the {data['role']}: {_count(data['branches'], 'branch', 'es')}, {_count(data['tokens'], 'token')}"
+    ),
     "token": lambda data: (
         f"the {data['role']} drew {data['piece']!r} for step {data['index']} (probability {data['p']:.3f})"
     ),
     "round": _round,
     "written": lambda data: f"the {data['role']} finished step {data['index']}: {text_of(data['step'])}",
-    "verifier": lambda data: f"the verifier answered about {data['pairs']} pair{'s' * (data['pairs'] != 1)}",
+    "verifier": lambda data: f"the verifier answered about {_count(data['pairs'], 'pair')}",
     "open": lambda data: f"{data['cache']} cache: branch {data['branch']} is opened",
     "fork": lambda data: (
         f"{data['cache']} cache: branch {data['branch']} is forked from {data['source']}; all blocks are shared"
