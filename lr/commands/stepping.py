@@ -18,19 +18,21 @@ from lr.stepper.source import StepperError
 from lr.stepper.view import answer_view, screen
 
 HELP = """\
-forward   n (or Enter)  the next moment; n 5: five of them     e  one event, details too
-          s  the next step of the answer    r  the next rejection
-          v  where a verdict is due         z  the end
-back      b  the moment before; b 5         g 120  to event 120, either way
-look      i 0:2  inside a node: both texts, the verdict, every token with p, q, accept
-          c  the cache: who holds which block; c 3: who holds block 3
-          t  the whole answer              l  this screen again
-what if   a / x   the verdict that is due will be: aligned / not aligned
-          a 0:2   the same, for this node   f  fork: a second side B from here on
-          A / B / AB  which sides move      d  drop side B
-          w FILE  write the side's trace    q  quit
-signs     ✓ accepted  ✗ rejected, or the target's correction  + bonus  · target's own
-          … being written  ■ written  ? with the verifier  ✕ cancelled  ∅ none came"""
+forward  n (or Enter)  the next moment; n 5: five     e  one event, details too
+         s  the answer's next step     r  the next rejection
+         v  where a verdict is due     z  the end
+back     b  the moment before; b 5     g 120  to event 120, either way
+look     i 0:2  inside a node: texts, verdict, every token with p, q, accept
+         c  the cache: who holds which block; c 3: who holds block 3
+         t  the whole answer           l  this screen again
+what if  a / x  the verdict that is due will be: aligned / not aligned
+         a 0:2  the same, for this node
+         f  fork: a second side B from here on      d  drop side B
+         A / B / AB  which sides move
+         w FILE  write the side's trace             q  quit
+signs    ✓ accepted   ✗ rejected, or the target's correction   + bonus
+         · target's own   … being written   ■ written   ? with the verifier
+         ✕ cancelled   ∅ none came"""
 """What `?` shows."""
 FIRST = "? explains the letters; Enter goes on."
 MOVES: dict[str, Callable[[Session], bool]] = {

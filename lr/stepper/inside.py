@@ -18,7 +18,7 @@ from rich.text import Text
 
 from lr.stepper.session import Session, Side
 from lr.stepper.source import StepperError
-from lr.stepper.words import quoted
+from lr.stepper.words import quoted, visible
 from lr.tracing.caches import CacheState
 from lr.tracing.state import NodeState, StepState
 
@@ -111,7 +111,7 @@ def _tokens(side: Side, role: str, node: str, title: str) -> RenderableType:
     for column in ("token", "came", "p", *(("q", "accept", "what became of it") if guessed else ())):
         table.add_column(column, justify="left" if column in ("token", "came", "what became of it") else "right")
     for piece, came, p, q, accept, fate in rows:
-        cells = [repr(piece)[1:-1], came, _number(p)] + ([_number(q), _number(accept), fate] if guessed else [])
+        cells = [visible(piece), came, _number(p)] + ([_number(q), _number(accept), fate] if guessed else [])
         table.add_row(*(Text(cell) for cell in cells), style="dim" if fate == SIGNS[None] else None)
     return table
 

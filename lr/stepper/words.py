@@ -36,6 +36,11 @@ def quoted(text: str) -> str:
     return f'"{" ".join(text.split())}"'
 
 
+def visible(piece: str) -> str:
+    """A token's text with its line ends to be seen: a blank line is \\n\\n."""
+    return piece.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r") or "(no text)"
+
+
 def _count(number: int, word: str, more: str = "s") -> str:
     return f"{number} {word}{more if number != 1 else ''}"
 
@@ -63,6 +68,11 @@ def _drafted(data: dict[str, Any]) -> str:
 def _round(data: dict[str, Any]) -> str:
     where = "" if data["node"] is None else f" for {data['node']}"
     return f"the {data['role']}{where}: {data['accepted']} of {data['proposed']} guessed tokens stay, {data['emitted']} are new"
+
+
+def _token(data: dict[str, Any]) -> str:
+    piece = visible(data["piece"])
+    return f'the {data["role"]} drew "{piece}" for step {data["index"]} (probability {data["p"]:.3f})'
 
 
 def _grow(data: dict[str, Any]) -> str:
@@ -98,9 +108,7 @@ _SAID = {
     "forward": lambda data: (
         f"one forward of the {data['role']}: {_count(data['branches'], 'branch', 'es')}, {_count(data['tokens'], 'token')}"
     ),
-    "token": lambda data: (
-        f"the {data['role']} drew {data['piece']!r} for step {data['index']} (probability {data['p']:.3f})"
-    ),
+    "token": _token,
     "round": _round,
     "written": lambda data: f"the {data['role']} finished step {data['index']}: {text_of(data['step'])}",
     "verifier": lambda data: f"the verifier answered about {_count(data['pairs'], 'pair')}",
