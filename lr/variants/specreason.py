@@ -34,7 +34,9 @@ class TargetFirst:
         return Role.TARGET if index < self.steps else Role.DRAFT
 
 
-def specreason(target: CausalLM | ServedModel, codec: Codec, *, threshold: float = 7.0, first_steps: int = 0) -> Variant:
+def specreason(
+    target: CausalLM | ServedModel, codec: Codec, *, threshold: float = 7.0, first_steps: int = 0
+) -> Variant:
     """Accept a draft step iff the digit that the target finds likeliest is at least `threshold`."""
     verifier: Verifier
     if isinstance(target, ServedModel):
