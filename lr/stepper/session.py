@@ -26,6 +26,8 @@ MOMENTS = frozenset(
     {"draft", "target", "judge", "score", "drafted", "undrafted", "targeted", "judged", "unsure", "emit", "end"}
 )
 """Kinds of event at which `next` and `back` stop; the others (tokens, forwards, blocks) are details of them."""
+FOLLOWS = frozenset({"survive", "release", "cancel", "fork", "hold", "cut", "close", "replace"})
+"""What a step that joins the answer brings about without any further work."""
 SLACK = 100_000
 """Pieces of work without any event after which a run is taken to hang."""
 
@@ -35,7 +37,7 @@ class Side:
 
     def __init__(self, name: str, source: Source, place: int = 0, *, shares: bool = False) -> None:
         self.name, self.source, self.place, self.shares = name, source, place, shares
-        self.fine = False  # moved by events, not by moments
+        self.fine = False  # moves event by event
         self._film = Film(TraceFile(source.header, source.records))
         plain = source.header.driver == "plain" or not source.header.detailed
         self._kinds = MOMENTS | {"written"} if plain else MOMENTS
@@ -77,6 +79,8 @@ class Side:
         while self._one():
             assert self.last is not None
             if stop(self.last):
+                if not self.fine:
+                    self.place = self._settled(self.last.number)
                 return True
         return False
 
@@ -84,9 +88,9 @@ class Side:
         return record.kind in self._kinds
 
     def back(self) -> bool:
-        """To behind the moment before the last one; False at the beginning."""
-        moments = (i + 1 for i in range(self.place - 2, -1, -1) if self.is_moment(self.records[i]))
-        old, self.place = self.place, next(moments, 0)
+        """To the moment before; False at the beginning."""
+        moments = (self._settled(i) for i in range(self.place - 1, -1, -1) if self.is_moment(self.records[i]))
+        old, self.place = self.place, next((place for place in moments if place < self.place), 0)
         return old > 0
 
     def is_rejection(self, record: Record) -> bool:
@@ -98,6 +102,13 @@ class Side:
         state = self._film.at(record.number)
         children = state.nodes[record.data["node"]].children if record.data["node"] in state.nodes else []
         return all(state.nodes[child].verdict is None for child in children)
+
+    def _settled(self, number: int) -> int:
+        """The place behind moment `number` and what follows from it at once: when a step has joined the answer, the new root is there."""
+        place = number + 1
+        while self.records[number].kind == "emit" and place < len(self.records) and self.records[place].kind in FOLLOWS:
+            place += 1
+        return place
 
     def _one(self) -> bool:
         """One event further; a run works for it."""

@@ -6,16 +6,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from player_kit import simulated
 from stepper_kit import QUESTION, live_session, script_session, tiny_reasoner
 
+from lr.commands.step import remaking
+from lr.engine.scripted import ScriptedRun
+from lr.engine.texts import TextScript
 from lr.engine.traced import trace_of
 from lr.errors import LRError
+from lr.spec.limits import Limits
+from lr.spec.schedule import SchedulerConfig
 from lr.stepper.inside import token_rows
 from lr.stepper.live import LiveSource
+from lr.stepper.script import ScriptSource
 from lr.stepper.session import Session
 from lr.stepper.source import FORCED, Recorded, StepperError
 from lr.tracing.compare import compare_in_order
-from lr.tracing.file import read_trace
+from lr.tracing.file import TraceFile, read_trace
 from lr.tracing.film import state_at
 
 
@@ -58,21 +65,16 @@ def test_to_the_next_rejection_and_the_next_step() -> None:
     session.to(0)
     assert session.to_step() and text(session) == "A."
     assert session.to_step() and text(session) == "A.b."
+    assert session.sides[0].state.root == "2:2", "the new root is there at once"
     session.to_rejection()
     assert session.sides[0].over, "there was one only, and its correction does not count again"
 
 
 def test_a_step_that_is_cut_is_a_rejection_without_a_verdict() -> None:
-    from lr.engine.scripted import ScriptedRun
-    from lr.engine.texts import TextScript
-    from lr.spec.limits import Limits
-    from lr.spec.schedule import SchedulerConfig
-    from lr.stepper.script import ScriptSource
-
     config = SchedulerConfig(Limits(50), depth=1)
     session = Session(ScriptSource(lambda: ScriptedRun(config, TextScript(["a.", "b$"], ["A", "B$"]))))
     assert session.to_rejection()
-    last = session.sides[0].last
+    last = session.sides[0].happened
     assert last is not None and last.kind == "emit" and last.data["origin"] == "correction"
 
 
@@ -229,8 +231,6 @@ def test_the_tokens_of_a_node_are_those_of_its_step(live: Session, role: str) ->
 
 
 def test_a_recording_is_walked_and_forked_by_running_it_again(tmp_path: Path) -> None:
-    from lr.commands.step import remaking
-
     run = tiny_reasoner().run(QUESTION, detailed=True, mode="lr", depth=3, temperature=0.6, seed=1, max_tokens=60)
     run.finish()
     trace = trace_of(run)
@@ -253,8 +253,6 @@ def test_a_recording_is_walked_and_forked_by_running_it_again(tmp_path: Path) ->
 
 
 def test_a_recording_without_models_says_that_there_is_no_what_if() -> None:
-    from player_kit import simulated
-
     session = Session(Recorded(simulated()))
     assert session.to_verdict()
     with pytest.raises(StepperError, match="not say enough to be run again"):
@@ -264,9 +262,6 @@ def test_a_recording_without_models_says_that_there_is_no_what_if() -> None:
 
 
 def test_a_recording_that_another_program_made_is_refused() -> None:
-    from lr.stepper.script import ScriptSource
-    from lr.tracing.file import TraceFile
-
     whole = script_session()
     whole.to_end()
     records = [type(one)(one.number, one.data) for one in whole.sides[0].records]

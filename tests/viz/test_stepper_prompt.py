@@ -143,7 +143,7 @@ def stepped(arguments: list[str], typed: str) -> subprocess.CompletedProcess[str
 
 def test_over_a_pipe_live(tmp_path: Path) -> None:
     saved = tmp_path / "side-b.jsonl"
-    done = stepped([QUESTION, "--seed", "1", "--depth", "3"], f"v\ni\nf\nx\nzz\nz\nw {saved}\n")
+    done = stepped([QUESTION, "--seed", "1", "--depth", "3", "--verifier", "oracle"], f"v\ni\nf\nx\nzz\nz\nw {saved}\n")
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout, "no terminal, no colours"
     shown = " ".join(done.stdout.split())
