@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,23 @@ def stepped(arguments: list[str], typed: str) -> subprocess.CompletedProcess[str
         env=os.environ | {"COLUMNS": "80", "PYTHONIOENCODING": "utf-8"},
         check=False,
     )
+
+
+def test_the_page_shows_what_is_shown() -> None:
+    page = (ROOT / "docs" / "step.md").read_text(encoding="utf-8")
+    samples = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    done = stepped([QUESTION, "--seed", "1", "--depth", "3", "--verifier", "oracle"], "?\nv\nf\nx\ns 2\nc\n")
+    shown = "\n".join(line.rstrip() for line in done.stdout.splitlines())
+    assert len(samples) == 3
+    for sample in samples:
+        assert sample.rstrip() in shown
+
+
+def test_the_program_on_the_page_does_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "step.md").read_text(encoding="utf-8")
+    [program] = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    exec(program, {})
+    assert f"# {capsys.readouterr().out.strip()}" in program
 
 
 def test_over_a_pipe_live(tmp_path: Path) -> None:
