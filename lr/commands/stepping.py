@@ -68,9 +68,12 @@ class Prompt:
                 return
             if words[:1] in (["q"], ["quit"], ["exit"]):
                 return
+            before = [side.place for side in self.session.sides]
             try:
                 self.obey(words[0] if words else "n", words[1:])
             except LRError as error:
+                if before != [side.place for side in self.session.sides]:
+                    self._show()  # it got as far as that
                 self._say(f"! {error}")
 
     def obey(self, letter: str, rest: list[str]) -> None:

@@ -15,7 +15,9 @@ from stepper_kit import QUESTION, live_session, script_session, talk
 
 from lr.cli import main
 from lr.commands.stepping import HELP, MOVES
-from lr.stepper.session import MOMENTS
+from lr.reasoner import Reasoner
+from lr.stepper.live import LiveSource
+from lr.stepper.session import MOMENTS, Session
 from lr.stepper.words import say
 from lr.tracing.file import Record, read_trace
 from lr.tracing.schema import KINDS
@@ -61,6 +63,16 @@ def test_nonsense_gets_one_sentence_and_changes_nothing(line: str, message: str)
 def test_the_ends_are_said() -> None:
     shown = talk(script_session(), ["b", "z", "n"])
     assert "This is the beginning." in shown and "This is the end; b goes back." in shown
+
+
+def test_a_cache_that_is_full_is_said_and_nothing_is_lost() -> None:
+    reasoner = Reasoner(verifier="oracle", num_blocks=8)
+    session = Session(LiveSource(reasoner, QUESTION, {"mode": "lr", "depth": 3, "seed": 1}))
+    shown = talk(session, ["z", "b", "z", "c"])
+    assert shown.count("! the KV cache is full") == 2
+    assert 0 < session.active.place == len(session.active.records) and not session.active.over
+    assert "target cache: " in shown.rsplit("> c", 1)[1]
+    session.close()
 
 
 def test_help_names_every_letter_and_fits_80_columns() -> None:
