@@ -119,6 +119,35 @@ def test_a_fork_of_a_fork_keeps_what_was_forced_before_it() -> None:
     assert text(session, 1) == text(session, 0) == "a.b.C.D$"
 
 
+def test_a_live_run_made_anew_keeps_what_was_forced_before_it(live: Session) -> None:
+    live.to_verdict()
+    live.force(False)
+    live.to_step()
+    live.to_step()
+    live.back()
+    assert "made anew" in live.fork()
+    live.to_end()
+    forced = [
+        [one.data["node"] for one in side.records if one.kind == "judged" and FORCED in one.data["verdict"]["why"]]
+        for side in live.sides
+    ]
+    assert len(forced[0]) == 1 and forced[1] == forced[0]
+    assert text(live, 0) == text(live, 1)
+
+
+def test_a_run_made_anew_does_not_decide_beyond_its_place() -> None:
+    session = script_session()
+    session.to_end()
+    side = session.sides[0]
+    emit = next(one.number for one in side.records if one.kind == "emit")
+    session.to(emit)  # behind the verdict, before the step that it decides: in the middle of a piece of work
+    assert side.records[emit - 2].kind == "judged"
+    session.fork()
+    made = session.sides[1]
+    assert made.place < emit and made.at_end and not any(one.kind in ("judged", "emit") for one in made.records)
+    assert made.records == side.records[: made.place]
+
+
 def test_what_cannot_be_forced_is_said() -> None:
     session = script_session()
     with pytest.raises(StepperError, match="no verdict is due here"):
