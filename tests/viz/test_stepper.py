@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from player_kit import simulated
 from stepper_kit import QUESTION, live_session, script_session, tiny_reasoner
 
-from lr.commands.step import remaking
 from lr.engine.scripted import ScriptedRun
 from lr.engine.texts import TextScript
 from lr.engine.traced import trace_of
-from lr.errors import LRError
 from lr.spec.limits import Limits
 from lr.spec.schedule import SchedulerConfig
 from lr.stepper.inside import token_rows
 from lr.stepper.live import LiveSource
 from lr.stepper.script import ScriptSource
 from lr.stepper.session import Session
-from lr.stepper.source import FORCED, Recorded, StepperError
+from lr.stepper.source import FORCED, StepperError
 from lr.tracing.compare import compare_in_order
-from lr.tracing.file import TraceFile, read_trace
 from lr.tracing.film import state_at
 
 
@@ -257,53 +252,6 @@ def test_the_tokens_of_a_node_are_those_of_its_step(live: Session, role: str) ->
         assert p is not None and 0 < p <= 1
         if came == "guessed":
             assert q is not None and accept == pytest.approx(min(1.0, p / q), abs=1e-5), "rule reject"
-
-
-def test_a_recording_is_walked_and_forked_by_running_it_again(tmp_path: Path) -> None:
-    run = tiny_reasoner().run(QUESTION, detailed=True, mode="lr", depth=3, temperature=0.6, seed=1, max_tokens=60)
-    run.finish()
-    trace = trace_of(run)
-    session = Session(Recorded(trace, remaking(trace)))
-    session.to_verdict()
-    place = session.active.place
-    assert "made anew" in session.force(False)
-    assert session.sides[0].place == place and not session.sides[0].source.runs
-    session.to_end()
-    assert text(session, 0) == run.result.text != text(session, 1)
-    session.move("B")
-    session.save(str(tmp_path / "what-if.jsonl"))
-    saved = read_trace(tmp_path / "what-if.jsonl")
-    assert saved.complete and saved.header.variant == "a what-if of the stepper"
-    again = Session(Recorded(saved, remaking(saved)))
-    again.to_verdict()
-    with pytest.raises(LRError, match="parts of one's own"):
-        again.fork()
-    session.close()
-
-
-def test_a_recording_without_models_says_that_there_is_no_what_if() -> None:
-    session = Session(Recorded(simulated()))
-    assert session.to_verdict()
-    with pytest.raises(StepperError, match="not say enough to be run again"):
-        session.fork()
-    assert len(session.sides) == 1
-    assert session.to_rejection()
-
-
-def test_a_recording_that_another_program_made_is_refused() -> None:
-    whole = script_session()
-    whole.to_end()
-    records = [type(one)(one.number, one.data) for one in whole.sides[0].records]
-    changed = next(one for one in records if one.kind == "drafted")
-    records[changed.number] = type(changed)(
-        changed.number, changed.data | {"step": changed.data["step"] | {"tokens": [1, 2]}}
-    )
-    source = whole.sides[0].source
-    assert isinstance(source, ScriptSource)
-    session = Session(Recorded(TraceFile(source.header, records), lambda: ScriptSource(source.begin)))
-    session.to_end()
-    with pytest.raises(StepperError, match="another one, so there is no what-if"):
-        session.fork()
 
 
 @pytest.mark.parametrize(

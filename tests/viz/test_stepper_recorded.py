@@ -1,0 +1,64 @@
+"""Stepping through recordings: what-ifs of them are runs made anew, and refused where they would be another answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from player_kit import simulated
+from stepper_kit import QUESTION, script_session, tiny_reasoner
+
+from lr.commands.step import remaking
+from lr.engine.traced import trace_of
+from lr.errors import LRError
+from lr.stepper.script import ScriptSource
+from lr.stepper.session import Session
+from lr.stepper.source import Recorded, StepperError
+from lr.tracing.file import TraceFile, read_trace
+
+
+def test_a_recording_is_walked_and_forked_by_running_it_again(tmp_path: Path) -> None:
+    run = tiny_reasoner().run(QUESTION, detailed=True, mode="lr", depth=3, temperature=0.6, seed=1, max_tokens=60)
+    run.finish()
+    trace = trace_of(run)
+    session = Session(Recorded(trace, remaking(trace)))
+    session.to_verdict()
+    place = session.active.place
+    assert "made anew" in session.force(False)
+    assert session.sides[0].place == place and not session.sides[0].source.runs
+    session.to_end()
+    assert session.sides[0].state.text == run.result.text != session.sides[1].state.text
+    session.move("B")
+    session.save(str(tmp_path / "what-if.jsonl"))
+    saved = read_trace(tmp_path / "what-if.jsonl")
+    assert saved.complete and saved.header.variant == "a what-if of the stepper"
+    again = Session(Recorded(saved, remaking(saved)))
+    again.to_verdict()
+    with pytest.raises(LRError, match="parts of one's own"):
+        again.fork()
+    session.close()
+
+
+def test_a_recording_without_models_says_that_there_is_no_what_if() -> None:
+    session = Session(Recorded(simulated()))
+    assert session.to_verdict()
+    with pytest.raises(StepperError, match="not say enough to be run again"):
+        session.fork()
+    assert len(session.sides) == 1
+    assert session.to_rejection()
+
+
+def test_a_recording_that_another_program_made_is_refused() -> None:
+    whole = script_session()
+    whole.to_end()
+    records = [type(one)(one.number, one.data) for one in whole.sides[0].records]
+    changed = next(one for one in records if one.kind == "drafted")
+    records[changed.number] = type(changed)(
+        changed.number, changed.data | {"step": changed.data["step"] | {"tokens": [1, 2]}}
+    )
+    source = whole.sides[0].source
+    assert isinstance(source, ScriptSource)
+    session = Session(Recorded(TraceFile(source.header, records), lambda: ScriptSource(source.begin)))
+    session.to_end()
+    with pytest.raises(StepperError, match="another one, so there is no what-if"):
+        session.fork()
