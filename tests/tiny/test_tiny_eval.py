@@ -10,4 +10,4 @@ from lr.cli import main
 def test_the_tiny_models_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tiny", "eval", "--problems", "3"]) == 0
     shown = capsys.readouterr().out
-    assert "accuracy" in shown and "acceptance" in shown
+    assert "Accuracy: target" in shown and "step acceptance" in shown
