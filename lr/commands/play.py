@@ -10,6 +10,8 @@ import tyro
 
 from lr.commands.show import console
 from lr.tracing.file import read_trace
+from lr.tracing.film import state_at
+from lr.types import require
 from lr.viz.player.page import player_page, write_page
 
 
@@ -26,6 +28,8 @@ class Play:
         trace = read_trace(self.trace)
         page = player_page(trace)
         output = self.output or self.trace.with_suffix(".html")
+        state_at(trace, len(trace.records))  # raises where lines are missing; the page would stay empty
+        require(output.resolve() != self.trace.resolve(), "output", str(output), "another file than the trace itself")
         write_page(page, output)
         for note in trace.notes:
             console(stderr=True).print(f"[dim]{self.trace}: {note}[/]")

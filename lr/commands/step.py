@@ -26,19 +26,25 @@ class StepCommand:
     """Step through an answer: forward, back, to the next rejection, into nodes, tokens and cache; force verdicts and fork what-ifs."""
 
     what: tyro.conf.Positional[str]
-    """A question, which is answered as you go, or a trace (a file that ends in .jsonl), as --trace writes it."""
+    """A question, which is answered as you go, or a trace (whatever ends in .jsonl, or is there as a file), as --trace writes it."""
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
 
     def run(self) -> None:
         out = Console(highlight=False)
-        session = Session(self._recorded() if self.what.endswith(".jsonl") else self._live())
+        session = Session(self._recorded() if self._is_file() else self._live())
         try:
             Prompt(session, _reader(out), out).run()
         except KeyboardInterrupt:
             out.print()
         finally:
             session.close()
+
+    def _is_file(self) -> bool:
+        try:
+            return self.what.endswith(".jsonl") or Path(self.what).exists()
+        except OSError:  # too long for the name of a file
+            return False
 
     def _live(self) -> Source:
         """The models are loaded now, the first event is made when it is asked for."""

@@ -15,7 +15,9 @@ from rich.table import Table
 from lr.commands.show import console, summary
 from lr.errors import LRError
 from lr.tracing.file import TraceFile, read_trace
+from lr.tracing.film import state_at
 from lr.tracing.perfetto import write_perfetto
+from lr.types import require
 
 
 class ReplayDiffers(LRError):
@@ -38,7 +40,11 @@ class TraceCommand:
     """With --replay: another device than the trace's."""
 
     def run(self) -> None:
+        if self.perfetto is not None:
+            other = self.perfetto.resolve() != self.file.resolve()
+            require(other, "perfetto", str(self.perfetto), "another file than the trace itself")
         trace = read_trace(self.file)
+        state_at(trace, len(trace.records))  # raises where events do not follow from those before
         out = console()
         self._say(trace, out)
         if self.perfetto is not None:
@@ -87,10 +93,22 @@ class TraceCommand:
 
             outcome = replay(trace, recorded=self.recorded, device=self.device)
             compared, difference, ordered = outcome.compared, outcome.difference, outcome.ordered
+        if difference is not None and ordered and compared == _cut(trace):
+            out.print(
+                f"replayed: every event in its order came again the same, up to where the trace was cut ({compared} events)"
+            )
+            return
         if difference is not None:
             raise ReplayDiffers(f"the replay of {self.file} differs after {compared} events. {difference}")
         what = "every event in its order" if ordered else "the output, and the steps and verdicts both have"
         out.print(f"replayed: {what} came again the same ({compared} events)")
+
+
+def _cut(trace: TraceFile) -> int | None:
+    """After how many events the recording stops although the answer was not over: it was interrupted or killed. None: it is whole."""
+    if not trace.complete:
+        return len(trace.records)
+    return None if trace.records[-1].data["done"] else len(trace.records) - 1
 
 
 def _kinds(trace: TraceFile) -> Table:

@@ -13,17 +13,26 @@ import copy
 from typing import Any
 
 from lr.tracing.caches import CACHE_EVENTS, CacheState
-from lr.tracing.file import Record, TraceFile
+from lr.tracing.file import Record, TraceError, TraceFile
 from lr.tracing.state import EmittedState, State, StepState, TokenState
 
 
 def fold(state: State, record: Record) -> None:
-    """Let `state` take in the next event. Kinds that change nothing that is shown, or that are not known, only move the time."""
+    """Let `state` take in the next event. Kinds that change nothing that is shown, or that are not known, only move the time.
+
+    Raises `TraceError` where an event is about a branch or block that is not there: lines are missing before it.
+    """
     data = record.data
     state.number, state.time = record.number + 1, record.time
     if record.kind in CACHE_EVENTS:
         name = data["cache"]
-        state.caches.setdefault(name, CacheState(name)).take(data)
+        try:
+            state.caches.setdefault(name, CacheState(name)).take(data)
+        except (KeyError, ValueError) as error:
+            raise TraceError(
+                f"line {record.number + 2} (event {record.number}, {record.kind}) is about a branch or block of the {name} cache that "
+                f"is not there then: {error}. Lines before it are missing; make the trace anew."
+            ) from error
     elif (change := _CHANGES.get(record.kind)) is not None:
         change(state, data)
 

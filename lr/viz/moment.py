@@ -19,7 +19,7 @@ from lr.tracing.film import Film, fold
 from lr.tracing.state import NodeState, State, StepState
 from lr.viz.style import INK, MARKS, PAPER, SOFT, WASH, WHO, figure, inches
 
-COLUMN, BETWEEN, CARD, NAME, LETTERS, LINES = 2.35, 0.4, 0.82, 0.3, 31, 3
+COLUMN, BETWEEN, CARD, NAME, LETTERS, LINES = 2.35, 0.4, 0.82, 0.3, 28, 3
 """In inches: width of a box, room between boxes, height of a card, of a box's name; letters in a line, lines in a card."""
 FAMILY = "DejaVu Sans"
 

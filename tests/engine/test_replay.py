@@ -219,6 +219,20 @@ def test_the_command(reasoner: Reasoner, tmp_path: Path, capsys: pytest.CaptureF
         isinstance(e, ForwardPass) for _, e in run.trace.events
     )
     lines = file.read_text(encoding="utf-8").splitlines()
+    file.write_text("\n".join(lines[:40]), encoding="utf-8")  # killed while it wrote
+    assert main(["trace", str(file), "--replay"]) == 0
+    assert "up to where the trace was cut (39 events)" in capsys.readouterr().out
+    begun = reasoner.run(QUESTION, detailed=True, mode="lr", **SHORT)
+    next(iter(begun))
+    save_trace(file, begun, why="KeyboardInterrupt")
+    assert main(["trace", str(file), "--replay"]) == 0
+    assert "up to where the trace was cut" in capsys.readouterr().out
+    assert main(["trace", str(file), "--perfetto", str(file)]) == 2
+    assert "another file than the trace itself" in capsys.readouterr().err
+    opened = next(place for place, line in enumerate(lines) if '"open"' in line)
+    file.write_text("\n".join(lines[:opened] + lines[opened + 1 :]), encoding="utf-8")
+    assert main(["trace", str(file)]) == 2
+    assert "Lines before it are missing" in capsys.readouterr().err
     lines[3] = lines[3].replace("event", "even")
     file.write_text("\n".join(lines), encoding="utf-8")
     assert main(["trace", str(file)]) == 2
