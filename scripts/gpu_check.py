@@ -14,6 +14,7 @@ import json
 import platform
 import re
 import sys
+import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -89,6 +90,13 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
+    folder = asked.output or (None if asked.twin else RESULTS)
+    if folder is not None:
+        try:  # before the checks, which take minutes
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            parser.error(f"nothing can be kept in {folder}: {error.strerror}; choose another folder with --output")
     device = torch.device("cpu" if asked.twin else "cuda:0")
     if asked.twin:
         torch.set_num_threads(1)
@@ -108,9 +116,7 @@ def main() -> int:
     if not asked.skip_bench:
         found.append(guarded("real shapes, all modes", timings))
         out.print(f"{found[-1].word:<8} {found[-1].name}: {found[-1].what}", markup=False, highlight=False)
-    folder = asked.output or (None if asked.twin else RESULTS)
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
         card = "cpu-twin" if asked.twin else str(facts.get("card", platform.machine()))
         name = f"{re.sub(r'[^A-Za-z0-9]+', '-', card).strip('-').lower()}_{facts['date']}"
         text = table(facts, found) + (f"\n```\n{timed.export_text()}```\n" if kept else "")

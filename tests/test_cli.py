@@ -135,6 +135,7 @@ def test_impossible_settings(target: Path, draft: Path, capsys: pytest.CaptureFi
         capsys, [*base, "--verifier", "embedding", "--judge_model", "nosuch"], "there is no sentence encoder 'nosuch'"
     )
     fails(capsys, ["generate", "q", "--model", str(target)], "needs a draft", "--draft_model", "--mode ar")
+    fails(capsys, ["generate", "q", "--model", "dummy:tiny-target", "--mode", "sd"], "needs a draft", "--draft_model")
     fails(capsys, ["demo", "--problems", "0"], "problems is 0")
 
 

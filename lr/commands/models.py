@@ -99,13 +99,14 @@ class ModelChoice:
         """The reasoner these flags describe; no draft is loaded for plain decoding."""
         from lr.errors import SettingError
         from lr.model.files import resolve
+        from lr.model.shapes import is_dummy
         from lr.reasoner import Reasoner
 
         if needs_draft and self.drafting() is None:
-            if not is_address(self.model):
+            if not is_address(self.model) and not is_dummy(self.model):
                 resolve(self.model, weights=False)  # what is missing first is said first
             raise SettingError(
-                f"Lookahead Reasoning with {self.model} needs a draft: give --draft_model (a smaller checkpoint of the same "
+                f"Speculation with {self.model} needs a draft: give --draft_model (a smaller checkpoint of the same "
                 "family), or decode plainly with --mode ar."
             )
         self.placement.set_threads(self.model, self.drafting())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -64,14 +65,16 @@ def watch(evaluation: Evaluation, notes: Console) -> Tally:
         disable=not notes.is_terminal,
     )
     try:
-        with bar:
+        with bar, closing(evaluation.run()) as answers:
             task = bar.add_task("", total=total, completed=total - len(evaluation.missing))
-            for done in evaluation.run():
+            for done in answers:
                 tally.add(done)
                 bar.update(task, advance=1, description=tally.line(_speed(evaluation)))
     finally:
-        there = total - len(evaluation.missing) + evaluation.session["problems"]
-        notes.print(f"{min(there, total)} of {total} answers: {tally.line(_speed(evaluation))}")
+        for done in evaluation.rescued:
+            tally.add(done)
+        there = len(evaluation.store.done() & set(evaluation.plan.keys))
+        notes.print(": ".join(part for part in (f"{there} of {total} answers", tally.line(_speed(evaluation))) if part))
         if there < total:
             notes.print("the same command again goes on with the others")
     return tally

@@ -30,10 +30,10 @@ class Address:
     def parse(cls, text: str) -> Address:
         """Take an address apart. Raises `SettingError` for what is none."""
         url = text.removeprefix(PREFIX)
-        if not text.startswith(PREFIX):
+        if not text.startswith(PREFIX) and is_address(text):
             raise SettingError(f"{text!r} is a web address; a model behind a server is written {PREFIX}{text}.")
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not is_address(text) or parts.scheme not in ("http", "https") or not parts.hostname:
             raise SettingError(f"{text!r} is no address of a served model, expected one such as {EXAMPLE}.")
         if parts.query or parts.fragment or parts.username:
             raise SettingError(

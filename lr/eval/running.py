@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 from lr.engine.answer import Asked
 from lr.engine.crowd import Crowd
 from lr.engine.traced import trace_of
-from lr.errors import ContextError
+from lr.errors import ContextError, LRError
 from lr.eval.grading import Grade, Grader
 from lr.eval.items import Item
 from lr.eval.keeping import Keeping, Recorder
@@ -80,9 +81,11 @@ class Evaluation:
         finished = store.done()
         self.missing = [key for key in plan.keys if key not in finished]
         self.recorder: Recorder | None = None
+        self.rescued: list[Done] = []
+        """Answers that were complete, and not yet graded, when the run was broken off: kept, but not yielded."""
         self.session: dict[str, Any] = {"started": time.time(), "problems": 0, "tokens": 0, "seconds": 0.0}
 
-    def run(self) -> Iterator[Done]:
+    def run(self) -> Generator[Done, None, None]:
         """Answer, grade and write what is missing; yield it as it is written. Raises `StorageError` when the disk fills."""
         asked, refused = self._prepare()
         name = f"session-{len(self.store.sessions())}.json"
@@ -94,15 +97,20 @@ class Evaluation:
         started = time.perf_counter()
         with ThreadPoolExecutor(1, thread_name_prefix="grading") as pool:
             waiting: list[tuple[Key, Asked, Future[Grade]]] = []
-            for one in Crowd(list(asked), self.plan.concurrency).run():
-                key, result = asked[one], one.result
-                self.session["tokens"] += len(result.tokens)
-                self.session["problems"] += 1
-                self.session["seconds"] = time.perf_counter() - started
-                waiting.append((key, one, pool.submit(self.grader.grade, self.items[key.number], result.text)))
-                for done in [entry for entry in waiting if entry[2].done()]:
-                    waiting.remove(done)
-                    yield self._keep(name, *done)
+            try:
+                for one in Crowd(list(asked), self.plan.concurrency).run():
+                    key, result = asked[one], one.result
+                    self.session["tokens"] += len(result.tokens)
+                    self.session["problems"] += 1
+                    self.session["seconds"] = time.perf_counter() - started
+                    waiting.append((key, one, pool.submit(self.grader.grade, self.items[key.number], result.text)))
+                    for done in [entry for entry in waiting if entry[2].done()]:
+                        waiting.remove(done)
+                        yield self._keep(name, *done)
+            except BaseException:  # the pool waits for their grades anyway
+                with suppress(LRError):
+                    self.rescued = [self._keep(name, *done) for done in waiting]
+                raise
             for done in waiting:
                 yield self._keep(name, *done)
 

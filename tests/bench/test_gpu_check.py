@@ -46,6 +46,12 @@ def test_without_cuda_nothing_is_run_and_nothing_kept() -> None:
     assert "no CUDA device" in done.stderr and not done.stdout
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_the_checks() -> None:
+    done = check("--twin", "--output", os.devnull + "/x")
+    assert done.returncode == 2 and not done.stdout
+    assert "nothing can be kept in" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_check_that_raises_has_failed() -> None:
     def broken() -> tuple[bool | None, str]:
         raise ValueError("kernel gone")

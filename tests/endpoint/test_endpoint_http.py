@@ -49,6 +49,8 @@ def test_addresses(text: str, server: str, model: str | None) -> None:
     ("text", "says"),
     [
         ("openai:localhost:8000/name", "no address of a served model"),
+        ("", "no address of a served model"),
+        ("Qwen/Qwen3-8B", "no address of a served model"),
         ("openai:ftp://host/name", "no address of a served model"),
         ("openai:http:///name", "no address of a served model"),
         ("openai:http://host:123456/name", "impossible port"),

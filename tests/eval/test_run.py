@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,11 @@ from lr.cli import main
 from lr.commands.run import Run
 from lr.commands.run_models import OFFICIAL, TINY, RunModels
 from lr.commands.run_progress import Tally
-from lr.errors import SettingError
+from lr.engine.answer import Asked
+from lr.engine.crowd import Crowd
+from lr.errors import LRError, SettingError
+from lr.eval.grading import Grade, Grader
+from lr.eval.items import Item
 from lr.eval.modes import engine_options, family_sampling
 from lr.eval.running import Done
 from lr.model.qwen import CausalLM
@@ -148,6 +153,36 @@ def test_ctrl_c_says_how_to_go_on(
     monkeypatch.undo()
     assert main(words) == 0
     assert {f"{i}.json" for i in range(6)} <= read(tmp_path).keys()
+
+
+def test_an_answer_whose_grade_is_pending_when_a_model_fails_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work, grade = Crowd.run, Grader.grade
+
+    def fails(crowd: Crowd) -> Iterator[Asked]:
+        for number, one in enumerate(work(crowd)):
+            if number == 2:
+                raise LRError("rank 1 is lost")
+            yield one
+
+    def slow(grader: Grader, item: Item, text: str) -> Grade:
+        time.sleep(1.0)
+        return grade(grader, item, text)
+
+    monkeypatch.setattr(Crowd, "run", fails)
+    monkeypatch.setattr(Grader, "grade", slow)
+    assert main(["run", "--dataset", "tiny:4", "--mode", "draft", "--output", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "rank 1 is lost" in said and "2 of 4 answers" in said and "/2 right" in said
+    assert {"0.json", "1.json"} <= read(tmp_path).keys()
+
+
+def test_a_prompt_that_does_not_fit_counts_as_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--dataset", "tiny:2", "--mode", "draft", "--max_tokens_len", "5", "--output", str(tmp_path)]
+    assert main(["run", *words]) == 0
+    said = capsys.readouterr().err
+    assert "2 of 2 answers: 0/2 right" in said and "goes on" not in said
 
 
 def test_a_disk_that_fills_stops_the_run_cleanly(
