@@ -242,6 +242,8 @@ class BenchGpu:
         require(self.repeats >= 2, "repeats", self.repeats, "at least 2, for a spread; 5 for a figure to publish")
         batches = bool(self.batches) and all(batch > 0 for batch in self.batches)
         require(batches, "batches", self.batches, "whole numbers > 0")
+        looks_ahead = any(mode.startswith("lr") for mode in self.modes)
+        require(bool(self.drivers) or not looks_ahead, "drivers", self.drivers, "at least one for the modes lr and lr+sd")
         require(self.step_tokens >= 1, "step_tokens", self.step_tokens, "a number >= 1")
         if self.json is not None and not self.json.parent.is_dir():
             raise SettingError(

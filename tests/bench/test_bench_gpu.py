@@ -79,6 +79,7 @@ def test_the_twin_times_all_modes(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--target", "Qwen3-32B", "--device", "cpu", "--tokens", "30000"], "do not fit on cpu"),
         (["--target", "Qwen3-99B"], "there is no shape 'Qwen3-99B'"),
         (["--repeats", "1"], "repeats is 1"),
+        (["--drivers", "--modes", "lr"], "drivers is ()"),
         (["--draft_device", "cuda:77"], "device 'cuda:77' cannot be used here"),
         (["--json", "nowhere/gpu.json"], "no folder nowhere"),
     ],
