@@ -243,7 +243,9 @@ class BenchGpu:
         batches = bool(self.batches) and all(batch > 0 for batch in self.batches)
         require(batches, "batches", self.batches, "whole numbers > 0")
         looks_ahead = any(mode.startswith("lr") for mode in self.modes)
-        require(bool(self.drivers) or not looks_ahead, "drivers", self.drivers, "at least one for the modes lr and lr+sd")
+        require(
+            bool(self.drivers) or not looks_ahead, "drivers", self.drivers, "at least one for the modes lr and lr+sd"
+        )
         require(self.step_tokens >= 1, "step_tokens", self.step_tokens, "a number >= 1")
         if self.json is not None and not self.json.parent.is_dir():
             raise SettingError(
