@@ -117,7 +117,7 @@ class ServedJudge(_Asked):
             return Verdict(
                 aligned=False, why=f"the judge answers something else ({said!r}; the two answers hold {mass:.1e})"
             )
-        return Verdict(score >= self.threshold, why=f"the judge says aligned at {score:.3f}", score=score)
+        return Verdict(score >= self.threshold, why=f"aligned with {score:.3f} for the judge", score=score)
 
 
 class ServedScore(_Asked):

@@ -85,6 +85,10 @@ class Asked:
         *,
         detailed: bool = False,
     ) -> None:
+        if isinstance(question, str) and not question.strip():
+            raise SettingError("the question is empty; there is nothing to answer. Give some words.")
+        if models.worker is not None and options.driver == "overlapped" and options.mode.startswith("lr"):
+            models.worker.start()  # once, and not in the time of an answer
         self.models, self.question, self.options, self.share = models, question, options, share
         self.variant = Variant() if variant is None else variant
         self.verifier = self.variant.verifier or verifier

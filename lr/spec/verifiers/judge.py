@@ -81,4 +81,4 @@ class JudgeVerifier:
             return Verdict(aligned=False, why="the judge's probabilities are not numbers")
         if mass < self.least_mass:
             return Verdict(aligned=False, why=f"the judge answers something else (the two answers hold {mass:.1e})")
-        return Verdict(score >= self.threshold, why=f"the judge says aligned at {score:.3f}", score=score)
+        return Verdict(score >= self.threshold, why=f"aligned with {score:.3f} for the judge", score=score)
