@@ -72,7 +72,7 @@ def test_the_key_is_sent_and_not_kept(
             "is written openai:http://localhost:8000/m",
         ),
         (["generate", "x", "--model", "openai:localhost/m", "--mode", "ar"], "no address of a served model"),
-        (["info", "--endpoint", "Qwen/Qwen3-32B"], "is written openai:"),
+        (["info", "--endpoint", "Qwen/Qwen3-32B"], "is no address of a served model"),
         (["info", "--endpoint", "openai:http://127.0.0.1:1/m"], "cannot be reached"),
         (["generate", "x", "--server_timeout", "0"], "server_timeout is 0"),
     ],
