@@ -138,12 +138,8 @@ class Twin:
         half = self.calibration.start.value / 2
         if depth == 0:
             return steps / self.token_speed(1.0) + half * (2 if self.tokens else 1)
-        return (
-            2 * half
-            + simulate(
-                SchedulerConfig(Limits(steps), schedule, depth), self.world(schedule, depth, seed), steps
-            ).seconds
-        )
+        config, world = SchedulerConfig(Limits(steps), schedule, depth), self.world(schedule, depth, seed)
+        return 2 * half + simulate(config, world, steps).seconds
 
 
 def rounds_per_step(alpha: float, k: int, longest: int) -> list[float]:
