@@ -72,13 +72,14 @@ class Places:
             home: torch.device = first.devices[0]
         else:
             first = home = find_device(first)
-        others = []
+        others: dict[str, str | torch.device] = {}
         for role in ROLES[1:]:
             other = named.get(role, home)
             if isinstance(other, Spread):
                 raise SettingError(f"the {role} is spread over {other.size} ranks; only a target can be.")
-            others.append(find_device(other))
-        return cls(first, *others)
+            others[role] = other
+        layout = Layout.of(home, others)
+        return cls(first, layout.draft, layout.judge)
 
 
 @dataclass(frozen=True)

@@ -271,7 +271,8 @@ def test_every_model_goes_to_its_own_device(monkeypatch: pytest.MonkeyPatch) -> 
 
     for place in ("lr.parallel.start.load_model", "lr.engine.casting.load_model", "lr.engine.verification.load_model"):
         monkeypatch.setattr(place, load)
-    monkeypatch.setattr("lr.engine.casting.find_device", torch.device)
+    for place in ("lr.engine.casting.find_device", "lr.engine.placement.find_device"):
+        monkeypatch.setattr(place, torch.device)
     monkeypatch.setattr(RunModels, "devices", lambda _: ("cuda:0", "cuda:2", "cuda:3"))
     models, _ = RunModels(dtype="float32").chosen("tiny:1")
     models.load("lr", needs_draft=True, judges=True).close()
