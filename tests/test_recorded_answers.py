@@ -1,0 +1,131 @@
+"""Answers that were recorded before the redesign of the engine: every later version must give the same tokens and the same origins.
+
+Each case is one call of `Reasoner.generate` in fp64. `python tests/test_recorded_answers.py` records them anew; do that only when a
+change of the answers is intended, and say in the commit which and why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from lr.model.files import resolve
+from lr.reasoner import Reasoner
+
+RECORD = Path(__file__).with_name("recorded_answers.json")
+QUESTIONS = (
+    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?",
+    "At first Cleo has 4 apples. Then Dan gets twice as many apples as Cleo. Then Cleo gives 2 apples to Dan. "
+    "How many apples does Dan have?",
+)
+
+
+def cases() -> list[dict[str, Any]]:
+    """What is asked: the pair of models, the verifier, the number of the question, and the options."""
+    found: list[dict[str, Any]] = []
+
+    def add(verifier: str = "oracle", question: int = 0, pair: str = "tiny", **options: Any) -> None:
+        found.append({"pair": pair, "verifier": verifier, "question": question, "options": options})
+
+    for temperature, question in product((0.0, 0.6), (0, 1)):
+        add(mode="ar", temperature=temperature, question=question, seed=1)
+    for schedule, depth, width in product(("sync", "paper", "depth"), (1, 3), (1, 2)):
+        for verifier in ("oracle", "random:0.6"):
+            add(verifier, mode="lr", schedule=schedule, depth=depth, width=width, temperature=0.6, seed=depth)
+    for schedule, verifier in product(("sync", "depth"), ("exact", "judge", "always", "never", "likelihood", "score")):
+        add(verifier, mode="lr", schedule=schedule, depth=2, width=2, temperature=0.6, seed=5, question=1)
+    for schedule in ("sync", "paper", "depth"):
+        add(mode="lr", schedule=schedule, depth=3, width=3, max_target_rows=2, temperature=0.9, seed=7)
+        for half in (True, False):
+            add(mode="lr", schedule=schedule, depth=2, max_step_tokens=9, ignore_half_sentence=half, temperature=0.6)
+        for segmenter in ("sentence", "fixed", "discourse"):
+            add("random:0.7", mode="lr", schedule=schedule, depth=2, segmenter=segmenter, segment_tokens=6, seed=2)
+    for drafter, rule in product(("ngram", "suffix", "draft", "tree"), ("reject", "block", "match")):
+        if (drafter, rule) != ("tree", "block"):
+            add(mode="sd", drafter=drafter, acceptance=rule, temperature=0.6, seed=3, question=1)
+    for drafter, rule in product(("ngram", "draft", "tree", "step"), ("reject", "match")):
+        for schedule in ("sync", "depth"):
+            add(mode="lr+sd", drafter=drafter, acceptance=rule, schedule=schedule, depth=2, temperature=0.6, seed=4)
+    add(mode="lr+sd", drafter="draft", acceptance="reject", depth=3, width=2, temperature=0.0)
+    for mode in ("lr", "lr+sd"):
+        add(mode=mode, coupling="shared", depth=3, temperature=0.8, seed=6)
+        add(mode=mode, driver="overlapped", depth=3, temperature=0.6, seed=8)
+    for mode, schedule in product(("ar", "sd", "lr", "lr+sd"), ("sync", "paper", "depth")):
+        if mode in ("lr", "lr+sd") or schedule == "depth":
+            for temperature in (0.0, 1.0):
+                add(
+                    "random:0.7", pair="random", mode=mode, schedule=schedule, depth=2, width=2,
+                    acceptance="match", temperature=temperature, segmenter="fixed", segment_tokens=5, max_tokens=48,
+                )  # fmt: skip
+    return found
+
+
+def make_random_pair(folder: Path) -> tuple[Path, Path]:
+    """A target and a draft with the shapes and the tokenizer of the tiny family, and random weights."""
+    made = []
+    for seed, name in enumerate(("tiny-target", "tiny-draft")):
+        made.append(folder / name)
+        shutil.copytree(resolve(name), made[-1])
+        weights, generator = load_file(made[-1] / "model.safetensors"), torch.Generator().manual_seed(seed)
+        drawn = {key: 0.5 * torch.randn(weights[key].shape, generator=generator) for key in sorted(weights)}
+        save_file(drawn, made[-1] / "model.safetensors")
+    return made[0], made[1]
+
+
+def answer(reasoner: Reasoner, case: dict[str, Any]) -> dict[str, str]:
+    """One answer, short enough to be kept: a hash of its tokens, where its steps come from, and how it begins."""
+    result = reasoner.generate(QUESTIONS[case["question"]], **case["options"])
+    tokens = hashlib.blake2b(json.dumps(result.tokens).encode(), digest_size=8).hexdigest()
+    return {"tokens": tokens, "steps": " ".join(step.origin.value for step in result.steps), "text": result.text[:60]}
+
+
+def label(case: dict[str, Any]) -> str:
+    options = "-".join(f"{name}={value}" for name, value in case["options"].items())
+    return f"{case['pair']}-{case['verifier']}-{case['question']}-{options}"
+
+
+@pytest.fixture(scope="module")
+def reasoners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Reasoner]]:
+    made: dict[tuple[str, str], Reasoner] = {}
+    random_pair = make_random_pair(tmp_path_factory.mktemp("random"))
+    for case in cases():
+        key = (case["pair"], case["verifier"])
+        if key not in made:
+            target, draft = random_pair if key[0] == "random" else ("tiny-target", "tiny-draft")
+            judge = "tiny-judge" if key[1] == "judge" else None
+            made[key] = Reasoner(target, draft, key[1], judge=judge, dtype=torch.float64)
+    yield made
+    for reasoner in made.values():
+        reasoner.close()
+
+
+@pytest.mark.parametrize("mode", ["ar", "sd", "lr", "lr+sd"])
+def test_answers_are_those_recorded(mode: str, reasoners: dict[tuple[str, str], Reasoner]) -> None:
+    recorded = json.loads(RECORD.read_text())
+    chosen = [case for case in cases() if case["options"]["mode"] == mode]
+    now = {label(case): answer(reasoners[case["pair"], case["verifier"]], case) for case in chosen}
+    assert now == {name: recorded[name] for name in now}
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        pair = make_random_pair(Path(folder))
+        record = {}
+        for case in cases():
+            target, draft = pair if case["pair"] == "random" else ("tiny-target", "tiny-draft")
+            judge = "tiny-judge" if case["verifier"] == "judge" else None
+            with Reasoner(target, draft, case["verifier"], judge=judge, dtype=torch.float64) as reasoner:
+                record[label(case)] = answer(reasoner, case)
+        RECORD.write_text(json.dumps(record, indent=0) + "\n")
