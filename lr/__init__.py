@@ -1,4 +1,6 @@
-"""Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch. The public names are loaded when they are first used."""
+"""Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch. The public names are loaded when they are
+first used.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        raise AttributeError(f"module 'lr' has no attribute {name!r}; its public names are {', '.join(__all__)}")
+        raise AttributeError(
+            f"module 'lr' has no attribute {name!r}; its public names are {', '.join(__all__)}"
+        )
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -1,7 +1,8 @@
-"""The `lr` command: finds the command that the words name, reads its flags with tyro, and turns user errors into one message.
+"""The `lr` command: finds the command that the words name, reads its flags with tyro, and turns
+user errors into one message.
 
-Each command is a frozen dataclass with a `run` method in `lr/commands/`; its fields are its flags. Exit codes: 0 done, 2 the user's
-to mend (one message, no traceback), 130 interrupted.
+Each command is a frozen dataclass with a `run` method in `lr/commands/`; its fields are its flags.
+Exit codes: 0 done, 2 the user's to mend (one message, no traceback), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,48 +18,108 @@ from lr.commands.ranks import follow_if_told, require_spreadable, torchrun_place
 from lr.errors import LRError
 
 if TYPE_CHECKING:
-    from lr.parallel.start import Place
+    from lr.model.parallel.start import Place
 
 COMMANDS = {
-    ("demo",): ("lr.commands.demo", "Demo", "watch the tiny models reason, and compare plain decoding with lookahead"),
+    ("demo",): (
+        "lr.commands.demo",
+        "Demo",
+        "watch the tiny models reason, and compare plain decoding with lookahead",
+    ),
     ("generate",): ("lr.commands.generate", "Generate", "answer one question with any checkpoint"),
-    ("step",): ("lr.commands.step", "StepCommand", "step through an answer, force verdicts, fork what-ifs"),
+    ("step",): (
+        "lr.commands.step",
+        "StepCommand",
+        "step through an answer, force verdicts, fork what-ifs",
+    ),
     ("play",): ("lr.commands.play", "Play", "a trace as a page to step through in a browser"),
     ("draw",): ("lr.commands.draw", "Draw", "a trace as figures for slides: clock, tree, cache"),
-    ("run",): ("lr.commands.run", "Run", "answer and grade a data set, with the official tool's flags"),
-    ("calibrate",): ("lr.commands.calibrate", "Calibrate", "measure what the formulas take, on real models"),
-    ("plan",): ("lr.commands.plan", "PlanRun", "how a pair of models should be run, from a calibration or the paper"),
+    ("run",): (
+        "lr.commands.run",
+        "Run",
+        "answer and grade a data set, with the official tool's flags",
+    ),
+    ("calibrate",): (
+        "lr.commands.calibrate",
+        "Calibrate",
+        "measure what the formulas take, on real models",
+    ),
+    ("plan",): (
+        "lr.commands.plan",
+        "PlanRun",
+        "how a pair of models should be run, from a calibration or the paper",
+    ),
     ("theory", "reality"): (
         "lr.commands.theory_reality",
         "TheoryReality",
         "predicted speedups beside measured ones",
     ),
-    ("verify",): ("lr.commands.verify", "Verify", "judge kept pairs of steps again: ROC, calibration, cost"),
-    ("drift",): ("lr.commands.drift", "Drift", "what accepted steps have cost, beside the answers that flipped"),
+    ("verify",): (
+        "lr.commands.verify",
+        "Verify",
+        "judge kept pairs of steps again: ROC, calibration, cost",
+    ),
+    ("drift",): (
+        "lr.commands.drift",
+        "Drift",
+        "what accepted steps have cost, beside the answers that flipped",
+    ),
     ("experiment",): (
         "lr.commands.experiment",
         "Experiment",
         "the paper's experiments, in miniature or on checkpoints",
     ),
-    ("report",): ("lr.commands.report", "Report", "compare runs: accuracy, speed, speedup, acceptance"),
-    ("trace",): ("lr.commands.trace", "TraceCommand", "check a trace, say what is in it, run it again, convert it"),
-    ("theory", "figures"): ("lr.commands.theory_figures", "TheoryFigures", "draw the theoretical curves"),
+    ("report",): (
+        "lr.commands.report",
+        "Report",
+        "compare runs: accuracy, speed, speedup, acceptance",
+    ),
+    ("trace",): (
+        "lr.commands.trace",
+        "TraceCommand",
+        "check a trace, say what is in it, run it again, convert it",
+    ),
+    ("theory", "figures"): (
+        "lr.commands.theory_figures",
+        "TheoryFigures",
+        "draw the theoretical curves",
+    ),
     ("theory",): ("lr.commands.theory", "Theory", "any formula beside a simulation of it"),
-    ("info",): ("lr.commands.info", "Info", "what this machine offers: versions, devices, checkpoints"),
-    ("tiny", "eval"): ("lr.commands.tiny_eval", "TinyEval", "measure the tiny models on held-out problems"),
+    ("info",): (
+        "lr.commands.info",
+        "Info",
+        "what this machine offers: versions, devices, checkpoints",
+    ),
+    ("tiny", "eval"): (
+        "lr.commands.tiny_eval",
+        "TinyEval",
+        "measure the tiny models on held-out problems",
+    ),
     ("bench", "decode"): (
         "lr.commands.bench_decode",
         "BenchDecode",
         "time plain decoding against other implementations",
     ),
-    ("bench", "token"): ("lr.commands.bench_token", "BenchToken", "time token-level speculation against transformers"),
-    ("bench", "step"): ("lr.commands.bench_step", "BenchStep", "time Lookahead Reasoning in all its forms"),
+    ("bench", "token"): (
+        "lr.commands.bench_token",
+        "BenchToken",
+        "time token-level speculation against transformers",
+    ),
+    ("bench", "step"): (
+        "lr.commands.bench_step",
+        "BenchStep",
+        "time Lookahead Reasoning in all its forms",
+    ),
     ("bench", "gpu"): (
         "lr.commands.bench_gpu",
         "BenchGpu",
         "time real shapes without a checkpoint, beside the roofline",
     ),
-    ("bench", "trace"): ("lr.commands.bench_trace", "BenchTrace", "time what writing a trace costs"),
+    ("bench", "trace"): (
+        "lr.commands.bench_trace",
+        "BenchTrace",
+        "time what writing a trace costs",
+    ),
     ("bench", "alpha"): (
         "lr.commands.bench_alpha",
         "BenchAlpha",
@@ -91,7 +152,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno != errno.ENOSPC:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"error: the disk is full: {error}. Make room, or write the output elsewhere.", file=sys.stderr)
+        print(
+            f"error: the disk is full: {error}. Make room, or write the output elsewhere.",
+            file=sys.stderr,
+        )
         return 2
 
 
@@ -124,7 +188,10 @@ def _without_command(words: Sequence[str]) -> int:
     if not words or (asked and shown):
         print(_help(shown))
         return 0
-    print(f"error: there is no command {' '.join(words)!r}.\n\n{_help(shown or COMMANDS)}", file=sys.stderr)
+    print(
+        f"error: there is no command {' '.join(words)!r}.\n\n{_help(shown or COMMANDS)}",
+        file=sys.stderr,
+    )
     return 2
 
 

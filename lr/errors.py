@@ -1,7 +1,7 @@
 """Errors that a user can meet, each with the value, what was expected and what to do.
 
-The command line turns every `LRError` into one message and exit code 2, without a traceback. Anything else that escapes is a
-bug of ours and keeps its traceback. Read next: `types.py`.
+The command line turns every `LRError` into one message and exit code 2, without a traceback.
+Anything else that escapes is a bug of ours and keeps its traceback. Read next: `types.py`.
 """
 
 
@@ -10,11 +10,15 @@ class LRError(Exception):
 
 
 class SettingError(LRError, ValueError):
-    """A setting is impossible (a negative depth, top_p of 7, draft and target that do not fit together)."""
+    """A setting is impossible (a negative depth, top_p of 7, draft and target that do not fit
+    together).
+    """
 
 
 class CheckpointError(LRError):
-    """A checkpoint cannot be loaded: missing or broken file, foreign architecture, keys that do not account."""
+    """A checkpoint cannot be loaded: missing or broken file, foreign architecture, keys that do not
+    account.
+    """
 
 
 class ContextError(LRError, ValueError):
@@ -43,4 +47,6 @@ class NumericalError(LRError, ArithmeticError):
 
 
 class ProtocolError(LRError, RuntimeError):
-    """An object was driven in a way that cannot happen in a correct program (a closed branch fed, an unknown event)."""
+    """An object was driven in a way that cannot happen in a correct program (a closed branch fed,
+    an unknown event).
+    """

@@ -4,8 +4,8 @@
     result = reasoner.generate("At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?")
     print(result.answer, result.stats.step_acceptance)
 
-`generate` answers in one go; `run` gives the steps one by one, as they are decided. The algorithm itself is in
-`spec/reference.py` (to read) and `spec/scheduler.py` (which runs).
+`generate` answers in one go; `run` gives the steps one by one, as they are decided. The algorithm
+itself is in `spec/reference.py` (to read) and `spec/scheduler.py` (which runs).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 
 import torch
 
-from lr.endpoint.settings import Servers
 from lr.engine.answer import Run
 from lr.engine.casting import Casting, Device, Places, give_attention
 from lr.errors import SettingError
+from lr.lab.endpoint.settings import Servers
+from lr.model.parallel.leader import LeaderLM
 from lr.options import GenerateOptions
-from lr.parallel.leader import LeaderLM
 from lr.result import Result
 from lr.spec.seams import Variant
 from lr.spec.verifiers.base import Verifier
@@ -30,18 +30,21 @@ from lr.spec.verifiers.base import Verifier
 class Reasoner:
     """A target, a draft and a verifier, ready to answer.
 
-    `target` and `draft` are "tiny-target" and "tiny-draft" (or "plans-target" and "plans-draft"), directories, or hub ids; they
-    must share a tokenizer. `draft=None` leaves plain decoding only. A model that a server has is named by its address,
-    "openai:http://host:port/name", and `servers` says how to reach it (`docs/engines.md`). `verifier` is a name ("exact",
-    "judge", "embedding:0.95", ...; "oracle" for the tiny languages: all are in `spec/verifiers/choose.py`) or an object with
-    `name` and `judge` (see `spec/verifiers/base.py`). None takes "judge" where there is one (a `judge`, or "tiny-target"),
-    "oracle" for "plans-target", and else "exact". `judge` is the checkpoint of a verifier that has one of its own: a language
-    model for "judge", a sentence encoder for "embedding". `dtype` None: float32 on the CPU, the checkpoint's own elsewhere.
-    `device` is where the models run, or a mapping from "target", "draft" and "judge" to devices; what it does not name runs where
-    the target does. `spread_over(2, "cuda:0")` (`parallel/start.py`) spreads the target over two GPUs. `num_blocks` cache blocks
-    per model; None: as many as the answer can need. With driver "overlapped" a second process (it does not import your script) is
-    started at the first question and kept until `close`, the end of a `with` block, or the end of the reasoner. Raises
-    `CheckpointError` or `SettingError`.
+    `target` and `draft` are "tiny-target" and "tiny-draft" (or "plans-target" and "plans-draft"),
+    directories, or hub ids; they must share a tokenizer. `draft=None` leaves plain decoding only. A
+    model that a server has is named by its address, "openai:http://host:port/name", and `servers`
+    says how to reach it (`docs/engines.md`). `verifier` is a name ("exact", "judge",
+    "embedding:0.95", ...; "oracle" for the tiny languages: all are in `spec/verifiers/choose.py`)
+    or an object with `name` and `judge` (see `spec/verifiers/base.py`). None takes "judge" where
+    there is one (a `judge`, or "tiny-target"), "oracle" for "plans-target", and else "exact".
+    `judge` is the checkpoint of a verifier that has one of its own: a language model for "judge", a
+    sentence encoder for "embedding". `dtype` None: float32 on the CPU, the checkpoint's own
+    elsewhere. `device` is where the models run, or a mapping from "target", "draft" and "judge" to
+    devices; what it does not name runs where the target does. `spread_over(2, "cuda:0")`
+    (`model/parallel/start.py`) spreads the target over two GPUs. `num_blocks` cache blocks per
+    model; None: as many as the answer can need. With driver "overlapped" a second process (it does
+    not import your script) is started at the first question and kept until `close`, the end of a
+    `with` block, or the end of the reasoner. Raises `CheckpointError` or `SettingError`.
     """
 
     def __init__(
@@ -57,37 +60,67 @@ class Reasoner:
         servers: Servers | None = None,
     ) -> None:
         places = Places.of(target, device)
-        casting = Casting(target, draft, judge, places, dtype, num_blocks, Servers() if servers is None else servers)
+        casting = Casting(
+            target,
+            draft,
+            judge,
+            places,
+            dtype,
+            num_blocks,
+            Servers() if servers is None else servers,
+        )
         self.models, self.verifier = casting.load(verifier)
         self.codec = self.models.codec
 
     def generate(
-        self, question: str, *, variant: Variant | None = None, detailed: bool = False, **options: object
+        self,
+        question: str,
+        *,
+        variant: Variant | None = None,
+        detailed: bool = False,
+        **options: object,
     ) -> Result:
-        """Answer a question. `options` are the fields of `GenerateOptions`: mode, depth, temperature, seed, max_tokens, ...
+        """Answer a question. `options` are the fields of `GenerateOptions`: mode, depth,
+        temperature, seed, max_tokens, ...
 
         `variant` replaces parts of the algorithm, see `docs/variants_steps.md`.
         """
         return self.run(question, variant=variant, detailed=detailed, **options).finish()
 
-    def run(self, question: str, *, variant: Variant | None = None, detailed: bool = False, **options: object) -> Run:
+    def run(
+        self,
+        question: str,
+        *,
+        variant: Variant | None = None,
+        detailed: bool = False,
+        **options: object,
+    ) -> Run:
         """Begin to answer: iterate over the returned `Run` to get the steps as they are decided.
 
         `detailed`: record everything that happens, not only what statistics need (`docs/trace.md`).
         """
-        return Run(self.models, self.verifier, question, make_options(**options), variant, detailed=detailed)
+        return Run(
+            self.models,
+            self.verifier,
+            question,
+            make_options(**options),
+            variant,
+            detailed=detailed,
+        )
 
     def use_attention(self, name: str = "auto", *, graphs: bool = True) -> None:
-        """From the next question on, target and draft run with this kind of attention: "auto", "varlen", "flash", "sdpa" or "reference".
+        """From the next question on, target and draft run with this kind of attention: "auto",
+        "varlen", "flash", "sdpa" or "reference".
 
-        With `graphs`, decoding steps are replayed from CUDA graphs where there is CUDA. This is what a new reasoner does, with "auto".
-        Raises SettingError for a kind that is unknown or cannot run (`docs/attention.md`).
+        With `graphs`, decoding steps are replayed from CUDA graphs where there is CUDA. This is
+        what a new reasoner does, with "auto". Raises SettingError for a kind that is unknown or
+        cannot run (`docs/attention.md`).
         """
         give_attention((self.models.target, self.models.draft), name, graphs=graphs)
 
     def close(self) -> None:
-        """End the draft's process, if there is one; another question would start another. A target that is spread over several ranks is
-        ended too, for good."""
+        """End the draft's process, if there is one; another question would start another. A target
+        that is spread over several ranks is ended too, for good."""
         if self.models.worker is not None:
             self.models.worker.close()
         if isinstance(self.models.target, LeaderLM):
@@ -101,11 +134,15 @@ class Reasoner:
 
 
 def make_options(**changes: object) -> GenerateOptions:
-    """Options from keyword arguments; an unknown name is a `SettingError` that lists the known ones."""
+    """Options from keyword arguments; an unknown name is a `SettingError` that lists the known
+    ones.
+    """
     known = [field.name for field in dataclasses.fields(GenerateOptions)]
     unknown = sorted(set(changes) - set(known))
     if unknown:
-        raise SettingError(f"there is no option {', '.join(unknown)}; the options are {', '.join(known)}.")
+        raise SettingError(
+            f"there is no option {', '.join(unknown)}; the options are {', '.join(known)}."
+        )
     try:
         return GenerateOptions(**changes)  # type: ignore[arg-type]
     except TypeError as error:

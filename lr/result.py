@@ -1,20 +1,23 @@
 """What `Reasoner` returns: the answer, step by step, readable.
 
-A `Result` is data: text, token ids, who wrote each step and why it was kept, the trace and the statistics that follow from it.
+A `Result` is data: text, token ids, who wrote each step and why it was kept, the trace and the
+statistics that follow from it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lr.eval.answers import boxed, reply
+from lr.lab.eval.answers import boxed, reply
 from lr.trace import Stats, Trace, summarise
 from lr.types import Finish, Origin, Role, Verdict
 
 
 @dataclass(frozen=True)
 class AnswerStep:
-    """One step of an answer. `rejected` is the text of the draft step that a correction replaced."""
+    """One step of an answer. `rejected` is the text of the draft step that a correction
+    replaced.
+    """
 
     index: int
     text: str
@@ -32,7 +35,9 @@ class AnswerStep:
 
 @dataclass(frozen=True)
 class Result:
-    """An answer and how it came about. `tokens` are the ids of all steps in order; `prompt` those before them."""
+    """An answer and how it came about. `tokens` are the ids of all steps in order; `prompt` those
+    before them.
+    """
 
     question: str
     mode: str
@@ -40,8 +45,9 @@ class Result:
     steps: tuple[AnswerStep, ...]
     trace: Trace
     coupling: str = "independent"
-    """How the draft's and the target's version of a place hang together: "independent" noise, "shared" noise, or "proposal": the draft step
-    was proposed to the target, token by token, by a rule whose outcome depends on it."""
+    """How the draft's and the target's version of a place hang together: "independent" noise,
+    "shared" noise, or "proposal": the draft step was proposed to the target, token by token, by a
+    rule whose outcome depends on it."""
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -53,7 +59,9 @@ class Result:
 
     @property
     def answer(self) -> str | None:
-        r"""What stands in the last `\boxed{...}` of the reply (after the thought, if there is one)."""
+        r"""What stands in the last `\boxed{...}` of the reply (after the thought, if there is
+        one).
+        """
         return boxed(reply(self.text))
 
     @property

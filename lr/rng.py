@@ -1,11 +1,14 @@
-"""Keyed randomness: every draw is a pure function of a key, never of a global, a clock or the order of calls.
+"""Keyed randomness: every draw is a pure function of a key, never of a global, a clock or the order
+of calls.
 
-A `Stream` is a path of names and numbers, for example (seed, problem, sample, "target", step index). `stream.key(number)`
-folds the path and a number into 64 bits; what is drawn with the key (the noise behind a token, a coin) is decided by who uses it.
-Two parts of the program that hold equal keys draw equal numbers: that is how plain decoding and Lookahead Reasoning come to emit
-the same tokens (DESIGN section 6), and how a draft may share the target's noise on purpose.
+A `Stream` is a path of names and numbers, for example (seed, problem, sample, "target", step
+index). `stream.key(number)` folds the path and a number into 64 bits; what is drawn with the key
+(the noise behind a token, a coin) is decided by who uses it. Two parts of the program that hold
+equal keys draw equal numbers: that is how plain decoding and Lookahead Reasoning come to emit the
+same tokens (DESIGN section 6), and how a draft may share the target's noise on purpose.
 
-This module does not know tensors; the vectorised twin of `mix64`, over a whole vocabulary, is in `spec/sampling.py`.
+This module does not know tensors; the vectorised twin of `mix64`, over a whole vocabulary, is in
+`spec/sampling.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ MIX1, MIX2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def mix64(x: int) -> int:
-    """Scramble 64 bits bijectively (the finaliser of SplitMix64: Steele, Lea and Flood, OOPSLA 2014)."""
+    """Scramble 64 bits bijectively (the finaliser of SplitMix64: Steele, Lea and Flood, OOPSLA
+    2014).
+    """
     x &= MASK64
     x = ((x ^ (x >> 30)) * MIX1) & MASK64
     x = ((x ^ (x >> 27)) * MIX2) & MASK64
@@ -27,19 +32,25 @@ def mix64(x: int) -> int:
 
 
 def _absorb(state: int, part: int | str) -> int:
-    """Fold one part of a path into the state. Numbers of any size and sign are told apart from each other and from names."""
+    """Fold one part of a path into the state. Numbers of any size and sign are told apart from each
+    other and from names.
+    """
     if isinstance(part, str):
         word = int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "little")
         return mix64(mix64(state + GOLDEN) ^ word ^ 1)
     word = mix64(part + MIX1)
     if part >> 63 not in (0, -1):  # more than 64 bits: the rest must count too
-        word ^= int.from_bytes(hashlib.blake2b(str(part).encode(), digest_size=8).digest(), "little")
+        word ^= int.from_bytes(
+            hashlib.blake2b(str(part).encode(), digest_size=8).digest(), "little"
+        )
     return mix64(mix64(state + GOLDEN) ^ word)
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A named source of draws. Immutable: `child` gives a new stream, `key` a 64-bit key; neither changes anything."""
+    """A named source of draws. Immutable: `child` gives a new stream, `key` a 64-bit key; neither
+    changes anything.
+    """
 
     state: int
 

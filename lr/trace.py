@@ -1,9 +1,10 @@
 """What happened in a run, event by event, and the statistics that follow from it.
 
-Components report events to a `Trace`; none of them counts anything itself. Every number that the demo, the reports and the tests
-show (acceptance, forward passes, tokens per second) is a function of the events. Their words are in `tracing/events.py` and
-`tracing/details.py`, the statistics in `tracing/stats.py`; this is where everybody else finds them. A trace as a file:
-`tracing/file.py` and `docs/trace.md`.
+Components report events to a `Trace`; none of them counts anything itself. Every number that the
+demo, the reports and the tests show (acceptance, forward passes, tokens per second) is a function
+of the events. Their words are in `tracing/events.py` and `tracing/details.py`, the statistics in
+`tracing/stats.py`; this is where everybody else finds them. A trace as a file: `lab/trace/file.py`
+and `docs/trace.md`.
 """
 
 from __future__ import annotations
@@ -77,14 +78,27 @@ Cached = (
     | BranchHolds
     | BranchReplaced
 )
-Event = Statistic | Began | Told | Cancelled | Survived | Released | WorkSpan | TokenWritten | Draw | Cached | Ended
+Event = (
+    Statistic
+    | Began
+    | Told
+    | Cancelled
+    | Survived
+    | Released
+    | WorkSpan
+    | TokenWritten
+    | Draw
+    | Cached
+    | Ended
+)
 
 
 @dataclass
 class Trace:
     """The events of one run in order, each with its time in seconds since the trace was made.
 
-    `detailed`: whoever reports details (`tracing/details.py`, and the scheduler's events) asks this first, and else makes none.
+    `detailed`: whoever reports details (`tracing/details.py`, and the scheduler's events) asks this
+    first, and else makes none.
     """
 
     clock: Callable[[], float] = time.perf_counter
@@ -100,5 +114,7 @@ class Trace:
 
 
 def summarise(trace: Trace) -> Stats:
-    """The statistics of one run. `seconds` is the time from the start of the trace to its last event (details do not count)."""
+    """The statistics of one run. `seconds` is the time from the start of the trace to its last
+    event (details do not count).
+    """
     return stats_of(trace.events)

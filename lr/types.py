@@ -1,7 +1,8 @@
-"""The words every part of the project shares: how to sample, what a step is, who wrote it, what the verifier said.
+"""The words every part of the project shares: how to sample, what a step is, who wrote it, what the
+verifier said.
 
-Plain frozen data, no torch. The vocabulary follows the glossary; Lookahead Reasoning itself (arXiv 2506.19830, section 3) is in
-`spec/reference.py`. Read next: `trace.py`.
+Plain frozen data, no torch. The vocabulary follows the glossary; Lookahead Reasoning itself (arXiv
+2506.19830, section 3) is in `spec/reference.py`. Read next: `trace.py`.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ from lr.errors import SettingError
 
 
 def require(condition: bool, name: str, value: object, expected: str) -> None:
-    """Raise `SettingError` naming the setting, its value and what was expected, unless the condition holds."""
+    """Raise `SettingError` naming the setting, its value and what was expected, unless the
+    condition holds.
+    """
     if not condition:
         raise SettingError(f"{name} is {value!r}, expected {expected}.")
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How a distribution is made from logits. Temperature 0 is greedy. The filters apply in the order top-k, top-p, min-p.
+    """How a distribution is made from logits. Temperature 0 is greedy. The filters apply in the
+    order top-k, top-p, min-p.
 
-    `top_k` keeps the k likeliest tokens (0: all), `top_p` the smallest set of likeliest tokens that holds that much probability
-    (1: all), `min_p` the tokens at least that many times as likely as the likeliest (0: all).
+    `top_k` keeps the k likeliest tokens (0: all), `top_p` the smallest set of likeliest tokens that
+    holds that much probability (1: all), `min_p` the tokens at least that many times as likely as
+    the likeliest (0: all).
     """
 
     temperature: float = 0.6
@@ -35,15 +40,21 @@ class SamplingParams:
     def __post_init__(self) -> None:
         finite = isinstance(self.temperature, (int, float)) and math.isfinite(self.temperature)
         possible = finite and (self.temperature == 0 or self.temperature >= 1e-6)
-        require(possible, "temperature", self.temperature, "0 (greedy) or a finite number from 1e-6 on")
-        require(0 < self.top_p <= 1, "top_p", self.top_p, "a number in (0, 1] (1 keeps every token)")
+        require(
+            possible, "temperature", self.temperature, "0 (greedy) or a finite number from 1e-6 on"
+        )
+        require(
+            0 < self.top_p <= 1, "top_p", self.top_p, "a number in (0, 1] (1 keeps every token)"
+        )
         require(
             isinstance(self.top_k, int) and self.top_k >= 0,
             "top_k",
             self.top_k,
             "a whole number >= 0 (0 keeps every token)",
         )
-        require(0 <= self.min_p <= 1, "min_p", self.min_p, "a number in [0, 1] (0 keeps every token)")
+        require(
+            0 <= self.min_p <= 1, "min_p", self.min_p, "a number in [0, 1] (0 keeps every token)"
+        )
 
     @property
     def greedy(self) -> bool:
@@ -58,7 +69,9 @@ class Finish(Enum):
     EOS = "eos"
     """It ends in a token of the target's end-of-sequence set; that token is part of the step."""
     LENGTH = "length"
-    """It was cut: the cap on step tokens, the token budget or the context was reached. Never accepted as a draft."""
+    """It was cut: the cap on step tokens, the token budget or the context was reached. Never
+    accepted as a draft.
+    """
 
 
 class Role(Enum):
@@ -69,7 +82,9 @@ class Role(Enum):
 
 
 class Coupling(Enum):
-    """Whether the draft draws with the target's noise. Always named in results: it changes how often the two agree, never their laws."""
+    """Whether the draft draws with the target's noise. Always named in results: it changes how
+    often the two agree, never their laws.
+    """
 
     INDEPENDENT = "independent"
     SHARED = "shared"
@@ -77,7 +92,9 @@ class Coupling(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """One step as a model wrote it: its token ids, boundary or end-of-sequence token included, and why it ended."""
+    """One step as a model wrote it: its token ids, boundary or end-of-sequence token included, and
+    why it ended.
+    """
 
     tokens: tuple[int, ...]
     finish: Finish
@@ -103,14 +120,18 @@ class Origin(Enum):
     CORRECTION = "correction"
     """The target's step in place of a rejected draft step."""
     BONUS = "bonus"
-    """The target's step after the last draft step of a cycle when every one was accepted; never judged."""
+    """The target's step after the last draft step of a cycle when every one was accepted; never
+    judged.
+    """
     TARGET = "target"
     """The target's step where there was no draft: plain decoding, or after a cut step."""
 
 
 @dataclass(frozen=True)
 class EmittedStep:
-    """A step of the output. `index` counts from 0. `rejected` is the draft step that a correction replaced."""
+    """A step of the output. `index` counts from 0. `rejected` is the draft step that a correction
+    replaced.
+    """
 
     index: int
     step: Step

@@ -1,10 +1,12 @@
-"""Draws docs/figures/lookahead.svg, the picture on top of the README: one synchronous cycle of Lookahead Reasoning with three drafts.
+"""Draws docs/figures/lookahead.svg, the picture on top of the README: one synchronous cycle of
+Lookahead Reasoning with three drafts.
 
     python scripts/draw_overview.py
 
-Algorithm 1 of the paper (arXiv 2506.19830, section 3.2) as a time line. Row j of the target's batch continues the drafts written
-so far: its prefix stands below those drafts, in the same columns. The cycle itself, in code: `lr/spec/reference.py`.
-The picture brings its own background, so that it reads the same on a light and on a dark page.
+Algorithm 1 of the paper (arXiv 2506.19830, section 3.2) as a time line. Row j of the target's batch
+continues the drafts written so far: its prefix stands below those drafts, in the same columns. The
+cycle itself, in code: `lr/spec/reference.py`. The picture brings its own background, so that it
+reads the same on a light and on a dark page.
 """
 
 from __future__ import annotations
@@ -24,29 +26,45 @@ INK, SOFT, PAGE, LINE = "#24292f", "#66707b", "#fcfbf8", "#d5d2ca"
 DRAFT, TARGET, ACCEPTED, CORRECTION = "#cfe1f7", "#e4e0ee", "#bfe6c6", "#ffd6a1"
 SUBSCRIPTS = "₀₁₂₃"
 VERDICTS = (True, True, False)
-"""What the verifier says about the pairs of this example: the third draft is not what the target means."""
+"""What the verifier says about the pairs of this example: the third draft is not what the target
+means.
+"""
 
 
-def text(x: float, y: float, words: str, *, size: int = 14, colour: str = INK, anchor: str = "start") -> str:
+def text(
+    x: float, y: float, words: str, *, size: int = 14, colour: str = INK, anchor: str = "start"
+) -> str:
     """Words with their baseline at y."""
     return f'<text x="{x}" y="{y}" font-size="{size}" fill="{colour}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
-def box(x: float, y: float, width: float, label: str, fill: str, *, stroke: str = INK, dashed: bool = False) -> str:
+def box(
+    x: float,
+    y: float,
+    width: float,
+    label: str,
+    fill: str,
+    *,
+    stroke: str = INK,
+    dashed: bool = False,
+) -> str:
     """A step: a rounded box with its name in the middle."""
     dashes = ' stroke-dasharray="4 3"' if dashed else ""
-    frame = (
-        f'<rect x="{x}" y="{y}" width="{width}" height="{STEP_HEIGHT}" rx="6" fill="{fill}" stroke="{stroke}"{dashes}/>'
-    )
+    frame = f'<rect x="{x}" y="{y}" width="{width}" height="{STEP_HEIGHT}" rx="6" fill="{fill}" stroke="{stroke}"{dashes}/>'
     return frame + text(x + width / 2, y + 20, label, size=15, colour=stroke, anchor="middle")
 
 
 def verdict(x: float, y: float, aligned: bool) -> str:
-    """A tick or a cross in a disc around (x, y), drawn as lines so that no font has to know them."""
+    """A tick or a cross in a disc around (x, y), drawn as lines so that no font has to know
+    them.
+    """
     fill, stroke = (ACCEPTED, "#1a7f37") if aligned else (CORRECTION, "#b35900")
     path = f"M{x - 5} {y}l4 4l7 -8" if aligned else f"M{x - 4} {y - 4}l8 8m0 -8l-8 8"
     disc = f'<circle cx="{x}" cy="{y}" r="11" fill="{fill}" stroke="{stroke}"/>'
-    return disc + f'<path d="{path}" fill="none" stroke="{stroke}" stroke-width="2.2" stroke-linecap="round"/>'
+    return (
+        disc
+        + f'<path d="{path}" fill="none" stroke="{stroke}" stroke-width="2.2" stroke-linecap="round"/>'
+    )
 
 
 def column(j: int) -> int:
@@ -62,41 +80,80 @@ def draft_lane() -> list[str]:
 
 
 def target_rows() -> list[str]:
-    """Row j: the prefix ŝ0 .. ŝj-1 in outline, then the target's own step, then the verdict on the pair."""
+    """Row j: the prefix ŝ0 .. ŝj-1 in outline, then the target's own step, then the verdict on the
+    pair.
+    """
     middle = TARGET_Y + 1.5 * ROW + 20
     rows = [text(24, middle - 9, "target"), text(24, middle + 9, "one batch", size=13, colour=SOFT)]
     rows.append(text(VERDICT_X - 11, DRAFT_Y + 48, "verifier"))
     for j in range(4):
         y = TARGET_Y + j * ROW
-        rows += [box(column(i), y, DRAFT_WIDTH, f"ŝ{SUBSCRIPTS[i]}", PAGE, stroke="#8490a0") for i in range(j)]
+        rows += [
+            box(column(i), y, DRAFT_WIDTH, f"ŝ{SUBSCRIPTS[i]}", PAGE, stroke="#8490a0")
+            for i in range(j)
+        ]
         bonus = j == len(VERDICTS)
         colours = {"fill": PAGE, "stroke": SOFT} if bonus else {"fill": TARGET}
         rows.append(box(BARRIER, y, TARGET_WIDTH, f"s{SUBSCRIPTS[j]}", dashed=bonus, **colours))
         if bonus:
-            rows.append(text(VERDICT_X - 14, y + 20, "bonus: kept if all are aligned", size=13, colour=SOFT))
+            rows.append(
+                text(VERDICT_X - 14, y + 20, "bonus: kept if all are aligned", size=13, colour=SOFT)
+            )
         else:
             says = "means the same as" if VERDICTS[j] else "does not mean"
             rows.append(verdict(VERDICT_X, y + 15, aligned=VERDICTS[j]))
-            rows.append(text(VERDICT_X + 20, y + 20, f"ŝ{SUBSCRIPTS[j]} {says} s{SUBSCRIPTS[j]}", size=13))
+            rows.append(
+                text(VERDICT_X + 20, y + 20, f"ŝ{SUBSCRIPTS[j]} {says} s{SUBSCRIPTS[j]}", size=13)
+            )
     top, bottom = DRAFT_Y - 8, TARGET_Y + 3 * ROW + STEP_HEIGHT + 8
-    return [f'<path d="M{BARRIER - 9} {top}V{bottom}" stroke="{SOFT}" stroke-dasharray="2 4"/>', *rows]
+    return [
+        f'<path d="M{BARRIER - 9} {top}V{bottom}" stroke="{SOFT}" stroke-dasharray="2 4"/>',
+        *rows,
+    ]
 
 
 def output_lane() -> list[str]:
     """Drafts up to the first that is not aligned, then the target's step in its place."""
     kept = VERDICTS.index(False)
-    lane = [f'<path d="M24 {OUTPUT_Y - 16}H{WIDTH - 24}" stroke="{LINE}"/>', text(24, OUTPUT_Y + 20, "output")]
+    lane = [
+        f'<path d="M24 {OUTPUT_Y - 16}H{WIDTH - 24}" stroke="{LINE}"/>',
+        text(24, OUTPUT_Y + 20, "output"),
+    ]
     for j in range(kept):
-        lane.append(box(column(j), OUTPUT_Y, DRAFT_WIDTH, f"ŝ{SUBSCRIPTS[j]}", ACCEPTED, stroke="#1a7f37"))
         lane.append(
-            text(column(j) + DRAFT_WIDTH / 2, OUTPUT_Y + 50, "accepted", size=13, colour="#1a7f37", anchor="middle")
+            box(column(j), OUTPUT_Y, DRAFT_WIDTH, f"ŝ{SUBSCRIPTS[j]}", ACCEPTED, stroke="#1a7f37")
+        )
+        lane.append(
+            text(
+                column(j) + DRAFT_WIDTH / 2,
+                OUTPUT_Y + 50,
+                "accepted",
+                size=13,
+                colour="#1a7f37",
+                anchor="middle",
+            )
         )
     x = column(kept)
     lane.append(box(x, OUTPUT_Y, DRAFT_WIDTH, f"s{SUBSCRIPTS[kept]}", CORRECTION, stroke="#b35900"))
-    lane.append(text(x + DRAFT_WIDTH / 2, OUTPUT_Y + 50, "correction", size=13, colour="#b35900", anchor="middle"))
+    lane.append(
+        text(
+            x + DRAFT_WIDTH / 2,
+            OUTPUT_Y + 50,
+            "correction",
+            size=13,
+            colour="#b35900",
+            anchor="middle",
+        )
+    )
     return [
         *lane,
-        text(BARRIER + 8, OUTPUT_Y + 20, "… and the next cycle begins after these three", size=13, colour=SOFT),
+        text(
+            BARRIER + 8,
+            OUTPUT_Y + 20,
+            "… and the next cycle begins after these three",
+            size=13,
+            colour=SOFT,
+        ),
     ]
 
 

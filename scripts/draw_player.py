@@ -1,9 +1,11 @@
-"""Draws docs/figures/player.png and the figures of docs/player.md: one answer of the tiny models, in the player and by `lr draw`.
+"""Draws docs/figures/player.png and the figures of docs/player.md: one answer of the tiny models,
+in the player and by `lr draw`.
 
     python scripts/draw_player.py
 
-The answer is the same every time; its times are those of this machine. Wants matplotlib, playwright and an installed Chromium (the extra
-`dev` has the first two). The page that is photographed is that of `lr play`, at the moment that `lr draw` shows.
+The answer is the same every time; its times are those of this machine. Wants matplotlib, playwright
+and an installed Chromium (the extra `dev` has the first two). The page that is photographed is that
+of `lr play`, at the moment that `lr draw` shows.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from lr.cli import main
-from lr.tracing.file import read_trace
-from lr.tracing.film import Film
-from lr.viz.moment import telling_moment
+from lr.lab.trace.file import read_trace
+from lr.lab.trace.film import Film
+from lr.lab.viz.moment import telling_moment
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 QUESTION = (
@@ -34,8 +36,12 @@ def photograph(page: Path, event: int, picture: Path) -> None:
     if browser is None:
         sys.exit(f"no browser: none of {', '.join(BROWSERS)} is installed")
     with sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
-        window = opened.new_page(viewport={"width": 1440, "height": 860}, color_scheme="light", reduced_motion="reduce")
+        opened = driver.chromium.launch(
+            executable_path=browser, args=["--no-sandbox", "--disable-gpu"]
+        )
+        window = opened.new_page(
+            viewport={"width": 1440, "height": 860}, color_scheme="light", reduced_motion="reduce"
+        )
         window.goto(f"{page.as_uri()}#event={event}")
         window.screenshot(path=picture)
         opened.close()

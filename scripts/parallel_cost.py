@@ -1,9 +1,11 @@
-"""Measures what it costs to spread a model over several processes on the CPU: milliseconds per decoding pass, and what orders take.
+"""Measures what it costs to spread a model over several processes on the CPU: milliseconds per
+decoding pass, and what orders take.
 
     python scripts/parallel_cost.py --ranks 2 --rows 4
 
-For a model of l layers a pass over several ranks has 2l + 1 sums, one gathering and two orders. "orders" is an order with a gathering and
-no network around it. One thread per rank: with fewer cores than ranks they take turns. What the ranks do: docs/parallel.md.
+For a model of l layers a pass over several ranks has 2l + 1 sums, one gathering and two orders.
+"orders" is an order with a gathering and no network around it. One thread per rank: with fewer
+cores than ranks they take turns. What the ranks do: docs/parallel.md.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from collections.abc import Callable
 import torch
 
 from lr.engine.runner import ModelRunner
+from lr.model.parallel.start import load_parallel, spread_over
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.parallel.start import load_parallel, spread_over
 
 WARM_UP, PASSES = 20, 100
 

@@ -1,4 +1,5 @@
-"""The most memory that a command and its children hold at a time: proportional set size, so that what they share counts once. Linux only.
+"""The most memory that a command and its children hold at a time: proportional set size, so that
+what they share counts once. Linux only.
 
 python scripts/peak_memory.py lr demo
 """
@@ -17,7 +18,9 @@ def family(pid: int) -> list[int]:
     """A process and all below it."""
     try:
         children = [
-            int(c) for task in Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()
+            int(c)
+            for task in Path(f"/proc/{pid}/task").iterdir()
+            for c in (task / "children").read_text().split()
         ]
     except OSError:  # it has ended meanwhile
         return []

@@ -1,10 +1,12 @@
-"""A checkpoint of real shape and layout, written, loaded and run: how much memory does loading take, and do all four modes run?
+"""A checkpoint of real shape and layout, written, loaded and run: how much memory does loading
+take, and do all four modes run?
 
     python scripts/real_layout.py FOLDER [--shape Qwen3-0.6B] [--shards 3] [--modes]
 
-Writes FOLDER as a published checkpoint lies on disk: config.json, generation_config.json, tokenizer, and bf16 weights (random) in several
-files named by model.safetensors.index.json. Then a process of its own loads it and reports its peak: the growth of the resident set,
-beside the size of the weights. Pages of the files that the loader has mapped count in it as long as they are resident.
+Writes FOLDER as a published checkpoint lies on disk: config.json, generation_config.json,
+tokenizer, and bf16 weights (random) in several files named by model.safetensors.index.json. Then a
+process of its own loads it and reports its peak: the growth of the resident set, beside the size of
+the weights. Pages of the files that the loader has mapped count in it as long as they are resident.
 """
 
 from __future__ import annotations
@@ -51,13 +53,23 @@ with Reasoner(sys.argv[1], sys.argv[1], "exact", dtype=torch.bfloat16) as reason
 
 
 def write_checkpoint(folder: Path, name: str, shards: int) -> None:
-    """A checkpoint of the shape `name` with random bf16 weights in `shards` files of about equal size."""
+    """A checkpoint of the shape `name` with random bf16 weights in `shards` files of about equal
+    size.
+    """
     config = shape(name)
     folder.mkdir(parents=True, exist_ok=True)
     stated = config_json(config) | {"dtype": "bfloat16", "eos_token_id": END_ID}
     (folder / "config.json").write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8")
-    sampling = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "eos_token_id": [END_ID]}
-    (folder / "generation_config.json").write_text(json.dumps(sampling, indent=2) + "\n", encoding="utf-8")
+    sampling = {
+        "do_sample": True,
+        "temperature": 0.6,
+        "top_p": 0.95,
+        "top_k": 20,
+        "eos_token_id": [END_ID],
+    }
+    (folder / "generation_config.json").write_text(
+        json.dumps(sampling, indent=2) + "\n", encoding="utf-8"
+    )
     dummy_tokenizer(name).save_pretrained(folder)
     parameters = dict(load_model(dummy_name(name), dtype=torch.bfloat16).named_parameters())
     listed, limit = pieces(config), weight_bytes(config, torch.bfloat16) / shards
@@ -65,7 +77,9 @@ def write_checkpoint(folder: Path, name: str, shards: int) -> None:
     tensors: dict[str, torch.Tensor] = {}
     number, total, written = 1, 0, 0
     for i, piece in enumerate(listed):
-        tensor = parameters[piece.parameter][piece.first : piece.first + piece.shape[0]].contiguous()
+        tensor = parameters[piece.parameter][
+            piece.first : piece.first + piece.shape[0]
+        ].contiguous()
         tensors[piece.key] = tensor
         total += tensor.nbytes
         if total - written >= limit or i == len(listed) - 1:
@@ -74,11 +88,15 @@ def write_checkpoint(folder: Path, name: str, shards: int) -> None:
             weight_map |= dict.fromkeys(tensors, file)
             tensors, written, number = {}, total, number + 1
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps(index, indent=2) + "\n", encoding="utf-8"
+    )
 
 
 def measure_load(folder: Path) -> tuple[int, float, int]:
-    """Load in a process of its own: growth of the peak resident set in bytes, seconds, bytes of the weights."""
+    """Load in a process of its own: growth of the peak resident set in bytes, seconds, bytes of the
+    weights.
+    """
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, str(folder)],
         capture_output=True,
@@ -91,7 +109,9 @@ def measure_load(folder: Path) -> tuple[int, float, int]:
 
 
 def run_modes(folder: Path) -> dict[str, int]:
-    """All four modes with the checkpoint as target and draft, in a process of its own: tokens by mode."""
+    """All four modes with the checkpoint as target and draft, in a process of its own: tokens by
+    mode.
+    """
     done = subprocess.run(
         [sys.executable, "-c", MODES, str(folder)],
         capture_output=True,

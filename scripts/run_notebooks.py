@@ -1,4 +1,5 @@
-"""Run the notebooks from top to bottom and keep what they print and draw. `tests/test_notebooks.py` runs them by the same function.
+"""Run the notebooks from top to bottom and keep what they print and draw. `tests/test_notebooks.py`
+runs them by the same function.
 
 python scripts/run_notebooks.py          # all of them
 python scripts/run_notebooks.py 01 05    # those whose names begin so
@@ -19,7 +20,9 @@ FOLDER = ROOT / "notebooks"
 
 
 def executed(path: Path) -> nbformat.NotebookNode:
-    """A copy of the notebook as a fresh kernel leaves it, without times. Raises `CellExecutionError` where a cell fails."""
+    """A copy of the notebook as a fresh kernel leaves it, without times. Raises
+    `CellExecutionError` where a cell fails.
+    """
     notebook = nbformat.read(path, as_version=4)
     inherited = os.environ.get("PYTHONPATH")
     # A kernel is a process of its own: it shall find this checkout, installed or not.
@@ -27,9 +30,13 @@ def executed(path: Path) -> nbformat.NotebookNode:
     quiet = "ignore:IProgress not found"  # tqdm misses a widget that nobody needs, and would say so with a path of this machine
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONWARNINGS": quiet}
     environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # the tensors are tiny
-    client = NotebookClient(notebook, timeout=400, kernel_name="python3", record_timing=False, coalesce_streams=True)
+    client = NotebookClient(
+        notebook, timeout=400, kernel_name="python3", record_timing=False, coalesce_streams=True
+    )
     client.execute(cwd=str(path.parent), env=environment)
-    notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}
+    }
     return notebook
 
 

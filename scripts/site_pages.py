@@ -1,7 +1,9 @@
-"""Pages of the documentation site that are not files of docs/: one per module of the code, the notebooks, and the root's Markdown files.
+"""Pages of the documentation site that are not files of docs/: one per module of the code, the
+notebooks, and the root's Markdown files.
 
-mkdocs calls these functions (mkdocs.yml names this file as a hook). Links in the pages are written for people who read the files where they
-are; here those that leave docs/ are turned to the page that shows the same thing, or to plain text where there is none (tests).
+mkdocs calls these functions (mkdocs.yml names this file as a hook). Links in the pages are written
+for people who read the files where they are; here those that leave docs/ are turned to the page
+that shows the same thing, or to plain text where there is none (tests).
 """
 
 from __future__ import annotations
@@ -31,11 +33,19 @@ def on_config(config: Any) -> Any:
 def on_files(files: Files, config: Any) -> Files:
     """Add what is not in docs/."""
     for name in ROOT_PAGES:
-        files.append(File.generated(config, name, content=(ROOT / name).read_text(encoding="utf-8")))
+        files.append(
+            File.generated(config, name, content=(ROOT / name).read_text(encoding="utf-8"))
+        )
     for path in _notebooks():
-        files.append(File(f"notebooks/{path.name}", str(ROOT), config.site_dir, config.use_directory_urls))
+        files.append(
+            File(f"notebooks/{path.name}", str(ROOT), config.site_dir, config.use_directory_urls)
+        )
     for path in _modules():
-        files.append(File.generated(config, _page(path), content=f"# {_dotted(path)}\n\n::: {_dotted(path)}\n"))
+        files.append(
+            File.generated(
+                config, _page(path), content=f"# {_dotted(path)}\n\n::: {_dotted(path)}\n"
+            )
+        )
     return files
 
 
@@ -90,7 +100,10 @@ def _dotted(path: Path) -> str:
 def _page(path: Path) -> str:
     """Where a module's page is: code/lr/spec/scheduler.md, and code/lr/spec/index.md for a room."""
     relative = path.relative_to(ROOT).with_suffix(".md")
-    return "code/" + (relative.with_name("index.md") if path.name == "__init__.py" else relative).as_posix()
+    return (
+        "code/"
+        + (relative.with_name("index.md") if path.name == "__init__.py" else relative).as_posix()
+    )
 
 
 def _title(path: Path) -> str:
@@ -104,5 +117,6 @@ def _rooms() -> list[dict[str, Any]]:
     for path in _modules():
         rooms.setdefault(path.parent.relative_to(ROOT).as_posix(), []).append(_page(path))
     return [
-        {room: sorted(pages, key=lambda page: (not page.endswith("index.md"), page))} for room, pages in rooms.items()
+        {room: sorted(pages, key=lambda page: (not page.endswith("index.md"), page))}
+        for room, pages in rooms.items()
     ]

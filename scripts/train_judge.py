@@ -1,12 +1,14 @@
-"""Train the tiny judge from a seed: the target's first layers, taught to tell whether two steps mean the same.
+"""Train the tiny judge from a seed: the target's first layers, taught to tell whether two steps
+mean the same.
 
     python scripts/train_judge.py --out training/judge
     python scripts/train_judge.py --out training/judge --resume
 
-First the pairs: draft and target write steps from the same prefixes of training problems (OUT/pairs-*.json, made once). Then the training:
-two processes of one thread each on a CPU, one process on a GPU. Progress goes to standard output; a checkpoint is written every two
-minutes and at the end; Ctrl-C writes one and stops; `--resume` goes on from it. The finished judge is a Hugging Face checkpoint in
-OUT/hf. `scripts/measure_judge.py` measures it.
+First the pairs: draft and target write steps from the same prefixes of training problems
+(OUT/pairs-*.json, made once). Then the training: two processes of one thread each on a CPU, one
+process on a GPU. Progress goes to standard output; a checkpoint is written every two minutes and at
+the end; Ctrl-C writes one and stops; `--resume` goes on from it. The finished judge is a Hugging
+Face checkpoint in OUT/hf. `scripts/measure_judge.py` measures it.
 """
 
 from __future__ import annotations
@@ -37,19 +39,43 @@ CHECKED = 512  # held-out grammar pairs in each accuracy check
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and the finished model")
-    parser.add_argument("--tokens", type=int, default=10_000_000, help="token budget of the schedule")
-    parser.add_argument("--steps", type=int, help="stop after this many steps, wherever the schedule is")
-    parser.add_argument("--layers", type=int, default=6, help="how many of the target's layers to start from")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for checkpoints and the finished model"
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=10_000_000, help="token budget of the schedule"
+    )
+    parser.add_argument(
+        "--steps", type=int, help="stop after this many steps, wherever the schedule is"
+    )
+    parser.add_argument(
+        "--layers", type=int, default=6, help="how many of the target's layers to start from"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rate", type=float, default=0.02, help="Muon's learning rate")
-    parser.add_argument("--batch", type=int, default=2560, help="tokens of one step over all processes")
     parser.add_argument(
-        "--real-batches", type=int, default=40, help="batches of 32 training problems to take pairs from"
+        "--batch", type=int, default=2560, help="tokens of one step over all processes"
     )
-    parser.add_argument("--real-share", type=float, default=0.3, help="share of the training pairs that come from runs")
-    parser.add_argument("--target", default="tiny-target", help="whose layers to start from, and whose steps to judge")
+    parser.add_argument(
+        "--real-batches",
+        type=int,
+        default=40,
+        help="batches of 32 training problems to take pairs from",
+    )
+    parser.add_argument(
+        "--real-share",
+        type=float,
+        default=0.3,
+        help="share of the training pairs that come from runs",
+    )
+    parser.add_argument(
+        "--target",
+        default="tiny-target",
+        help="whose layers to start from, and whose steps to judge",
+    )
     parser.add_argument("--draft", default="tiny-draft", help="whose steps to judge")
     parser.add_argument("--processes", type=int, default=1 if torch.cuda.is_available() else 2)
     parser.add_argument("--resume", action="store_true")
@@ -57,7 +83,9 @@ def arguments() -> argparse.Namespace:
 
 
 def pairs_from_runs(rank: int, args: argparse.Namespace) -> list[TextPair]:
-    """The pairs of OUT/pairs-*.json, one file per process; each process first writes its own if it does not exist."""
+    """The pairs of OUT/pairs-*.json, one file per process; each process first writes its own if it
+    does not exist.
+    """
     path = args.out / f"pairs-{rank}.json"
     if not path.is_file():
         source, pairs = PairSource(args.target, args.draft), []
@@ -65,7 +93,10 @@ def pairs_from_runs(rank: int, args: argparse.Namespace) -> list[TextPair]:
             pairs += source.pairs(Split.TRAIN, batch, args.seed)
             if rank == 0:
                 same = sum(pair.same for pair in pairs)
-                print(f"batch {batch} of {args.real_batches}: {len(pairs)} pairs, {same} of equal meaning", flush=True)
+                print(
+                    f"batch {batch} of {args.real_batches}: {len(pairs)} pairs, {same} of equal meaning",
+                    flush=True,
+                )
         path.write_text(json.dumps(pairs))
     if args.processes > 1:
         dist.barrier()
@@ -86,7 +117,9 @@ def work(rank: int, args: argparse.Namespace) -> None:
     """What one process does."""
     torch.set_num_threads(1)
     if args.processes > 1:
-        dist.init_process_group("gloo", f"file://{args.out.resolve()}/rendezvous", rank=rank, world_size=args.processes)
+        dist.init_process_group(
+            "gloo", f"file://{args.out.resolve()}/rendezvous", rank=rank, world_size=args.processes
+        )
     real = pairs_from_runs(rank, args) if args.real_share else []
     rows = JudgeRows(build_tokenizer(), args.seed, real, args.real_share)
     recipe = Recipe(args.tokens, batch=args.batch, matrix_rate=args.rate, drills=0.0)
@@ -142,7 +175,9 @@ def check(trainer: Trainer) -> float:
     final = (batch.weights == 1.0).float()
     assert batch.labels is not None
     device = trainer.model.device
-    losses, _ = token_losses(trainer.model, batch.tokens.to(device), final.to(device), batch.labels.to(device))
+    losses, _ = token_losses(
+        trainer.model, batch.tokens.to(device), final.to(device), batch.labels.to(device)
+    )
     return float((losses < 0.6931).float().mean())
 
 

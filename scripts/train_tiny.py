@@ -1,14 +1,14 @@
 """Train a tiny model from a seed: the target first, then the draft from the target's first layers.
 
-    python scripts/train_tiny.py --role target --out training/target --rate 0.02 --steps 805
-    python scripts/train_tiny.py --role target --out training/target --resume
-    python scripts/train_tiny.py --role draft --out training/draft --from training/target/state.pt
-    python scripts/train_tiny.py --language plans --role target --out training/plans-target
-    python scripts/train_tiny.py --language plans --role draft --out training/plans-draft --from training/plans-target/state.pt
+    python scripts/train_tiny.py --role target --out training/target --rate 0.02 --steps 805 python
+    scripts/train_tiny.py --role target --out training/target --resume python scripts/train_tiny.py
+    --role draft --out training/draft --from training/target/state.pt python scripts/train_tiny.py
+    --language plans --role target --out training/plans-target python scripts/train_tiny.py
+    --language plans --role draft --out training/plans-draft --from training/plans-target/state.pt
 
-Two processes of one thread each on a CPU, one process on a GPU. Progress goes to standard output; a checkpoint is written every two
-minutes and at the end; Ctrl-C writes one and stops; `--resume` goes on from it. The finished model is a Hugging Face checkpoint in
-OUT/hf.
+Two processes of one thread each on a CPU, one process on a GPU. Progress goes to standard output; a
+checkpoint is written every two minutes and at the end; Ctrl-C writes one and stops; `--resume` goes
+on from it. The finished model is a Hugging Face checkpoint in OUT/hf.
 """
 
 from __future__ import annotations
@@ -56,22 +56,40 @@ SAVE_SECONDS = 120.0
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--role", choices=[style.value for style in Style], required=True)
     parser.add_argument(
-        "--language", choices=sorted(LANGUAGES), default="tiny", help="tiny: quantities; plans: a robot"
+        "--language",
+        choices=sorted(LANGUAGES),
+        default="tiny",
+        help="tiny: quantities; plans: a robot",
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and the finished model")
-    parser.add_argument("--tokens", type=int, help="token budget of the schedule (default: see SIZES)")
-    parser.add_argument("--steps", type=int, help="stop after this many steps, wherever the schedule is")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for checkpoints and the finished model"
+    )
+    parser.add_argument(
+        "--tokens", type=int, help="token budget of the schedule (default: see SIZES)"
+    )
+    parser.add_argument(
+        "--steps", type=int, help="stop after this many steps, wherever the schedule is"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--drills", type=float, help="share of the tokens that are drills (default: see SIZES)")
+    parser.add_argument(
+        "--drills", type=float, help="share of the tokens that are drills (default: see SIZES)"
+    )
     parser.add_argument("--rate", type=float, help="Muon's learning rate (default: see SIZES)")
     parser.add_argument("--processes", type=int, default=1 if torch.cuda.is_available() else 2)
     parser.add_argument(
-        "--from", dest="start", type=Path, help="state.pt or checkpoint whose first layers to start from"
+        "--from",
+        dest="start",
+        type=Path,
+        help="state.pt or checkpoint whose first layers to start from",
     )
-    parser.add_argument("--eval-every", type=int, default=1_000_000, help="tokens between accuracy checks")
+    parser.add_argument(
+        "--eval-every", type=int, default=1_000_000, help="tokens between accuracy checks"
+    )
     parser.add_argument("--resume", action="store_true")
     return parser.parse_args()
 
@@ -83,7 +101,9 @@ def initial_model(args: argparse.Namespace, vocab_size: int) -> CausalLM:
     if args.start:
         trained = args.start.is_file()
         state = (
-            torch.load(args.start, weights_only=True)["model"] if trained else load_model(str(args.start)).state_dict()
+            torch.load(args.start, weights_only=True)["model"]
+            if trained
+            else load_model(str(args.start)).state_dict()
         )
         mine = model.state_dict()
         model.load_state_dict({name: state[name] for name in mine})
@@ -94,7 +114,9 @@ def work(rank: int, args: argparse.Namespace) -> None:
     """What one process does."""
     torch.set_num_threads(1)
     if args.processes > 1:
-        dist.init_process_group("gloo", f"file://{args.out.resolve()}/rendezvous", rank=rank, world_size=args.processes)
+        dist.init_process_group(
+            "gloo", f"file://{args.out.resolve()}/rendezvous", rank=rank, world_size=args.processes
+        )
     language, size = LANGUAGES[args.language], SIZES[args.language, args.role]
     tokenizer = build_tokenizer(language)
     rows = RowMaker(tokenizer, Style(args.role), args.seed, language)
@@ -140,7 +162,9 @@ def train(trainer: Trainer, args: argparse.Namespace) -> None:
 
 
 def progress_line(trainer: Trainer, means: dict[str, float], seconds: float, tokens: int) -> str:
-    """Time, place in the schedule, mean losses by class of token, speed, and the minutes that are left."""
+    """Time, place in the schedule, mean losses by class of token, speed, and the minutes that are
+    left.
+    """
     spent, speed = trainer.progress.tokens, tokens / seconds
     losses = "  ".join(f"{name} {mean:.3f}" for name, mean in means.items())
     left = (trainer.recipe.tokens - spent) / speed / 60
@@ -151,11 +175,15 @@ def progress_line(trainer: Trainer, means: dict[str, float], seconds: float, tok
 
 
 def check(trainer: Trainer, args: argparse.Namespace) -> None:
-    """Accuracy on held-out problems, the problems shared out over the processes; and a fresh exported copy."""
+    """Accuracy on held-out problems, the problems shared out over the processes; and a fresh
+    exported copy.
+    """
     torch.manual_seed(0)
     trainer.model.eval()
     mine = range(trainer.rank, 48, trainer.world)
-    counts = solve(trainer.model, trainer.rows, mine) + write_steps(trainer.model, trainer.rows, mine)
+    counts = solve(trainer.model, trainer.rows, mine) + write_steps(
+        trainer.model, trainer.rows, mine
+    )
     total = torch.tensor(counts, dtype=torch.float64)
     if trainer.world > 1:
         dist.all_reduce(total)

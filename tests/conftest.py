@@ -1,4 +1,6 @@
-"""Two rules for every test: one thread, and the cache's conservation law holds afterwards in every cache that is alive."""
+"""Two rules for every test: one thread, and the cache's conservation law holds afterwards in every
+cache that is alive.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +31,9 @@ def caches() -> Iterator["WeakSet[PagedKVCache]"]:
 
 @pytest.fixture(autouse=True)
 def conservation_law(caches: "WeakSet[PagedKVCache]") -> Iterator[None]:
-    """After the test: free + used = total, each refcount is the number of holders, and no append was left open."""
+    """After the test: free + used = total, each refcount is the number of holders, and no append
+    was left open.
+    """
     yield
     for cache in list(caches):
         cache.check()

@@ -1,4 +1,6 @@
-"""Small checkpoints in the real format, written once per test session, for the tests of the front door."""
+"""Small checkpoints in the real format, written once per test session, for the tests of the front
+door.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +15,33 @@ from lr.model.weights import save_model
 from lr.tiny.vocabulary import build_tokenizer
 
 
-def write_checkpoint(folder: Path, *, seed: int, layers: int = 1, padding: int = 0, context: int = 512) -> Path:
-    """A random checkpoint that speaks the tiny language's tokens (and babbles). `padding`: unused rows of the embedding."""
+def write_checkpoint(
+    folder: Path, *, seed: int, layers: int = 1, padding: int = 0, context: int = 512
+) -> Path:
+    """A random checkpoint that speaks the tiny language's tokens (and babbles). `padding`: unused
+    rows of the embedding.
+    """
     tokenizer = build_tokenizer()
     vocabulary = len(tokenizer) + padding
-    model = CausalLM(ModelConfig(vocabulary, 16, 24, layers, 2, 1, 8, context, 1e-6, 1e4, False, True, True))
+    model = CausalLM(
+        ModelConfig(vocabulary, 16, 24, layers, 2, 1, 8, context, 1e-6, 1e4, False, True, True)
+    )
     noise = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         drawn = torch.randn(parameter.shape, generator=noise)
         parameter.data.copy_(1 + 0.1 * drawn if "norm" in name else 0.3 * drawn)
     save_model(model.eval(), folder, extra={"eos_token_id": tokenizer.eos_token_id})
     tokenizer.save_pretrained(folder)
-    (folder / "generation_config.json").write_text(json.dumps({"temperature": 0.7, "top_k": 30, "do_sample": True}))
+    (folder / "generation_config.json").write_text(
+        json.dumps({"temperature": 0.7, "top_k": 30, "do_sample": True})
+    )
     return folder
 
 
 def write_foreign_checkpoint(folder: Path) -> Path:
-    """The same network under a tokenizer that is not the tiny language's: two words have changed places."""
+    """The same network under a tokenizer that is not the tiny language's: two words have changed
+    places.
+    """
     write_checkpoint(folder, seed=9)
     path = folder / "tokenizer.json"
     content = json.loads(path.read_text())

@@ -1,4 +1,6 @@
-"""What the tests of speculation share: small random models in fp64, a toy vocabulary, writers, and the output of a run."""
+"""What the tests of speculation share: small random models in fp64, a toy vocabulary, writers, and
+the output of a run.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,19 @@ from lr.types import EmittedStep, Role, SamplingParams
 
 EOS = 11
 PIECES = [b"\n\n", b"\n", b".\n", b".\n\nx", b" ", *(bytes([letter]) for letter in b"abcdef"), b""]
-"""The bytes of the 12 tokens: several ways to make a blank line, and the end of sequence, which has no bytes."""
+"""The bytes of the 12 tokens: several ways to make a blank line, and the end of sequence, which has
+no bytes.
+"""
 PROMPT = [5, 6, 7]
 
 
-def random_model(seed: int, *, layers: int = 2, vocab_size: int = len(PIECES), context: int = 512) -> CausalLM:
+def random_model(
+    seed: int, *, layers: int = 2, vocab_size: int = len(PIECES), context: int = 512
+) -> CausalLM:
     """A random model whose distributions are neither flat nor one-hot."""
-    config = ModelConfig(vocab_size, 32, 48, layers, 4, 2, 8, context, 1e-6, 10_000.0, False, True, True)
+    config = ModelConfig(
+        vocab_size, 32, 48, layers, 4, 2, 8, context, 1e-6, 10_000.0, False, True, True
+    )
     model = CausalLM(config).double().requires_grad_(False).eval()
     noise = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():

@@ -1,4 +1,6 @@
-"""`--attention` and `lr info`: what is asked for is used, what cannot run is refused before anything is answered."""
+"""`--attention` and `lr info`: what is asked for is used, what cannot run is refused before
+anything is answered.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,12 @@ from lr.model.attention_choice import Candidate
 from lr.reasoner import Reasoner
 from lr.types import Role
 
-QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
-needs_no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens where there is no CUDA")
+QUESTION = (
+    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
+)
+needs_no_cuda = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="says what happens where there is no CUDA"
+)
 
 
 @needs_no_cuda
@@ -34,7 +40,9 @@ def test_info_where_several_kinds_work(monkeypatch: pytest.MonkeyPatch) -> None:
         Candidate("varlen", None, "no block_table"),
         Candidate("flash", replace(SDPA, name="flash", block_size=256)),
     ]
-    monkeypatch.setattr("lr.model.attention_choice.candidates", lambda needs: [*found, Candidate("sdpa", SDPA)])
+    monkeypatch.setattr(
+        "lr.model.attention_choice.candidates", lambda needs: [*found, Candidate("sdpa", SDPA)]
+    )
     assert attention_lines(torch.device("cpu"))[1:] == [
         "  varlen  no: no block_table",
         "  flash   taken, blocks of 256 tokens",
@@ -48,7 +56,10 @@ def test_what_cannot_run_is_refused(name: str, capsys: pytest.CaptureFixture[str
     flags = ["--mode", "ar", "--attention", name, "--device", "cpu"]
     assert main(["generate", QUESTION, *flags]) == 2
     error = capsys.readouterr().err
-    assert f"attention '{name}' cannot be used on cpu with float32: it needs a device of type cuda" in error
+    assert (
+        f"attention '{name}' cannot be used on cpu with float32: it needs a device of type cuda"
+        in error
+    )
     assert "Traceback" not in error
 
 
@@ -58,7 +69,10 @@ def test_the_plan_carries_the_attention_to_wherever_the_model_is() -> None:
         for name, kind in (("reference", REFERENCE), ("sdpa", SDPA)):
             reasoner.use_attention(name)
             run = reasoner.run(QUESTION, seed=3)
-            assert [run.plan(role).cache.attention for role in (Role.TARGET, Role.DRAFT)] == [kind, kind]
+            assert [run.plan(role).cache.attention for role in (Role.TARGET, Role.DRAFT)] == [
+                kind,
+                kind,
+            ]
             assert run.finish().text == expected.text
         with pytest.raises(SettingError, match="attention is 'quick', expected auto"):
             reasoner.use_attention("quick")

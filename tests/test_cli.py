@@ -1,4 +1,6 @@
-"""The command line as a stranger meets it: help, answers on stdout; for what is theirs to mend one message and exit code 2."""
+"""The command line as a stranger meets it: help, answers on stdout; for what is theirs to mend one
+message and exit code 2.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
-def test_every_command_explains_its_flags(name: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_explains_its_flags(
+    name: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as exit_:
         main([*name, "--help"])
     assert exit_.value.code == 0
@@ -41,12 +45,16 @@ def test_every_command_explains_its_flags(name: tuple[str, ...], capsys: pytest.
 
 
 def test_python_m_lr_is_the_same_door() -> None:
-    done = subprocess.run([sys.executable, "-m", "lr", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "lr", "--version"], capture_output=True, text=True, check=True
+    )
     assert done.stdout.startswith("lr 0.")
 
 
 @pytest.mark.parametrize("words", [["frob"], ["tiny"], ["tiny", "frob"], ["--frob"]])
-def test_unknown_commands_get_the_list(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_commands_get_the_list(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     code = main(words)
     captured = capsys.readouterr()
     assert code == 2
@@ -55,8 +63,19 @@ def test_unknown_commands_get_the_list(words: list[str], capsys: pytest.CaptureF
     assert captured.out == ""
 
 
-def test_generate_writes_the_answer_to_stdout(target: Path, draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--model", str(target), "--draft_model", str(draft), "--max_tokens", "30", "--seed", "4"]
+def test_generate_writes_the_answer_to_stdout(
+    target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [
+        "--model",
+        str(target),
+        "--draft_model",
+        str(draft),
+        "--max_tokens",
+        "30",
+        "--seed",
+        "4",
+    ]
     outputs = []
     for mode in ("lr", "ar", "sd", "lr+sd"):
         assert (
@@ -86,7 +105,9 @@ def test_generate_writes_the_answer_to_stdout(target: Path, draft: Path, capsys:
 
 
 def fails(capsys: pytest.CaptureFixture[str], words: list[str], *expected: str) -> None:
-    """The command ends with code 2, one message that contains `expected`, no traceback and nothing on stdout."""
+    """The command ends with code 2, one message that contains `expected`, no traceback and nothing
+    on stdout.
+    """
     try:
         code: object = main(words)
     except SystemExit as exit_:  # tyro's own way out
@@ -100,16 +121,40 @@ def fails(capsys: pytest.CaptureFixture[str], words: list[str], *expected: str) 
         assert part in message
 
 
-def test_max_depth_is_another_name_of_depth(target: Path, draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["generate", "q", "--model", str(target), "--draft_model", str(draft), "--max_tokens", "12"]
+def test_max_depth_is_another_name_of_depth(
+    target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "generate",
+        "q",
+        "--model",
+        str(target),
+        "--draft_model",
+        str(draft),
+        "--max_tokens",
+        "12",
+    ]
     assert main([*words, "--verifier", "exact", "--max_depth", "2"]) == 0
     capsys.readouterr()
     fails(capsys, [*words, "--max_depth", "0"], "depth is 0, expected a whole number from 1 to")
 
 
-def test_explain_says_what_the_trace_shows(target: Path, draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two random models agree on nothing, so every draft step is rejected, and that is what --explain says."""
-    words = ["generate", "q", "--model", str(target), "--draft_model", str(draft), "--verifier", "exact"]
+def test_explain_says_what_the_trace_shows(
+    target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two random models agree on nothing, so every draft step is rejected, and that is what
+    --explain says.
+    """
+    words = [
+        "generate",
+        "q",
+        "--model",
+        str(target),
+        "--draft_model",
+        str(draft),
+        "--verifier",
+        "exact",
+    ]
     words += ["--segmenter", "fixed", "--segment_tokens", "3", "--max_tokens", "120"]
     assert main(words) == 0
     silent = capsys.readouterr()
@@ -125,32 +170,64 @@ def test_impossible_settings(target: Path, draft: Path, capsys: pytest.CaptureFi
     fails(capsys, [*base, "--depth", "many"], "--depth", "many")
     fails(capsys, [*base, "--top_p", "7"], "top_p is 7.0, expected a number in (0, 1]")
     fails(capsys, [*base, "--mode", "fast"], "--mode", "ar", "lr")
-    fails(capsys, [*base, "--schedule", "sync", "--late_drafts", "reject"], "late_drafts is 'reject'", "only 'depth'")
+    fails(
+        capsys,
+        [*base, "--schedule", "sync", "--late_drafts", "reject"],
+        "late_drafts is 'reject'",
+        "only 'depth'",
+    )
     fails(capsys, [*base, "--threads", "0"], "threads is 0")
     fails(capsys, [*base, "--device", "abacus"], "device is 'abacus', expected auto, cpu, cuda")
-    fails(capsys, [*base, "--verifier", "guess"], "there is no verifier 'guess'; choose one of: exact, oracle")
-    fails(capsys, [*base, "--num_blocks", "2"], "the KV cache is full", "of 2 are free", "num_blocks")
+    fails(
+        capsys,
+        [*base, "--verifier", "guess"],
+        "there is no verifier 'guess'; choose one of: exact, oracle",
+    )
+    fails(
+        capsys, [*base, "--num_blocks", "2"], "the KV cache is full", "of 2 are free", "num_blocks"
+    )
     fails(capsys, ["generate", "q", "--model", "nosuch"], "there is no checkpoint 'nosuch'")
     fails(
-        capsys, [*base, "--verifier", "embedding", "--judge_model", "nosuch"], "there is no sentence encoder 'nosuch'"
+        capsys,
+        [*base, "--verifier", "embedding", "--judge_model", "nosuch"],
+        "there is no sentence encoder 'nosuch'",
     )
-    fails(capsys, ["generate", "q", "--model", str(target)], "needs a draft", "--draft_model", "--mode ar")
-    fails(capsys, ["generate", "q", "--model", "dummy:tiny-target", "--mode", "sd"], "needs a draft", "--draft_model")
+    fails(
+        capsys,
+        ["generate", "q", "--model", str(target)],
+        "needs a draft",
+        "--draft_model",
+        "--mode ar",
+    )
+    fails(
+        capsys,
+        ["generate", "q", "--model", "dummy:tiny-target", "--mode", "sd"],
+        "needs a draft",
+        "--draft_model",
+    )
     fails(capsys, ["demo", "--problems", "0"], "problems is 0")
 
 
-def test_prompts_longer_than_the_context(target: Path, draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prompts_longer_than_the_context(
+    target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     base = ["--model", str(target), "--draft_model", str(draft), "--verifier", "exact"]
     fails(capsys, ["generate", "coins " * 600, *base], "the context is 512", "Shorten the question")
 
 
 def test_checkpoints_that_are_none(
-    target: Path, draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    target: Path,
+    draft: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     def fails_with(model: object, *expected: str) -> None:
-        fails(capsys, ["generate", "q", "--model", str(model), "--draft_model", str(draft)], *expected)
+        fails(
+            capsys, ["generate", "q", "--model", str(model), "--draft_model", str(draft)], *expected
+        )
 
     fails_with(tmp_path / "nowhere", "nowhere", "no such directory")
     fails_with(tmp_path, "has no tokenizer: it has nothing")
@@ -162,8 +239,14 @@ def test_checkpoints_that_are_none(
     config = foreign / "config.json"
     config.write_text(config.read_text().replace("Qwen3ForCausalLM", "LlamaForCausalLM"))
     fails_with(foreign, "LlamaForCausalLM")
-    fails_with(write_foreign_checkpoint(tmp_path / "foreign"), "different vocabularies", "same family")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["broken", "foreign", "llama"]  # nothing left behind
+    fails_with(
+        write_foreign_checkpoint(tmp_path / "foreign"), "different vocabularies", "same family"
+    )
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "broken",
+        "foreign",
+        "llama",
+    ]  # nothing left behind
 
 
 def test_a_verifier_for_another_language_is_refused_with_the_choices(

@@ -1,4 +1,6 @@
-"""`lr info --model` says what models would take, and `lr run` refuses what does not fit before it loads; `--load_format dummy`."""
+"""`lr info --model` says what models would take, and `lr run` refuses what does not fit before it
+loads; `--load_format dummy`.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,25 @@ import pytest
 
 from lr.cli import main
 
-PAPER = ["--model", "Qwen/Qwen3-32B", "--draft_model", "Qwen/Qwen3-1.7B", "--judge_model", "Qwen/Qwen2.5-7B-Instruct"]
+PAPER = [
+    "--model",
+    "Qwen/Qwen3-32B",
+    "--draft_model",
+    "Qwen/Qwen3-1.7B",
+    "--judge_model",
+    "Qwen/Qwen2.5-7B-Instruct",
+]
 
 
 def test_the_papers_layout_is_planned_without_its_gpus(capsys: pytest.CaptureFixture[str]) -> None:
-    devices = ["--target_device", "cuda:0,cuda:1", "--draft_device", "cuda:2", "--judge_device", "cuda:3"]
+    devices = [
+        "--target_device",
+        "cuda:0,cuda:1",
+        "--draft_device",
+        "cuda:2",
+        "--judge_device",
+        "cuda:3",
+    ]
     assert main(["info", *PAPER, *devices, "--free_gib", "79"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("30.5 GiB") == 2  # half of the target on each
@@ -24,7 +40,9 @@ def test_one_gpu_of_80_gib_is_too_small_and_why(capsys: pytest.CaptureFixture[st
     assert main(["info", *PAPER, "--target_device", "cuda:0", "--free_gib", "79"]) == 2
     out, error = capsys.readouterr()
     assert "together" in out  # the table comes first
-    assert "do not fit on cuda:0" in error and "--judge_gpu_id" in error and "Traceback" not in error
+    assert (
+        "do not fit on cuda:0" in error and "--judge_gpu_id" in error and "Traceback" not in error
+    )
 
 
 def test_lr_run_plans_before_it_loads(
@@ -51,8 +69,19 @@ def test_lr_run_plans_before_it_loads(
 
 
 def test_lr_run_with_random_weights_in_the_shapes_of_the_tiny_family(tmp_path: Path) -> None:
-    flags = ["--model", "tiny-target", "--draft_model", "tiny-draft", "--verifier", "exact", "--load_format", "dummy"]
+    flags = [
+        "--model",
+        "tiny-target",
+        "--draft_model",
+        "tiny-draft",
+        "--verifier",
+        "exact",
+        "--load_format",
+        "dummy",
+    ]
     sizes = ["--max_tokens_len", "620", "--max_step_tokens", "10", "--output", str(tmp_path)]
-    assert main(["run", "--dataset", "tiny:1", "--device", "cpu", "--mode", "lr", *flags, *sizes]) == 0
+    assert (
+        main(["run", "--dataset", "tiny:1", "--device", "cpu", "--mode", "lr", *flags, *sizes]) == 0
+    )
     result = json.loads((tmp_path / "0.json").read_text())
     assert len(result["full_tokens"]) == 620 and result["right"] is False

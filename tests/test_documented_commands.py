@@ -1,4 +1,6 @@
-"""The commands that the documents name: each exists and takes the flags it is given; each is run by a test, here or elsewhere."""
+"""The commands that the documents name: each exists and takes the flags it is given; each is run by
+a test, here or elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "GLOSSARY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES += sorted((ROOT / "notebooks").glob("*.ipynb"))
 SMALL = ("lr theory", "lr plan", "lr info", "lr generate")
-"""Commands that are run here as they stand where they need no checkpoint, no server and no second machine."""
+"""Commands that are run here as they stand where they need no checkpoint, no server and no second
+machine.
+"""
 ELSEWHERE = re.compile(
     r"Qwen/|openai:|torchrun|--endpoint|\bDIR\b|tensor_parallel|theory( figures| reality|$)|How many \.\.\."
 )
@@ -28,7 +32,11 @@ def text_of(page: Path) -> str:
     text = page.read_text(encoding="utf-8")
     if page.suffix != ".ipynb":
         return text
-    return "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
+    return "\n".join(
+        "".join(cell["source"])
+        for cell in json.loads(text)["cells"]
+        if cell["cell_type"] == "markdown"
+    )
 
 
 def blocks(page: Path) -> Iterator[str]:
@@ -42,7 +50,9 @@ def blocks(page: Path) -> Iterator[str]:
 
 def mentions(page: Path) -> Iterator[str]:
     """Commands in running text: often without their arguments."""
-    yield from re.findall(r"`(lr [a-z][^`\n]*)`", re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL))
+    yield from re.findall(
+        r"`(lr [a-z][^`\n]*)`", re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL)
+    )
 
 
 def name_of(command: str) -> tuple[str, ...]:
@@ -54,7 +64,9 @@ def name_of(command: str) -> tuple[str, ...]:
 
 
 BLOCKS = sorted({command for page in PAGES for command in blocks(page)})
-RUN_HERE = [command for command in BLOCKS if command.startswith(SMALL) and not ELSEWHERE.search(command)]
+RUN_HERE = [
+    command for command in BLOCKS if command.startswith(SMALL) and not ELSEWHERE.search(command)
+]
 
 
 def test_there_are_commands_to_look_at() -> None:
@@ -62,7 +74,9 @@ def test_there_are_commands_to_look_at() -> None:
 
 
 @pytest.mark.parametrize("command", BLOCKS)
-def test_a_command_takes_its_flags(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_command_takes_its_flags(
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The command is read as it would be, and stops short of running."""
     module, name, _ = COMMANDS[name_of(command)]
     seen = []
@@ -81,11 +95,15 @@ def test_mentioned_commands_and_flags_exist(page: Path, capsys: pytest.CaptureFi
             with pytest.raises(SystemExit):
                 main([*name, "--help"])
             shown = capsys.readouterr().out
-            assert all(flag in shown for flag in flags), f"{command!r}: one of its flags is not there"
+            assert all(flag in shown for flag in flags), (
+                f"{command!r}: one of its flags is not there"
+            )
 
 
 @pytest.mark.parametrize("command", RUN_HERE)
-def test_a_small_command_runs(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_small_command_runs(
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     shutil.copy(ROOT / "docs" / "results" / "tiny_calibration.json", tmp_path / "my.json")
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(command)[1:]) == 0

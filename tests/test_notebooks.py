@@ -1,7 +1,8 @@
 """Every notebook runs from top to bottom, and what is kept in it is what it prints now.
 
-After a change of a notebook, or of what it shows, `python scripts/run_notebooks.py 04` runs number 04 and keeps the new outputs; read it
-then. The exercises have tests of their own (`test_exercises.py`).
+After a change of a notebook, or of what it shows, `python scripts/run_notebooks.py 04` runs number
+04 and keeps the new outputs; read it then. The exercises have tests of their own
+(`test_exercises.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from source_tree import ROOT
+from tests_root import ROOT
 
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -27,7 +28,9 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 
 def executed(path: Path) -> Any:
     """The notebook as a fresh kernel leaves it."""
-    spec = importlib.util.spec_from_file_location("run_notebooks", ROOT / "scripts" / "run_notebooks.py")
+    spec = importlib.util.spec_from_file_location(
+        "run_notebooks", ROOT / "scripts" / "run_notebooks.py"
+    )
     assert spec and spec.loader
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
@@ -39,8 +42,8 @@ def cells(path: Path, kind: str) -> list[Any]:
 
 
 def said(cell: Any) -> list[str]:
-    """What a cell shows, pictures as the word for them: their bytes differ between versions of matplotlib, and with `ipywidgets` some
-    of them have sliders."""
+    """What a cell shows, pictures as the word for them: their bytes differ between versions of
+    matplotlib, and with `ipywidgets` some of them have sliders."""
     shown = []
     for output in cell.outputs:
         data = output.get("data", {})
@@ -51,7 +54,11 @@ def said(cell: Any) -> list[str]:
 
 def statements(cell: Any) -> list[ast.stmt]:
     """The statements of a code cell, imports left out."""
-    return [node for node in ast.parse(cell.source).body if not isinstance(node, (ast.Import, ast.ImportFrom))]
+    return [
+        node
+        for node in ast.parse(cell.source).body
+        if not isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
 
 
 def test_there_are_eight_notebooks_in_order() -> None:
@@ -73,7 +80,9 @@ def test_cells_are_short_and_define_nothing(path: Path) -> None:
     for cell in cells(path, "code"):
         tree = statements(cell)
         defined = [node for node in tree if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
-        lines = {node.lineno for outer in tree for node in ast.walk(outer) if isinstance(node, ast.stmt)}
+        lines = {
+            node.lineno for outer in tree for node in ast.walk(outer) if isinstance(node, ast.stmt)
+        }
         assert len(lines) <= (DEFINES.get(path.stem, 0) if defined else MOST_LINES), (
             f"two ideas in one cell, or a definition: a notebook uses the package and defines nothing itself\n{cell.source}"
         )
@@ -83,7 +92,9 @@ def test_cells_are_short_and_define_nothing(path: Path) -> None:
 def test_no_output_shows_a_path_or_an_address_of_one_machine(path: Path) -> None:
     for cell in cells(path, "code"):
         for text in said(cell):
-            assert not re.search(r"(?<![\w.])/(?:work|root|home|Users|tmp|opt|var|usr)/|\b0x[0-9a-f]{6,}", text), text
+            assert not re.search(
+                r"(?<![\w.])/(?:work|root|home|Users|tmp|opt|var|usr)/|\b0x[0-9a-f]{6,}", text
+            ), text
 
 
 @each_notebook
@@ -93,6 +104,8 @@ def test_prose_leads_and_its_links_lead_somewhere(path: Path) -> None:
     assert len(prose) >= len(cells(path, "code")) / 2, (
         "a cell of code is introduced by a sentence or belongs to the cell above"
     )
-    assert "to try" in prose[-1] and "**Read on**" in prose[-1], "a notebook ends with what to try and where to read on"
+    assert "to try" in prose[-1] and "**Read on**" in prose[-1], (
+        "a notebook ends with what to try and where to read on"
+    )
     for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", "\n".join(prose)):
         assert (path.parent / link).exists(), f"the link to {link} leads nowhere"

@@ -20,7 +20,9 @@ QUESTION = "How many coins does Ann have?"
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("checkpoints")
-    return write_checkpoint(folder / "target", seed=1, layers=2), write_checkpoint(folder / "draft", seed=2, padding=13)
+    return write_checkpoint(folder / "target", seed=1, layers=2), write_checkpoint(
+        folder / "draft", seed=2, padding=13
+    )
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +52,15 @@ def test_exact_lookahead_is_plain_decoding(
     """Draft and target differ in the padding of their vocabularies, which changes nothing."""
     how = {"temperature": temperature, "max_tokens": 60, "max_step_tokens": 20}
     plain = exact.generate(QUESTION, mode="ar", **how)
-    assert exact.generate(QUESTION, schedule=schedule, depth=depth, width=width, **how).tokens == plain.tokens
+    assert (
+        exact.generate(QUESTION, schedule=schedule, depth=depth, width=width, **how).tokens
+        == plain.tokens
+    )
 
 
 @pytest.mark.parametrize(
-    ("mode", "drafter"), [(m, d) for m in ("sd", "lr+sd") for d in DRAFTERS if (m, d) != ("sd", "step")]
+    ("mode", "drafter"),
+    [(m, d) for m in ("sd", "lr+sd") for d in DRAFTERS if (m, d) != ("sd", "step")],
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_matching_at_both_levels_is_plain_decoding(
@@ -68,7 +74,9 @@ def test_matching_at_both_levels_is_plain_decoding(
 
 def test_a_result_says_who_wrote_what(checkpoints: tuple[Path, Path]) -> None:
     reasoner = Reasoner(*checkpoints, Coin())
-    result = reasoner.generate(QUESTION, max_tokens=300, temperature=1.2, ignore_half_sentence=False)
+    result = reasoner.generate(
+        QUESTION, max_tokens=300, temperature=1.2, ignore_half_sentence=False
+    )
     assert result.text == reasoner.codec.decode(result.tokens)
     for step in result.steps:
         assert step.author is (Role.DRAFT if step.origin is Origin.ACCEPTED else Role.TARGET)
@@ -125,7 +133,10 @@ def test_the_context_bounds_the_answer(checkpoints: tuple[Path, Path]) -> None:
         ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0"),
         ({"prompt_lookup_min": 3}, r"\(prompt_lookup_min, prompt_lookup_max\) is \(3, 2\)"),
         ({"branching": ()}, r"branching is \(\)"),
-        ({"mode": "sd", "drafter": "tree", "acceptance": "block"}, "rule 'block' verifies chains only"),
+        (
+            {"mode": "sd", "drafter": "tree", "acceptance": "block"},
+            "rule 'block' verifies chains only",
+        ),
         ({"width": 0}, "width is 0"),
         ({"width": 4, "depth": 6}, "depth and width is"),
         ({"schedule": "soon"}, "schedule is 'soon'"),
@@ -137,17 +148,25 @@ def test_the_context_bounds_the_answer(checkpoints: tuple[Path, Path]) -> None:
         ({"depht": 3}, "no option depht; the options are drafter"),
     ],
 )
-def test_impossible_options_are_refused(exact: Reasoner, options: dict[str, object], message: str) -> None:
+def test_impossible_options_are_refused(
+    exact: Reasoner, options: dict[str, object], message: str
+) -> None:
     with pytest.raises(SettingError, match=message):
         exact.generate(QUESTION, **options)
 
 
-def test_verifiers_that_make_no_sense_are_refused(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+def test_verifiers_that_make_no_sense_are_refused(
+    checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
     assert Reasoner(*checkpoints, "oracle").verifier.name == "oracle"  # type: ignore[union-attr]
-    with pytest.raises(SettingError, match="there is no verifier 'oracel'; choose one of: exact, oracle"):
+    with pytest.raises(
+        SettingError, match="there is no verifier 'oracel'; choose one of: exact, oracle"
+    ):
         Reasoner(*checkpoints, "oracel")
     foreign = write_foreign_checkpoint(tmp_path / "foreign")
-    with pytest.raises(SettingError, match=r"speaks none of them\. For this checkpoint choose one of: exact"):
+    with pytest.raises(
+        SettingError, match=r"speaks none of them\. For this checkpoint choose one of: exact"
+    ):
         Reasoner(foreign, foreign, "oracle")
     with pytest.raises(SettingError, match="uses no judge model"):
         Reasoner(*checkpoints, "exact", judge=checkpoints[0])
@@ -156,7 +175,9 @@ def test_verifiers_that_make_no_sense_are_refused(checkpoints: tuple[Path, Path]
 def test_results_name_the_coupling(exact: Reasoner) -> None:
     settings = {"max_tokens": 12, "drafter": "step"}
     named = [
-        exact.generate("How many?", mode=mode, acceptance=acceptance, coupling=coupling, **settings).coupling  # type: ignore[arg-type]
+        exact.generate(
+            "How many?", mode=mode, acceptance=acceptance, coupling=coupling, **settings
+        ).coupling  # type: ignore[arg-type]
         for mode, acceptance, coupling in (
             ("lr", "reject", "independent"),
             ("lr", "reject", "shared"),
@@ -168,7 +189,12 @@ def test_results_name_the_coupling(exact: Reasoner) -> None:
 
 
 def test_values_of_a_wrong_kind_are_refused(exact: Reasoner) -> None:
-    for wrong in ({"top_p": "x"}, {"branching": 3}, {"min_confidence": "a"}, {"temperature": "warm"}):
+    for wrong in (
+        {"top_p": "x"},
+        {"branching": 3},
+        {"min_confidence": "a"},
+        {"temperature": "warm"},
+    ):
         with pytest.raises(SettingError, match=next(iter(wrong))):
             exact.generate("How many?", **wrong)
 
@@ -193,7 +219,9 @@ def test_without_a_draft_there_is_plain_decoding(checkpoints: tuple[Path, Path])
             reasoner.generate(QUESTION, **options)
 
 
-def test_what_is_no_question_or_checkpoint_is_refused(exact: Reasoner, checkpoints: tuple[Path, Path]) -> None:
+def test_what_is_no_question_or_checkpoint_is_refused(
+    exact: Reasoner, checkpoints: tuple[Path, Path]
+) -> None:
     for question in (None, b"abc", "\udc80"):
         with pytest.raises(SettingError, match="question"):
             exact.generate(question)  # type: ignore[arg-type]

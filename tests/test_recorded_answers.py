@@ -1,7 +1,9 @@
-"""Answers that were recorded before the redesign of the engine: every later version must give the same tokens and the same origins.
+"""Answers that were recorded before the redesign of the engine: every later version must give the
+same tokens and the same origins.
 
-Each case is one call of `Reasoner.generate` in fp64. `python tests/test_recorded_answers.py` records them anew; do that only when a
-change of the answers is intended, and say in the commit which and why.
+Each case is one call of `Reasoner.generate` in fp64. `python tests/test_recorded_answers.py`
+records them anew; do that only when a change of the answers is intended, and say in the commit
+which and why.
 """
 
 from __future__ import annotations
@@ -30,31 +32,87 @@ QUESTIONS = (
 
 
 def cases() -> list[dict[str, Any]]:
-    """What is asked: the pair of models, the verifier, the number of the question, and the options."""
+    """What is asked: the pair of models, the verifier, the number of the question, and the
+    options.
+    """
     found: list[dict[str, Any]] = []
 
-    def add(verifier: str = "oracle", question: int = 0, pair: str = "tiny", **options: Any) -> None:
+    def add(
+        verifier: str = "oracle", question: int = 0, pair: str = "tiny", **options: Any
+    ) -> None:
         found.append({"pair": pair, "verifier": verifier, "question": question, "options": options})
 
     for temperature, question in product((0.0, 0.6), (0, 1)):
         add(mode="ar", temperature=temperature, question=question, seed=1)
     for schedule, depth, width in product(("sync", "paper", "depth"), (1, 3), (1, 2)):
         for verifier in ("oracle", "random:0.6"):
-            add(verifier, mode="lr", schedule=schedule, depth=depth, width=width, temperature=0.6, seed=depth)
-    for schedule, verifier in product(("sync", "depth"), ("exact", "judge", "always", "never", "likelihood", "score")):
-        add(verifier, mode="lr", schedule=schedule, depth=2, width=2, temperature=0.6, seed=5, question=1)
+            add(
+                verifier,
+                mode="lr",
+                schedule=schedule,
+                depth=depth,
+                width=width,
+                temperature=0.6,
+                seed=depth,
+            )
+    for schedule, verifier in product(
+        ("sync", "depth"), ("exact", "judge", "always", "never", "likelihood", "score")
+    ):
+        add(
+            verifier,
+            mode="lr",
+            schedule=schedule,
+            depth=2,
+            width=2,
+            temperature=0.6,
+            seed=5,
+            question=1,
+        )
     for schedule in ("sync", "paper", "depth"):
-        add(mode="lr", schedule=schedule, depth=3, width=3, max_target_rows=2, temperature=0.9, seed=7)
+        add(
+            mode="lr",
+            schedule=schedule,
+            depth=3,
+            width=3,
+            max_target_rows=2,
+            temperature=0.9,
+            seed=7,
+        )
         for half in (True, False):
-            add(mode="lr", schedule=schedule, depth=2, max_step_tokens=9, ignore_half_sentence=half, temperature=0.6)
+            add(
+                mode="lr",
+                schedule=schedule,
+                depth=2,
+                max_step_tokens=9,
+                ignore_half_sentence=half,
+                temperature=0.6,
+            )
         for segmenter in ("sentence", "fixed", "discourse"):
-            add("random:0.7", mode="lr", schedule=schedule, depth=2, segmenter=segmenter, segment_tokens=6, seed=2)
-    for drafter, rule in product(("ngram", "suffix", "draft", "tree"), ("reject", "block", "match")):
+            add(
+                "random:0.7",
+                mode="lr",
+                schedule=schedule,
+                depth=2,
+                segmenter=segmenter,
+                segment_tokens=6,
+                seed=2,
+            )
+    for drafter, rule in product(
+        ("ngram", "suffix", "draft", "tree"), ("reject", "block", "match")
+    ):
         if (drafter, rule) != ("tree", "block"):
             add(mode="sd", drafter=drafter, acceptance=rule, temperature=0.6, seed=3, question=1)
     for drafter, rule in product(("ngram", "draft", "tree", "step"), ("reject", "match")):
         for schedule in ("sync", "depth"):
-            add(mode="lr+sd", drafter=drafter, acceptance=rule, schedule=schedule, depth=2, temperature=0.6, seed=4)
+            add(
+                mode="lr+sd",
+                drafter=drafter,
+                acceptance=rule,
+                schedule=schedule,
+                depth=2,
+                temperature=0.6,
+                seed=4,
+            )
     add(mode="lr+sd", drafter="draft", acceptance="reject", depth=3, width=2, temperature=0.0)
     for mode in ("lr", "lr+sd"):
         add(mode=mode, coupling="shared", depth=3, temperature=0.8, seed=6)
@@ -70,22 +128,36 @@ def cases() -> list[dict[str, Any]]:
 
 
 def make_random_pair(folder: Path) -> tuple[Path, Path]:
-    """A target and a draft with the shapes and the tokenizer of the tiny family, and random weights."""
+    """A target and a draft with the shapes and the tokenizer of the tiny family, and random
+    weights.
+    """
     made = []
     for seed, name in enumerate(("tiny-target", "tiny-draft")):
         made.append(folder / name)
         shutil.copytree(resolve(name), made[-1])
-        weights, generator = load_file(made[-1] / "model.safetensors"), torch.Generator().manual_seed(seed)
-        drawn = {key: 0.5 * torch.randn(weights[key].shape, generator=generator) for key in sorted(weights)}
+        weights, generator = (
+            load_file(made[-1] / "model.safetensors"),
+            torch.Generator().manual_seed(seed),
+        )
+        drawn = {
+            key: 0.5 * torch.randn(weights[key].shape, generator=generator)
+            for key in sorted(weights)
+        }
         save_file(drawn, made[-1] / "model.safetensors")
     return made[0], made[1]
 
 
 def answer(reasoner: Reasoner, case: dict[str, Any]) -> dict[str, str]:
-    """One answer, short enough to be kept: a hash of its tokens, where its steps come from, and how it begins."""
+    """One answer, short enough to be kept: a hash of its tokens, where its steps come from, and how
+    it begins.
+    """
     result = reasoner.generate(QUESTIONS[case["question"]], **case["options"])
     tokens = hashlib.blake2b(json.dumps(result.tokens).encode(), digest_size=8).hexdigest()
-    return {"tokens": tokens, "steps": " ".join(step.origin.value for step in result.steps), "text": result.text[:60]}
+    return {
+        "tokens": tokens,
+        "steps": " ".join(step.origin.value for step in result.steps),
+        "text": result.text[:60],
+    }
 
 
 def label(case: dict[str, Any]) -> str:
@@ -94,7 +166,9 @@ def label(case: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module")
-def reasoners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Reasoner]]:
+def reasoners(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[tuple[str, str], Reasoner]]:
     made: dict[tuple[str, str], Reasoner] = {}
     random_pair = make_random_pair(tmp_path_factory.mktemp("random"))
     for case in cases():
@@ -126,6 +200,8 @@ if __name__ == "__main__":
         for case in cases():
             target, draft = pair if case["pair"] == "random" else ("tiny-target", "tiny-draft")
             judge = "tiny-judge" if case["verifier"] == "judge" else None
-            with Reasoner(target, draft, case["verifier"], judge=judge, dtype=torch.float64) as reasoner:
+            with Reasoner(
+                target, draft, case["verifier"], judge=judge, dtype=torch.float64
+            ) as reasoner:
                 record[label(case)] = answer(reasoner, case)
         RECORD.write_text(json.dumps(record, indent=0) + "\n")

@@ -35,7 +35,11 @@ def trace_of(*events: Event) -> Trace:
 def test_an_empty_run_has_no_ratios() -> None:
     stats = summarise(trace_of())
     assert stats == Stats()
-    assert (stats.step_acceptance, stats.tokens_per_second, stats.tokens_per_target_pass) == (None, None, None)
+    assert (stats.step_acceptance, stats.tokens_per_second, stats.tokens_per_target_pass) == (
+        None,
+        None,
+        None,
+    )
     assert (stats.token_acceptance, stats.rounds.mean_acceptance_length) == (None, None)
 
 
@@ -55,10 +59,21 @@ def test_counts_times_and_ratios() -> None:
             StepEmitted(EmittedStep(1, Step((4,), Finish.EOS), Origin.CORRECTION, REFUSED, STEP)),
         )
     )
-    assert (stats.steps, stats.tokens, stats.drafted, stats.judged, stats.accepted) == (2, 4, 2, 2, 1)
+    assert (stats.steps, stats.tokens, stats.drafted, stats.judged, stats.accepted) == (
+        2,
+        4,
+        2,
+        2,
+        1,
+    )
     assert (stats.draft_tokens, stats.target_tokens) == (6, 3)
     assert (stats.draft_passes, stats.target_passes) == (1, 2)
-    assert (stats.draft_seconds, stats.target_seconds, stats.verifier_seconds, stats.seconds) == (0.25, 1.0, 0.125, 11)
+    assert (stats.draft_seconds, stats.target_seconds, stats.verifier_seconds, stats.seconds) == (
+        0.25,
+        1.0,
+        0.125,
+        11,
+    )
     assert stats.step_acceptance == 0.5
     assert stats.tokens_per_target_pass == 2
     assert (stats + stats).step_acceptance == 0.5
@@ -67,7 +82,8 @@ def test_counts_times_and_ratios() -> None:
 
 def rounds(*lengths: tuple[int, int, int]) -> TokenRounds:
     return TokenRounds.of(
-        TokenRound(Role.TARGET, 0, depth, depth, accepted, emitted) for depth, accepted, emitted in lengths
+        TokenRound(Role.TARGET, 0, depth, depth, accepted, emitted)
+        for depth, accepted, emitted in lengths
     )
 
 
@@ -89,5 +105,7 @@ def test_token_rounds_add_up(split: int) -> None:
 
 
 def test_only_the_targets_rounds_count() -> None:
-    stats = summarise(trace_of(TokenRound(Role.DRAFT, 0, 4, 4, 4, 5), TokenRound(Role.TARGET, 0, 4, 4, 1, 2)))
+    stats = summarise(
+        trace_of(TokenRound(Role.DRAFT, 0, 4, 4, 4, 5), TokenRound(Role.TARGET, 0, 4, 4, 1, 2))
+    )
     assert stats.token_acceptance == 0.25

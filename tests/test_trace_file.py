@@ -1,4 +1,6 @@
-"""The trace as a file: schema, classes and documentation say the same; what is written is read; what is wrong is said with its line."""
+"""The trace as a file: schema, classes and documentation say the same; what is written is read;
+what is wrong is said with its line.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,24 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from source_tree import ROOT
+from tests_root import ROOT
 
-from lr.engine.scripted import ScriptedRun
-from lr.engine.texts import TextScript
-from lr.engine.virtual import scripted_trace
+from lr.lab.scripted.scripted import ScriptedRun
+from lr.lab.scripted.texts import TextScript
+from lr.lab.trace.fields import piece_of, pieces_of
+from lr.lab.trace.file import (
+    TraceError,
+    TraceFile,
+    parse_trace,
+    read_trace,
+    records_of,
+    trace_lines,
+    write_trace,
+)
+from lr.lab.trace.header import HEADER, Header
+from lr.lab.trace.schema import KINDS
+from lr.lab.trace.tables import GROUPS, filled
+from lr.lab.trace.virtual import scripted_trace
 from lr.spec.limits import Limits
 from lr.spec.schedule import SchedulerConfig
 from lr.tracing.details import BranchesGrew, BranchHolds, Ended, TokenWritten
@@ -24,12 +39,7 @@ from lr.tracing.events import (
     TokenRound,
     VerdictArrived,
 )
-from lr.tracing.fields import piece_of, pieces_of
-from lr.tracing.file import TraceError, TraceFile, parse_trace, read_trace, records_of, trace_lines, write_trace
-from lr.tracing.header import HEADER, Header
-from lr.tracing.schema import KINDS
 from lr.tracing.stats import stats_of
-from lr.tracing.tables import GROUPS, filled
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 
 PIECES = [b"a", b"\xe2\x82", b"\xac", b"b\xff"]
@@ -53,7 +63,10 @@ EVENTS = [
     (0.75, TokenRound(Role.TARGET, 0, 2, 2, 0, 1, (0, 0, 0), ROUND)),
     (0.75, StepWritten(Role.DRAFT, 0, STEP, (0, 1, 3))),
     (1.0, VerdictArrived((0, 1, 3), NO, False)),
-    (2.0, StepEmitted(EmittedStep(0, Step((3,), Finish.EOS), Origin.CORRECTION, NO, STEP), (0, 0, 0))),
+    (
+        2.0,
+        StepEmitted(EmittedStep(0, Step((3,), Finish.EOS), Origin.CORRECTION, NO, STEP), (0, 0, 0)),
+    ),
     (2.0, Ended(True)),
 ]
 HEADER_MADE = Header("lockstep", question="Ω?", caches={"target": {"blocks": 4, "block_size": 4}})
@@ -78,7 +91,9 @@ def test_every_kind_tells_all_that_its_class_holds(name: str) -> None:
 
 def test_the_page_is_made_of_the_schema() -> None:
     page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
-    assert filled(page) == page, "make the tables of docs/trace.md anew with lr.tracing.tables.filled"
+    assert filled(page) == page, (
+        "make the tables of docs/trace.md anew with lr.lab.trace.tables.filled"
+    )
     assert sorted(name for _, names in GROUPS for name in names) == sorted(KINDS)
     assert set(HEADER) == {one.name for one in fields(Header)}
 
@@ -116,7 +131,12 @@ def test_pieces_joined_are_the_text(tokens: list[int], pieces: list[str]) -> Non
 
 
 def test_a_piece_by_itself_shows_its_bytes() -> None:
-    assert [piece_of(token, PIECES.__getitem__) for token in range(4)] == ["a", "<E2><82>", "<AC>", "b<FF>"]
+    assert [piece_of(token, PIECES.__getitem__) for token in range(4)] == [
+        "a",
+        "<E2><82>",
+        "<AC>",
+        "b<FF>",
+    ]
 
 
 def test_a_trace_that_was_cut_short_is_read_and_said() -> None:
@@ -126,13 +146,17 @@ def test_a_trace_that_was_cut_short_is_read_and_said() -> None:
     assert not trace.complete
     assert "line 5" in trace.notes[0]
     assert "cut short" in trace.notes[1]
-    assert parse_trace(whole[:5]).notes == ["the trace was cut short: its last event (end) is not there"]
+    assert parse_trace(whole[:5]).notes == [
+        "the trace was cut short: its last event (end) is not there"
+    ]
 
 
 def changed(line: int, **values: object) -> list[str]:
     all_lines = lines()
     content = json.loads(all_lines[line]) | values
-    all_lines[line] = json.dumps({name: value for name, value in content.items() if value is not ...})
+    all_lines[line] = json.dumps(
+        {name: value for name, value in content.items() if value is not ...}
+    )
     return all_lines
 
 
@@ -144,7 +168,10 @@ def changed(line: int, **values: object) -> list[str]:
         (["[1]"], "line 1: expected an object"),
         (changed(0, version=2), "version 2, this program reads version 1. Read it with a newer"),
         (changed(0, version="x"), "version 'x'.*Record it anew"),
-        (changed(0, depth="deep"), "line 1: \"depth\" in the header is 'deep', expected a whole number"),
+        (
+            changed(0, depth="deep"),
+            "line 1: \"depth\" in the header is 'deep', expected a whole number",
+        ),
         (changed(0, prompt=...), 'line 1: the header lacks "prompt"'),
         (changed(1, node="root"), "line 2: \"node\" of 'hold' is 'root', expected a node"),
         (changed(2, rows=[[1]]), "line 3: \"rows\" of 'grow' is .*expected a list of pairs"),
@@ -188,4 +215,7 @@ def test_a_scripted_run_is_a_trace() -> None:
     again = parse_trace(list(trace_lines(trace.header, trace.records)))
     assert again.records == trace.records
     assert (again.stats.steps, again.stats.accepted, again.stats.judged) == (2, 1, 2)
-    assert "".join("".join(r.data["step"]["pieces"]) for r in again.records if r.kind == "emit") == "A.b$"
+    assert (
+        "".join("".join(r.data["step"]["pieces"]) for r in again.records if r.kind == "emit")
+        == "A.b$"
+    )

@@ -1,4 +1,6 @@
-"""The state that a trace adds up to is the state of those who made it: the scheduler's tree at every turn, the cache after every change."""
+"""The state that a trace adds up to is the state of those who made it: the scheduler's tree at
+every turn, the cache after every change.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +9,21 @@ import random
 import pytest
 import torch
 
-from lr.engine.scripted import ScriptedRun, shuffled
-from lr.engine.texts import TextScript
-from lr.engine.virtual import scripted_trace
 from lr.engine.watching import CacheRecorder
 from lr.errors import OutOfBlocks
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import BlockTable
+from lr.lab.scripted.scripted import ScriptedRun, shuffled
+from lr.lab.scripted.texts import TextScript
+from lr.lab.trace.file import no_bytes, records_of
+from lr.lab.trace.film import Film, fold, state_at
+from lr.lab.trace.header import Header
+from lr.lab.trace.state import State
+from lr.lab.trace.virtual import scripted_trace
 from lr.spec.limits import Limits
 from lr.spec.schedule import Schedule, SchedulerConfig
 from lr.spec.tree import Node
 from lr.trace import Trace
-from lr.tracing.file import no_bytes, records_of
-from lr.tracing.film import Film, fold, state_at
-from lr.tracing.header import Header
-from lr.tracing.state import State
 
 SCRIPT = TextScript(["a.", "b.", "c.", "d.", "e$"], ["A.|x.", "x.|B.", "C.|y.", "|D.", "E$"])
 
@@ -34,14 +36,18 @@ def tree(root: Node) -> set[str]:
 @pytest.mark.parametrize("schedule", list(Schedule))
 @pytest.mark.parametrize("seed", range(4))
 def test_the_tree_is_the_schedulers_at_every_turn(schedule: Schedule, seed: int) -> None:
-    config = SchedulerConfig(Limits(100), schedule, depth=3, width=2, needs_target_step=seed % 2 == 0)
+    config = SchedulerConfig(
+        Limits(100), schedule, depth=3, width=2, needs_target_step=seed % 2 == 0
+    )
     run = ScriptedRun(config, SCRIPT, shuffled(seed))
     while not run.done:
         run.step()
         trace = scripted_trace(run)
         state = state_at(trace, len(trace.records))
         assert state.root == str(run.scheduler.root.id)
-        assert [(kind, name) for kind, name in state.work] == [(w.kind.value, str(w.node)) for w in run.work]
+        assert [(kind, name) for kind, name in state.work] == [
+            (w.kind.value, str(w.node)) for w in run.work
+        ]
         assert state.text == "".join("".join(map(chr, one.step.tokens)) for one in run.emitted)
         if not run.done:
             assert {node.name for node in state.live} == tree(run.scheduler.root)
@@ -70,14 +76,22 @@ class Machine:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        size = {"num_layers": 1, "num_kv_heads": 1, "head_dim": 2, "num_blocks": 12, "block_size": 4}
+        size = {
+            "num_layers": 1,
+            "num_kv_heads": 1,
+            "head_dim": 2,
+            "num_blocks": 12,
+            "block_size": 4,
+        }
         self.cache = PagedKVCache(**size, dtype=torch.float32, device="cpu")
         self.trace = Trace(detailed=True)
         self.cache.observer = CacheRecorder(self.trace, "target")
         self.tables: list[BlockTable] = []
 
     def change(self) -> None:
-        what = self.chance.choice(["new", "fork", "append", "append", "fail", "truncate", "release", "hold"])
+        what = self.chance.choice(
+            ["new", "fork", "append", "append", "fail", "truncate", "release", "hold"]
+        )
         chosen = self.chance.choice(self.tables) if self.tables else None
         if what == "new" or chosen is None:
             self.tables.append(self.cache.new())
@@ -117,7 +131,9 @@ def test_the_blocks_are_those_of_the_cache_after_every_change(seed: int) -> None
         held = sorted((table.length, tuple(table.blocks)) for table in machine.tables)
         assert sorted((one.length, tuple(one.blocks)) for one in shown.branches.values()) == held
         pool = machine.cache.pool
-        assert [len(shown.holders(block)) for block in range(12)] == [pool.refcount(block) for block in range(12)]
+        assert [len(shown.holders(block)) for block in range(12)] == [
+            pool.refcount(block) for block in range(12)
+        ]
         assert {block: len(of) for block, of in shown.holders_by_block().items()} == {
             block: pool.refcount(block) for block in sorted(shown.used)
         }

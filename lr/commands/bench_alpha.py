@@ -1,4 +1,6 @@
-"""`lr bench alpha`: the mean acceptance length of token-level speculation, measured and as theory predicts it, for k = 1, 2, ..."""
+"""`lr bench alpha`: the mean acceptance length of token-level speculation, measured and as theory
+predicts it, for k = 1, 2, ...
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from lr.errors import SettingError
 from lr.types import require
 
 if TYPE_CHECKING:
-    from lr.bench.alpha import Places, Point
+    from lr.lab.bench.alpha import Places, Point
     from lr.reasoner import Reasoner
 
 NOTES = """tokens per round: 1 + accepted / rounds. α: accepted / tried. G(α) = (1 - α^(k+1)) / (1 - α). by place: one rate per place, from
@@ -28,7 +30,9 @@ short: rounds with fewer than k drafts. emitted: tokens of a round that are stil
 
 @dataclass(frozen=True)
 class BenchAlpha:
-    """Measure how many tokens a round of token-level speculation decides, and compare with theory. Rule reject, a fixed k."""
+    """Measure how many tokens a round of token-level speculation decides, and compare with theory.
+    Rule reject, a fixed k.
+    """
 
     problems: int = 128
     """How many held-out problems to solve, for every k."""
@@ -43,10 +47,12 @@ class BenchAlpha:
     json: Path | None = None
     """Also write every figure to this file."""
     figure: Path | None = None
-    """Also draw them: to this file and its twin, PNG and SVG. Needs matplotlib (the extra `plot`)."""
+    """Also draw them: to this file and its twin, PNG and SVG. Needs matplotlib (the extra
+    `plot`).
+    """
 
     def run(self) -> None:
-        from lr.bench.report import conditions, write_json
+        from lr.lab.bench.report import conditions, write_json
 
         self._check()
         points = self._measure()
@@ -57,7 +63,7 @@ class BenchAlpha:
         if self.json is not None:
             write_json(document, self.json)
         if self.figure is not None:
-            from lr.bench.alpha_figure import draw
+            from lr.lab.bench.alpha_figure import draw
 
             for path in draw(document, self.figure):
                 out.print(f"drawn: {path}")
@@ -74,25 +80,36 @@ class BenchAlpha:
         for name in ("json", "figure"):
             path = getattr(self, name)
             if path is not None and not path.parent.is_dir():
-                raise SettingError(f"{name} is {str(path)!r}, but there is no folder {path.parent}; create it first.")
+                raise SettingError(
+                    f"{name} is {str(path)!r}, but there is no folder {path.parent}; create it first."
+                )
         if self.figure is not None:
-            from lr.viz.style import require_matplotlib
+            from lr.lab.viz.style import require_matplotlib
 
             require_matplotlib()
 
     def _measure(self) -> list[Point]:
-        from lr.bench.alpha import point
+        from lr.lab.bench.alpha import point
         from lr.reasoner import Reasoner
 
         Placement(threads=self.threads).set_threads()
         reasoner = Reasoner()
         shown = Console(stderr=True)
-        ks = track(range(1, self.longest + 1), "k", console=shown, transient=True, disable=not shown.is_terminal)
-        return [point(k, [self._rounds(reasoner, number, k) for number in range(self.problems)]) for k in ks]
+        ks = track(
+            range(1, self.longest + 1),
+            "k",
+            console=shown,
+            transient=True,
+            disable=not shown.is_terminal,
+        )
+        return [
+            point(k, [self._rounds(reasoner, number, k) for number in range(self.problems)])
+            for k in ks
+        ]
 
     def _rounds(self, reasoner: Reasoner, number: int, k: int) -> Places:
         """The rounds of one problem."""
-        from lr.bench.alpha import Places
+        from lr.lab.bench.alpha import Places
         from lr.tiny.language import Split, problem
         from lr.trace import TokenRound
 
@@ -110,17 +127,46 @@ class BenchAlpha:
             seed=self.seed,
             max_tokens=400,
         )
-        return Places.of((event for _, event in made.trace.events if isinstance(event, TokenRound)), k)
+        return Places.of(
+            (event for _, event in made.trace.events if isinstance(event, TokenRound)), k
+        )
 
 
 def _table(points: Sequence[Point]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0, title="tokens per round", title_justify="left")
-    for column in ("k", "rounds", "short", "α", "measured", "± s.e.", "G(α)", "off", "by place", "off", "emitted"):
+    table = Table(
+        box=SIMPLE_HEAD, pad_edge=False, padding=0, title="tokens per round", title_justify="left"
+    )
+    for column in (
+        "k",
+        "rounds",
+        "short",
+        "α",
+        "measured",
+        "± s.e.",
+        "G(α)",
+        "off",
+        "by place",
+        "off",
+        "emitted",
+    ):
         table.add_column(column, justify="right", no_wrap=True)
     for p in points:
         off, off_place = p.gaps
         table.add_row(
-            *(str(p.k), str(p.rounds), f"{p.cut:.1%}", f"{p.alpha:.4f}", f"{p.measured:.3f}", f"{p.error:.3f}"),
-            *(f"{p.constant:.3f}", f"{off:+.1f}", f"{p.by_place:.3f}", f"{off_place:+.1f}", f"{p.emitted:.3f}"),
+            *(
+                str(p.k),
+                str(p.rounds),
+                f"{p.cut:.1%}",
+                f"{p.alpha:.4f}",
+                f"{p.measured:.3f}",
+                f"{p.error:.3f}",
+            ),
+            *(
+                f"{p.constant:.3f}",
+                f"{off:+.1f}",
+                f"{p.by_place:.3f}",
+                f"{off_place:+.1f}",
+                f"{p.emitted:.3f}",
+            ),
         )
     return table

@@ -1,4 +1,6 @@
-"""`lr bench decode`: plain decoding against `transformers` and a bare loop, in one run, in turns."""
+"""`lr bench decode`: plain decoding against `transformers` and a bare loop, in one run, in
+turns.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,19 @@ from lr.errors import CheckpointError, SettingError
 from lr.types import require
 
 if TYPE_CHECKING:
-    from lr.bench.timing import Lane, Plan, Timing
+    from lr.lab.bench.timing import Lane, Plan, Timing
 
 
 @dataclass(frozen=True)
 class BenchDecode:
-    """Time plain decoding, in ms per step, against transformers' generate and a bare static-cache loop, all in one run."""
+    """Time plain decoding, in ms per step, against transformers' generate and a bare static-cache
+    loop, all in one run.
+    """
 
     models: tuple[str, ...] = ("tiny-target", "tiny-draft", "random-12")
-    """tiny-target, tiny-draft, random-12 (the tiny shape, 12 layers, random weights), 0.6b-fp32, 0.6b-bf16 (Qwen3-0.6B's shape)."""
+    """tiny-target, tiny-draft, random-12 (the tiny shape, 12 layers, random weights), 0.6b-fp32,
+    0.6b-bf16 (Qwen3-0.6B's shape).
+    """
     shapes: bool = False
     """Add 0.6b-fp32 and 0.6b-bf16. They need about 4 GB of memory and some minutes."""
     batches: tuple[int, ...] | None = None
@@ -41,7 +47,7 @@ class BenchDecode:
     """Also write every single figure to this file."""
 
     def run(self) -> None:
-        from lr.bench.report import conditions, document, write_json
+        from lr.lab.bench.report import conditions, document, write_json
 
         self._check()
         facts, out = conditions(), console()
@@ -59,35 +65,62 @@ class BenchDecode:
             write_json(document(timings, facts), self.json)
 
     def _check(self) -> None:
-        from lr.bench.subjects import NAMES, PROMPT_TOKENS
+        from lr.lab.bench.subjects import NAMES, PROMPT_TOKENS
 
         for name in self.models:
             require(name in NAMES, "models", name, f"names among {', '.join(NAMES)}")
-        require(all(batch > 0 for batch in self.batches or ()), "batches", self.batches, "whole numbers > 0")
+        require(
+            all(batch > 0 for batch in self.batches or ()),
+            "batches",
+            self.batches,
+            "whole numbers > 0",
+        )
         longest = 1024 - PROMPT_TOKENS
-        require(self.tokens is None or 0 < self.tokens <= longest, "tokens", self.tokens, f"1 to {longest}")
-        require(self.repeats >= 2, "repeats", self.repeats, "at least 2, for a spread; 5 for a figure to publish")
-        require(self.threads is None or self.threads > 0, "threads", self.threads, "a whole number > 0")
+        require(
+            self.tokens is None or 0 < self.tokens <= longest,
+            "tokens",
+            self.tokens,
+            f"1 to {longest}",
+        )
+        require(
+            self.repeats >= 2,
+            "repeats",
+            self.repeats,
+            "at least 2, for a spread; 5 for a figure to publish",
+        )
+        require(
+            self.threads is None or self.threads > 0, "threads", self.threads, "a whole number > 0"
+        )
         if self.json is not None and not self.json.parent.is_dir():
             raise SettingError(
                 f"json is {str(self.json)!r}, but there is no folder {self.json.parent}; create it first."
             )
 
     def _groups(self) -> Iterator[tuple[list[str], Plan]]:
-        """What is measured in turns with each other: all small models; each large one alone, for its memory."""
+        """What is measured in turns with each other: all small models; each large one alone, for
+        its memory.
+        """
         import os
 
-        from lr.bench.subjects import SHAPES
-        from lr.bench.timing import Plan
+        from lr.lab.bench.subjects import SHAPES
+        from lr.lab.bench.timing import Plan
 
         names = list(dict.fromkeys((*self.models, *(SHAPES if self.shapes else ()))))
         small = [name for name in names if name not in SHAPES]
         if small:
-            yield small, Plan(self.batches or (1, 2, 4, 8), self.tokens or 64, self.repeats, self.threads or 1)
+            yield (
+                small,
+                Plan(
+                    self.batches or (1, 2, 4, 8), self.tokens or 64, self.repeats, self.threads or 1
+                ),
+            )
         for name in names:
             if name in SHAPES:
                 threads = self.threads or os.cpu_count() or 1
-                yield [name], Plan(self.batches or (1,), self.tokens or 8, self.repeats, threads, warm_up=1)
+                yield (
+                    [name],
+                    Plan(self.batches or (1,), self.tokens or 8, self.repeats, threads, warm_up=1),
+                )
 
 
 @contextmanager
@@ -103,10 +136,12 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _lanes(names: Sequence[str], out: Console) -> list[Lane]:
-    """All contenders on all models that are there; a checkpoint that is missing is named and left out."""
-    from lr.bench.contenders import Bare, Ours, OursSampled, Transformers
-    from lr.bench.subjects import load_subject
-    from lr.bench.timing import Lane
+    """All contenders on all models that are there; a checkpoint that is missing is named and left
+    out.
+    """
+    from lr.lab.bench.contenders import Bare, Ours, OursSampled, Transformers
+    from lr.lab.bench.subjects import load_subject
+    from lr.lab.bench.timing import Lane
 
     lanes = []
     for name in names:
@@ -116,13 +151,18 @@ def _lanes(names: Sequence[str], out: Console) -> list[Lane]:
             out.print(f"{name} is left out: {error}")
             continue
         model = subject.model
-        for contender in (Ours(model), OursSampled(model, subject.sampling), Bare(model), Transformers(model)):
+        for contender in (
+            Ours(model),
+            OursSampled(model, subject.sampling),
+            Bare(model),
+            Transformers(model),
+        ):
             lanes.append(Lane(name, contender, subject.prompt))
     return lanes
 
 
 def _measure(lanes: Sequence[Lane], plan: Plan) -> list[Timing]:
-    from lr.bench.timing import measure
+    from lr.lab.bench.timing import measure
 
     shown = Console(stderr=True)
     with Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar:
@@ -131,16 +171,28 @@ def _measure(lanes: Sequence[Lane], plan: Plan) -> list[Timing]:
 
 
 def _print_tables(timings: Sequence[Timing], out: Console) -> None:
-    """One table per model: a row per contender and batch size, and the given marks where there are some."""
-    from lr.bench.goals import GIVEN_MARKS, show
-    from lr.bench.subjects import RANDOM_12
+    """One table per model: a row per contender and batch size, and the given marks where there are
+    some.
+    """
+    from lr.lab.bench.goals import GIVEN_MARKS, show
+    from lr.lab.bench.subjects import RANDOM_12
 
     found = {(t.model, t.contender, t.batch): t for t in timings}
     for model in dict.fromkeys(t.model for t in timings):
         mine = [t for t in timings if t.model == model]
         table = Table(title=f"{model}, {mine[0].threads} thread(s)", title_justify="left")
-        for column in ("batch", "contender", "ms per step", "quartiles", "tokens/s", "time / lr's", "quartiles"):
-            table.add_column(column, justify="left" if column == "contender" else "right", no_wrap=True)
+        for column in (
+            "batch",
+            "contender",
+            "ms per step",
+            "quartiles",
+            "tokens/s",
+            "time / lr's",
+            "quartiles",
+        ):
+            table.add_column(
+                column, justify="left" if column == "contender" else "right", no_wrap=True
+            )
         for batch in dict.fromkeys(t.batch for t in mine):
             for timing in (t for t in mine if t.batch == batch):
                 ratio = timing.relative_to(found[model, "lr", batch])
@@ -149,7 +201,11 @@ def _print_tables(timings: Sequence[Timing], out: Console) -> None:
                     *(str(batch), timing.contender, f"{spread.median:.3f}", show(spread)),
                     *(f"{timing.tokens_per_second:.0f}", f"{ratio.median:.2f}", show(ratio)),
                 )
-            marks = {who: ms[batch] for who, ms in GIVEN_MARKS.items() if model == RANDOM_12 and batch in ms}
+            marks = {
+                who: ms[batch]
+                for who, ms in GIVEN_MARKS.items()
+                if model == RANDOM_12 and batch in ms
+            }
             for who, ms in marks.items():
                 table.add_row(str(batch), f"{who} *", f"{ms:.1f}", style="dim")
             table.add_section()
@@ -161,7 +217,7 @@ def _print_tables(timings: Sequence[Timing], out: Console) -> None:
 
 
 def _print_goals(timings: Sequence[Timing], out: Console) -> None:
-    from lr.bench.goals import goals
+    from lr.lab.bench.goals import goals
 
     words: dict[bool | None, str] = {True: "met", False: "missed", None: "not measured"}
     out.print("goals")

@@ -1,4 +1,6 @@
-"""`lr bench gpu`: what plain decoding and the four modes cost at real shapes, without a checkpoint, beside the roofline."""
+"""`lr bench gpu`: what plain decoding and the four modes cost at real shapes, without a checkpoint,
+beside the roofline.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from lr.types import require
 if TYPE_CHECKING:
     import torch
 
-    from lr.bench.gpu_modes import ModeRow
-    from lr.bench.gpu_passes import PassRow
-    from lr.bench.roofline import Peaks
     from lr.engine.placement import Layout
-    from lr.engine.process import Process
+    from lr.lab.bench.gpu_modes import ModeRow
+    from lr.lab.bench.gpu_passes import PassRow
+    from lr.lab.bench.process import Process
+    from lr.lab.bench.roofline import Peaks
     from lr.model.memory import MemoryPlan
     from lr.options import GenerateOptions
     from lr.reasoner import Reasoner
@@ -35,11 +37,13 @@ share: limit / time. Weights are random and an acceptance process decides what i
 
 @dataclass(frozen=True)
 class BenchGpu:
-    """Time decoding and the four modes on models of real shapes with random weights; an acceptance process says what is accepted."""
+    """Time decoding and the four modes on models of real shapes with random weights; an acceptance
+    process says what is accepted.
+    """
 
     target: str | None = None
-    """A shape (Qwen3-32B, Qwen3-1.7B, Qwen3-0.6B, Qwen2.5-7B, tiny-target) or a directory with a config.json. None: Qwen3-32B on CUDA,
-    tiny-target elsewhere."""
+    """A shape (Qwen3-32B, Qwen3-1.7B, Qwen3-0.6B, Qwen2.5-7B, tiny-target) or a directory with a
+    config.json. None: Qwen3-32B on CUDA, tiny-target elsewhere."""
     draft: str | None = None
     """None: Qwen3-1.7B, or tiny-draft."""
     judge: str | None = None
@@ -83,12 +87,14 @@ class BenchGpu:
     alpha2: float | None = None
     """Acceptance of draft tokens, instead of that."""
     step_tokens: float = 32.0
-    """Mean length of a step where no calibration says it. An assumption: the paper prints no lengths."""
+    """Mean length of a step where no calibration says it. An assumption: the paper prints no
+    lengths.
+    """
     json: Path | None = None
     """Also write every figure to this file."""
 
     def run(self) -> None:
-        from lr.bench.report import write_json
+        from lr.lab.bench.report import write_json
 
         self._check()
         out = console()
@@ -98,9 +104,11 @@ class BenchGpu:
             write_json(found, self.json)
 
     def measure(self, out: Console) -> dict[str, Any]:
-        """Do it, print it, and return it as one document. Raises `MemoryShortError` before anything is loaded if it cannot fit."""
-        from lr.bench import gpu_report as show
-        from lr.bench.gpu_conditions import conditions_of
+        """Do it, print it, and return it as one document. Raises `MemoryShortError` before anything
+        is loaded if it cannot fit.
+        """
+        from lr.lab.bench import gpu_report as show
+        from lr.lab.bench.gpu_conditions import conditions_of
 
         layout, names = self.layout(), self._names()
         Placement(threads=self.threads).set_threads(*names.values())
@@ -112,9 +120,16 @@ class BenchGpu:
         peaks = self._peaks(layout)
         out.print(show.peaks_line(peaks, self._dtype(layout)))
         passes, modes = self._measure(layout, names, process, peaks)
-        out.print(show.pass_table(passes, peaks[0]), show.process_line(process), show.mode_table(modes), sep="\n")
+        out.print(
+            show.pass_table(passes, peaks[0]),
+            show.process_line(process),
+            show.mode_table(modes),
+            sep="\n",
+        )
         out.print(NOTES, style="dim")
-        settings = {n: str(v) if isinstance(v, Path) else v for n, v in asdict(self).items() if n != "json"}
+        settings = {
+            n: str(v) if isinstance(v, Path) else v for n, v in asdict(self).items() if n != "json"
+        }
         return show.document(facts, settings, names, plan, process, peaks, passes, modes)
 
     def layout(self) -> Layout:
@@ -122,23 +137,33 @@ class BenchGpu:
         from lr.engine.placement import Layout
 
         placed = {"draft": self.draft_device, "judge": self.judge_device}
-        return Layout.of(self.device, {role: device for role, device in placed.items() if device is not None})
+        return Layout.of(
+            self.device, {role: device for role, device in placed.items() if device is not None}
+        )
 
     def process(self) -> Process:
         """What decides: given numbers first, then a calibration, then the paper's tables."""
         from dataclasses import replace
 
-        from lr.engine.chance import Lognormal
-        from lr.engine.process import Process
+        from lr.lab.bench.process import Process
         from lr.theory.calibration import Calibration
+        from lr.theory.chance import Lognormal
 
         lengths = Lognormal(self.step_tokens, 0.5)
         if self.calibration is not None:
             process = Process.of_calibration(Calibration.load(self.calibration), lengths)
         else:
             process = Process.of_paper(self.pair, self.dataset, lengths)
-        given = {name: getattr(self, name) for name in ("alpha1", "alpha2") if getattr(self, name) is not None}
-        return replace(process, **given, source=" but ".join([process.source, *(["as given"] if given else [])]))
+        given = {
+            name: getattr(self, name)
+            for name in ("alpha1", "alpha2")
+            if getattr(self, name) is not None
+        }
+        return replace(
+            process,
+            **given,
+            source=" but ".join([process.source, *(["as given"] if given else [])]),
+        )
 
     def options(self) -> GenerateOptions:
         """The engine's settings, but for mode and driver. Tokens are drawn as Qwen3 recommends."""
@@ -168,15 +193,24 @@ class BenchGpu:
             for role, name in names.items()
             if name is not None
         }
-        cast = Cast(placed["target"], placed["draft"], placed.get("judge"), apart=layout.worker is Where.PROCESS)
+        cast = Cast(
+            placed["target"],
+            placed["draft"],
+            placed.get("judge"),
+            apart=layout.worker is Where.PROCESS,
+        )
         at_once = len(self.modes) * len(self.drivers)  # each way keeps its caches
         return plan_run(cast, self.options(), self.prompt + self.tokens, share=at_once)
 
     def _measure(
-        self, layout: Layout, names: dict[str, str | None], process: Process, peaks: tuple[Peaks, Peaks]
+        self,
+        layout: Layout,
+        names: dict[str, str | None],
+        process: Process,
+        peaks: tuple[Peaks, Peaks],
     ) -> tuple[list[PassRow], list[ModeRow]]:
-        from lr.bench.gpu_modes import ModePlan, time_modes, ways
-        from lr.bench.gpu_passes import PassPlan, time_passes
+        from lr.lab.bench.gpu_modes import ModePlan, time_modes, ways
+        from lr.lab.bench.gpu_passes import PassPlan, time_passes
 
         chosen = ways(list(dict.fromkeys(("ar", *self.modes))), self.drivers)
         plan = PassPlan(self.batches, self.prompt, min(self.tokens, 64), self.repeats)
@@ -189,15 +223,22 @@ class BenchGpu:
                 models = reasoner.models
                 assert models.draft is not None
                 passes = []
-                for role, model in ((names["target"], models.target), (names["draft"], models.draft)):
-                    passes += time_passes(str(role), model, sampling, plan, lambda: bar.advance(task))
+                for role, model in (
+                    (names["target"], models.target),
+                    (names["draft"], models.draft),
+                ):
+                    passes += time_passes(
+                        str(role), model, sampling, plan, lambda: bar.advance(task)
+                    )
                 rows = ModePlan(options, self.prompt, self.repeats)
-                return passes, time_modes(reasoner, chosen, process, rows, peaks, lambda: bar.advance(task))
+                return passes, time_modes(
+                    reasoner, chosen, process, rows, peaks, lambda: bar.advance(task)
+                )
 
     def _reasoner(self, layout: Layout, names: dict[str, str | None], process: Process) -> Reasoner:
-        from lr.engine.process_run import JudgeReads, ReplayVerifier
         from lr.engine.runner import ModelRunner
         from lr.engine.verification import JUDGE_TOKENS
+        from lr.lab.bench.process_run import JudgeReads, ReplayVerifier
         from lr.model.attention_choice import equip
         from lr.model.weights import load_model
         from lr.reasoner import Reasoner
@@ -206,7 +247,9 @@ class BenchGpu:
         if names["judge"] is not None:
             judge = load_model(f"dummy:{names['judge']}", device=layout.judge, dtype=dtype)
             equip(judge)
-            reads = JudgeReads(ModelRunner(judge, num_blocks=-(-JUDGE_TOKENS // judge.attention.block_size)))
+            reads = JudgeReads(
+                ModelRunner(judge, num_blocks=-(-JUDGE_TOKENS // judge.attention.block_size))
+            )
         return Reasoner(
             f"dummy:{names['target']}",
             f"dummy:{names['draft']}",
@@ -216,11 +259,13 @@ class BenchGpu:
         )
 
     def _peaks(self, layout: Layout) -> tuple[Peaks, Peaks]:
-        from lr.bench.roofline import measure_peaks
+        from lr.lab.bench.roofline import measure_peaks
 
         dtype = self._dtype(layout)
         target = measure_peaks(layout.target[0], dtype)
-        return target, target if layout.draft in layout.target else measure_peaks(layout.draft, dtype)
+        return target, target if layout.draft in layout.target else measure_peaks(
+            layout.draft, dtype
+        )
 
     def _names(self) -> dict[str, str | None]:
         import torch
@@ -229,7 +274,11 @@ class BenchGpu:
         usual = LARGE if on_cuda else TINY
         given = (self.target, self.draft, self.judge)
         names = [mine or theirs for mine, theirs in zip(given, usual, strict=True)]
-        return {"target": names[0], "draft": names[1], "judge": None if names[2] == "none" else names[2]}
+        return {
+            "target": names[0],
+            "draft": names[1],
+            "judge": None if names[2] == "none" else names[2],
+        }
 
     def _dtype(self, layout: Layout) -> torch.dtype:
         import torch
@@ -239,12 +288,20 @@ class BenchGpu:
     def _check(self) -> None:
         for name in ("prompt", "tokens"):
             require(getattr(self, name) >= 2, name, getattr(self, name), "a whole number >= 2")
-        require(self.repeats >= 2, "repeats", self.repeats, "at least 2, for a spread; 5 for a figure to publish")
+        require(
+            self.repeats >= 2,
+            "repeats",
+            self.repeats,
+            "at least 2, for a spread; 5 for a figure to publish",
+        )
         batches = bool(self.batches) and all(batch > 0 for batch in self.batches)
         require(batches, "batches", self.batches, "whole numbers > 0")
         looks_ahead = any(mode.startswith("lr") for mode in self.modes)
         require(
-            bool(self.drivers) or not looks_ahead, "drivers", self.drivers, "at least one for the modes lr and lr+sd"
+            bool(self.drivers) or not looks_ahead,
+            "drivers",
+            self.drivers,
+            "at least one for the modes lr and lr+sd",
         )
         require(self.step_tokens >= 1, "step_tokens", self.step_tokens, "a number >= 1")
         if self.json is not None and not self.json.parent.is_dir():

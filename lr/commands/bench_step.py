@@ -1,4 +1,6 @@
-"""`lr bench step`: Lookahead Reasoning against plain decoding and token-level speculation, in one run, in turns."""
+"""`lr bench step`: Lookahead Reasoning against plain decoding and token-level speculation, in one
+run, in turns.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from lr.commands.show import console, number
 from lr.types import require
 
 if TYPE_CHECKING:
-    from lr.bench.cost import PassCost
-    from lr.bench.step import StepRow
+    from lr.lab.bench.cost import PassCost
+    from lr.lab.bench.step import StepRow
 
 NOTES = """tok/s: of whole answers, all problems of a repeat together; median over the repeats. / ar: times the tokens/s of plain decoding,
 repeat by repeat, quartiles in brackets. model: tok/s by the cost model (docs/results/step.md). right: share of right answers.
@@ -35,7 +37,9 @@ MOST_STEPS = 9
 
 @dataclass(frozen=True)
 class BenchStep:
-    """Time Lookahead Reasoning on the tiny models in all its forms against plain decoding and token-level speculation."""
+    """Time Lookahead Reasoning on the tiny models in all its forms against plain decoding and
+    token-level speculation.
+    """
 
     problems: int = 16
     """How many held-out problems a repeat has."""
@@ -63,13 +67,23 @@ class BenchStep:
     """Also write every single figure to this file."""
 
     def run(self) -> None:
-        from lr.bench.report import conditions, write_json
+        from lr.lab.bench.report import conditions, write_json
 
         require(self.problems >= 1, "problems", self.problems, "a whole number >= 1")
-        require(0 <= self.min_steps <= MOST_STEPS, "min_steps", self.min_steps, f"0 to {MOST_STEPS}")
-        require(self.repeats >= 2, "repeats", self.repeats, "at least 2, for a spread; 5 for a figure to publish")
         require(
-            self.json is None or self.json.parent.is_dir(), "json", str(self.json), "a file in a folder that exists"
+            0 <= self.min_steps <= MOST_STEPS, "min_steps", self.min_steps, f"0 to {MOST_STEPS}"
+        )
+        require(
+            self.repeats >= 2,
+            "repeats",
+            self.repeats,
+            "at least 2, for a spread; 5 for a figure to publish",
+        )
+        require(
+            self.json is None or self.json.parent.is_dir(),
+            "json",
+            str(self.json),
+            "a file in a folder that exists",
         )
         Placement(threads=self.threads).set_threads()
         facts, out = conditions(), console()
@@ -82,39 +96,70 @@ class BenchStep:
             self._explain(row, found[0], (target, draft), out)
         out.print(NOTES, style="dim")
         if self.json is not None:
-            settings = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "json"}
+            settings = {
+                name: getattr(self, name) for name in self.__dataclass_fields__ if name != "json"
+            }
             rows_out = [row.figures() for row in found]
             costs = {"target": asdict(target), "draft": asdict(draft)}
-            write_json({"conditions": facts, "settings": settings, "pass_seconds": costs, "rows": rows_out}, self.json)
+            write_json(
+                {
+                    "conditions": facts,
+                    "settings": settings,
+                    "pass_seconds": costs,
+                    "rows": rows_out,
+                },
+                self.json,
+            )
 
-    def _explain(self, row: StepRow, plain: StepRow, costs: tuple[PassCost, PassCost], out: Console) -> None:
+    def _explain(
+        self, row: StepRow, plain: StepRow, costs: tuple[PassCost, PassCost], out: Console
+    ) -> None:
         """What the cost model says would make a way faster, for the main one."""
-        from lr.bench.step import what_if
+        from lr.lab.bench.step import what_if
 
         if row.tally.way.name == MAIN and plain.predicted is not None:
             rates = what_if(row.tally, costs, self.depth, self.draft_ticks)
-            cases = "; ".join(f"{name}: {rate / plain.predicted:.2f}" for name, rate in rates.items())
+            cases = "; ".join(
+                f"{name}: {rate / plain.predicted:.2f}" for name, rate in rates.items()
+            )
             out.print(f"{MAIN}, times ar by the cost model, if {cases}")
 
     def _measure(self) -> tuple[list[StepRow], tuple[PassCost, PassCost]]:
-        from lr.bench.step import fitted_costs, measure, rows
-        from lr.bench.ways import ways
+        from lr.lab.bench.step import fitted_costs, measure, rows
+        from lr.lab.bench.ways import ways
         from lr.reasoner import Reasoner
         from lr.tiny.language import Split, problem
 
         every = ways(self.k, self.step_k)
-        chosen = [way for way in every if not self.only or way.mode == "ar" or any(w in way.name for w in self.only)]
-        require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {'; '.join(way.name for way in every)}")
-        numbers = (number for number in count() if len(problem(Split.TEST, number).steps) >= self.min_steps)
+        chosen = [
+            way
+            for way in every
+            if not self.only or way.mode == "ar" or any(w in way.name for w in self.only)
+        ]
+        require(
+            len(chosen) > 1,
+            "only",
+            self.only,
+            f"words of the rows' names: {'; '.join(way.name for way in every)}",
+        )
+        numbers = (
+            number for number in count() if len(problem(Split.TEST, number).steps) >= self.min_steps
+        )
         tasks = [problem(Split.TEST, number) for number in islice(numbers, self.problems)]
-        settings = {"depth": self.depth, "draft_ticks": self.draft_ticks, "temperature": self.temperature}
+        settings = {
+            "depth": self.depth,
+            "draft_ticks": self.draft_ticks,
+            "temperature": self.temperature,
+        }
         shown = Console(stderr=True)
         with (
             Reasoner(verifier=self.verifier) as reasoner,
             Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar,
         ):
             task = bar.add_task("answering", total=len(chosen) * (1 + self.repeats * self.problems))
-            tallies = measure(reasoner, chosen, tasks, self.repeats, settings, lambda: bar.advance(task))
+            tallies = measure(
+                reasoner, chosen, tasks, self.repeats, settings, lambda: bar.advance(task)
+            )
         costs = fitted_costs(tallies)
         return rows(tallies, costs, self.depth, self.draft_ticks), costs
 
@@ -122,7 +167,18 @@ class BenchStep:
 def _table(rows: Sequence[StepRow]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0)
     table.add_column("way", no_wrap=True)
-    for column in ("tok/s", "/ ar", "model", "right", "steps", "tokens", "tok/pass", "target", "draft", "verifier"):
+    for column in (
+        "tok/s",
+        "/ ar",
+        "model",
+        "right",
+        "steps",
+        "tokens",
+        "tok/pass",
+        "target",
+        "draft",
+        "verifier",
+    ):
         table.add_column(column, justify="right", no_wrap=True)
     mode = "ar"
     for row in rows:

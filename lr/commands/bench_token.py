@@ -1,4 +1,6 @@
-"""`lr bench token`: token-level speculation against `transformers` assisted generation and prompt lookup, in one run, in turns."""
+"""`lr bench token`: token-level speculation against `transformers` assisted generation and prompt
+lookup, in one run, in turns.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +21,30 @@ from lr.errors import SettingError
 from lr.types import require
 
 if TYPE_CHECKING:
-    from lr.bench.timing import Spread
-    from lr.bench.token import Answer, Answerer
-    from lr.bench.token_rows import Row
+    from lr.lab.bench.timing import Spread
+    from lr.lab.bench.token import Answer, Answerer
+    from lr.lab.bench.token_rows import Row
 
 NOTES = """tok/s: of a whole answer, median over the problems, quartiles in brackets. / ar: times the tokens/s of our plain decoding.
 / peer: times the tokens/s of the fastest transformers row of the same kind, problem by problem. tok/pass: tokens per
 pass of the target. kept: accepted / drafted. length: 1 + accepted / rounds, the mean acceptance length."""
 
 TABLE_WIDTH = 112
-"""Columns that the tables need; a narrower terminal wraps them, which is better than figures left out."""
+"""Columns that the tables need; a narrower terminal wraps them, which is better than figures left
+out.
+"""
 
 
 @dataclass(frozen=True)
 class BenchToken:
-    """Time token-level speculation on the tiny models against transformers' generate, assisted generation and prompt lookup."""
+    """Time token-level speculation on the tiny models against transformers' generate, assisted
+    generation and prompt lookup.
+    """
 
     problems: int = 24
-    """How many held-out problems everybody answers, at every temperature; one more, to warm up, is dropped."""
+    """How many held-out problems everybody answers, at every temperature; one more, to warm up, is
+    dropped.
+    """
     k: int = 4
     """Drafts per round, on both sides (the trees: their depth)."""
     temperature: tuple[float, ...] = (0.6, 0.0)
@@ -51,7 +59,7 @@ class BenchToken:
     """Also write every single figure to this file."""
 
     def run(self) -> None:
-        from lr.bench.report import conditions, write_json
+        from lr.lab.bench.report import conditions, write_json
 
         self._check()
         facts, out = conditions(), console()
@@ -63,14 +71,22 @@ class BenchToken:
         out.print(NOTES, style="dim")
         out.print(verdict(rows))
         if self.json is not None:
-            settings = {name: getattr(self, name) for name in ("problems", "k", "branching", "seed", "threads")}
+            settings = {
+                name: getattr(self, name)
+                for name in ("problems", "k", "branching", "seed", "threads")
+            }
             rows_out = [row.figures() for row in rows]
             write_json({"conditions": facts, "settings": settings, "rows": rows_out}, self.json)
 
     def _check(self) -> None:
         from lr.options import TokenOptions
 
-        require(self.problems >= 2, "problems", self.problems, "at least 2, for a spread; 20 for a figure to publish")
+        require(
+            self.problems >= 2,
+            "problems",
+            self.problems,
+            "at least 2, for a spread; 20 for a figure to publish",
+        )
         require(self.k >= 1, "k", self.k, "a whole number >= 1")
         proper = len(self.temperature) > 0 and all(t >= 0 for t in self.temperature)
         require(proper, "temperature", self.temperature, "numbers >= 0, such as 0.6 0")
@@ -81,8 +97,8 @@ class BenchToken:
             )
 
     def _measure(self) -> list[Row]:
-        from lr.bench.token import answerers
-        from lr.bench.token_rows import measure
+        from lr.lab.bench.token import answerers
+        from lr.lab.bench.token_rows import measure
         from lr.reasoner import Reasoner
         from lr.tiny.language import Split, problem
 
@@ -90,12 +106,19 @@ class BenchToken:
         contenders = answerers(Reasoner(), self.k, self.branching)
         temperatures = tuple(dict.fromkeys(self.temperature))
         shown = Console(stderr=True)
-        with Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar, warnings.catch_warnings():
+        with (
+            Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar,
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")  # what transformers says about its own settings
-            task = bar.add_task("answering", total=len(contenders) * len(temperatures) * (self.problems + 1))
+            task = bar.add_task(
+                "answering", total=len(contenders) * len(temperatures) * (self.problems + 1)
+            )
 
             def ask(contender: Answerer, temperature: float, number: int) -> Answer:
-                answer = contender.answer(problem(Split.TEST, number).question, temperature, self.seed + number)
+                answer = contender.answer(
+                    problem(Split.TEST, number).question, temperature, self.seed + number
+                )
                 bar.advance(task)
                 return answer
 
@@ -107,7 +130,9 @@ def verdict(rows: Sequence[Row]) -> str:
     behind = [row for row in rows if row.behind]
     if not behind:
         return "lr is ahead of transformers in tokens/s in every row."
-    names = "; ".join(f"{row.name} at temperature {row.temperature:g} ({_spread(row.to_peer)})" for row in behind)
+    names = "; ".join(
+        f"{row.name} at temperature {row.temperature:g} ({_spread(row.to_peer)})" for row in behind
+    )
     return f"lr is NOT ahead of transformers in: {names}."
 
 

@@ -22,7 +22,9 @@ GOAL = 0.03
 
 @dataclass(frozen=True)
 class BenchTrace:
-    """Time answers with the trace off, on, and written to a file: every question in all three ways, one directly after the other."""
+    """Time answers with the trace off, on, and written to a file: every question in all three ways,
+    one directly after the other.
+    """
 
     modes: tuple[str, ...] = ("ar", "sd", "lr", "lr+sd")
     """The modes to measure, with driver lockstep."""
@@ -35,8 +37,8 @@ class BenchTrace:
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
-        from lr.bench.report import conditions
-        from lr.bench.tracing import measure
+        from lr.lab.bench.report import conditions
+        from lr.lab.bench.tracing import measure
         from lr.options import MODES
         from lr.tiny.language import Split, problem
 
@@ -56,10 +58,14 @@ class BenchTrace:
         ):
             task = bar.add_task("measuring", total=len(settings) * turns)
             place = Path(folder, "trace.jsonl")
-            measured = measure(reasoner, questions, settings, self.repeats, place, lambda: bar.advance(task))
+            measured = measure(
+                reasoner, questions, settings, self.repeats, place, lambda: bar.advance(task)
+            )
         out = console()
         out.print(", ".join(f"{name} {value}" for name, value in conditions().items()))
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, title_justify="left", title=f"{turns} turns per row")
+        table = Table(
+            box=SIMPLE_HEAD, pad_edge=False, title_justify="left", title=f"{turns} turns per row"
+        )
         for column in (
             "mode",
             "tokens/s, off",
@@ -85,4 +91,7 @@ class BenchTrace:
             )
         out.print(table)
         over = [one.name for one in measured if one.spread("on").median - 1 > GOAL]
-        out.print(f"goal: on costs at most {GOAL:.0%}: " + (f"not met by {', '.join(over)}" if over else "met"))
+        out.print(
+            f"goal: on costs at most {GOAL:.0%}: "
+            + (f"not met by {', '.join(over)}" if over else "met")
+        )

@@ -1,4 +1,6 @@
-"""`lr demo`: the main job on real input, offline. Held-out problems, plain decoding and Lookahead Reasoning in turn, and a table."""
+"""`lr demo`: the main job on real input, offline. Held-out problems, plain decoding and Lookahead
+Reasoning in turn, and a table.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ from lr.commands.models import ModelChoice
 from lr.commands.show import console, legend, number, step_line
 from lr.commands.tracing import saving
 from lr.engine.verification import language_of
+from lr.lab.trace.file import require_writable
 from lr.options import MODES
 from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.tiny.language import Split
 from lr.tiny.languages import QUANTITIES, Exercise
 from lr.trace import Stats
-from lr.tracing.file import require_writable
 from lr.types import require
 
 COLUMNS = (
@@ -43,7 +45,9 @@ the draft's steps are written in a second process (--driver lockstep: in turns, 
 
 @dataclass(frozen=True)
 class Demo:
-    """Watch the tiny models reason through held-out problems: which draft steps are kept, what replaces the others, what it saves."""
+    """Watch the tiny models reason through held-out problems: which draft steps are kept, what
+    replaces the others, what it saves.
+    """
 
     problems: int = 24
     """How many problems to solve, each in every mode."""
@@ -60,13 +64,17 @@ class Demo:
     num_speculative_tokens: int = 3
     """How many tokens to guess ahead, in sd and lr+sd."""
     driver: Literal["lockstep", "overlapped"] = "overlapped"
-    """overlapped: the draft's steps are written in a process of their own. lockstep: draft and target take turns."""
+    """overlapped: the draft's steps are written in a process of their own. lockstep: draft and
+    target take turns.
+    """
     temperature: float | None = None
     """None: the checkpoint's own (0.6); 0 is greedy."""
     seed: int = 0
     """Same seed: same answers."""
     trace: Path | None = None
-    """Write everything that happens in the first problem's answer in mode lr to this file, as JSON lines, for lr trace."""
+    """Write everything that happens in the first problem's answer in mode lr to this file, as JSON
+    lines, for lr trace.
+    """
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
@@ -79,12 +87,20 @@ class Demo:
     def _solve_all(self, reasoner: Reasoner) -> None:
         out = console()
         out.print(legend(), "")
-        for mode in MODES:  # warm up: first calls pay for allocation, and for the start of the second process
-            reasoner.generate(_exercise(reasoner, 0).question, **self._settings(mode), max_tokens=40)
+        for mode in (
+            MODES
+        ):  # warm up: first calls pay for allocation, and for the start of the second process
+            reasoner.generate(
+                _exercise(reasoner, 0).question, **self._settings(mode), max_tokens=40
+            )
         solved: list[tuple[Exercise, dict[str, Result]]] = []
         numbers = range(self.problems)
         for index in track(
-            numbers, "solving", console=Console(stderr=True), transient=True, disable=not out.is_terminal
+            numbers,
+            "solving",
+            console=Console(stderr=True),
+            transient=True,
+            disable=not out.is_terminal,
         ):
             solved.append(self._solve(reasoner, index, out))
         out.print(_table(solved))
@@ -95,10 +111,19 @@ class Demo:
         names = ("width", "schedule", "num_speculative_tokens", "temperature", "seed")
         driver = self.driver if mode.startswith("lr") else "lockstep"
         depth = self.depth if self.max_depth is None else self.max_depth
-        return {"mode": mode, "driver": driver, "depth": depth, **{name: getattr(self, name) for name in names}}
+        return {
+            "mode": mode,
+            "driver": driver,
+            "depth": depth,
+            **{name: getattr(self, name) for name in names},
+        }
 
-    def _solve(self, reasoner: Reasoner, index: int, out: Console) -> tuple[Exercise, dict[str, Result]]:
-        """One problem in every mode; the modes take turns in going first, so that drifts of the machine's speed cancel."""
+    def _solve(
+        self, reasoner: Reasoner, index: int, out: Console
+    ) -> tuple[Exercise, dict[str, Result]]:
+        """One problem in every mode; the modes take turns in going first, so that drifts of the
+        machine's speed cancel.
+        """
         task, results = _exercise(reasoner, index), {}
         shown, order = index < self.show, list(MODES)
         if shown:
@@ -117,7 +142,9 @@ class Demo:
 
 
 def _exercise(reasoner: Reasoner, index: int) -> Exercise:
-    """A held-out problem of the language that the target speaks; of quantities where it speaks no tiny one."""
+    """A held-out problem of the language that the target speaks; of quantities where it speaks no
+    tiny one.
+    """
     language = language_of(reasoner.codec) or QUANTITIES
     return language.problem(Split.TEST, index, 0)
 

@@ -1,4 +1,6 @@
-"""`lr drift`: what the accepted draft steps of a run have cost in the target's own measure, beside the answers that flipped."""
+"""`lr drift`: what the accepted draft steps of a run have cost in the target's own measure, beside
+the answers that flipped.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,14 @@ from lr.commands.show import console
 from lr.errors import SettingError
 
 if TYPE_CHECKING:
-    from lr.eval.drift import Page
+    from lr.lab.eval.drift import Page
 
 
 @dataclass(frozen=True)
 class Drift:
-    """For every accepted step log p(draft's) - log p(target's) under the target, summed per problem, beside the answers that flipped."""
+    """For every accepted step log p(draft's) - log p(target's) under the target, summed per
+    problem, beside the answers that flipped.
+    """
 
     run_folder: tyro.conf.Positional[Path]
     """The folder of a run with --save_pairs."""
@@ -33,10 +37,10 @@ class Drift:
 
     def run(self) -> None:
         from lr.engine.verification import asked_model
-        from lr.eval.drift import accepted_pairs, entries, ledger, summary
-        from lr.eval.grading import Grader
-        from lr.eval.laboratory import load_pairs
-        from lr.eval.report import read_run, require_comparable
+        from lr.lab.eval.drift import accepted_pairs, entries, ledger, summary
+        from lr.lab.eval.grading import Grader
+        from lr.lab.eval.laboratory import load_pairs
+        from lr.lab.eval.report import read_run, require_comparable
 
         with Grader() as grader:
             mine = read_run(self.run_folder, grader)
@@ -51,7 +55,9 @@ class Drift:
         reasoner = self.models.lab(self.run_folder).reasoner()
         target = reasoner.models.target
         blocks = 2 * (target.config.max_position_embeddings // 16 + 16)
-        pages = ledger(entries(pairs, asked_model(target, reasoner.codec, blocks).runner), mine, baseline)
+        pages = ledger(
+            entries(pairs, asked_model(target, reasoner.codec, blocks).runner), mine, baseline
+        )
         _show(pages)
         if self.json is not None:
             content = {
@@ -62,7 +68,7 @@ class Drift:
 
 
 def _show(pages: list[Page]) -> None:
-    from lr.eval.drift import summary
+    from lr.lab.eval.drift import summary
 
     out, table = console(), Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for head in ("answer", "problems", "drift per problem", "drift per kept step"):
@@ -78,6 +84,7 @@ def _show(pages: list[Page]) -> None:
     out.print(
         "furthest: "
         + ", ".join(
-            f"problem {page.key.number} {page.drift:.1f} ({page.flipped or 'not compared'})" for page in furthest
+            f"problem {page.key.number} {page.drift:.1f} ({page.flipped or 'not compared'})"
+            for page in furthest
         )
     )

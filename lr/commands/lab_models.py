@@ -1,4 +1,6 @@
-"""Which models the verifier laboratory and the drift ledger take: those of the run that kept the pairs, unless others are named."""
+"""Which models the verifier laboratory and the drift ledger take: those of the run that kept the
+pairs, unless others are named.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING
 from lr.commands.models import DtypeName, Placement
 
 if TYPE_CHECKING:
-    from lr.eval.experiments.lab import Lab
+    from lr.lab.eval.experiments.lab import Lab
 
 
 @dataclass(frozen=True)
@@ -29,14 +31,25 @@ class LabChoice:
 
     def lab(self, run: Path) -> Lab:
         """A laboratory with the target alone; verifiers are loaded when they are named."""
-        from lr.eval.experiments.lab import Lab, LabModels
-        from lr.eval.store import SETTINGS, read_object
+        from lr.lab.eval.experiments.lab import Lab, LabModels
+        from lr.lab.eval.store import SETTINGS, read_object
 
         home = run if (run / SETTINGS).is_file() else run.parent
         known = read_object(home / SETTINGS)["settings"] if (home / SETTINGS).is_file() else {}
         target = self.model or known.get("model") or "tiny-target"
-        judge = self.judge_model or known.get("judge_model") or ("tiny-judge" if target == "tiny-target" else None)
+        judge = (
+            self.judge_model
+            or known.get("judge_model")
+            or ("tiny-judge" if target == "tiny-target" else None)
+        )
         placement = Placement(self.device, self.dtype)
         placement.set_threads(target)
-        models = LabModels(target, None, judge, self.encoder, str(placement.torch_device()), placement.torch_dtype())
+        models = LabModels(
+            target,
+            None,
+            judge,
+            self.encoder,
+            str(placement.torch_device()),
+            placement.torch_dtype(),
+        )
         return Lab(models, [], Path())

@@ -1,4 +1,6 @@
-"""What a run will take of every device, said before anything is loaded: for `lr run`, and for `lr info --model`."""
+"""What a run will take of every device, said before anything is loaded: for `lr run`, and for `lr
+info --model`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ SHOWN_FROM = 1 << 30
 
 @dataclass(frozen=True)
 class MemoryOf:
-    """Which models are to be planned for. The same words as in `lr run`; devices by name, since they need not be here."""
+    """Which models are to be planned for. The same words as in `lr run`; devices by name, since
+    they need not be here.
+    """
 
     model: str | None = None
     """Also say what these models would take: the target ..."""
@@ -65,33 +69,50 @@ class MemoryOf:
         auto = str(find_device("auto")) if self.target_device == "auto" else self.target_device
         known = find_device if self.free_gib is None else torch.device
         target = tuple(str(known(part.strip())) for part in auto.split(","))
-        draft, judge = (str(known(other or target[0])) for other in (self.draft_device, self.judge_device))
+        draft, judge = (
+            str(known(other or target[0])) for other in (self.draft_device, self.judge_device)
+        )
         dtype = torch_dtype(self.dtype, target[0])
         found: list[Placed | None] = [
             None if name is None else place(name, where, dtype)
-            for name, where in ((self.model, target), (self.draft_model, (draft,)), (self.judge_model, (judge,)))
+            for name, where in (
+                (self.model, target),
+                (self.draft_model, (draft,)),
+                (self.judge_model, (judge,)),
+            )
         ]
         assert found[0] is not None, "asked for with a model only"
         layout = Layout(tuple(map(torch.device, target)), torch.device(draft), torch.device(judge))
         cast = Cast(found[0], found[1], found[2], "judge", layout.worker is Where.PROCESS)
         mode = self.mode if self.draft_model is not None else "ar"
-        options = GenerateOptions(mode=mode, drafter="ngram", depth=self.max_depth, driver="overlapped")
+        options = GenerateOptions(
+            mode=mode, drafter="ngram", depth=self.max_depth, driver="overlapped"
+        )
         given = None if self.free_gib is None else int(self.free_gib * 2**30)
         free = None if given is None else (lambda device: given)
         return plan_run(cast, options, self.max_tokens_len, share=self.concurrency, free=free)
 
 
 def plan_of_run(
-    models: RunModels, mode: str, options: GenerateOptions, tokens: int, share: int, *, needs_draft: bool, judges: bool
+    models: RunModels,
+    mode: str,
+    options: GenerateOptions,
+    tokens: int,
+    share: int,
+    *,
+    needs_draft: bool,
+    judges: bool,
 ) -> MemoryPlan | None:
-    """The plan of `lr run` with these models (from settings that were `chosen`); None where the target is behind a server."""
+    """The plan of `lr run` with these models (from settings that were `chosen`); None where the
+    target is behind a server.
+    """
     import torch
 
-    from lr.endpoint.address import is_address
     from lr.engine.launch import Where
     from lr.engine.needs import Cast, place, plan_run
     from lr.engine.placement import Layout
-    from lr.parallel.start import Spread
+    from lr.lab.endpoint.address import is_address
+    from lr.model.parallel.start import Spread
 
     target = models.draft_model if mode == "draft" else models.model
     assert target is not None
@@ -105,7 +126,12 @@ def plan_of_run(
     if needs_draft and models.draft_model is not None and not is_address(models.draft_model):
         draft = place(models.draft_model, (draft_device,), dtype)
     kind = (models.verifier or "").partition(":")[0]
-    if judges and kind == "judge" and models.judge_model is not None and not is_address(models.judge_model):
+    if (
+        judges
+        and kind == "judge"
+        and models.judge_model is not None
+        and not is_address(models.judge_model)
+    ):
         judge = place(models.judge_model, (judge_device,), dtype)
     layout = Layout(tuple(devices), torch.device(draft_device), torch.device(judge_device))
     apart = layout.worker is Where.PROCESS
@@ -115,7 +141,9 @@ def plan_of_run(
 
 
 def torch_dtype(name: DtypeName | None, device: str) -> torch.dtype | None:
-    """The dtype that a flag means; without one float32 on the CPU, and None (the checkpoint's own) elsewhere."""
+    """The dtype that a flag means; without one float32 on the CPU, and None (the checkpoint's own)
+    elsewhere.
+    """
     import torch
 
     if name is not None:
@@ -132,7 +160,9 @@ def memory_table(plan: MemoryPlan) -> Table:
     title = f"memory, planned for chains of {plan.tokens} tokens"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for column in ("device", "model", "weights", "cache", "working", "total", "free"):
-        table.add_column(column, justify="left" if column in ("device", "model") else "right", no_wrap=True)
+        table.add_column(
+            column, justify="left" if column in ("device", "model") else "right", no_wrap=True
+        )
     for row in plan.rows():
         table.add_row(*row, style="bold" if row[1] == "together" else None)
     return table

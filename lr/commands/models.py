@@ -1,4 +1,6 @@
-"""The flags that choose models and where they run, shared by the commands, and the `Reasoner` they make."""
+"""The flags that choose models and where they run, shared by the commands, and the `Reasoner` they
+make.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lr.commands.ranks import spread
 from lr.commands.servers import ServerChoice
-from lr.endpoint.address import is_address
+from lr.lab.endpoint.address import is_address
 from lr.tiny.names import CHECKPOINTS, companion
 
 if TYPE_CHECKING:
@@ -28,17 +30,22 @@ class Placement:
     dtype: DtypeName | None = None
     """None: float32 on the CPU, the checkpoint's own elsewhere."""
     threads: int | None = None
-    """CPU threads; None: one for the tiny models (more only get in their way), torch's default for others."""
+    """CPU threads; None: one for the tiny models (more only get in their way), torch's default for
+    others.
+    """
     num_blocks: int | None = None
     """Cache blocks of 16 tokens per model; None: as many as the answer can need."""
     attention: AttentionName = "auto"
-    """The kind of attention: varlen (PyTorch's FlashAttention on pages), flash (the package flash-attn), sdpa, or reference (slow and
-    plain). auto: the first of these that works; lr info says which."""
+    """The kind of attention: varlen (PyTorch's FlashAttention on pages), flash (the package
+    flash-attn), sdpa, or reference (slow and plain). auto: the first of these that works; lr info
+    says which."""
     cuda_graphs: bool = True
     """Replay decoding steps from CUDA graphs, on CUDA."""
 
     def torch_device(self) -> torch.device:
-        """The device. Raises SettingError for one that torch does not know or this machine does not have."""
+        """The device. Raises SettingError for one that torch does not know or this machine does not
+        have.
+        """
         from lr.model.device import find_device
 
         return find_device(self.device)
@@ -50,7 +57,9 @@ class Placement:
         return found
 
     def attend(self, reasoner: Reasoner) -> Reasoner:
-        """Give a new reasoner the attention that was asked for; it is closed where that cannot run."""
+        """Give a new reasoner the attention that was asked for; it is closed where that cannot
+        run.
+        """
         if self.attention != "auto" or not self.cuda_graphs:
             try:
                 reasoner.use_attention(self.attention, graphs=self.cuda_graphs)
@@ -78,15 +87,20 @@ class ModelChoice:
     """Which models, which verifier, and where they run."""
 
     model: str = "tiny-target"
-    """The target: tiny-target, plans-target, a directory in Hugging Face layout, a hub id, or openai:http://host:port/name for a model
-    behind a server; so also below."""
+    """The target: tiny-target, plans-target, a directory in Hugging Face layout, a hub id, or
+    openai:http://host:port/name for a model behind a server; so also below."""
     draft_model: str | None = None
-    """The draft; None: tiny-draft for tiny-target, plans-draft for plans-target. It must share the target's tokenizer."""
+    """The draft; None: tiny-draft for tiny-target, plans-draft for plans-target. It must share the
+    target's tokenizer.
+    """
     judge_model: str | None = None
-    """The model of verifiers that have one of their own (judge, embedding); None: tiny-judge for tiny-target."""
+    """The model of verifiers that have one of their own (judge, embedding); None: tiny-judge for
+    tiny-target.
+    """
     verifier: str | None = None
-    """How steps are compared: exact (equal tokens), judge, embedding, score, likelihood, random, each with :threshold; always; never;
-    oracle (tiny languages only). None: judge where there is one (--judge_model, or tiny-target), oracle for plans-target, else exact."""
+    """How steps are compared: exact (equal tokens), judge, embedding, score, likelihood, random,
+    each with :threshold; always; never; oracle (tiny languages only). None: judge where there is
+    one (--judge_model, or tiny-target), oracle for plans-target, else exact."""
     tensor_parallel: int = 1
     """Ranks over which the target is spread: GPUs from --device on, or processes on the CPU."""
     placement: Placement = Placement()
@@ -115,7 +129,9 @@ class ModelChoice:
             self.drafting() if needs_draft else None,
             self.verifier,
             judge=self.judge_model,
-            device=spread([self.placement.torch_device()], self.tensor_parallel, self.placement.threads),
+            device=spread(
+                [self.placement.torch_device()], self.tensor_parallel, self.placement.threads
+            ),
             dtype=self.placement.torch_dtype(),
             num_blocks=self.placement.num_blocks,
             servers=self.server.servers(),

@@ -1,4 +1,6 @@
-"""`lr plan`: from what a pair of models can do to how they should be run, and whether a draft is worth its GPUs."""
+"""`lr plan`: from what a pair of models can do to how they should be run, and whether a draft is
+worth its GPUs.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlanRun:
-    """Choose schedule, depth, width and draft tokens for a pair of models within a budget of token positions per target pass."""
+    """Choose schedule, depth, width and draft tokens for a pair of models within a budget of token
+    positions per target pass.
+    """
 
     from_: Annotated[str, tyro.conf.arg(name="from")] = "paper"
-    """A file that `lr calibrate --output` wrote, or `paper`: the paper's tables (mostly fitted, see docs/theory.md)."""
+    """A file that `lr calibrate --output` wrote, or `paper`: the paper's tables (mostly fitted, see
+    docs/theory.md).
+    """
     budget: int = 16
     """M: token positions per target pass, target rows times (draft tokens + 1)."""
     pair: Literal["r1", "qwen3"] = "r1"
@@ -39,12 +45,14 @@ class PlanRun:
     for_draft: int = 1
     """How many of the GPUs draft and judge take."""
     serial: float = 0.1
-    """The share of a target pass that more GPUs do not make faster. An assumption; measure yours."""
+    """The share of a target pass that more GPUs do not make faster. An assumption; measure
+    yours.
+    """
     json: Path | None = None
     """Also write the plans to this file."""
 
     def run(self) -> None:
-        from lr.bench.report import write_json
+        from lr.lab.bench.report import write_json
         from lr.theory.gpus import Machine, compare
         from lr.theory.planner import plan, simulated
 
@@ -85,7 +93,9 @@ def _chosen(advice: Advice) -> list[tuple[str, Plan]]:
         "runner-up": advice.runner_up,
         "lookahead alone": advice.best_of(lookahead=True, tokens=False),
         "tokens alone": advice.best_of(lookahead=False, tokens=True),
-        "width > 1": max((p for p in advice.plans if p.width > 1), key=lambda p: p.speedup, default=None),
+        "width > 1": max(
+            (p for p in advice.plans if p.width > 1), key=lambda p: p.speedup, default=None
+        ),
     }
     return [(title, one) for title, one in kinds.items() if one is not None]
 
@@ -102,9 +112,13 @@ def _sentences(found: Calibration, advice: Advice) -> list[str]:
     if advice.width_gain > 0:
         gain = advice.width_gain - 1
         pays = "pays" if gain > 0.01 else "does not pay"
-        lines.append(f"More than one alternative per position {pays}: {gain:+.1%} at best (W > 1 against W = 1).")
+        lines.append(
+            f"More than one alternative per position {pays}: {gain:+.1%} at best (W > 1 against W = 1)."
+        )
     if found.alpha1.value <= found.c1.value:
-        lines.append("alpha1 <= c1: synchronous lookahead costs more than it gains, at every depth.")
+        lines.append(
+            "alpha1 <= c1: synchronous lookahead costs more than it gains, at every depth."
+        )
     return lines
 
 
@@ -118,18 +132,25 @@ def _on_gpus(comparison: Comparison, gpus: int) -> str:
 
 
 def _table(found: Calibration, budget: int, shown: list[tuple[str, Plan, float]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{found.name}; M = {budget}", title_justify="left")
+    table = Table(
+        box=SIMPLE_HEAD, pad_edge=False, title=f"{found.name}; M = {budget}", title_justify="left"
+    )
     table.add_column("")
     table.add_column("plan", no_wrap=True)
     for column in ("rows", "positions", "predicted", "simulated"):
         table.add_column(column, justify="right", no_wrap=True)
     for title, one, clock in shown:
-        table.add_row(title, one.name, str(one.rows), str(one.positions), f"{one.speedup:.2f}", f"{clock:.2f}")
+        table.add_row(
+            title, one.name, str(one.rows), str(one.positions), f"{one.speedup:.2f}", f"{clock:.2f}"
+        )
     return table
 
 
 def _document(
-    found: Calibration, budget: int, shown: list[tuple[str, Plan, float]], comparison: Comparison | None
+    found: Calibration,
+    budget: int,
+    shown: list[tuple[str, Plan, float]],
+    comparison: Comparison | None,
 ) -> dict[str, Any]:
     plans = [
         asdict(one) | {"schedule": one.schedule.value, "title": title, "simulated": clock}

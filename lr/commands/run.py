@@ -1,4 +1,6 @@
-"""`lr run`: a data set in one of the modes, with the official tool's flags; graded, written as it comes, and resumed where it stopped."""
+"""`lr run`: a data set in one of the modes, with the official tool's flags; graded, written as it
+comes, and resumed where it stopped.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from lr.types import require
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lr.eval.items import Item
-    from lr.eval.running import Evaluation, Plan
+    from lr.lab.eval.items import Item
+    from lr.lab.eval.running import Evaluation, Plan
     from lr.options import GenerateOptions
 
 Mode = Literal["ar", "sd", "lr", "lr+sd", "draft", "specreason"]
@@ -26,10 +28,14 @@ Mode = Literal["ar", "sd", "lr", "lr+sd", "draft", "specreason"]
 
 @dataclass(frozen=True)
 class Run:
-    """Answer the problems of a data set and grade the answers. The same command again goes on where it was interrupted."""
+    """Answer the problems of a data set and grade the answers. The same command again goes on where
+    it was interrupted.
+    """
 
     dataset: str = "aime-2024.jsonl"
-    """A JSONL file (AIME, AMC, MATH, GSM8K, HumanEval, LiveCodeBench, GPQA, MT-Bench layouts), tiny:N, plans:N, or a hub id."""
+    """A JSONL file (AIME, AMC, MATH, GSM8K, HumanEval, LiveCodeBench, GPQA, MT-Bench layouts),
+    tiny:N, plans:N, or a hub id.
+    """
     start_qid: int | None = None
     """First problem, counted from 0."""
     end_qid: int | None = None
@@ -37,10 +43,14 @@ class Run:
     prefix: str = "AIME"
     """What the name of the output folder begins with."""
     output: Path | None = None
-    """The output folder. None: runs/PREFIX_MODE_ and a word made of the settings, so that the same command finds its folder again."""
+    """The output folder. None: runs/PREFIX_MODE_ and a word made of the settings, so that the same
+    command finds its folder again.
+    """
     models: RunModels = field(default_factory=RunModels)
     mode: Mode | None = None
-    """None: what --use_spec and --enable_n_gram say. draft: the draft alone. specreason: the target scores the draft's steps."""
+    """None: what --use_spec and --enable_n_gram say. draft: the draft alone. specreason: the target
+    scores the draft's steps.
+    """
     use_spec: bool = False
     """Lookahead Reasoning (modes lr and lr+sd)."""
     enable_n_gram: bool = False
@@ -72,12 +82,16 @@ class Run:
     seed: int = 0
     """Same seed, same answers."""
     temperature: float | None = None
-    """None, also below: the checkpoint's generation_config.json, else its family's (Qwen3: 0.6, 0.95, 20; R1-Distill: 0.6, 0.95)."""
+    """None, also below: the checkpoint's generation_config.json, else its family's (Qwen3: 0.6,
+    0.95, 20; R1-Distill: 0.6, 0.95).
+    """
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
     protocol: Literal["generate", "acceptance"] = "generate"
-    """acceptance: at every position draft and target write a step, the verifier judges, one is appended (how the paper measures)."""
+    """acceptance: at every position draft and target write a step, the verifier judges, one is
+    appended (how the paper measures).
+    """
     save_pairs: bool = False
     """Keep every judged pair of steps, for lr verify and lr drift."""
     save_traces: bool = False
@@ -90,13 +104,13 @@ class Run:
     """Memory limit of a program."""
 
     def run(self) -> None:
-        from lr.eval.datasets import load_items
-        from lr.eval.grading import grader_for
-        from lr.eval.items import fingerprint
-        from lr.eval.modes import MODES, needs_draft_model, variant_of
-        from lr.eval.running import Evaluation
-        from lr.eval.sandbox import Limits
-        from lr.eval.store import Store
+        from lr.lab.eval.datasets import load_items
+        from lr.lab.eval.grading import grader_for
+        from lr.lab.eval.items import fingerprint
+        from lr.lab.eval.modes import MODES, needs_draft_model, variant_of
+        from lr.lab.eval.running import Evaluation
+        from lr.lab.eval.sandbox import Limits
+        from lr.lab.eval.store import Store
 
         mode = self.chosen_mode()
         assert mode in MODES
@@ -117,7 +131,9 @@ class Run:
             self._plan_memory(models, mode, notes, needs_draft=needs_draft, judges=judges)
             reasoner = models.load(mode, needs_draft=needs_draft, judges=judges)
             with reasoner:
-                plan = self._plan(mode, items, self._options(mode, reasoner.codec.name), _bare(reasoner))
+                plan = self._plan(
+                    mode, items, self._options(mode, reasoner.codec.name), _bare(reasoner)
+                )
                 plan = dataclasses.replace(plan, variant=variant_of(mode, reasoner.models))
                 evaluation = Evaluation(reasoner, plan, store, grader)
                 notes.print(_what(evaluation, mode, folder))
@@ -126,20 +142,31 @@ class Run:
                 watch(evaluation, notes)
         console().print(folder, soft_wrap=True)
 
-    def _plan_memory(self, models: RunModels, mode: str, notes: Console, *, needs_draft: bool, judges: bool) -> None:
+    def _plan_memory(
+        self, models: RunModels, mode: str, notes: Console, *, needs_draft: bool, judges: bool
+    ) -> None:
         """Say what will be taken, if it is much, and refuse what will not fit."""
         from lr.commands.memory import SHOWN_FROM, memory_table, plan_of_run
 
         options, both = self._options(mode, ""), {"needs_draft": needs_draft, "judges": judges}
         plan = plan_of_run(models, mode, options, self.max_tokens_len, self.concurrency, **both)
-        if plan is not None and (plan.needed >= SHOWN_FROM or not all(device.fits for device in plan.devices)):
+        if plan is not None and (
+            plan.needed >= SHOWN_FROM or not all(device.fits for device in plan.devices)
+        ):
             notes.print(memory_table(plan))
         if plan is not None:
             plan.check()
 
     def chosen_mode(self) -> str:
-        """The mode that flags and switches agree on. Raises `SettingError` where they contradict each other."""
-        switched = {(False, False): "ar", (True, False): "lr", (False, True): "sd", (True, True): "lr+sd"}
+        """The mode that flags and switches agree on. Raises `SettingError` where they contradict
+        each other.
+        """
+        switched = {
+            (False, False): "ar",
+            (True, False): "lr",
+            (False, True): "sd",
+            (True, True): "lr+sd",
+        }
         said = switched[self.use_spec, self.enable_n_gram]
         if self.mode is None:
             return said
@@ -153,7 +180,12 @@ class Run:
         }
         if said != "ar" and said not in allowed[self.mode]:
             switches = " and ".join(
-                name for name, on in (("--use_spec", self.use_spec), ("--enable_n_gram", self.enable_n_gram)) if on
+                name
+                for name, on in (
+                    ("--use_spec", self.use_spec),
+                    ("--enable_n_gram", self.enable_n_gram),
+                )
+                if on
             )
             raise SettingError(
                 f"--mode {self.mode} contradicts {switches}, which means mode {said}; leave one of them out."
@@ -179,14 +211,18 @@ class Run:
         self._options(mode, "")
 
     def _options(self, mode: str, checkpoint: str) -> GenerateOptions:
-        """The engine's settings. What neither flags nor the checkpoint say about sampling is its family's custom."""
-        from lr.eval.modes import engine_options, family_sampling
+        """The engine's settings. What neither flags nor the checkpoint say about sampling is its
+        family's custom.
+        """
+        from lr.lab.eval.modes import engine_options, family_sampling
         from lr.options import GenerateOptions
 
         stated = {name: getattr(self, name) for name in ("temperature", "top_p", "top_k", "min_p")}
         if checkpoint and not _recommends(checkpoint):
             custom = family_sampling(checkpoint)
-            stated = {name: custom.get(name) if value is None else value for name, value in stated.items()}
+            stated = {
+                name: custom.get(name) if value is None else value for name, value in stated.items()
+            }
         options = GenerateOptions(
             mode="lr",
             depth=self.max_depth,
@@ -204,21 +240,49 @@ class Run:
         return engine_options(mode, self.protocol, options)
 
     def _plan(self, mode: str, items: list[Item], options: GenerateOptions, bare: bool) -> Plan:
-        from lr.eval.keeping import Keeping
-        from lr.eval.running import Plan
+        from lr.lab.eval.keeping import Keeping
+        from lr.lab.eval.running import Plan
 
         keeping = Keeping(self.save_pairs, self.save_traces)
-        return Plan(items, mode, options, self.n_samples, self.concurrency, self.max_tokens_len, bare, keeping=keeping)
+        return Plan(
+            items,
+            mode,
+            options,
+            self.n_samples,
+            self.concurrency,
+            self.max_tokens_len,
+            bare,
+            keeping=keeping,
+        )
 
     def _settings(self, mode: str, models: RunModels, data: str) -> dict[str, Any]:
-        """What an answer depends on, and what its time depends on: a run that differs in any of it is another run."""
+        """What an answer depends on, and what its time depends on: a run that differs in any of it
+        is another run.
+        """
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for name in ("start_qid", "end_qid", "n_samples", "prefix", "output", "models", "use_spec", "enable_n_gram"):
+        for name in (
+            "start_qid",
+            "end_qid",
+            "n_samples",
+            "prefix",
+            "output",
+            "models",
+            "use_spec",
+            "enable_n_gram",
+        ):
             del own[name]
         chosen = dataclasses.asdict(models)
         chosen |= models.server.tokenizers()
-        judges, drafts = mode in ("lr", "lr+sd"), mode != "ar" and (mode != "sd" or self.drafter in ("draft", "tree"))
-        used = {"model": mode != "draft", "draft_model": drafts, "judge_model": judges, "verifier": judges}
+        judges, drafts = (
+            mode in ("lr", "lr+sd"),
+            mode != "ar" and (mode != "sd" or self.drafter in ("draft", "tree")),
+        )
+        used = {
+            "model": mode != "draft",
+            "draft_model": drafts,
+            "judge_model": judges,
+            "verifier": judges,
+        }
         chosen = {
             name: value if used.get(name, True) else None
             for name, value in chosen.items()
@@ -229,14 +293,16 @@ class Run:
 
 def _head(settings: dict[str, Any], flags: Run) -> dict[str, Any]:
     """The content of run.json."""
-    from lr.eval.running import versions
+    from lr.lab.eval.running import versions
 
     devices = sorted(set(flags.models.devices()))
     return {"tool": "lr run", "settings": settings, "versions": versions(), "devices": devices}
 
 
 def _digest(settings: dict[str, Any]) -> str:
-    return hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
+    return hashlib.blake2b(
+        json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=4
+    ).hexdigest()
 
 
 def _bare(reasoner: Any) -> bool:

@@ -1,4 +1,6 @@
-"""The progress of an evaluation in the terminal: how many are right, tokens per second, acceptance, time left; and a line at the end."""
+"""The progress of an evaluation in the terminal: how many are right, tokens per second, acceptance,
+time left; and a line at the end.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from lr.trace import Stats
 
 if TYPE_CHECKING:
-    from lr.eval.running import Done, Evaluation
+    from lr.lab.eval.running import Done, Evaluation
 
 
 @dataclass
@@ -36,7 +45,11 @@ class Tally:
 
     def line(self, tokens_per_second: float | None) -> str:
         """Accuracy, speed and acceptance in a few words."""
-        parts = [f"{self.right}/{self.graded} right ({self.right / self.graded:.0%})"] if self.graded else []
+        parts = (
+            [f"{self.right}/{self.graded} right ({self.right / self.graded:.0%})"]
+            if self.graded
+            else []
+        )
         if tokens_per_second:
             parts.append(f"{tokens_per_second:.0f} tokens/s")
         if self.stats.step_acceptance is not None:
@@ -74,7 +87,13 @@ def watch(evaluation: Evaluation, notes: Console) -> Tally:
         for done in evaluation.rescued:
             tally.add(done)
         there = len(evaluation.store.done() & set(evaluation.plan.keys))
-        notes.print(": ".join(part for part in (f"{there} of {total} answers", tally.line(_speed(evaluation))) if part))
+        notes.print(
+            ": ".join(
+                part
+                for part in (f"{there} of {total} answers", tally.line(_speed(evaluation)))
+                if part
+            )
+        )
         if there < total:
             notes.print("the same command again goes on with the others")
     return tally

@@ -9,16 +9,25 @@ from lr.result import AnswerStep
 from lr.trace import Stats
 from lr.types import Origin
 
-STYLES = {Origin.ACCEPTED: "green", Origin.CORRECTION: "yellow", Origin.BONUS: "cyan", Origin.TARGET: "default"}
+STYLES = {
+    Origin.ACCEPTED: "green",
+    Origin.CORRECTION: "yellow",
+    Origin.BONUS: "cyan",
+    Origin.TARGET: "default",
+}
 MARKS = {Origin.ACCEPTED: "✓", Origin.CORRECTION: "✗", Origin.BONUS: "+", Origin.TARGET: "·"}
 
 
 def step_line(step: AnswerStep) -> Text:
-    """One step with its mark, its origin and, for a correction, the draft step that it replaced and why."""
+    """One step with its mark, its origin and, for a correction, the draft step that it replaced and
+    why.
+    """
     line = Text(f"  {MARKS[step.origin]} {step.origin.value:<10} ", style=STYLES[step.origin])
     line.append(step.text.strip())
     if step.rejected is not None and step.verdict is not None:
-        line.append(f"\n    {'draft':<10} {step.rejected.strip()}  ({step.verdict.why})", style="dim")
+        line.append(
+            f"\n    {'draft':<10} {step.rejected.strip()}  ({step.verdict.why})", style="dim"
+        )
     return line
 
 
@@ -29,7 +38,10 @@ def legend() -> Text:
         Origin.CORRECTION: "target's step, the draft's was rejected",
         Origin.BONUS: "target's step after a fully accepted cycle",
     }
-    parts = [Text(f"{MARKS[origin]} {origin.value}: {text}", style=STYLES[origin]) for origin, text in words.items()]
+    parts = [
+        Text(f"{MARKS[origin]} {origin.value}: {text}", style=STYLES[origin])
+        for origin, text in words.items()
+    ]
     return Text("   ").join(parts)
 
 
@@ -40,7 +52,9 @@ def summary(stats: Stats) -> str:
         parts.append(f"{stats.tokens_per_second:.1f} tokens/s")
     parts.append(f"{stats.target_passes} target passes")
     if stats.step_acceptance is not None:
-        parts.append(f"step acceptance {stats.step_acceptance:.2f} ({stats.accepted} of {stats.judged})")
+        parts.append(
+            f"step acceptance {stats.step_acceptance:.2f} ({stats.accepted} of {stats.judged})"
+        )
     return ", ".join(parts)
 
 

@@ -1,4 +1,6 @@
-"""`lr step`: step through an answer as it is made, or through a recorded one, and aside into what would have been."""
+"""`lr step`: step through an answer as it is made, or through a recorded one, and aside into what
+would have been.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,22 @@ from rich.console import Console
 
 from lr.commands.models import ModelChoice
 from lr.commands.stepping import Prompt
+from lr.lab.stepper.session import Session
+from lr.lab.stepper.source import Recorded, Source
+from lr.lab.trace.file import TraceFile, read_trace
 from lr.options import GenerateOptions
-from lr.stepper.session import Session
-from lr.stepper.source import Recorded, Source
-from lr.tracing.file import TraceFile, read_trace
 
 
 @dataclass(frozen=True)
 class StepCommand:
-    """Step through an answer: forward, back, to the next rejection, into nodes, tokens and cache; force verdicts and fork what-ifs."""
+    """Step through an answer: forward, back, to the next rejection, into nodes, tokens and cache;
+    force verdicts and fork what-ifs.
+    """
 
     what: tyro.conf.Positional[str]
-    """A question, which is answered as you go, or a trace (whatever ends in .jsonl, or is there as a file), as --trace writes it."""
+    """A question, which is answered as you go, or a trace (whatever ends in .jsonl, or is there as
+    a file), as --trace writes it.
+    """
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
 
@@ -48,7 +54,7 @@ class StepCommand:
 
     def _live(self) -> Source:
         """The models are loaded now, the first event is made when it is asked for."""
-        from lr.stepper.live import LiveSource
+        from lr.lab.stepper.live import LiveSource
 
         reasoner = self.models.load(needs_draft=True)
         return LiveSource(reasoner, self.what, dataclasses.asdict(self.generation))
@@ -56,30 +62,42 @@ class StepCommand:
     def _recorded(self) -> Source:
         trace = read_trace(Path(self.what))
         for note in trace.notes:
-            Console(stderr=True, highlight=False).print(f"{self.what}: {note}", markup=False, style="dim")
+            Console(stderr=True, highlight=False).print(
+                f"{self.what}: {note}", markup=False, style="dim"
+            )
         return Recorded(trace, remaking(trace))
 
 
 def remaking(trace: TraceFile) -> Callable[[], Source] | None:
-    """How the run of a trace is begun again, its models being loaded when that is first done; None where it cannot be."""
-    if trace.header.clock == "virtual" or trace.header.question is None or trace.header.driver != "lockstep":
+    """How the run of a trace is begun again, its models being loaded when that is first done; None
+    where it cannot be.
+    """
+    if (
+        trace.header.clock == "virtual"
+        or trace.header.question is None
+        or trace.header.driver != "lockstep"
+    ):
         return None
     loaded: list[Any] = []
 
     def remake() -> Source:
-        from lr.engine.replay import reasoner_of
-        from lr.stepper.live import LiveSource
+        from lr.lab.stepper.live import LiveSource
+        from lr.lab.trace.replay import reasoner_of
 
         if not loaded:
             loaded.append(reasoner_of(trace.header))
-        options = {name: tuple(v) if isinstance(v, list) else v for name, v in trace.header.options.items()}
+        options = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in trace.header.options.items()
+        }
         return LiveSource(loaded[0], str(trace.header.question), options)
 
     return remake
 
 
 def _reader(out: Console) -> Callable[[str], str]:
-    """Lines from the keyboard, with history; from a pipe each is shown behind its prompt, so that the output reads like a session."""
+    """Lines from the keyboard, with history; from a pipe each is shown behind its prompt, so that
+    the output reads like a session.
+    """
     if sys.stdin.isatty():
         with suppress(ImportError):
             import readline  # noqa: F401  # gives input() its history

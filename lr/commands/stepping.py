@@ -1,7 +1,8 @@
-"""The prompt of `lr step`: reads a letter and what belongs to it, tells the session, shows what came of it.
+"""The prompt of `lr step`: reads a letter and what belongs to it, tells the session, shows what
+came of it.
 
-Line by line, so that it works over a pipe as at a terminal. What the letters do is in `stepper/session.py`; what is shown, in
-`stepper/view.py` and `stepper/inside.py`.
+Line by line, so that it works over a pipe as at a terminal. What the letters do is in
+`lab/stepper/session.py`; what is shown, in `lab/stepper/view.py` and `lab/stepper/inside.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from rich.console import Console
 from rich.text import Text
 
 from lr.errors import LRError
-from lr.stepper.inside import cache_view, node_view
-from lr.stepper.session import Session
-from lr.stepper.source import StepperError
-from lr.stepper.view import answer_view, screen
+from lr.lab.stepper.inside import cache_view, node_view
+from lr.lab.stepper.session import Session
+from lr.lab.stepper.source import StepperError
+from lr.lab.stepper.view import answer_view, screen
 
 HELP = """\
 forward  n (or Enter)  the next moment; n 5: five     e  one event, details too
@@ -77,7 +78,9 @@ class Prompt:
                 self._say(f"! {error}")
 
     def obey(self, letter: str, rest: list[str]) -> None:
-        """One line. Raises `StepperError` for one that cannot be understood, and what the session raises; nothing is changed then."""
+        """One line. Raises `StepperError` for one that cannot be understood, and what the session
+        raises; nothing is changed then.
+        """
         session = self.session
         if letter in MOVES:
             self._move(MOVES[letter], _count(rest), letter)
@@ -89,7 +92,11 @@ class Prompt:
         elif letter == "f":
             self._told(session.fork())
         elif letter == "d":
-            self._told("Side B is dropped, its blocks are given back." if session.drop() else "There is no side B.")
+            self._told(
+                "Side B is dropped, its blocks are given back."
+                if session.drop()
+                else "There is no side B."
+            )
         elif letter.upper() in ("A", "B", "AB") and not rest:
             session.move(letter)
             self._show()
@@ -110,7 +117,10 @@ class Prompt:
             out.print(node_view(side, _one(rest) or _telling(session)))
         elif letter == "c":
             out.print(
-                cache_view(session, _number(rest, "c takes the number of a block, such as c 3.") if rest else None)
+                cache_view(
+                    session,
+                    _number(rest, "c takes the number of a block, such as c 3.") if rest else None,
+                )
             )
         elif letter == "t":
             for side in session.sides:
@@ -131,7 +141,9 @@ class Prompt:
         if moved:
             self._show()
         else:
-            self._say("This is the beginning." if letter == "b" else "This is the end; b goes back.")
+            self._say(
+                "This is the beginning." if letter == "b" else "This is the end; b goes back."
+            )
 
     def _told(self, said: str) -> None:
         self._show()
@@ -160,7 +172,9 @@ def _telling(session: Session) -> str:
 
 def _one(rest: list[str]) -> str | None:
     if len(rest) > 1:
-        raise StepperError(f"one word after the letter is enough; there are {len(rest)}: {' '.join(rest)}.")
+        raise StepperError(
+            f"one word after the letter is enough; there are {len(rest)}: {' '.join(rest)}."
+        )
     return rest[0] if rest else None
 
 

@@ -11,7 +11,9 @@ from lr.errors import SettingError
 
 @dataclass(frozen=True)
 class TheoryFigures:
-    """Draw speedup against draft length under one budget, the schedules, the region where the hybrid wins, and width."""
+    """Draw speedup against draft length under one budget, the schedules, the region where the
+    hybrid wins, and width.
+    """
 
     folder: Path = Path("docs/figures")
     """Where to write the files; it must exist. Needs matplotlib (the extra `plot`)."""
@@ -21,7 +23,9 @@ class TheoryFigures:
         from lr.theory.figures import draw_all
 
         if not self.folder.is_dir():
-            raise SettingError(f"folder is {str(self.folder)!r}, which is not there; create it or name another.")
+            raise SettingError(
+                f"folder is {str(self.folder)!r}, which is not there; create it or name another."
+            )
         require_matplotlib()
         for path in draw_all(self.folder):
             console().print(f"drawn: {path}")

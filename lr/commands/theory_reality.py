@@ -1,4 +1,6 @@
-"""`lr theory reality`: predicted speedups beside measured ones, for every way of decoding, with one refinement of the twin at a time."""
+"""`lr theory reality`: predicted speedups beside measured ones, for every way of decoding, with one
+refinement of the twin at a time.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,14 @@ and accepted tokens of these very answers. off: last prediction against measurem
 
 @dataclass(frozen=True)
 class TheoryReality:
-    """Compare what a calibration predicts with what the models do, on other problems than those it was made from."""
+    """Compare what a calibration predicts with what the models do, on other problems than those it
+    was made from.
+    """
 
     calibration: Path | None = None
-    """A file that `lr calibrate --output` wrote, of the same models on the same machine. None: calibrate in the same run, a training
-    problem before every measured one, so that what the machine does meanwhile meets both alike."""
+    """A file that `lr calibrate --output` wrote, of the same models on the same machine. None:
+    calibrate in the same run, a training problem before every measured one, so that what the
+    machine does meanwhile meets both alike."""
     save_calibration: Path | None = None
     """Write the calibration that was made in the same run to this file."""
     problems: int = 16
@@ -49,8 +54,8 @@ class TheoryReality:
     schedules: tuple[Literal["sync", "paper", "depth"], ...] = ("sync", "depth")
     """Schedules to try."""
     driver: Literal["lockstep", "overlapped"] = "lockstep"
-    """overlapped: the draft in a process of its own; the clock on the wall, and a twin in which the models share no thread. Wants a
-    machine with idle cores, and a calibration by the same clock."""
+    """overlapped: the draft in a process of its own; the clock on the wall, and a twin in which the
+    models share no thread. Wants a machine with idle cores, and a calibration by the same clock."""
     seed: int = 2
     """Same seed: same answers."""
     clock: Literal["auto", "cpu", "wall"] = "auto"
@@ -58,11 +63,13 @@ class TheoryReality:
     json: Path | None = None
     """Also write every figure to this file."""
     figure: Path | None = None
-    """Also draw them: to this file and its twin, PNG and SVG. Needs matplotlib (the extra `plot`)."""
+    """Also draw them: to this file and its twin, PNG and SVG. Needs matplotlib (the extra
+    `plot`).
+    """
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
-        from lr.bench.report import conditions, write_json
+        from lr.lab.bench.report import conditions, write_json
         from lr.theory.calibration import Calibration
         from lr.theory.reality import ladder_of
 
@@ -95,24 +102,32 @@ class TheoryReality:
         from lr.theory.reality import Way
 
         tokens = [Way(tokens=k) for k in self.tokens]
-        steps = [Way(Schedule(schedule), depth) for schedule in self.schedules for depth in self.depths]
+        steps = [
+            Way(Schedule(schedule), depth) for schedule in self.schedules for depth in self.depths
+        ]
         both = [Way(way.schedule, way.depth, self.inner) for way in steps if self.inner]
         return [*tokens, *steps, *both]
 
-    def _compare(self, reasoner: Reasoner, given: Calibration | None) -> tuple[list[Compared], Calibration]:
-        from lr.bench.report import conditions
+    def _compare(
+        self, reasoner: Reasoner, given: Calibration | None
+    ) -> tuple[list[Compared], Calibration]:
+        from lr.lab.bench.report import conditions
         from lr.theory.reality import Compared, Way, ladder_of, ratio_with_error
 
         every = [Way(), *self.ways()]
         calibrate = self._calibrate()
         training = calibrate.asked()
         seen: list[Seen] = []
-        self._run(reasoner, 0, every[-1])  # warm up: the first run pays for allocation, and for a second process
+        self._run(
+            reasoner, 0, every[-1]
+        )  # warm up: the first run pays for allocation, and for a second process
         spent: dict[Way, list[float]] = {way: [] for way in every}
         answers: dict[Way, list[Answered]] = {way: [] for way in every}
         shown = Console(stderr=True)
         numbers = range(self.problems)
-        for number in track(numbers, "measuring", console=shown, transient=True, disable=not shown.is_terminal):
+        for number in track(
+            numbers, "measuring", console=shown, transient=True, disable=not shown.is_terminal
+        ):
             if given is None:
                 seen.append(calibrate.see(reasoner, training[number]))
             turn = number % len(every)  # ways take turns in going first
@@ -138,14 +153,22 @@ class TheoryReality:
         return "wall" if self.driver == "overlapped" else self.clock
 
     def _run(self, reasoner: Reasoner, number: int, way: Way) -> tuple[float, Answered]:
-        """One problem, one way: seconds, and what came out (answers may differ in length by chance)."""
+        """One problem, one way: seconds, and what came out (answers may differ in length by
+        chance).
+        """
         from lr.commands.calibrate import clock_for, timed
         from lr.theory.observe import Answered
         from lr.tiny.language import Split, problem
 
-        mode = {(0, 0): "ar", (0, 1): "sd", (1, 0): "lr", (1, 1): "lr+sd"}[way.depth > 0, way.tokens > 0]
+        mode = {(0, 0): "ar", (0, 1): "sd", (1, 0): "lr", (1, 1): "lr+sd"}[
+            way.depth > 0, way.tokens > 0
+        ]
         options: dict[str, Any] = {"mode": mode, "drafter": "draft"}
-        options |= {"depth": way.depth, "schedule": way.schedule.value, "driver": self.driver} if way.depth else {}
+        options |= (
+            {"depth": way.depth, "schedule": way.schedule.value, "driver": self.driver}
+            if way.depth
+            else {}
+        )
         options |= {"num_speculative_tokens": way.tokens} if way.tokens else {}
         question, clock = problem(Split.TEST, number).question, clock_for(self._clock(), reasoner)
         events = timed(reasoner, question, clock, seed=self.seed, max_tokens=400, **options)
@@ -153,16 +176,25 @@ class TheoryReality:
 
     def _check(self) -> None:
         least = 4 if self.calibration is None else 2
-        why = "for intervals of the calibration" if self.calibration is None else "for a standard error"
+        why = (
+            "for intervals of the calibration"
+            if self.calibration is None
+            else "for a standard error"
+        )
         require(self.problems >= least, "problems", self.problems, f"at least {least}, {why}")
         unused = self.save_calibration is not None and self.calibration is not None
         require(
-            not unused, "save_calibration", str(self.save_calibration), "none beside --calibration: none is made then"
+            not unused,
+            "save_calibration",
+            str(self.save_calibration),
+            "none beside --calibration: none is made then",
         )
         for name in ("json", "figure", "save_calibration"):
             path = getattr(self, name)
             if path is not None and not path.parent.is_dir():
-                raise SettingError(f"{name} is {str(path)!r}, but there is no folder {path.parent}; create it first.")
+                raise SettingError(
+                    f"{name} is {str(path)!r}, but there is no folder {path.parent}; create it first."
+                )
         if self.figure is not None:
             from lr.theory.drawing import require_matplotlib
 
@@ -174,7 +206,9 @@ def _row(row: Compared) -> dict[str, Any]:
 
 
 def _table(rows: Sequence[Compared], ladder: Sequence[str]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title="speedup over plain decoding", title_justify="left")
+    table = Table(
+        box=SIMPLE_HEAD, pad_edge=False, title="speedup over plain decoding", title_justify="left"
+    )
     table.add_column("way", no_wrap=True)
     for column in ("formula", *ladder, "answers", "measured", "±", "off"):
         table.add_column(column, justify="right", no_wrap=True)

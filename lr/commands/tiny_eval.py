@@ -1,4 +1,6 @@
-"""`lr tiny eval`: measure the tiny models on held-out problems. What `docs/tiny.md` says comes from here."""
+"""`lr tiny eval`: measure the tiny models on held-out problems. What `docs/tiny.md` says comes from
+here.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ from lr.types import SamplingParams, require
 
 @dataclass(frozen=True)
 class TinyEval:
-    """Measure accuracy, step acceptance by the oracle, exact-text and token acceptance on held-out problems, by kind of step.
+    """Measure accuracy, step acceptance by the oracle, exact-text and token acceptance on held-out
+    problems, by kind of step.
 
-    Prints a Markdown table. 64 problems take about 20 seconds on two cores, the ablation about as long per layer as the rest.
+    Prints a Markdown table. 64 problems take about 20 seconds on two cores, the ablation about as
+    long per layer as the rest.
     """
 
     target: str = "tiny-target"
@@ -29,7 +33,9 @@ class TinyEval:
     temperature: float = 0.6
     """0 is greedy."""
     far: float = 0.0
-    """Share of operations that refer to any earlier person; the published models have not been trained on them."""
+    """Share of operations that refer to any earlier person; the published models have not been
+    trained on them.
+    """
     ablation_problems: int = 0
     """Solve this many problems once more for each layer of the target left out; 0: no ablation."""
     threads: int = 1
@@ -37,7 +43,12 @@ class TinyEval:
 
     def run(self) -> None:
         require(self.problems > 0, "problems", self.problems, "a whole number > 0")
-        require(self.ablation_problems >= 0, "ablation_problems", self.ablation_problems, "a whole number >= 0")
+        require(
+            self.ablation_problems >= 0,
+            "ablation_problems",
+            self.ablation_problems,
+            "a whole number >= 0",
+        )
         require(0 <= self.far <= 1, "far", self.far, "a share from 0 to 1")
         SamplingParams(self.temperature)  # refuses an impossible one before the models are loaded
         threads = Placement(threads=self.threads).set_threads()

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from lr.commands.show import console, summary
 from lr.errors import LRError
-from lr.tracing.file import TraceFile, read_trace
-from lr.tracing.film import state_at
-from lr.tracing.perfetto import write_perfetto
+from lr.lab.trace.file import TraceFile, read_trace
+from lr.lab.trace.film import state_at
+from lr.lab.trace.perfetto import write_perfetto
 from lr.types import require
 
 
@@ -26,7 +26,9 @@ class ReplayDiffers(LRError):
 
 @dataclass(frozen=True)
 class TraceCommand:
-    """Check a trace, as made by --trace, and say what is in it. A fault is reported with its line."""
+    """Check a trace, as made by --trace, and say what is in it. A fault is reported with its
+    line.
+    """
 
     file: tyro.conf.Positional[Path]
     """The trace: JSON lines, see docs/trace.md."""
@@ -84,12 +86,12 @@ class TraceCommand:
 
     def _replay(self, trace: TraceFile, out: Console) -> None:
         if trace.header.clock == "virtual":
-            from lr.engine.virtual_replay import replay_virtual
+            from lr.lab.trace.virtual_replay import replay_virtual
 
             compared, difference = replay_virtual(trace)
             ordered = True
         else:
-            from lr.engine.replay import replay
+            from lr.lab.trace.replay import replay
 
             outcome = replay(trace, recorded=self.recorded, device=self.device)
             compared, difference, ordered = outcome.compared, outcome.difference, outcome.ordered
@@ -99,13 +101,21 @@ class TraceCommand:
             )
             return
         if difference is not None:
-            raise ReplayDiffers(f"the replay of {self.file} differs after {compared} events. {difference}")
-        what = "every event in its order" if ordered else "the output, and the steps and verdicts both have"
+            raise ReplayDiffers(
+                f"the replay of {self.file} differs after {compared} events. {difference}"
+            )
+        what = (
+            "every event in its order"
+            if ordered
+            else "the output, and the steps and verdicts both have"
+        )
         out.print(f"replayed: {what} came again the same ({compared} events)")
 
 
 def _cut(trace: TraceFile) -> int | None:
-    """After how many events the recording stops although the answer was not over: it was interrupted or killed. None: it is whole."""
+    """After how many events the recording stops although the answer was not over: it was
+    interrupted or killed. None: it is whole.
+    """
     if not trace.complete:
         return len(trace.records)
     return None if trace.records[-1].data["done"] else len(trace.records) - 1

@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lr.engine.answer import Run
-from lr.engine.traced import save_trace
+from lr.lab.trace.traced import save_trace
 
 
 @contextmanager
 def saving(path: Path | None, run: Run) -> Iterator[None]:
-    """Write the trace of what is answered inside to `path` (None: nowhere), also if it is interrupted or fails."""
+    """Write the trace of what is answered inside to `path` (None: nowhere), also if it is
+    interrupted or fails.
+    """
     try:
         yield
     except BaseException as error:

@@ -1,6 +1,8 @@
-"""One answer in the making: from models and settings to writers, branches and a driver, and the steps that come out.
+"""One answer in the making: from models and settings to writers, branches and a driver, and the
+steps that come out.
 
-Here the parts of the house meet for one question. Which parts there are stands in `options.py`; what they do, in their rooms.
+Here the parts of the house meet for one question. Which parts there are stands in `options.py`;
+what they do, in their rooms.
 """
 
 from __future__ import annotations
@@ -9,9 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from lr.endpoint.driver import Concurrently, OverlappedConcurrently
-from lr.endpoint.models import ServedModel
-from lr.endpoint.needs import check_run, context_of
 from lr.engine.chain import Chain, Streams
 from lr.engine.drafts import DraftSide, LocalDrafts
 from lr.engine.lockstep import Lockstep
@@ -21,6 +20,9 @@ from lr.engine.remote import DraftWorker
 from lr.engine.room import BLOCK_SIZE, blocks_for
 from lr.engine.speculation import make_speculation
 from lr.errors import ContextError, SettingError
+from lr.lab.endpoint.driver import Concurrently, OverlappedConcurrently
+from lr.lab.endpoint.models import ServedModel
+from lr.lab.endpoint.needs import check_run, context_of
 from lr.model.attention import SDPA
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
@@ -48,8 +50,9 @@ class Models:
 
     Ids from `known_tokens` on are known to the target's tokenizer, not to the draft's.
 
-    `num_blocks` cache blocks per model; None: as many as an answer can need. `worker` writes the drafts of driver overlapped; it is
-    started when it is first needed. `names`: what "target", "draft", "judge" and "verifier" were loaded by.
+    `num_blocks` cache blocks per model; None: as many as an answer can need. `worker` writes the
+    drafts of driver overlapped; it is started when it is first needed. `names`: what "target",
+    "draft", "judge" and "verifier" were loaded by.
     """
 
     codec: Codec
@@ -62,16 +65,21 @@ class Models:
 
 
 def coupling_of(options: GenerateOptions) -> str:
-    """The word for `Result.coupling`. Rule "match" emits the target's own draw whatever was proposed, so it couples nothing."""
-    proposes = options.mode == "lr+sd" and options.drafter == "step" and options.acceptance != "match"
+    """The word for `Result.coupling`. Rule "match" emits the target's own draw whatever was
+    proposed, so it couples nothing.
+    """
+    proposes = (
+        options.mode == "lr+sd" and options.drafter == "step" and options.acceptance != "match"
+    )
     return "proposal" if proposes else options.coupling
 
 
 class Asked:
-    """One question, prepared: its prompt, its limits, and the plans of what answers it. Nothing is allocated yet.
+    """One question, prepared: its prompt, its limits, and the plans of what answers it. Nothing is
+    allocated yet.
 
-    `share`: how many such questions share the caches. `steps` and `trace` fill while it is answered; `detailed`: the trace with
-    everything.
+    `share`: how many such questions share the caches. `steps` and `trace` fill while it is
+    answered; `detailed`: the trace with everything.
     """
 
     def __init__(
@@ -86,8 +94,14 @@ class Asked:
         detailed: bool = False,
     ) -> None:
         if isinstance(question, str) and not question.strip():
-            raise SettingError("the question is empty; there is nothing to answer. Give some words.")
-        if models.worker is not None and options.driver == "overlapped" and options.mode.startswith("lr"):
+            raise SettingError(
+                "the question is empty; there is nothing to answer. Give some words."
+            )
+        if (
+            models.worker is not None
+            and options.driver == "overlapped"
+            and options.mode.startswith("lr")
+        ):
             models.worker.start()  # once, and not in the time of an answer
         self.models, self.question, self.options, self.share = models, question, options, share
         self.variant = Variant() if variant is None else variant
@@ -96,14 +110,23 @@ class Asked:
         self.trace = Trace(detailed=detailed)
         self.steps: list[AnswerStep] = []
         codec = models.codec
-        self.prompt = codec.chat(question, system=options.system, enable_thinking=options.enable_thinking)
+        self.prompt = codec.chat(
+            question, system=options.system, enable_thinking=options.enable_thinking
+        )
         self.sampling = options.sampling(_default_sampling(codec))
         if needs_draft(options) and models.draft is None:
-            raise SettingError(f"mode {options.mode!r} needs a draft model here; give one, or use mode 'ar'.")
+            raise SettingError(
+                f"mode {options.mode!r} needs a draft model here; give one, or use mode 'ar'."
+            )
         used = [models.target, models.draft] if needs_draft(options) else [models.target]
         check_run(options, self.sampling, self.verifier, *used)
         if isinstance(models.draft, ServedModel) and models.draft.foreign:
-            models.draft.ask(self.prompt, question, system=options.system, enable_thinking=options.enable_thinking)
+            models.draft.ask(
+                self.prompt,
+                question,
+                system=options.system,
+                enable_thinking=options.enable_thinking,
+            )
         self.limits = self._limits(*(model for model in used if model is not None))
 
     def take(self, emitted: EmittedStep) -> AnswerStep:
@@ -112,7 +135,15 @@ class Asked:
         rejected = None if emitted.rejected is None else decode(emitted.rejected.tokens)
         text = decode(step.tokens)
         self.steps.append(
-            AnswerStep(emitted.index, text, step.tokens, emitted.origin, step.finish, emitted.verdict, rejected)
+            AnswerStep(
+                emitted.index,
+                text,
+                step.tokens,
+                emitted.origin,
+                step.finish,
+                emitted.verdict,
+                rejected,
+            )
         )
         return self.steps[-1]
 
@@ -121,7 +152,12 @@ class Asked:
         """What there is so far."""
         options = self.options
         return Result(
-            self.question, options.mode, tuple(self.prompt), tuple(self.steps), self.trace, coupling_of(options)
+            self.question,
+            options.mode,
+            tuple(self.prompt),
+            tuple(self.steps),
+            self.trace,
+            coupling_of(options),
         )
 
     def stream(self, role: Role) -> Stream:
@@ -143,20 +179,26 @@ class Asked:
         )
 
     def chain(self, target: StepWriter, drafts: DraftSide) -> Chain:
-        """The chain of this answer, on a target writer and a draft's side that may serve others too."""
+        """The chain of this answer, on a target writer and a draft's side that may serve others
+        too.
+        """
         offered = target.speculation.drafter if target.speculation is not None else None
         return Chain(
             self.prompt,
             LookaheadScheduler(self._config()),
             target,
             drafts,
-            Streams(self.stream(Role.TARGET), self.stream(Role.DRAFT), Coupling(self.options.coupling)),
+            Streams(
+                self.stream(Role.TARGET), self.stream(Role.DRAFT), Coupling(self.options.coupling)
+            ),
             self.trace,
             step_drafter=offered if isinstance(offered, StepDrafter) else None,
         )
 
     def control(self, scheduler: LookaheadScheduler) -> None:
-        """Between two steps: how far to look ahead from here. Never further than at the beginning, which the cache has room for."""
+        """Between two steps: how far to look ahead from here. Never further than at the beginning,
+        which the cache has room for.
+        """
         if self.variant.controller is not None:
             least = 1 if scheduler.config.schedule is Schedule.PAPER else 0
             depth = min(self.variant.controller.depth(summarise(self.trace)), self.options.depth)
@@ -171,12 +213,15 @@ class Asked:
             self.options.width,
             self.options.max_target_rows,
             late_drafts=LateDrafts(self.options.late_drafts),
-            needs_target_step=bool(need_of(self.verifier) & Need.TARGET_STEP) and not glances(self.verifier),
+            needs_target_step=bool(need_of(self.verifier) & Need.TARGET_STEP)
+            and not glances(self.verifier),
             router=self.variant.router,
         )
 
     def _limits(self, *models: CausalLM) -> Limits:
-        """The token budget: what was asked for, within what every model can still hold behind the prompt."""
+        """The token budget: what was asked for, within what every model can still hold behind the
+        prompt.
+        """
         room = min(map(context_of, models)) - len(self.prompt)
         if room < 1:
             raise ContextError(
@@ -197,9 +242,13 @@ class Asked:
         """The memory of a role's model."""
         models = self.models
         model = models.draft if role is Role.DRAFT else models.target
-        attention, graphs = (model.attention, model.graphs) if isinstance(model, CausalLM) else (SDPA, None)
+        attention, graphs = (
+            (model.attention, model.graphs) if isinstance(model, CausalLM) else (SDPA, None)
+        )
         size = attention.block_size
-        needed = blocks_for(self.options, len(self.prompt) + self.limits.max_tokens, self.share, size)
+        needed = blocks_for(
+            self.options, len(self.prompt) + self.limits.max_tokens, self.share, size
+        )
         return CachePlan(
             needed if models.num_blocks is None else -(-models.num_blocks * BLOCK_SIZE // size),
             size,
@@ -222,7 +271,9 @@ class Asked:
 
 
 class Run(Asked):
-    """One answer in the making. Iterating yields its steps; `finish` runs to the end and returns the `Result`."""
+    """One answer in the making. Iterating yields its steps; `finish` runs to the end and returns
+    the `Result`.
+    """
 
     def __init__(
         self,
@@ -248,7 +299,9 @@ class Run(Asked):
         return self.result
 
     def _start(self) -> Iterator[EmittedStep]:
-        target = self.plan(Role.TARGET).writer(self.models.target, self.models.codec.token_bytes, self.trace)
+        target = self.plan(Role.TARGET).writer(
+            self.models.target, self.models.codec.token_bytes, self.trace
+        )
         if not self.options.mode.startswith("lr"):
             return decode_plainly(self.prompt, target, self.limits)
         return self._look_ahead(target)
@@ -262,8 +315,12 @@ class Run(Asked):
             yield emitted
 
 
-def look_ahead(asked: Asked, target: StepWriter) -> tuple[Callable[[Trace], DraftSide], Lockstep | Overlapped]:
-    """The draft's side, one per problem (made from the problem's trace), and the driver, for `asked` and others with the same options."""
+def look_ahead(
+    asked: Asked, target: StepWriter
+) -> tuple[Callable[[Trace], DraftSide], Lockstep | Overlapped]:
+    """The draft's side, one per problem (made from the problem's trace), and the driver, for
+    `asked` and others with the same options.
+    """
     options, models, plan = asked.options, asked.models, asked.plan(Role.DRAFT)
     assert not isinstance(asked.verifier, str)
     assert models.draft is not None
@@ -271,7 +328,9 @@ def look_ahead(asked: Asked, target: StepWriter) -> tuple[Callable[[Trace], Draf
     asks_elsewhere = hasattr(asked.verifier, "decide")
     if options.driver == "overlapped" and not served:
         if models.worker is None:
-            raise SettingError("driver 'overlapped' needs a draft worker, and there is none; use 'lockstep'.")
+            raise SettingError(
+                "driver 'overlapped' needs a draft worker, and there is none; use 'lockstep'."
+            )
         run = models.worker.begin(plan, asked.trace)
         overlapped = OverlappedConcurrently if asks_elsewhere else Overlapped
         return run.chain, overlapped(target, run, asked.verifier)
@@ -281,9 +340,15 @@ def look_ahead(asked: Asked, target: StepWriter) -> tuple[Callable[[Trace], Draf
 
 
 def _default_sampling(codec: Codec) -> SamplingParams:
-    """What the checkpoint recommends; where it says nothing, the paper's temperature 0.6 and no filter."""
+    """What the checkpoint recommends; where it says nothing, the paper's temperature 0.6 and no
+    filter.
+    """
     stated = codec.generation_defaults
     if stated.do_sample is False:
         return SamplingParams(temperature=0.0)
-    recommended = {name: getattr(stated, name) for name in ("temperature", "top_p", "top_k", "min_p")}
-    return SamplingParams(**{name: value for name, value in recommended.items() if value is not None})
+    recommended = {
+        name: getattr(stated, name) for name in ("temperature", "top_p", "top_k", "min_p")
+    }
+    return SamplingParams(
+        **{name: value for name, value in recommended.items() if value is not None}
+    )

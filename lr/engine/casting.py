@@ -1,7 +1,9 @@
-"""Who plays target, draft and verifier: from names to models that are loaded here, spread over ranks, or behind a server.
+"""Who plays target, draft and verifier: from names to models that are loaded here, spread over
+ranks, or behind a server.
 
-What is missing or does not fit is said before anything large is loaded: tokenizers first, then the verifier's own model, then the
-target and the draft. This module knows nothing of questions. Read next: `answer.py`.
+What is missing or does not fit is said before anything large is loaded: tokenizers first, then the
+verifier's own model, then the target and the draft. This module knows nothing of questions. Read
+next: `answer.py`.
 """
 
 from __future__ import annotations
@@ -14,22 +16,22 @@ from typing import Any
 
 import torch
 
-from lr.endpoint.address import is_address
-from lr.endpoint.models import ServedModel, served_or_none
-from lr.endpoint.settings import Servers
-from lr.endpoint.verification import beside_served_target, served_judge
 from lr.engine.answer import Models
 from lr.engine.placement import Layout, draft_worker
 from lr.engine.remote import DraftWorker
 from lr.engine.verification import VerifierChoice, choose_verifier, usual_verifier
 from lr.errors import SettingError
+from lr.lab.endpoint.address import is_address
+from lr.lab.endpoint.models import ServedModel, served_or_none
+from lr.lab.endpoint.settings import Servers
+from lr.lab.endpoint.verification import beside_served_target, served_judge
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec, require_same
 from lr.model.device import find_device
+from lr.model.parallel.leader import LeaderLM
+from lr.model.parallel.start import Spread, load_target
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.parallel.leader import LeaderLM
-from lr.parallel.start import Spread, load_target
 from lr.spec.verifiers.base import Verifier
 
 Device = str | torch.device | Spread
@@ -39,7 +41,9 @@ ROLES = ("target", "draft", "judge")
 
 @dataclass(frozen=True)
 class Places:
-    """Where the models run. `target` may be spread; `home` is the device of this process, the first of the target's."""
+    """Where the models run. `target` may be spread; `home` is the device of this process, the first
+    of the target's.
+    """
 
     target: torch.device | Spread
     draft: torch.device
@@ -56,12 +60,14 @@ class Places:
 
     @classmethod
     def of(cls, target: str | Path, device: Device | Mapping[str, Device]) -> Places:
-        """From one device, or from a mapping of roles. Raises `SettingError` for a device or a role that does not exist, or a spread
-        that cannot be."""
+        """From one device, or from a mapping of roles. Raises `SettingError` for a device or a role
+        that does not exist, or a spread that cannot be."""
         named = dict(device) if isinstance(device, Mapping) else {"target": device}
         unknown = sorted(set(named) - set(ROLES))
         if unknown:
-            raise SettingError(f"device has {', '.join(unknown)}, expected some of {', '.join(ROLES)}.")
+            raise SettingError(
+                f"device has {', '.join(unknown)}, expected some of {', '.join(ROLES)}."
+            )
         first = named.get("target", "cpu")
         if isinstance(first, Spread):
             if is_address(target):
@@ -76,7 +82,9 @@ class Places:
         for role in ROLES[1:]:
             other = named.get(role, home)
             if isinstance(other, Spread):
-                raise SettingError(f"the {role} is spread over {other.size} ranks; only a target can be.")
+                raise SettingError(
+                    f"the {role} is spread over {other.size} ranks; only a target can be."
+                )
             others[role] = other
         layout = Layout.of(home, others)
         return cls(first, layout.draft, layout.judge)
@@ -95,7 +103,9 @@ class Casting:
     servers: Servers
 
     def load(self, verifier: str | Verifier | None) -> tuple[Models, str | Verifier]:
-        """Everything, and the verifier: its name where there is no draft to verify. Raises `CheckpointError` or `SettingError`."""
+        """Everything, and the verifier: its name where there is no draft to verify. Raises
+        `CheckpointError` or `SettingError`.
+        """
         served_target = served_or_none(self.target, self.servers, "target")
         codec = Codec.load(self.target) if served_target is None else served_target.codec
         served_draft = served_or_none(self.draft, self.servers, "draft", codec)
@@ -123,14 +133,18 @@ class Casting:
     def _judging(
         self, verifier: str | Verifier, codec: Codec, dtype: torch.dtype | None
     ) -> tuple[str | Verifier, VerifierChoice | None]:
-        """The verifier if it is an object already, a served judge included; else its name and what it is built from."""
+        """The verifier if it is an object already, a served judge included; else its name and what
+        it is built from.
+        """
         served = served_or_none(self.judge, self.servers, "judge")
         if isinstance(verifier, str) and served is not None:
             verifier = served_judge(verifier, codec, served)
         if not isinstance(verifier, str) or (self.draft is None and self.judge is None):
             return verifier, None
         device, blocks = self.places.judge, self.num_blocks
-        return verifier, choose_verifier(verifier, codec, self.judge, device=device, dtype=dtype, num_blocks=blocks)
+        return verifier, choose_verifier(
+            verifier, codec, self.judge, device=device, dtype=dtype, num_blocks=blocks
+        )
 
     def _draft(self, codec: Codec, dtype: torch.dtype | None) -> Any:
         if self.draft is None:
@@ -151,19 +165,27 @@ class Casting:
         return {role: None if name is None else str(name) for role, name in loaded.items()}
 
 
-def give_attention(models: Iterable[CausalLM | ServedModel | None], name: str = "auto", *, graphs: bool = True) -> None:
+def give_attention(
+    models: Iterable[CausalLM | ServedModel | None], name: str = "auto", *, graphs: bool = True
+) -> None:
     """Attention for the models that run here. Those spread over ranks are not recorded."""
     for model in models:
         if isinstance(model, CausalLM):
             equip(model, name, replay=graphs and not isinstance(model, LeaderLM))
 
 
-def _named(verifier: str | Verifier | None, codec: Codec, judge: str | Path | None) -> str | Verifier:
+def _named(
+    verifier: str | Verifier | None, codec: Codec, judge: str | Path | None
+) -> str | Verifier:
     if verifier is None:
         return usual_verifier(codec, judge)
-    if isinstance(verifier, str) or (callable(getattr(verifier, "judge", None)) and hasattr(verifier, "name")):
+    if isinstance(verifier, str) or (
+        callable(getattr(verifier, "judge", None)) and hasattr(verifier, "name")
+    ):
         return verifier
-    raise SettingError(f"verifier is {verifier!r}, expected a name or an object with `name` and `judge`.")
+    raise SettingError(
+        f"verifier is {verifier!r}, expected a name or an object with `name` and `judge`."
+    )
 
 
 def _require_rows(model: CausalLM, draft: str | Path, target: str | Path, codec: Codec) -> None:

@@ -1,14 +1,18 @@
-"""One problem on its way through the scheduler: which branches belong to which node, and what the scheduler's commands do to them.
+"""One problem on its way through the scheduler: which branches belong to which node, and what the
+scheduler's commands do to them.
 
-The survivor law, in code. Every node has a branch on the target's side that ends in the node's prefix and, once the target has written
-its step there, in that step; and one on the draft's side that ends in the prefix. Accepting a draft step or falling back to the target's
-makes one of them the new root's; the others are closed. No outcome runs a model or copies a block.
+The survivor law, in code. Every node has a branch on the target's side that ends in the node's
+prefix and, once the target has written its step there, in that step; and one on the draft's side
+that ends in the prefix. Accepting a draft step or falling back to the target's makes one of them
+the new root's; the others are closed. No outcome runs a model or copies a block.
 
-Example: root R, draft step a leads to node A, b from there to B. When the target wrote s behind R and a is rejected: R's target branch
-holds "... s", all but its last token cached; it becomes the new root's. R's draft branch gets s as pending tokens. A and B are closed.
+Example: root R, draft step a leads to node A, b from there to B. When the target wrote s behind R
+and a is rejected: R's target branch holds "... s", all but its last token cached; it becomes the
+new root's. R's draft branch gets s as pending tokens. A and B are closed.
 
-This module moves branches and keeps the books. The target's branches are here; the draft's are behind `drafts.py`, perhaps in another
-process. When anything runs is up to the driver (`lockstep.py`, `overlapped.py`).
+This module moves branches and keeps the books. The target's branches are here; the draft's are
+behind `drafts.py`, perhaps in another process. When anything runs is up to the driver
+(`lockstep.py`, `overlapped.py`).
 """
 
 from __future__ import annotations
@@ -47,7 +51,9 @@ from lr.types import Coupling, EmittedStep
 
 @dataclass(frozen=True)
 class Streams:
-    """Where the two models of one problem draw from. `coupling` shared: the first alternative of a draft uses the target's noise."""
+    """Where the two models of one problem draw from. `coupling` shared: the first alternative of a
+    draft uses the target's noise.
+    """
 
     target: Stream
     draft: Stream
@@ -59,13 +65,19 @@ class Streams:
     def of_draft(self, index: int, sibling: int) -> Stream:
         """Alternatives never share noise with each other."""
         if sibling == 0:
-            return self.target.child(index) if self.coupling is Coupling.SHARED else self.draft.child(index)
+            return (
+                self.target.child(index)
+                if self.coupling is Coupling.SHARED
+                else self.draft.child(index)
+            )
         return self.draft.child(index, sibling)
 
 
 @dataclass
 class _Place:
-    """What a node has: the tokens of its prefix, and its branch on the target's side; None until the target has to look there."""
+    """What a node has: the tokens of its prefix, and its branch on the target's side; None until
+    the target has to look there.
+    """
 
     tokens: tuple[int, ...]
     target: Branch | None = None
@@ -74,10 +86,11 @@ class _Place:
 
 @dataclass
 class Chain:
-    """One problem. `emitted` are its steps so far; `asked` are pairs that wait for the verifier, by the node they are about; `jobs` the
-    steps that the target is writing.
+    """One problem. `emitted` are its steps so far; `asked` are pairs that wait for the verifier, by
+    the node they are about; `jobs` the steps that the target is writing.
 
-    `step_drafter`, if the target speculates with one, is offered the draft's version of every step that the target writes.
+    `step_drafter`, if the target speculates with one, is offered the draft's version of every step
+    that the target writes.
     """
 
     prompt: Sequence[int]
@@ -102,7 +115,9 @@ class Chain:
         self._carry_out(self.scheduler.start())
 
     def written(self, job: StepJob) -> bool:
-        """The target has finished a step: if it is ours, tell the scheduler and do what it says. Returns whether it is ours."""
+        """The target has finished a step: if it is ours, tell the scheduler and do what it says.
+        Returns whether it is ours.
+        """
         node = next((node for node, ours in self.jobs.items() if ours is job), None)
         if node is not None:
             del self.jobs[node]
@@ -110,7 +125,9 @@ class Chain:
         return node is not None
 
     def drafted(self) -> None:
-        """Hand on what the draft has finished. A step that was cancelled meanwhile is the scheduler's to ignore."""
+        """Hand on what the draft has finished. A step that was cancelled meanwhile is the
+        scheduler's to ignore.
+        """
         for node, step in self.drafts.take():
             if node in self.drafting:
                 self.drafting.discard(node)
@@ -125,8 +142,9 @@ class Chain:
         self._carry_out(self.scheduler.handle(event))
 
     def fork_before(self, node: NodeId) -> Branch:
-        """A fork of the target's branch at the end of the prefix behind which the draft step that leads to `node` stands; the last token
-        of the prefix is pending. Raises what `ModelRunner.feed` raises."""
+        """A fork of the target's branch at the end of the prefix behind which the draft step that
+        leads to `node` stands; the last token of the prefix is pending. Raises what
+        `ModelRunner.feed` raises."""
         parent = self._places[node].parent
         assert parent is not None, "a draft step leads there"
         origin, length = self._target_branch(parent), len(self._places[parent].tokens)
@@ -137,7 +155,9 @@ class Chain:
         return branch
 
     def take_reading(self, node: NodeId, branch: Branch) -> None:
-        """`branch` came from `fork_before` and has read the draft step, its last token excepted: it is the node's, if that has none yet."""
+        """`branch` came from `fork_before` and has read the draft step, its last token excepted: it
+        is the node's, if that has none yet.
+        """
         place = self._places[node]
         if place.target is None:
             self._settle(node, branch)
@@ -166,7 +186,9 @@ class Chain:
                 case Target(node, limit):
                     self._begin_target(node, limit)
                 case Judge(node, parent, draft, target):
-                    self.asked[Work(Kind.JUDGE, node)] = Pair(self._places[parent].tokens, draft, target)
+                    self.asked[Work(Kind.JUDGE, node)] = Pair(
+                        self._places[parent].tokens, draft, target
+                    )
                 case Score(node, parent, draft):
                     self.asked[Work(Kind.SCORE, node)] = Pair(self._places[parent].tokens, draft)
                 case Cancel(work):
@@ -188,16 +210,24 @@ class Chain:
 
     def _begin_target(self, node: NodeId, limit: int) -> None:
         stream = self.streams.of_target(node.index)
-        job = self.jobs[node] = StepJob(self._target_branch(node), node.index, limit, stream, self.trace, node)
+        job = self.jobs[node] = StepJob(
+            self._target_branch(node), node.index, limit, stream, self.trace, node
+        )
         self.target.begin([job])
         for other, place in self._places.items():
             if place.parent == node and other not in self.drafting:
                 self._offer(other)
 
     def _offer(self, node: NodeId) -> None:
-        """Let the target, where it writes the step that leads to `node` itself, see how the draft wrote it (first alternatives only)."""
+        """Let the target, where it writes the step that leads to `node` itself, see how the draft
+        wrote it (first alternatives only).
+        """
         place = self._places[node]
-        if self.step_drafter is None or place.parent is None or node.number % self.scheduler.config.width:
+        if (
+            self.step_drafter is None
+            or place.parent is None
+            or node.number % self.scheduler.config.width
+        ):
             return
         rival = self._places.get(place.parent)
         if rival is not None and rival.target is not None:
@@ -213,7 +243,9 @@ class Chain:
             self.target.cancel(self.jobs.pop(work.node))
 
     def _target_branch(self, node: NodeId) -> Branch:
-        """The target's branch of a node: its parent's, forked, cut back to the parent's prefix, with the draft step pending."""
+        """The target's branch of a node: its parent's, forked, cut back to the parent's prefix,
+        with the draft step pending.
+        """
         place = self._places[node]
         if place.target is None:
             assert place.parent is not None, "the first root has its branch"
@@ -234,7 +266,9 @@ class Chain:
         return branch
 
     def _catch_up(self, branch: Branch, length: int) -> None:
-        """Feed what is pending of a prefix, its last token excepted, so that forks share it instead of repeating it."""
+        """Feed what is pending of a prefix, its last token excepted, so that forks share it instead
+        of repeating it.
+        """
         if branch.cached < length - 1:
             rest = branch.tokens[length - 1 :]
             del branch.tokens[length - 1 :]
@@ -242,7 +276,9 @@ class Chain:
             branch.extend(rest)
 
     def _survive(self, node: NodeId, root: NodeId) -> None:
-        """The new root's branches: for an accepted draft step the node's own; else the old root's, the target's step behind its prefix."""
+        """The new root's branches: for an accepted draft step the node's own; else the old root's,
+        the target's step behind its prefix.
+        """
         if node == root:
             self._target_branch(node)  # its parent is about to be closed
             return

@@ -1,10 +1,13 @@
-"""Many questions at once on the same models: one ragged forward serves all that are being answered; as one ends, the next begins.
+"""Many questions at once on the same models: one ragged forward serves all that are being answered;
+as one ends, the next begins.
 
-What a question's tokens are does not depend on who shares a forward (draws are keyed, rows are ragged), so each gets the answer that it
-gets alone. What a shared forward cost is divided evenly among those it served: every trace gets an event of it with its share of the
-seconds, so seconds add up over the questions while the number of passes does not.
+What a question's tokens are does not depend on who shares a forward (draws are keyed, rows are
+ragged), so each gets the answer that it gets alone. What a shared forward cost is divided evenly
+among those it served: every trace gets an event of it with its share of the seconds, so seconds add
+up over the questions while the number of passes does not.
 
-Plain decoding is a `PlainChain`, which looks to the loop like a `Chain`. Read next: `lockstep.py`, for one turn of the loop.
+Plain decoding is a `PlainChain`, which looks to the loop like a `Chain`. Read next: `lockstep.py`,
+for one turn of the loop.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from lr.endpoint.driver import Concurrently, OverlappedConcurrently
 from lr.engine.answer import Asked, look_ahead
 from lr.engine.chain import Chain
 from lr.engine.draft_messages import Stamped
@@ -22,6 +24,7 @@ from lr.engine.lockstep import Lockstep
 from lr.engine.overlapped import Overlapped
 from lr.engine.remote import insert
 from lr.kvcache.branch import Branch
+from lr.lab.endpoint.driver import Concurrently, OverlappedConcurrently
 from lr.spec.limits import Limits
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import ForwardPass, StepEmitted, Trace
@@ -30,7 +33,9 @@ from lr.types import EmittedStep, Finish, Origin, Role, require
 
 @dataclass
 class PlainChain:
-    """One question that the target answers alone, step by step, on a writer that may serve others."""
+    """One question that the target answers alone, step by step, on a writer that may serve
+    others.
+    """
 
     asked: Asked
     target: StepWriter
@@ -46,7 +51,9 @@ class PlainChain:
         self._begin()
 
     def written(self, job: StepJob) -> bool:
-        """The target has finished a step: if it is ours, emit it and go on. Returns whether it is ours."""
+        """The target has finished a step: if it is ours, emit it and go on. Returns whether it is
+        ours.
+        """
         if job is not self._job:
             return False
         step = EmittedStep(job.index, job.step, Origin.TARGET)
@@ -94,7 +101,8 @@ class _Live:
 class Crowd:
     """Answers `asked`, at most `together` of them at a time; good for one `run`.
 
-    All have the same models, verifier and options, but for the question and the sample, and were prepared with `share=together`.
+    All have the same models, verifier and options, but for the question and the sample, and were
+    prepared with `share=together`.
     """
 
     def __init__(self, asked: Sequence[Asked], together: int) -> None:
@@ -103,7 +111,9 @@ class Crowd:
         self.shared = Trace(detailed=together == 1 and any(one.detailed for one in asked))
 
     def run(self) -> Iterator[Asked]:
-        """Yield each question as its answer is complete. Whatever happens, all branches are closed at the end."""
+        """Yield each question as its answer is complete. Whatever happens, all branches are closed
+        at the end.
+        """
         if not self.asked:
             return
         make, tick, end = self._open()
@@ -131,9 +141,13 @@ class Crowd:
     def _open(
         self,
     ) -> tuple[
-        Callable[[Asked], Chain | PlainChain], Callable[[Sequence[Chain | PlainChain]], None], Callable[[], None]
+        Callable[[Asked], Chain | PlainChain],
+        Callable[[Sequence[Chain | PlainChain]], None],
+        Callable[[], None],
     ]:
-        """How a chain is made of a question, one turn for everybody, and what is to be done at the end."""
+        """How a chain is made of a question, one turn for everybody, and what is to be done at the
+        end.
+        """
         most = max(self.asked, key=lambda one: len(one.prompt) + one.limits.max_tokens)
         most.trace = self.shared
         models = most.models
@@ -160,14 +174,19 @@ class Crowd:
         one.taken = len(one.chain.emitted)
 
     def _share_out(self, live: Sequence[_Live]) -> None:
-        """Give every question its share of the forwards of this turn. Example: 3 ms for 3 questions: an event of 1 ms in each trace.
+        """Give every question its share of the forwards of this turn. Example: 3 ms for 3
+        questions: an event of 1 ms in each trace.
 
         What happens to the cache is told only where one question has it for itself.
         """
         for when, event in self.shared.events:
             if not isinstance(event, ForwardPass) and not self.shared.detailed:
                 continue
-            part = replace(event, seconds=event.seconds / len(live)) if isinstance(event, ForwardPass) else event
+            part = (
+                replace(event, seconds=event.seconds / len(live))
+                if isinstance(event, ForwardPass)
+                else event
+            )
             for one in live:
                 insert(one.asked.trace, Stamped(None, self.shared.start + when, part))
         self.shared.events.clear()

@@ -1,11 +1,13 @@
-"""The words between the overlapped driver and its draft worker: the calls of a `DraftSide` one way, what became of them the other way.
+"""The words between the overlapped driver and its draft worker: the calls of a `DraftSide` one way,
+what became of them the other way.
 
     to the worker    Prepare  Open  Begin  Stop  Follow  Close  Report  Finish
     back             Ready    News  Reported  Failed
 
-A worker serves several runs (answers in the making) at a time, each with its own writer and cache, and a run any number of problems;
-so every message says which `run` and which `chain` of it. Small frozen data that can be pickled: no tensor, no branch, no clock but one
-number. Read next: `draft_worker.py`, which acts on them; `remote.py`, which sends them.
+A worker serves several runs (answers in the making) at a time, each with its own writer and cache,
+and a run any number of problems; so every message says which `run` and which `chain` of it. Small
+frozen data that can be pickled: no tensor, no branch, no clock but one number. Read next:
+`draft_worker.py`, which acts on them; `remote.py`, which sends them.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Say how much of the run's cache is in use. Answered by `Reported`, after everything sent before it is done."""
+    """Say how much of the run's cache is in use. Answered by `Reported`, after everything sent
+    before it is done.
+    """
 
     run: int
 
@@ -101,7 +105,9 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Stamped:
-    """Something for the trace: of one problem, or (`chain` None, forwards) of the whole run; `when` by `time.perf_counter`."""
+    """Something for the trace: of one problem, or (`chain` None, forwards) of the whole run; `when`
+    by `time.perf_counter`.
+    """
 
     chain: int | None
     when: float
@@ -110,8 +116,9 @@ class Stamped:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Finished steps, each with its problem and the node it leads to, and what happened since the last news. Comes without steps, too,
-    now and then while steps are being written: a sign of life."""
+    """Finished steps, each with its problem and the node it leads to, and what happened since the
+    last news. Comes without steps, too, now and then while steps are being written: a sign of
+    life."""
 
     run: int
     steps: tuple[tuple[int, NodeId, Step], ...]

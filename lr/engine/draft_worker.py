@@ -1,9 +1,11 @@
-"""The worker that writes drafts while the target runs elsewhere: read all orders, one forward for all live drafts, send what is done.
+"""The worker that writes drafts while the target runs elsewhere: read all orders, one forward for
+all live drafts, send what is done.
 
-It owns its model, and per run a writer and a cache; each problem is a `LocalDrafts`, the very object that the lockstep driver uses, so
-what is drafted cannot depend on where. `serve` is the whole life of a worker; it talks through a connection (`send`, `recv`, `poll`)
-and does not know whether the other end is in another process or thread. With nothing to write it sleeps on the connection.
-Read next: `remote.py`, the other end.
+It owns its model, and per run a writer and a cache; each problem is a `LocalDrafts`, the very
+object that the lockstep driver uses, so what is drafted cannot depend on where. `serve` is the
+whole life of a worker; it talks through a connection (`send`, `recv`, `poll`) and does not know
+whether the other end is in another process or thread. With nothing to write it sleeps on the
+connection. Read next: `remote.py`, the other end.
 """
 
 from __future__ import annotations
@@ -45,11 +47,15 @@ from lr.spec.write import StepWriter
 from lr.trace import Trace
 
 SIGN_OF_LIFE = 0.2
-"""Seconds after which a worker that is writing reports its forwards although no step is finished."""
+"""Seconds after which a worker that is writing reports its forwards although no step is
+finished.
+"""
 
 
 class DraftWorkerError(LRError):
-    """The draft worker could not be started, died, fell silent, or failed in a way that is no `LRError` of its own."""
+    """The draft worker could not be started, died, fell silent, or failed in a way that is no
+    `LRError` of its own.
+    """
 
 
 @dataclass(frozen=True)
@@ -65,9 +71,14 @@ Load = Callable[[], DraftParts]
 
 
 def load_parts(
-    draft: str | Path, device: str | torch.device, dtype: torch.dtype | None, tokens: Sequence[bytes]
+    draft: str | Path,
+    device: str | torch.device,
+    dtype: torch.dtype | None,
+    tokens: Sequence[bytes],
 ) -> DraftParts:
-    """The parts from a checkpoint, as `load_model` loads it, and the bytes of all tokens by id. No tokenizer is needed."""
+    """The parts from a checkpoint, as `load_model` loads it, and the bytes of all tokens by id. No
+    tokenizer is needed.
+    """
     return DraftParts(load_model(draft, device=device, dtype=dtype), tokens.__getitem__)
 
 
@@ -85,7 +96,9 @@ class _Run:
 
     def chain(self, number: int) -> LocalDrafts:
         if number not in self.chains:
-            self.chains[number] = LocalDrafts(self.writer, Trace(detailed=self.writer.trace.detailed))
+            self.chains[number] = LocalDrafts(
+                self.writer, Trace(detailed=self.writer.trace.detailed)
+            )
         return self.chains[number]
 
     def obey(self, order: Open | Begin | Stop | Follow | Close) -> None:
@@ -104,7 +117,9 @@ class _Run:
 
     def news(self, run: int, *, final: bool = False) -> News | None:
         """What the owner should hear now, if anything."""
-        steps = tuple((number, *done) for number, chain in self.chains.items() for done in chain.take())
+        steps = tuple(
+            (number, *done) for number, chain in self.chains.items() for done in chain.take()
+        )
         now = time.perf_counter()
         if not steps and not final and now - self.told < SIGN_OF_LIFE:
             return None
@@ -119,7 +134,9 @@ class _Run:
 
 
 class DraftServer:
-    """The runs of one worker. `obey` acts on an order, `tick` does one forward per run that writes; both may send replies."""
+    """The runs of one worker. `obey` acts on an order, `tick` does one forward per run that writes;
+    both may send replies.
+    """
 
     def __init__(self, parts: DraftParts, send: Callable[[object], None]) -> None:
         self.parts, self.send = parts, send
@@ -178,7 +195,9 @@ class _Guard:
 
 
 def serve(connection: Connection, load: Load) -> None:
-    """The life of a worker: load, say so, then work until the other end of the connection closes."""
+    """The life of a worker: load, say so, then work until the other end of the connection
+    closes.
+    """
     try:
         try:
             server = DraftServer(load(), connection.send)
@@ -199,7 +218,9 @@ def serve(connection: Connection, load: Load) -> None:
 
 
 def presentable(error: Exception) -> Exception:
-    """The error itself if it is one of ours and survives being sent; else its traceback in a `DraftWorkerError`."""
+    """The error itself if it is one of ours and survives being sent; else its traceback in a
+    `DraftWorkerError`.
+    """
     if isinstance(error, LRError):
         try:
             copy = pickle.loads(pickle.dumps(error))
@@ -207,7 +228,9 @@ def presentable(error: Exception) -> Exception:
             return DraftWorkerError(f"the draft worker failed: {error}")
         if str(copy) == str(error):
             return error
-    return DraftWorkerError("the draft worker failed:\n" + "".join(traceback.format_exception(error)))
+    return DraftWorkerError(
+        "the draft worker failed:\n" + "".join(traceback.format_exception(error))
+    )
 
 
 def _drain(chain: int | None, trace: Trace) -> list[Stamped]:
@@ -218,7 +241,9 @@ def _drain(chain: int | None, trace: Trace) -> list[Stamped]:
 
 
 def process_main(connection: Connection, load: Load, threads: int) -> None:
-    """What runs in a worker process. Ctrl-C is the parent's to answer: a terminal sends it to both."""
+    """What runs in a worker process. Ctrl-C is the parent's to answer: a terminal sends it to
+    both.
+    """
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,12 +1,15 @@
 """The draft's side of one problem: a branch per node, and the steps that are being written on them.
 
-`DraftSide` is all that a `Chain` knows of the draft: six calls, in which nodes are names and steps are token ids, so that whatever is
-behind them may just as well run in another process (`remote.py`). `LocalDrafts` is the side that has the model: the lockstep driver
-uses it directly, the worker of the overlapped driver behind a pipe.
+`DraftSide` is all that a `Chain` knows of the draft: six calls, in which nodes are names and steps
+are token ids, so that whatever is behind them may just as well run in another process
+(`remote.py`). `LocalDrafts` is the side that has the model: the lockstep driver uses it directly,
+the worker of the overlapped driver behind a pipe.
 
-Example: `open(R, prompt)`; `draft(DraftJob(A, parent=R, ...))` forks R's branch and begins to write on the fork; `take()` some time
-later gives (A, step), and A's branch then ends in that step. `follow(R, S, tokens)`: the target's step was emitted behind R; the branch
-is called S from now on and has the target's tokens pending. This module does not know when anything runs, nor what a step is good for.
+Example: `open(R, prompt)`; `draft(DraftJob(A, parent=R, ...))` forks R's branch and begins to write
+on the fork; `take()` some time later gives (A, step), and A's branch then ends in that step.
+`follow(R, S, tokens)`: the target's step was emitted behind R; the branch is called S from now on
+and has the target's tokens pending. This module does not know when anything runs, nor what a step
+is good for.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from lr.types import Step
 
 @dataclass(frozen=True)
 class DraftJob:
-    """Write the step that leads from `parent` to `node`: number `index` of the chain, at most `limit` tokens, drawn from `stream`."""
+    """Write the step that leads from `parent` to `node`: number `index` of the chain, at most
+    `limit` tokens, drawn from `stream`.
+    """
 
     node: NodeId
     parent: NodeId
@@ -35,7 +40,9 @@ class DraftJob:
 
 
 class DraftSide(Protocol):
-    """What a chain asks of the draft. Calls return at once; what they set going is collected with `take`."""
+    """What a chain asks of the draft. Calls return at once; what they set going is collected with
+    `take`.
+    """
 
     def open(self, node: NodeId, tokens: Sequence[int]) -> None:
         """A branch for `node`, which begins with `tokens` (at least one)."""
@@ -46,7 +53,9 @@ class DraftSide(Protocol):
         ...
 
     def cancel(self, node: NodeId) -> None:
-        """Stop writing the step that leads to `node`; what may arrive of it nevertheless is the chain's to ignore."""
+        """Stop writing the step that leads to `node`; what may arrive of it nevertheless is the
+        chain's to ignore.
+        """
         ...
 
     def follow(self, old: NodeId, new: NodeId, tokens: Sequence[int]) -> None:
@@ -70,8 +79,9 @@ class _Place:
 
 @dataclass
 class LocalDrafts:
-    """The draft's side with its model at hand. Several problems, each with its own `LocalDrafts`, share one `writer`; it writes when
-    its owner calls `writer.tick()`. `trace` hears of this problem's steps."""
+    """The draft's side with its model at hand. Several problems, each with its own `LocalDrafts`,
+    share one `writer`; it writes when its owner calls `writer.tick()`. `trace` hears of this
+    problem's steps."""
 
     writer: StepWriter
     trace: Trace
@@ -88,7 +98,9 @@ class LocalDrafts:
         branch = self.writer.runner.fork(self._places[job.parent].branch)
         self._places[job.node] = _Place(branch, job.parent)
         self._name(job.node)
-        step_job = self.jobs[job.node] = StepJob(branch, job.index, job.limit, job.stream, self.trace, job.node)
+        step_job = self.jobs[job.node] = StepJob(
+            branch, job.index, job.limit, job.stream, self.trace, job.node
+        )
         self.writer.begin([step_job])
 
     def cancel(self, node: NodeId) -> None:
@@ -110,7 +122,9 @@ class LocalDrafts:
         if place is None:
             return
         parent = self._places.get(place.parent) if place.parent is not None else None
-        if parent is not None and parent.branch.cached < min(place.branch.cached, len(parent.branch) - 1):
+        if parent is not None and parent.branch.cached < min(
+            place.branch.cached, len(parent.branch) - 1
+        ):
             self._bequeath(place.branch, parent.branch)
         self.writer.close(place.branch)
 
@@ -133,11 +147,13 @@ class LocalDrafts:
             self.writer.runner.belongs(self._places[node].branch, node)
 
     def _bequeath(self, child: Branch, parent: Branch) -> None:
-        """Before a child is closed, its parent takes over what it has read of their common beginning.
+        """Before a child is closed, its parent takes over what it has read of their common
+        beginning.
 
-        A step is written on a fork, so the parent itself never reads what was pending on it. Example: the prompt (50 tokens) is pending
-        on the root; its child reads it, writes 7 tokens and is rejected. Cut back to 49 tokens the child's cache is what the root
-        lacked; without it the next draft would read the prompt again.
+        A step is written on a fork, so the parent itself never reads what was pending on it.
+        Example: the prompt (50 tokens) is pending on the root; its child reads it, writes 7 tokens
+        and is rejected. Cut back to 49 tokens the child's cache is what the root lacked; without it
+        the next draft would read the prompt again.
         """
         runner, tokens = self.writer.runner, parent.tokens
         heir = runner.fork(child)

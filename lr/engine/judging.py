@@ -1,9 +1,12 @@
-"""Asks the verifier about all pairs that are complete, of all problems at once, and tells the chains what it said.
+"""Asks the verifier about all pairs that are complete, of all problems at once, and tells the
+chains what it said.
 
-A verifier says what it `need`s. The target's own step is the scheduler's business; log-probabilities and hidden states of the draft step
-are filled in here, by the prefill that the target owes that step anyway: afterwards its branch holds the step and the next forward goes on
-behind it. A verifier that can `glance` (a cascade whose cheap half needs no target step) is first asked what it is sure of; only for the
-rest the target writes a step. Read next: `spec/verifiers/base.py`; `chain.py`, which keeps the branches.
+A verifier says what it `need`s. The target's own step is the scheduler's business;
+log-probabilities and hidden states of the draft step are filled in here, by the prefill that the
+target owes that step anyway: afterwards its branch holds the step and the next forward goes on
+behind it. A verifier that can `glance` (a cascade whose cheap half needs no target step) is first
+asked what it is sure of; only for the rest the target writes a step. Read next:
+`spec/verifiers/base.py`; `chain.py`, which keeps the branches.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ class Waiting(NamedTuple):
 
 def judge_all(verifier: Verifier, chains: Sequence[Chain]) -> None:
     """Ask about all pairs at once; go on while verdicts make new pairs complete."""
-    while waiting := [Waiting(chain, work, pair) for chain in chains for work, pair in chain.asked.items()]:
+    while waiting := [
+        Waiting(chain, work, pair) for chain in chains for work, pair in chain.asked.items()
+    ]:
         if need_of(verifier) & READINGS:
             waiting = read_drafts(waiting)
         started = time.perf_counter()
@@ -43,7 +48,9 @@ def judge_all(verifier: Verifier, chains: Sequence[Chain]) -> None:
         share = (time.perf_counter() - started) / len(waiting)
         for (chain, work, _), verdict in zip(waiting, verdicts, strict=True):
             chain.trace.record(VerifierCall(1, share))
-            if chain.asked.pop(work, None) is None:  # an earlier verdict of this batch has cancelled it
+            if (
+                chain.asked.pop(work, None) is None
+            ):  # an earlier verdict of this batch has cancelled it
                 continue
             if verdict is None:
                 chain.tell(Unsure(work.node))
@@ -52,22 +59,30 @@ def judge_all(verifier: Verifier, chains: Sequence[Chain]) -> None:
 
 
 def ask(verifier: Verifier, waiting: Sequence[Waiting]) -> list[Verdict | None]:
-    """A verdict for each; None for a pair without a target step of which the verifier is not sure."""
+    """A verdict for each; None for a pair without a target step of which the verifier is not
+    sure.
+    """
     glanced = [i for i, (_, work, _) in enumerate(waiting) if work.kind is Kind.SCORE]
     whole = [i for i, (_, work, _) in enumerate(waiting) if work.kind is Kind.JUDGE]
     verdicts: dict[int, Verdict | None] = {}
     if glanced:
-        verdicts |= zip(glanced, glance_safely(verifier, [waiting[i].pair for i in glanced]), strict=True)
+        verdicts |= zip(
+            glanced, glance_safely(verifier, [waiting[i].pair for i in glanced]), strict=True
+        )
     if whole:
-        verdicts |= zip(whole, judge_safely(verifier, [waiting[i].pair for i in whole]), strict=True)
+        verdicts |= zip(
+            whole, judge_safely(verifier, [waiting[i].pair for i in whole]), strict=True
+        )
     return [verdicts[i] for i in range(len(waiting))]
 
 
 def read_drafts(waiting: Sequence[Waiting]) -> list[Waiting]:
-    """The same pairs with what the target makes of their draft steps, by one forward over all that were not read yet.
+    """The same pairs with what the target makes of their draft steps, by one forward over all that
+    were not read yet.
 
-    Example: the prefix ends in "x", the draft step is "a b c". Fed are x a b c; the logits after x, a, b are those of a, b, c, and the
-    hidden states after a, b, c are those of the step. Then the branch is cut back by one: c is pending again, as behind every step.
+    Example: the prefix ends in "x", the draft step is "a b c". Fed are x a b c; the logits after x,
+    a, b are those of a, b, c, and the hidden states after a, b, c are those of the step. Then the
+    branch is cut back by one: c is pending again, as behind every step.
     """
     unread = [one for one in waiting if one.pair.logprobs is None]
     branches: list[Branch] = []
@@ -84,7 +99,9 @@ def read_drafts(waiting: Sequence[Waiting]) -> list[Waiting]:
             for branch in branches:
                 runner.close(branch)
             raise
-        for (chain, work, pair), branch, (logits, hidden) in zip(unread, branches, readings, strict=True):
+        for (chain, work, pair), branch, (logits, hidden) in zip(
+            unread, branches, readings, strict=True
+        ):
             tokens = pair.draft.tokens
             runner.rewind(branch, len(branch) - 1)
             branch.append(tokens[-1])

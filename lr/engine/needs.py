@@ -1,8 +1,10 @@
-"""What a run takes of every device: its models, their caches, and its options, turned into a memory plan before anything is loaded.
+"""What a run takes of every device: its models, their caches, and its options, turned into a memory
+plan before anything is loaded.
 
-It counts what the engine does reserve: a cache per writer, one more for a draft model that guesses tokens, one for a verifier that asks
-the target, a fixed one for the judge; and the draft's weights twice where driver "overlapped" gives its process a copy of its own.
-Read next: `lr/model/memory.py`, `room.py`, `placement.py`.
+It counts what the engine does reserve: a cache per writer, one more for a draft model that guesses
+tokens, one for a verifier that asks the target, a fixed one for the judge; and the draft's weights
+twice where driver "overlapped" gives its process a copy of its own. Read next:
+`lr/model/memory.py`, `room.py`, `placement.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from lr.model.attention_probe import AttentionNeeds
 from lr.model.config import ModelConfig
 from lr.model.config_json import read_config
 from lr.model.files import read_json, resolve
-from lr.model.memory import MemoryPlan, ModelNeed, cache_bytes, free_bytes, weight_bytes, working_bytes
+from lr.model.memory import (
+    MemoryPlan,
+    ModelNeed,
+    cache_bytes,
+    free_bytes,
+    weight_bytes,
+    working_bytes,
+)
 from lr.model.shapes import is_dummy, published, shape
 from lr.options import DRAFT_MODEL_DRAFTERS, GenerateOptions, needs_draft
 
@@ -32,7 +41,9 @@ ASKS_THE_TARGET = ("score", "likelihood")
 
 @dataclass(frozen=True)
 class Placed:
-    """A model and where it is to be: on one device, or split over several (`devices`), in `dtype`; its cache in blocks of `block_size`."""
+    """A model and where it is to be: on one device, or split over several (`devices`), in `dtype`;
+    its cache in blocks of `block_size`.
+    """
 
     name: str
     config: ModelConfig
@@ -47,7 +58,9 @@ class Placed:
 
 @dataclass(frozen=True)
 class Cast:
-    """The models of a run. `verifier` as `choose_verifier` takes it; `apart`: the draft's worker is a process, with weights of its own."""
+    """The models of a run. `verifier` as `choose_verifier` takes it; `apart`: the draft's worker is
+    a process, with weights of its own.
+    """
 
     target: Placed
     draft: Placed | None = None
@@ -57,7 +70,8 @@ class Cast:
 
 
 def place(name: str | Path, devices: tuple[str, ...], dtype: torch.dtype | None = None) -> Placed:
-    """A checkpoint by name, found by its config.json alone: no weights are read, and none are downloaded for a shape that is known.
+    """A checkpoint by name, found by its config.json alone: no weights are read, and none are
+    downloaded for a shape that is known.
 
     `dtype` None: what config.json says, bfloat16 where it says nothing. Raises `CheckpointError`.
     """
@@ -67,7 +81,9 @@ def place(name: str | Path, devices: tuple[str, ...], dtype: torch.dtype | None 
     else:
         folder = resolve(name, weights=False)
         raw = read_json(folder / "config.json")
-        stated = str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16").removeprefix("torch.")
+        stated = str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16").removeprefix(
+            "torch."
+        )
         config = read_config(folder)
         found = dtype or getattr(torch, stated, None)
         if not isinstance(found, torch.dtype):
@@ -79,11 +95,17 @@ def place(name: str | Path, devices: tuple[str, ...], dtype: torch.dtype | None 
 
 
 def _block_size(config: ModelConfig, dtype: torch.dtype, devices: tuple[str, ...]) -> int:
-    """That of the attention which the model will get, where the GPU is here to try it; 16, the least, elsewhere."""
+    """That of the attention which the model will get, where the GPU is here to try it; 16, the
+    least, elsewhere.
+    """
     first = torch.device(devices[0])
     if first.type != "cuda" or (first.index or 0) >= torch.cuda.device_count():
         return BLOCK_SIZE
-    heads = (config.num_heads // len(devices), max(1, config.num_kv_heads // len(devices)), config.head_dim)
+    heads = (
+        config.num_heads // len(devices),
+        max(1, config.num_kv_heads // len(devices)),
+        config.head_dim,
+    )
     return choose_attention("auto", AttentionNeeds(first, dtype, *heads)).block_size
 
 
@@ -96,10 +118,11 @@ def plan_run(
     num_blocks: int | None = None,
     free: Callable[[str], int | None] | None = None,
 ) -> MemoryPlan:
-    """The plan of `share` answers at a time, prompt and answer together at most `tokens` (and what the contexts allow) long.
+    """The plan of `share` answers at a time, prompt and answer together at most `tokens` (and what
+    the contexts allow) long.
 
-    `num_blocks`: cache blocks per model where they are given. `free`: bytes that are free on a device, by its name;
-    None: asks.
+    `num_blocks`: cache blocks per model where they are given. `free`: bytes that are free on a
+    device, by its name; None: asks.
     """
     used = [cast.target, *([cast.draft] if cast.draft is not None and needs_draft(options) else [])]
     tokens = min(tokens, *(model.config.max_position_embeddings for model in used))
@@ -108,7 +131,9 @@ def plan_run(
     if cast.draft is not None and needs_draft(options):
         needs += _draft(cast.draft, cast.apart, work)
     if cast.judge is not None:
-        room = cast.judge.blocks(-(-JUDGE_TOKENS // BLOCK_SIZE) if num_blocks is None else num_blocks)
+        room = cast.judge.blocks(
+            -(-JUDGE_TOKENS // BLOCK_SIZE) if num_blocks is None else num_blocks
+        )
         needs += _on_devices("judge", cast.judge, room, JUDGE_TOKENS, share)
     return MemoryPlan.of(needs, tokens, free or free_bytes)
 
@@ -140,11 +165,15 @@ def _target(cast: Cast, work: _Work) -> Iterator[ModelNeed]:
     if cast.verifier.partition(":")[0] in ASKS_THE_TARGET and work.options.mode.startswith("lr"):
         context = target.config.max_position_embeddings + JUDGE_TOKENS
         blocks += target.blocks(-(-context // BLOCK_SIZE)) if work.num_blocks is None else blocks
-    yield from _on_devices("target", target, blocks, work.tokens, work.share * _rows(work.options), work.chains)
+    yield from _on_devices(
+        "target", target, blocks, work.tokens, work.share * _rows(work.options), work.chains
+    )
 
 
 def _draft(draft: Placed, apart: bool, work: _Work) -> Iterator[ModelNeed]:
-    """Its caches: one as the writer of steps, one as the guesser of tokens. Its weights: once more in a process of its own."""
+    """Its caches: one as the writer of steps, one as the guesser of tokens. Its weights: once more
+    in a process of its own.
+    """
     options = work.options
     lookahead = options.mode.startswith("lr")
     guesses = options.mode.endswith("sd") and options.drafter in DRAFT_MODEL_DRAFTERS
@@ -159,7 +188,9 @@ def _draft(draft: Placed, apart: bool, work: _Work) -> Iterator[ModelNeed]:
 def _on_devices(
     role: str, model: Placed, blocks: int, tokens: int, logit_rows: int, chains: int = 0
 ) -> Iterator[ModelNeed]:
-    """The need on each device of a model. `chains`: how many chains of the longest length the cache was counted for."""
+    """The need on each device of a model. `chains`: how many chains of the longest length the cache
+    was counted for.
+    """
     ranks, config, dtype = len(model.devices), model.config, model.dtype
     per_block = cache_bytes(config, dtype, 1, model.block_size, ranks)
     for device in model.devices:
@@ -176,7 +207,11 @@ def _on_devices(
 
 def _rows(options: GenerateOptions) -> int:
     """Rows of logits of a pass of the target for one answer."""
-    nodes = sum(options.width**level for level in range(options.depth + 1)) if options.mode.startswith("lr") else 1
+    nodes = (
+        sum(options.width**level for level in range(options.depth + 1))
+        if options.mode.startswith("lr")
+        else 1
+    )
     nodes = min(nodes, options.max_target_rows or nodes)
     if not options.mode.endswith("sd"):
         return nodes

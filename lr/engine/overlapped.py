@@ -1,11 +1,15 @@
-"""The overlapped driver: the draft writes in a worker of its own while the target and the verifier work here.
+"""The overlapped driver: the draft writes in a worker of its own while the target and the verifier
+work here.
 
-Nothing waits for anything that it does not need: between two forwards of the target what the draft has finished is taken in and what the
-scheduler orders goes out; only when the target has nothing to write does the driver sleep, until the draft has news. While the target
-writes step i, the draft is steps ahead. The scheduler is the same as everywhere, draws are keyed, late events are ignored; so the
-output is that of `lockstep.py`, token for token, however the two are timed (but see `LateDrafts.REJECT`).
+Nothing waits for anything that it does not need: between two forwards of the target what the draft
+has finished is taken in and what the scheduler orders goes out; only when the target has nothing to
+write does the driver sleep, until the draft has news. While the target writes step i, the draft is
+steps ahead. The scheduler is the same as everywhere, draws are keyed, late events are ignored; so
+the output is that of `lockstep.py`, token for token, however the two are timed (but see
+`LateDrafts.REJECT`).
 
-Several problems share the target, the worker and the verifier, as in lockstep. Read next: `remote.py`.
+Several problems share the target, the worker and the verifier, as in lockstep. Read next:
+`remote.py`.
 """
 
 from __future__ import annotations
@@ -25,9 +29,11 @@ from lr.types import EmittedStep
 
 @dataclass
 class Overlapped:
-    """Drives chains that share a target writer, a run of a draft worker and a verifier; good for one `run`.
+    """Drives chains that share a target writer, a run of a draft worker and a verifier; good for
+    one `run`.
 
-    `last`: the worker's report after everything was given back (None: not over, or the worker failed).
+    `last`: the worker's report after everything was given back (None: not over, or the worker
+    failed).
     """
 
     target: StepWriter
@@ -36,9 +42,11 @@ class Overlapped:
     last: Reported | None = None
 
     def run(self, chains: Sequence[Chain]) -> Iterator[tuple[Chain, EmittedStep]]:
-        """Yield every step of every chain as it is decided. Whatever happens, all branches are closed at the end, here and there.
+        """Yield every step of every chain as it is decided. Whatever happens, all branches are
+        closed at the end, here and there.
 
-        Raises what goes wrong in the worker. An interruption (Ctrl-C) may tear a message in two, so it ends the worker.
+        Raises what goes wrong in the worker. An interruption (Ctrl-C) may tear a message in two, so
+        it ends the worker.
         """
         try:
             for chain in chains:

@@ -1,18 +1,20 @@
 """Which model runs on which device, and what that makes of the draft's worker.
 
-The paper's layout is the target on GPUs 0 and 1, the draft on 2, the judge on 3; one GPU for all, or the CPU, are others. Lookahead
-Reasoning wants draft and target at work at the same time:
+The paper's layout is the target on GPUs 0 and 1, the draft on 2, the judge on 3; one GPU for all,
+or the CPU, are others. Lookahead Reasoning wants draft and target at work at the same time:
 
     devices                              the draft's worker of driver "overlapped"
     draft on a GPU of its own            a process: an interpreter and a CUDA context of its own, nothing in the target's way
     draft on a GPU of the target's       a thread with a CUDA stream of its own, on the weights that are there already
     CPU (or MPS)                         a process, on another core
 
-Why a thread where they share a GPU: without NVIDIA's MPS service the kernels of two processes take turns on a GPU, those of two streams
-of one process run side by side; the thread waits for its GPU most of the time, so the interpreter that it shares is not in the way; and
-the draft's weights are there once. Why a process everywhere else: two threads would take turns in one interpreter.
+Why a thread where they share a GPU: without NVIDIA's MPS service the kernels of two processes take
+turns on a GPU, those of two streams of one process run side by side; the thread waits for its GPU
+most of the time, so the interpreter that it shares is not in the way; and the draft's weights are
+there once. Why a process everywhere else: two threads would take turns in one interpreter.
 
-This module only decides. `launch.py` starts processes and threads, `draft_worker.py` enters the stream. Read next: `needs.py`.
+This module only decides. `launch.py` starts processes and threads, `draft_worker.py` enters the
+stream. Read next: `needs.py`.
 """
 
 from __future__ import annotations
@@ -40,10 +42,16 @@ class Layout:
     judge: torch.device
 
     @classmethod
-    def of(cls, device: str | torch.device, elsewhere: Mapping[str, str | torch.device] | None = None) -> Layout:
-        """The target on `device`; draft and judge there too, or where `elsewhere` says. Raises `SettingError`."""
+    def of(
+        cls, device: str | torch.device, elsewhere: Mapping[str, str | torch.device] | None = None
+    ) -> Layout:
+        """The target on `device`; draft and judge there too, or where `elsewhere` says. Raises
+        `SettingError`.
+        """
         target = find_device(device)
-        draft, judge = (find_device((elsewhere or {}).get(role, target)) for role in ("draft", "judge"))
+        draft, judge = (
+            find_device((elsewhere or {}).get(role, target)) for role in ("draft", "judge")
+        )
         return cls((target,), draft, judge)
 
     @property
@@ -60,7 +68,8 @@ def draft_worker(
     dtype: torch.dtype | None,
     tokens: tuple[bytes, ...],
 ) -> DraftWorker:
-    """The worker for a draft that is loaded already: a thread shares its weights, a process loads the checkpoint `name` itself.
+    """The worker for a draft that is loaded already: a thread shares its weights, a process loads
+    the checkpoint `name` itself.
 
     `tokens`: the bytes of every token id.
     """

@@ -1,15 +1,17 @@
-"""What makes a writer, as plain data: everything but the model and its tokenizer's bytes. It can be sent to another process."""
+"""What makes a writer, as plain data: everything but the model and its tokenizer's bytes. It can be
+sent to another process.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lr.endpoint.branches import ServedRunner
-from lr.endpoint.models import ServedModel
-from lr.endpoint.writer import ServedWriter, byte_of
 from lr.engine.runner import ModelRunner
 from lr.engine.watching import CacheRecorder
+from lr.lab.endpoint.branches import ServedRunner
+from lr.lab.endpoint.models import ServedModel
+from lr.lab.endpoint.writer import ServedWriter, byte_of
 from lr.model.attention import SDPA, AttentionKind
 from lr.model.graph_shapes import GraphShapes
 from lr.model.qwen import CausalLM
@@ -28,7 +30,9 @@ SegmenterMaker = Callable[[TokenBytes], Segmenter]
 
 @dataclass(frozen=True)
 class CachePlan:
-    """The memory and the vocabulary of a `ModelRunner`; see there. `attention` and `graphs`: how its model is run, wherever that is."""
+    """The memory and the vocabulary of a `ModelRunner`; see there. `attention` and `graphs`: how
+    its model is run, wherever that is.
+    """
 
     num_blocks: int
     block_size: int = 16
@@ -37,8 +41,12 @@ class CachePlan:
     attention: AttentionKind = SDPA
     graphs: GraphShapes | None = None
 
-    def runner(self, model: CausalLM, role: Role, trace: Trace, cache: str | None = None) -> ModelRunner:
-        """A runner whose forwards appear in the trace under `role`, and its cache, in a detailed one, under `cache` (None: the role's)."""
+    def runner(
+        self, model: CausalLM, role: Role, trace: Trace, cache: str | None = None
+    ) -> ModelRunner:
+        """A runner whose forwards appear in the trace under `role`, and its cache, in a detailed
+        one, under `cache` (None: the role's).
+        """
 
         def saw(branches: int, tokens: int, seconds: float) -> None:
             trace.record(ForwardPass(role, branches, tokens, seconds))
@@ -59,7 +67,9 @@ class CachePlan:
 
 @dataclass(frozen=True)
 class WriterPlan:
-    """A `StepWriter` to be. `detailed`: whether the traces of a process of its own are to be (`Trace.detailed`)."""
+    """A `StepWriter` to be. `detailed`: whether the traces of a process of its own are to be
+    (`Trace.detailed`).
+    """
 
     role: Role
     cache: CachePlan
@@ -70,8 +80,12 @@ class WriterPlan:
     speculation: Speculation | None = None
     detailed: bool = False
 
-    def writer(self, model: CausalLM | ServedModel, token_bytes: TokenBytes, trace: Trace) -> StepWriter:
-        """The writer, on a runner and a cache of its own; for a served model one that sends requests."""
+    def writer(
+        self, model: CausalLM | ServedModel, token_bytes: TokenBytes, trace: Trace
+    ) -> StepWriter:
+        """The writer, on a runner and a cache of its own; for a served model one that sends
+        requests.
+        """
         if isinstance(model, ServedModel):
             return ServedWriter(
                 role=self.role,

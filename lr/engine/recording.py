@@ -1,6 +1,8 @@
-"""What the scheduler commands and is told, as events of a trace. Every driver uses it: on models, on scripts, on a clock.
+"""What the scheduler commands and is told, as events of a trace. Every driver uses it: on models,
+on scripts, on a clock.
 
-Example: `Draft(0:0, (0:1, 0:1.1), 100)` is recorded as `DraftBegan((0, 0, 0), ((0, 1, 0), (0, 1, 1)), 100)`. Knows no trace file.
+Example: `Draft(0:0, (0:1, 0:1.1), 100)` is recorded as `DraftBegan((0, 0, 0), ((0, 1, 0), (0, 1,
+1)), 100)`. Knows no trace file.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def record_commanded(trace: Trace, command: Command) -> None:
 
 
 def record_written(trace: Trace, event: Told) -> None:
-    """Record that a model without tokens of its own (a script, a clock) finished a step: what a writer records of itself."""
+    """Record that a model without tokens of its own (a script, a clock) finished a step: what a
+    writer records of itself.
+    """
     match event:
         case commands.Drafted(node, step):
             trace.record(StepWritten(Role.DRAFT, node.index - 1, step, node))
@@ -65,7 +69,10 @@ def _commanded(command: Command) -> list[Event]:
         case commands.Release(node):
             return [Released(node)]
         case commands.Emit(emitted, verdicts, node):
-            return [*(StepJudged(emitted.index, verdict) for verdict in verdicts), StepEmitted(emitted, node)]
+            return [
+                *(StepJudged(emitted.index, verdict) for verdict in verdicts),
+                StepEmitted(emitted, node),
+            ]
 
 
 def _told(event: Told) -> Event:

@@ -1,14 +1,18 @@
-"""The driver's end of a draft worker: start it once, keep it from question to question, and be sure that it goes.
+"""The driver's end of a draft worker: start it once, keep it from question to question, and be sure
+that it goes.
 
-`DraftWorker` owns the process (or thread) and the connection; `begin` makes a `RemoteRun`, the draft's side of one answer in the making,
-and each problem of it is a `RemoteDrafts`, which a `Chain` uses like a local one. Orders are collected and sent together by `flush`.
+`DraftWorker` owns the process (or thread) and the connection; `begin` makes a `RemoteRun`, the
+draft's side of one answer in the making, and each problem of it is a `RemoteDrafts`, which a
+`Chain` uses like a local one. Orders are collected and sent together by `flush`.
 
-*When things go wrong.* What the worker raises for a run (a full cache, say) is raised here as the same error, as in lockstep. A worker
-that dies, cannot be started or is silent for `patience` seconds raises `DraftWorkerError`; it is killed, and the next run starts a new
-one. It is not replaced by plain decoding: an answer that silently lost its draft is a wrong measurement.
+*When things go wrong.* What the worker raises for a run (a full cache, say) is raised here as the
+same error, as in lockstep. A worker that dies, cannot be started or is silent for `patience`
+seconds raises `DraftWorkerError`; it is killed, and the next run starts a new one. It is not
+replaced by plain decoding: an answer that silently lost its draft is a wrong measurement.
 
-*When we go.* The worker ends when its connection closes: by `close`, by the garbage collector, at exit, and, whatever kills this
-process, by the operating system. Not for use by several threads at once. Read next: `draft_worker.py`.
+*When we go.* The worker ends when its connection closes: by `close`, by the garbage collector, at
+exit, and, whatever kills this process, by the operating system. Not for use by several threads at
+once. Read next: `draft_worker.py`.
 """
 
 from __future__ import annotations
@@ -61,8 +65,9 @@ class _Live:
 class DraftWorker:
     """A worker that is started with the first run and then kept; a context manager that closes it.
 
-    `load` makes the draft and the bytes of the tokens, in the worker. `patience`: seconds of silence that are waited through while a
-    step is awaited; `start_patience`: until the model is loaded. `threads` of torch in a worker process.
+    `load` makes the draft and the bytes of the tokens, in the worker. `patience`: seconds of
+    silence that are waited through while a step is awaited; `start_patience`: until the model is
+    loaded. `threads` of torch in a worker process.
     """
 
     def __init__(
@@ -89,8 +94,8 @@ class DraftWorker:
         return None if self._live is None else self._live.pid
 
     def start(self) -> None:
-        """Start the worker and wait until its model is loaded; nothing if it is there already. Raises `DraftWorkerError`, or what
-        loading the model raises."""
+        """Start the worker and wait until its model is loaded; nothing if it is there already.
+        Raises `DraftWorkerError`, or what loading the model raises."""
         if self._live is None:
             connection, stop = launch(self.where, self.load, self.threads)
             self._live = _Live(connection, weakref.finalize(self, stop))
@@ -98,8 +103,8 @@ class DraftWorker:
             self.listen(self.start_patience)
 
     def begin(self, plan: WriterPlan, trace: Trace) -> RemoteRun:
-        """A new run by `plan`; its forwards are reported to `trace`. Starts the worker if need be. Raises `SettingError` if the plan
-        cannot be sent, and what `start` raises."""
+        """A new run by `plan`; its forwards are reported to `trace`. Starts the worker if need be.
+        Raises `SettingError` if the plan cannot be sent, and what `start` raises."""
         if self.where is Where.PROCESS:
             _check_portable(plan)
         self.start()
@@ -121,14 +126,18 @@ class DraftWorker:
     def send(self, orders: Sequence[Order]) -> None:
         """Send orders, in order. Raises `DraftWorkerError` if the worker is gone."""
         if self._live is None:
-            raise DraftWorkerError("the draft worker is gone, and with it what this run had there. Ask again.")
+            raise DraftWorkerError(
+                "the draft worker is gone, and with it what this run had there. Ask again."
+            )
         try:
             self._live.connection.send(list(orders))
         except OSError as error:
             self._lost(f"died ({error})")
 
     def listen(self, wait: float = 0.0) -> None:
-        """Give everything that has arrived to the runs it is for. With `wait`, something must arrive in so many seconds."""
+        """Give everything that has arrived to the runs it is for. With `wait`, something must
+        arrive in so many seconds.
+        """
         while self._live is not None:
             try:
                 if not self._live.connection.poll(wait):
@@ -204,7 +213,9 @@ class RemoteRun:
             self.worker.send(orders)
 
     def listen(self, *, wait: bool = False) -> None:
-        """Take in what has arrived; with `wait`, sleep until something has. Raises what went wrong in the worker."""
+        """Take in what has arrived; with `wait`, sleep until something has. Raises what went wrong
+        in the worker.
+        """
         self.flush()
         self.worker.listen(self.worker.patience if wait else 0.0)
         self._check()
@@ -218,7 +229,9 @@ class RemoteRun:
         return self.reports[-1]
 
     def finish(self) -> Reported | None:
-        """The run is over: give up what the worker has for it. Returns the last report; None if the worker had failed. Raises nothing."""
+        """The run is over: give up what the worker has for it. Returns the last report; None if the
+        worker had failed. Raises nothing.
+        """
         last = None
         try:
             last = self.report()
@@ -239,7 +252,10 @@ class RemoteRun:
             for chain, node, step in reply.steps:
                 self.chains[chain].arrived.append((node, step))
             for stamped in reply.events:
-                insert(self.trace if stamped.chain is None else self.chains[stamped.chain].trace, stamped)
+                insert(
+                    self.trace if stamped.chain is None else self.chains[stamped.chain].trace,
+                    stamped,
+                )
 
     def _check(self) -> None:
         if self.error is not None:
@@ -286,8 +302,8 @@ def _check_portable(plan: WriterPlan) -> None:
 
 
 def insert(trace: Trace, stamped: Stamped) -> None:
-    """Put an event where it belongs in time. `time.perf_counter` is one clock for all processes of a machine; a trace by another clock
-    gets the event now."""
+    """Put an event where it belongs in time. `time.perf_counter` is one clock for all processes of
+    a machine; a trace by another clock gets the event now."""
     if trace.clock is not time.perf_counter:
         trace.record(stamped.event)
         return

@@ -1,7 +1,9 @@
-"""From the name of a verifier and the models at hand to the verifier: loads what it is made of, and nothing else.
+"""From the name of a verifier and the models at hand to the verifier: loads what it is made of, and
+nothing else.
 
-`judge` names the extra checkpoint of verifiers that have one: a language model for "judge" (None: tiny-judge, for targets that speak
-its language), a sentence encoder for "embedding". The verifiers themselves know no model (`spec/verifiers`).
+`judge` names the extra checkpoint of verifiers that have one: a language model for "judge" (None:
+tiny-judge, for targets that speak its language), a sentence encoder for "embedding". The verifiers
+themselves know no model (`spec/verifiers`).
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ WITH_CHECKPOINT = ("judge", "embedding")
 
 @dataclass(frozen=True)
 class VerifierChoice:
-    """A verifier by name, found to make sense for a target, before any model is loaded. Made by `choose_verifier`."""
+    """A verifier by name, found to make sense for a target, before any model is loaded. Made by
+    `choose_verifier`.
+    """
 
     name: VerifierName
     codec: Codec
@@ -44,7 +48,9 @@ class VerifierChoice:
     num_blocks: int | None = None
 
     def build(self, target: CausalLM) -> Verifier:
-        """Load what the verifier is made of. `target` is the model that the score and likelihood verifiers ask."""
+        """Load what the verifier is made of. `target` is the model that the score and likelihood
+        verifiers ask.
+        """
 
         def asked() -> AskedModel:
             blocks = blocks_for_chains(target) if self.num_blocks is None else self.num_blocks
@@ -63,8 +69,15 @@ class VerifierChoice:
 
     def _judge(self) -> AskedModel:
         assert self.judge is not None, "choose_verifier settles it"
-        codec, model = Codec.load(self.judge), load_model(self.judge, device=self.device, dtype=self.dtype)
-        return asked_model(model, codec, -(-JUDGE_TOKENS // BLOCK_SIZE) if self.num_blocks is None else self.num_blocks)
+        codec, model = (
+            Codec.load(self.judge),
+            load_model(self.judge, device=self.device, dtype=self.dtype),
+        )
+        return asked_model(
+            model,
+            codec,
+            -(-JUDGE_TOKENS // BLOCK_SIZE) if self.num_blocks is None else self.num_blocks,
+        )
 
     def _encoder(self) -> Embed:
         assert self.judge is not None, "choose_verifier settles it"
@@ -80,11 +93,14 @@ def choose_verifier(
     dtype: torch.dtype | None = None,
     num_blocks: int | None = None,
 ) -> VerifierChoice:
-    """Read the name of a verifier. `num_blocks` cache blocks of 16 tokens for the model that it asks; None: as many as the longest chain
-    or a large batch of pairs needs. Raises `SettingError` where it makes no sense for this target or with this `judge`."""
+    """Read the name of a verifier. `num_blocks` cache blocks of 16 tokens for the model that it
+    asks; None: as many as the longest chain or a large batch of pairs needs. Raises `SettingError`
+    where it makes no sense for this target or with this `judge`."""
     parsed = parse_verifier(name, speaks_tiny=speaks_tiny(codec), checkpoint=codec.name)
     if judge is not None and parsed.kind not in WITH_CHECKPOINT:
-        raise SettingError(f"judge is {str(judge)!r}, but verifier {name!r} uses no judge model; leave judge out.")
+        raise SettingError(
+            f"judge is {str(judge)!r}, but verifier {name!r} uses no judge model; leave judge out."
+        )
     if judge is None and parsed.kind == "judge":
         judge = own_judge(codec)
     if judge is None and parsed.kind in WITH_CHECKPOINT:
@@ -99,15 +115,22 @@ def choose_verifier(
 
 
 def blocks_for_chains(model: CausalLM) -> int:
-    """Cache blocks for a model that is asked about the steps of a chain: the longest chain, and the questions about it."""
+    """Cache blocks for a model that is asked about the steps of a chain: the longest chain, and the
+    questions about it.
+    """
     return -(-(model.config.max_position_embeddings + JUDGE_TOKENS) // BLOCK_SIZE)
 
 
 def asked_model(model: CausalLM, codec: Codec, num_blocks: int) -> AskedModel:
-    """A model with its codec as verifiers see it, on a runner of its own with `num_blocks` blocks of 16 tokens."""
+    """A model with its codec as verifiers see it, on a runner of its own with `num_blocks` blocks
+    of 16 tokens.
+    """
     size = model.attention.block_size
     runner = ModelRunner(
-        model, num_blocks=-(-num_blocks * BLOCK_SIZE // size), block_size=size, vocab_size=codec.vocab_size
+        model,
+        num_blocks=-(-num_blocks * BLOCK_SIZE // size),
+        block_size=size,
+        vocab_size=codec.vocab_size,
     )
     chat = partial(codec.chat, enable_thinking=False)  # a judge answers at once
     return AskedModel(runner, codec.encode, chat, tiny=speaks_tiny(codec))
@@ -126,13 +149,17 @@ def speaks_tiny(codec: Codec) -> bool:
 
 
 def own_judge(codec: Codec) -> str | None:
-    """The judge that comes with the package for the tiny language that a checkpoint speaks, if there is one."""
+    """The judge that comes with the package for the tiny language that a checkpoint speaks, if
+    there is one.
+    """
     language = language_of(codec)
     return None if language is None else companion(f"{language.family}-target", "judge")
 
 
 def usual_verifier(codec: Codec, judge: str | Path | None) -> str:
-    """Who judges where nothing is said: a judge where there is one, else the oracle, else equal tokens."""
+    """Who judges where nothing is said: a judge where there is one, else the oracle, else equal
+    tokens.
+    """
     if judge is not None or own_judge(codec) is not None:
         return "judge"
     return "oracle" if speaks_tiny(codec) else "exact"

@@ -1,10 +1,13 @@
-"""What happens to a cache, as events of a trace: every branch gets a number, every change of its blocks a line.
+"""What happens to a cache, as events of a trace: every branch gets a number, every change of its
+blocks a line.
 
     cache.observer = CacheRecorder(trace, "target")
 
-Example with blocks of 4 tokens: branch 0 reads a prompt of 6 tokens, `BranchesGrew(rows=((0, 6),), fresh=((0, 0), (0, 1)))`; branch 1 is
-forked from it; both write one token, the longer of equals stays: `BranchesGrew(rows=((0, 7), (1, 7)), copies=((0, 1, 2),))`: branch 0 left
-block 1, which 1 holds, for its copy, block 2. Knows no tensor. Read next: `tracing/state.py`, which makes the picture of it.
+Example with blocks of 4 tokens: branch 0 reads a prompt of 6 tokens, `BranchesGrew(rows=((0, 6),),
+fresh=((0, 0), (0, 1)))`; branch 1 is forked from it; both write one token, the longer of equals
+stays: `BranchesGrew(rows=((0, 7), (1, 7)), copies=((0, 1, 2),))`: branch 0 left block 1, which 1
+holds, for its copy, block 2. Knows no tensor. Read next: `lab/trace/state.py`, which makes the
+picture of it.
 """
 
 from __future__ import annotations
@@ -41,7 +44,10 @@ class CacheRecorder:
         self.trace.record(BranchForked(self.cache, self._new(table), self._numbers[source]))
 
     def grew(
-        self, tables: Sequence[BlockTable], moved: Sequence[BlockTable], copies: Sequence[tuple[int, int]]
+        self,
+        tables: Sequence[BlockTable],
+        moved: Sequence[BlockTable],
+        copies: Sequence[tuple[int, int]],
     ) -> None:
         numbers, sizes = self._numbers, self._sizes
         fresh: list[tuple[int, int]] = []
@@ -58,7 +64,9 @@ class CacheRecorder:
         for table in tables:
             self._sizes[table] = len(table.blocks)
             blocks = tuple(table.blocks)
-            self.trace.record(BranchRestored(self.cache, self._numbers[table], table.length, blocks))
+            self.trace.record(
+                BranchRestored(self.cache, self._numbers[table], table.length, blocks)
+            )
 
     def cut(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None:
         self._sizes[table] = len(table.blocks)

@@ -1,5 +1,6 @@
-"""The paged KV cache: block ids (`pool`), one branch (`table`), growing a batch (`append`), tensors (`cache`).
+"""The paged KV cache: block ids (`pool`), one branch (`table`), growing a batch (`append`), tensors
+(`cache`).
 
-Only `cache` imports torch; this file imports nothing, so that the bookkeeping can be used without it. Start at
-`pool.py`.
+Only `cache` imports torch; this file imports nothing, so that the bookkeeping can be used without
+it. Start at `pool.py`.
 """

@@ -1,25 +1,28 @@
 """Growing many branches at once, whole or not at all.
 
-`with cache.append(tables, counts) as slots:` makes room for `counts[i]` more tokens in `tables[i]`, for the whole
-batch. Four steps, in this order, so that a failure at any of them leaves no trace:
+`with cache.append(tables, counts) as slots:` makes room for `counts[i]` more tokens in `tables[i]`,
+for the whole batch. Four steps, in this order, so that a failure at any of them leaves no trace:
 
 1. *Plan*: count the new blocks, copies included, without touching anything.
 2. *Allocate* all of them in one call, which succeeds whole or raises `OutOfBlocks`.
-3. *Prepare* the memory: zero the new blocks, copy the shared ones (the only step that touches tensors).
-4. *Apply*: tables get their blocks and new lengths. From here on an exception in the body of the `with` undoes step 4
-   and 2: blocks, refcounts, lengths and even the order of future block ids are as before.
+3. *Prepare* the memory: zero the new blocks, copy the shared ones (the only step that touches
+   tensors).
+4. *Apply*: tables get their blocks and new lengths. From here on an exception in the body of the
+   `with` undoes step 4 and 2: blocks, refcounts, lengths and even the order of future block ids are
+   as before.
 
-**Copy on write.** New tokens go behind the last valid one, so only a partly filled last block can be both shared and
-written; it is copied first. If all holders of a block write into it in the same batch, the last of them need not
-copy: the others have left. That one must be the *longest* of them: a shorter one would overwrite tokens which the
-longer ones need again when the batch is undone. Worked example with `block_size` 4, block 5 held by A and B, one
-token appended to each::
+**Copy on write.** New tokens go behind the last valid one, so only a partly filled last block can
+be both shared and written; it is copied first. If all holders of a block write into it in the same
+batch, the last of them need not copy: the others have left. That one must be the *longest* of them:
+a shorter one would overwrite tokens which the longer ones need again when the batch is undone.
+Worked example with `block_size` 4, block 5 held by A and B, one token appended to each::
 
     A blocks [5] length 3        A is longer and stays in block 5    slot 5*4 + 3 = 23
     B blocks [5] length 1        B gets a copy, block 6              slot 6*4 + 1 = 25
     slots = [23, 25], copies = [(5, 6)]
 
-    Had B stayed, its token would be in slot 21, on top of A's second token: lost if the forward then fails.
+    Had B stayed, its token would be in slot 21, on top of A's second token: lost if the forward
+    then fails.
 
 This module knows neither torch nor the shape of a block. Read next: `cache.py`.
 """
@@ -47,15 +50,19 @@ class Owner(Protocol):
         """Zero the blocks `fresh`; copy block a to block b for each (a, b) of `copies`."""
 
     def drop_blocks(self, blocks: Sequence[int]) -> list[int]:
-        """Count one holder less of each block, in this order; returns those that nobody holds any more."""
+        """Count one holder less of each block, in this order; returns those that nobody holds any
+        more.
+        """
 
 
 class Append:
-    """One all-or-nothing growth of a batch; a context manager that yields the slots of the new tokens.
+    """One all-or-nothing growth of a batch; a context manager that yields the slots of the new
+    tokens.
 
-    Inside the `with` the lengths are already the new ones, and `slots` (batch order), `fresh` (blocks that were
-    zeroed), `copies` (pairs from, to) and `moved` (the tables that left a shared block, one per copy) can be read: a
-    rank that follows needs them to do the same to its own slice.
+    Inside the `with` the lengths are already the new ones, and `slots` (batch order), `fresh`
+    (blocks that were zeroed), `copies` (pairs from, to) and `moved` (the tables that left a shared
+    block, one per copy) can be read: a rank that follows needs them to do the same to its own
+    slice.
     """
 
     __slots__ = ("copies", "counts", "fresh", "moved", "owner", "slots", "tables")
@@ -93,7 +100,10 @@ class Append:
         return slots
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.owner.open_append = None
         if kind is not None:
@@ -102,7 +112,9 @@ class Append:
                 self.owner.observer.restored(self.tables)
 
     def _movers(self, shared: list[BlockTable]) -> list[BlockTable]:
-        """Those of the tables whose last block is shared that must leave it; the longest comes last and may stay."""
+        """Those of the tables whose last block is shared that must leave it; the longest comes last
+        and may stay.
+        """
         leaving: dict[int, int] = {}
         movers = []
         for table in sorted(shared, key=lambda table: table.length):
@@ -114,7 +126,9 @@ class Append:
         return movers
 
     def _grow(self, needed: int, movers: list[BlockTable]) -> None:
-        """Allocate, prepare, then hand the blocks out: to the movers first, then to the batch in order."""
+        """Allocate, prepare, then hand the blocks out: to the movers first, then to the batch in
+        order.
+        """
         owner = self.owner
         taken = owner.pool.allocate(len(movers) + needed)
         copies = [(table.blocks[-1], block) for table, block in zip(movers, taken, strict=False)]
@@ -135,7 +149,9 @@ class Append:
             used += more
 
     def _undo(self) -> None:
-        """Shorten the tables, give the shared blocks back to those who left them, free what was taken."""
+        """Shorten the tables, give the shared blocks back to those who left them, free what was
+        taken.
+        """
         for table, count in zip(self.tables, self.counts, strict=True):
             table.length -= count
             del table.blocks[blocks_for(table.length, table.block_size) :]

@@ -1,7 +1,9 @@
-"""A branch: one sequence of tokens and its blocks. What every runner hands out and every algorithm speaks about.
+"""A branch: one sequence of tokens and its blocks. What every runner hands out and every algorithm
+speaks about.
 
-Tokens of the list that are not in the cache yet are *pending*. Example: 10 tokens, all cached; append 3: `cached` is 10, `pending` the
-last 3. The runner pushes what is pending through its model; nobody else changes the table.
+Tokens of the list that are not in the cache yet are *pending*. Example: 10 tokens, all cached;
+append 3: `cached` is 10, `pending` the last 3. The runner pushes what is pending through its model;
+nobody else changes the table.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from lr.kvcache.table import BlockTable
 
 
 class Branch:
-    """One sequence of a runner: `tokens` are its ids, `table` says where the first `cached` of them have their K/V."""
+    """One sequence of a runner: `tokens` are its ids, `table` says where the first `cached` of them
+    have their K/V.
+    """
 
     __slots__ = ("table", "tokens")
 

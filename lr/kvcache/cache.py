@@ -1,22 +1,25 @@
 """The keys and values of all branches of one model, in one pool of blocks.
 
-`keys` and `values` have the shape [l, num_blocks, block_size, k, d]. A branch is a `BlockTable`; the cache knows its
-live tables and is the only one to change them:
+`keys` and `values` have the shape [l, num_blocks, block_size, k, d]. A branch is a `BlockTable`;
+the cache knows its live tables and is the only one to change them:
 
 * `new` gives an empty table, `fork` one that shares every block of another and copies nothing;
-* `append` makes room for new tokens of a whole batch, copying a shared last block first (`append.py`);
+* `append` makes room for new tokens of a whole batch, copying a shared last block first
+  (`append.py`);
 * `truncate` moves the length back and drops whole blocks, `release` gives all blocks back.
 
-**The law** (`check`): free + used = total, and every refcount is the number of live tables that hold the block.
+**The law** (`check`): free + used = total, and every refcount is the number of live tables that
+hold the block.
 
-**What a block contains.** Memory is not initialised when the cache is built. A block is zeroed, or filled by a copy,
-when it is allocated, so whatever a live table's blocks contain behind its length is stale but finite: an attention
-that gathers whole blocks and masks the tail never multiplies zero by NaN. With `poison_freed=True` free blocks are
-full of NaN, so that a test notices whoever still reads them.
+**What a block contains.** Memory is not initialised when the cache is built. A block is zeroed, or
+filled by a copy, when it is allocated, so whatever a live table's blocks contain behind its length
+is stale but finite: an attention that gathers whole blocks and masks the tail never multiplies zero
+by NaN. With `poison_freed=True` free blocks are full of NaN, so that a test notices whoever still
+reads them.
 
-A cache belongs to one thread at a time. It does not know the model, the tokens or the positions' angles.
-Tensor-parallel followers own a cache of their slice of the heads and repeat the leader's `prepare` and `write`.
-Read next: `lr/model`.
+A cache belongs to one thread at a time. It does not know the model, the tokens or the positions'
+angles. Tensor-parallel followers own a cache of their slice of the heads and repeat the leader's
+`prepare` and `write`. Read next: `lr/model`.
 """
 
 from collections import Counter
@@ -32,17 +35,23 @@ from lr.kvcache.table import BlockTable, blocks_for
 from lr.kvcache.watch import CacheObserver
 
 
-def bytes_per_block(*, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one block, keys and values of all layers: to choose `num_blocks` before the cache is built."""
+def bytes_per_block(
+    *, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
+) -> int:
+    """Bytes of one block, keys and values of all layers: to choose `num_blocks` before the cache is
+    built.
+    """
     return 2 * num_layers * block_size * num_kv_heads * head_dim * dtype.itemsize
 
 
 class PagedKVCache:
-    """All K/V memory of one model, `num_blocks` blocks of `block_size` tokens, and the tables of its live branches.
+    """All K/V memory of one model, `num_blocks` blocks of `block_size` tokens, and the tables of
+    its live branches.
 
-    `copied_blocks` and `zeroed_blocks` count what `prepare` has done so far, undone appends included; they are only
-    for those who look on, nothing is decided by them. `observer`, if there is one, hears of every change of a table
-    (`watch.py`). Raises `SettingError` for a size below 1 or a dtype that is not a float.
+    `copied_blocks` and `zeroed_blocks` count what `prepare` has done so far, undone appends
+    included; they are only for those who look on, nothing is decided by them. `observer`, if there
+    is one, hears of every change of a table (`watch.py`). Raises `SettingError` for a size below 1
+    or a dtype that is not a float.
     """
 
     def __init__(
@@ -63,7 +72,9 @@ class PagedKVCache:
             if size < 1:
                 raise SettingError(f"{name} is {size}; a KV cache needs at least 1.")
         if not dtype.is_floating_point:
-            raise SettingError(f"dtype is {dtype}; a KV cache stores floating-point numbers, give the model's dtype.")
+            raise SettingError(
+                f"dtype is {dtype}; a KV cache stores floating-point numbers, give the model's dtype."
+            )
         self.num_layers, self.num_kv_heads, self.head_dim = num_layers, num_kv_heads, head_dim
         self.num_blocks, self.block_size = num_blocks, block_size
         self.poison_freed = poison_freed
@@ -82,7 +93,9 @@ class PagedKVCache:
                 self.keys.fill_(torch.nan)
                 self.values.fill_(torch.nan)
             self._key_blocks, self._value_blocks = self.keys.unbind(0), self.values.unbind(0)
-            self._key_slots = [keys.flatten(0, 1) for keys in self._key_blocks]  # [num_blocks * block_size, k, d]
+            self._key_slots = [
+                keys.flatten(0, 1) for keys in self._key_blocks
+            ]  # [num_blocks * block_size, k, d]
             self._value_slots = [values.flatten(0, 1) for values in self._value_blocks]
 
     @property
@@ -106,7 +119,9 @@ class PagedKVCache:
         return table
 
     def fork(self, table: BlockTable) -> BlockTable:
-        """A branch with the same tokens, sharing every block of `table`: no block is allocated or copied."""
+        """A branch with the same tokens, sharing every block of `table`: no block is allocated or
+        copied.
+        """
         self._changeable(table)
         for block in table.blocks:
             self.pool.share(block)
@@ -117,13 +132,16 @@ class PagedKVCache:
         return twin
 
     def truncate(self, table: BlockTable, length: int) -> None:
-        """Keep the first `length` tokens of `table` and drop the blocks behind them; the tokens kept are not touched.
+        """Keep the first `length` tokens of `table` and drop the blocks behind them; the tokens
+        kept are not touched.
 
         Raises `ProtocolError` unless 0 <= length <= table.length.
         """
         self._changeable(table)
         if not 0 <= length <= table.length:
-            raise ProtocolError(f"a branch of {table.length} tokens cannot be cut back to {length}.")
+            raise ProtocolError(
+                f"a branch of {table.length} tokens cannot be cut back to {length}."
+            )
         dropped, freed = self._shorten(table, length)
         if self.observer is not None:
             self.observer.cut(table, dropped, freed)
@@ -137,48 +155,58 @@ class PagedKVCache:
             self.observer.closed(table, dropped, freed)
 
     def append(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> Append:
-        """Room for `counts[i]` more tokens in `tables[i]`, all or nothing; to be used in a `with` statement.
+        """Room for `counts[i]` more tokens in `tables[i]`, all or nothing; to be used in a `with`
+        statement.
 
-        Entering yields the slots [sum of counts], in batch order, where the caller writes the new keys and values.
-        Inside, every `length` already includes the new tokens (token j of table i has position
-        `length - counts[i] + j`), and no table may be forked, truncated, released or appended to.
-        A clean exit keeps everything; an exception restores blocks, refcounts and lengths exactly.
+        Entering yields the slots [sum of counts], in batch order, where the caller writes the new
+        keys and values. Inside, every `length` already includes the new tokens (token j of table i
+        has position `length - counts[i] + j`), and no table may be forked, truncated, released or
+        appended to. A clean exit keeps everything; an exception restores blocks, refcounts and
+        lengths exactly.
 
-        Entering raises `OutOfBlocks`, having changed nothing; `ProtocolError` if a table is not live or comes twice,
-        if a count is negative, if the lists differ in length.
+        Entering raises `OutOfBlocks`, having changed nothing; `ProtocolError` if a table is not
+        live or comes twice, if a count is negative, if the lists differ in length.
         """
         return Append(self, tables, counts)
 
     # Tensors
 
     def prepare(self, fresh: Sequence[int], copies: Sequence[tuple[int, int]]) -> None:
-        """Zero the blocks `fresh` and copy block a to block b for each (a, b) of `copies`, in all layers."""
+        """Zero the blocks `fresh` and copy block a to block b for each (a, b) of `copies`, in all
+        layers.
+        """
         for memory in (self.keys, self.values):
             if fresh:
                 memory.index_fill_(1, self._ids(fresh), 0)
             if copies:
                 sources, targets = zip(*copies, strict=True)
-                memory.index_copy_(1, self._ids(targets), memory.index_select(1, self._ids(sources)))
+                memory.index_copy_(
+                    1, self._ids(targets), memory.index_select(1, self._ids(sources))
+                )
         self.zeroed_blocks += len(fresh)
         self.copied_blocks += len(copies)
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Store `k` and `v` [n, k, d] of one layer at `slots` [n] (int64); call it in `inference_mode` or `no_grad`."""
+        """Store `k` and `v` [n, k, d] of one layer at `slots` [n] (int64); call it in
+        `inference_mode` or `no_grad`.
+        """
         self._key_slots[layer].index_copy_(0, slots, k)
         self._value_slots[layer].index_copy_(0, slots, v)
 
     def pages(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer in all blocks, two views [num_blocks, block_size, k, d], for kernels that read a block table.
+        """Keys and values of one layer in all blocks, two views [num_blocks, block_size, k, d], for
+        kernels that read a block table.
 
         Free blocks may hold anything, NaN included.
         """
         return self._key_blocks[layer], self._value_blocks[layer]
 
     def gather(self, layer: int, block_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer in the blocks `block_ids` [b, nb], two new tensors [b, nb * block_size, k, d].
+        """Keys and values of one layer in the blocks `block_ids` [b, nb], two new tensors [b, nb *
+        block_size, k, d].
 
-        Column t of row i is position t of branch i; columns behind its length must be masked. Fill short rows up with
-        blocks of the same branch (`table.block_rows`), not with arbitrary ids.
+        Column t of row i is position t of branch i; columns behind its length must be masked. Fill
+        short rows up with blocks of the same branch (`table.block_rows`), not with arbitrary ids.
         """
         flat = block_ids.flatten()
         shape = (block_ids.shape[0], -1, self.num_kv_heads, self.head_dim)
@@ -190,8 +218,9 @@ class PagedKVCache:
     def check(self, tables: Iterable[BlockTable] | None = None) -> None:
         """Check the conservation law; raises `AssertionError` saying where it is broken.
 
-        `tables` are all tables that should hold blocks; by default the live tables that the cache itself knows.
-        Given, they must be the live ones: a branch that somebody forgot to release is found in this way.
+        `tables` are all tables that should hold blocks; by default the live tables that the cache
+        itself knows. Given, they must be the live ones: a branch that somebody forgot to release is
+        found in this way.
         """
         held: Counter[int] = Counter()
         tables = list(self._live if tables is None else tables)
@@ -206,28 +235,42 @@ class PagedKVCache:
         pool = self.pool
         used = sum(1 for block in range(pool.num_blocks) if pool.refcount(block))
         if pool.num_free + used != pool.num_blocks:
-            raise AssertionError(f"{pool.num_free} free and {used} held blocks are not {pool.num_blocks}")
+            raise AssertionError(
+                f"{pool.num_free} free and {used} held blocks are not {pool.num_blocks}"
+            )
         for block in range(pool.num_blocks):
             if pool.refcount(block) != held[block]:
                 holders = [table for table in tables if block in table.blocks]
-                raise AssertionError(f"block {block} has refcount {pool.refcount(block)}, held by {holders}")
+                raise AssertionError(
+                    f"block {block} has refcount {pool.refcount(block)}, held by {holders}"
+                )
 
     # Inside: for `Append`, not for users of the cache
 
     def admit(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> None:
-        """Raise `ProtocolError` if these tables cannot grow by these counts now; `Append` asks before it begins."""
+        """Raise `ProtocolError` if these tables cannot grow by these counts now; `Append` asks
+        before it begins.
+        """
         if len(tables) != len(counts):
-            raise ProtocolError(f"{len(tables)} tables were given with {len(counts)} counts; give one count per table.")
+            raise ProtocolError(
+                f"{len(tables)} tables were given with {len(counts)} counts; give one count per table."
+            )
         self._closed()
         for table in tables:
             self._owned(table)
         if len(tables) > 1 and len(set(tables)) != len(tables):
-            raise ProtocolError("the same table comes twice in one batch; add its counts up, or fork it first.")
+            raise ProtocolError(
+                "the same table comes twice in one batch; add its counts up, or fork it first."
+            )
         if counts and min(counts) < 0:
-            raise ProtocolError(f"{min(counts)} tokens cannot be appended; use truncate to shorten a branch.")
+            raise ProtocolError(
+                f"{min(counts)} tokens cannot be appended; use truncate to shorten a branch."
+            )
 
     def drop_blocks(self, blocks: Sequence[int]) -> list[int]:
-        """Count one holder less of each block, in this order; returns those that nobody holds any more."""
+        """Count one holder less of each block, in this order; returns those that nobody holds any
+        more.
+        """
         freed = [block for block in blocks if self.pool.drop(block)]
         if self.poison_freed and freed:
             self.keys.index_fill_(1, self._ids(freed), torch.nan)
@@ -235,7 +278,9 @@ class PagedKVCache:
         return freed
 
     def _shorten(self, table: BlockTable, length: int) -> tuple[list[int], list[int]]:
-        """Keep `length` tokens. Returns the blocks that were dropped, last first, and those of them that are free now."""
+        """Keep `length` tokens. Returns the blocks that were dropped, last first, and those of them
+        that are free now.
+        """
         keep = blocks_for(length, self.block_size)
         dropped = table.blocks[keep:][::-1]
         del table.blocks[keep:]
@@ -244,7 +289,9 @@ class PagedKVCache:
 
     def _ids(self, blocks: Sequence[int]) -> Tensor:
         place = self.keys.device  # from pinned memory, so that the host does not wait for CUDA
-        return torch.tensor(blocks, dtype=torch.int64, pin_memory=place.type == "cuda").to(place, non_blocking=True)
+        return torch.tensor(blocks, dtype=torch.int64, pin_memory=place.type == "cuda").to(
+            place, non_blocking=True
+        )
 
     def _changeable(self, table: BlockTable) -> None:
         self._closed()
@@ -252,8 +299,12 @@ class PagedKVCache:
 
     def _owned(self, table: BlockTable) -> None:
         if table not in self._live:
-            raise ProtocolError(f"not a live table of this cache (released, or of another one): {table}")
+            raise ProtocolError(
+                f"not a live table of this cache (released, or of another one): {table}"
+            )
 
     def _closed(self) -> None:
         if self.open_append is not None:
-            raise ProtocolError("an append is open on this cache; leave its `with` before the next change.")
+            raise ProtocolError(
+                "an append is open on this cache; leave its `with` before the next change."
+            )

@@ -1,13 +1,14 @@
 """Who holds which block: ids and reference counts, nothing else.
 
-The memory of a paged KV cache is cut into `num_blocks` equal blocks. A block is free (refcount 0) or held by as many
-branches as its refcount says; forking a branch only adds one to the refcount of each of its blocks. The pool does not
-know what a block contains, how large it is or which branch holds it: `table.py` is one branch's list of blocks,
-`cache.py` owns the tensors.
+The memory of a paged KV cache is cut into `num_blocks` equal blocks. A block is free (refcount 0)
+or held by as many branches as its refcount says; forking a branch only adds one to the refcount of
+each of its blocks. The pool does not know what a block contains, how large it is or which branch
+holds it: `table.py` is one branch's list of blocks, `cache.py` owns the tensors.
 
-The free blocks are a stack: a fresh pool hands out 0, 1, 2, ...; afterwards the block that was freed last is handed
-out first. So the same calls always give the same ids, and dropping blocks in the reverse order of their allocation
-leaves the pool as it was before, the order of its future ids included.
+The free blocks are a stack: a fresh pool hands out 0, 1, 2, ...; afterwards the block that was
+freed last is handed out first. So the same calls always give the same ids, and dropping blocks in
+the reverse order of their allocation leaves the pool as it was before, the order of its future ids
+included.
 
 Worked example, `BlockPool(4)`::
 
@@ -25,13 +26,17 @@ from lr.errors import OutOfBlocks, ProtocolError, SettingError
 
 
 class BlockPool:
-    """`num_blocks` block ids with their reference counts; raises `SettingError` unless `num_blocks` >= 1."""
+    """`num_blocks` block ids with their reference counts; raises `SettingError` unless `num_blocks`
+    >= 1.
+    """
 
     __slots__ = ("_free", "_refcounts", "num_blocks")
 
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 1:
-            raise SettingError(f"num_blocks is {num_blocks}; a block pool needs at least one block.")
+            raise SettingError(
+                f"num_blocks is {num_blocks}; a block pool needs at least one block."
+            )
         self.num_blocks = num_blocks
         self._refcounts = [0] * num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))
@@ -47,12 +52,15 @@ class BlockPool:
         return self.num_blocks - len(self._free)
 
     def allocate(self, n: int) -> list[int]:
-        """Take `n` free blocks, each with refcount 1, and return their ids in the order in which they were taken.
+        """Take `n` free blocks, each with refcount 1, and return their ids in the order in which
+        they were taken.
 
         Raises `OutOfBlocks` if fewer than `n` are free; then nothing has changed.
         """
         if n < 0:
-            raise SettingError(f"{n} blocks were asked for; the number of blocks to allocate cannot be negative.")
+            raise SettingError(
+                f"{n} blocks were asked for; the number of blocks to allocate cannot be negative."
+            )
         if n > len(self._free):
             raise OutOfBlocks(n, len(self._free), self.num_blocks)
         taken = [self._free.pop() for _ in range(n)]
@@ -66,7 +74,9 @@ class BlockPool:
         self._refcounts[block] += 1
 
     def drop(self, block: int) -> bool:
-        """Count one holder of `block` less and tell whether it is free; raises `ProtocolError` if it already was."""
+        """Count one holder of `block` less and tell whether it is free; raises `ProtocolError` if
+        it already was.
+        """
         self._held(block)
         self._refcounts[block] -= 1
         if self._refcounts[block]:
@@ -75,11 +85,17 @@ class BlockPool:
         return True
 
     def refcount(self, block: int) -> int:
-        """How many branches hold `block` (0: it is free); raises `ProtocolError` if there is no such block."""
+        """How many branches hold `block` (0: it is free); raises `ProtocolError` if there is no
+        such block.
+        """
         if not 0 <= block < self.num_blocks:
-            raise ProtocolError(f"there is no block {block}; the pool has blocks 0 to {self.num_blocks - 1}.")
+            raise ProtocolError(
+                f"there is no block {block}; the pool has blocks 0 to {self.num_blocks - 1}."
+            )
         return self._refcounts[block]
 
     def _held(self, block: int) -> None:
         if not self.refcount(block):
-            raise ProtocolError(f"block {block} is free: it was dropped more often than it was allocated and shared.")
+            raise ProtocolError(
+                f"block {block} is free: it was dropped more often than it was allocated and shared."
+            )

@@ -1,10 +1,10 @@
 """One branch's blocks: where in the cache the key and value of each of its tokens stand.
 
 A `BlockTable` is a list of block ids and a `length`. Position t (counted from 0) stands in block
-`blocks[t // block_size]` at offset `t % block_size`; its *slot* numbers all places of the cache in a row:
-`block * block_size + offset`. `length` alone says how many positions are valid; what stands behind it in the last block
-is stale and must be masked. A table never holds a block that it does not need, so at all times
-`len(blocks) == blocks_for(length, block_size)`.
+`blocks[t // block_size]` at offset `t % block_size`; its *slot* numbers all places of the cache in
+a row: `block * block_size + offset`. `length` alone says how many positions are valid; what stands
+behind it in the last block is stale and must be masked. A table never holds a block that it does
+not need, so at all times `len(blocks) == blocks_for(length, block_size)`.
 
 Worked example with `block_size` 4 and `blocks = [7, 2]`, `length = 6`::
 
@@ -12,8 +12,8 @@ Worked example with `block_size` 4 and `blocks = [7, 2]`, `length = 6`::
     block      7  7  7  7  |  2  2   2    2
     slot      28 29 30 31  |  8  9  10   11
 
-A table is changed by its cache only (`append`, `truncate`, `release`); the cache also counts the holders of each
-block. This module knows no tensor and no refcount. Read next: `append.py`.
+A table is changed by its cache only (`append`, `truncate`, `release`); the cache also counts the
+holders of each block. This module knows no tensor and no refcount. Read next: `append.py`.
 """
 
 from collections.abc import Sequence
@@ -46,29 +46,40 @@ class BlockTable:
     def slot(self, position: int) -> int:
         """The slot of a valid `position`; raises `ProtocolError` outside 0..length-1."""
         if not 0 <= position < self.length:
-            raise ProtocolError(f"position {position} is not in the cache; this branch has {self.length} tokens there.")
-        return self.blocks[position // self.block_size] * self.block_size + position % self.block_size
+            raise ProtocolError(
+                f"position {position} is not in the cache; this branch has {self.length} tokens there."
+            )
+        return (
+            self.blocks[position // self.block_size] * self.block_size + position % self.block_size
+        )
 
     def slots(self, start: int, stop: int) -> list[int]:
-        """The slots of the positions start, ..., stop - 1; raises `ProtocolError` unless 0 <= start <= stop <= length.
+        """The slots of the positions start, ..., stop - 1; raises `ProtocolError` unless 0 <= start
+        <= stop <= length.
 
         In the example above `slots(3, 6)` is `[31, 8, 9]`.
         """
         if not 0 <= start <= stop <= self.length:
-            raise ProtocolError(f"positions {start} to {stop} are not all in the cache; this branch has {self.length}.")
+            raise ProtocolError(
+                f"positions {start} to {stop} are not all in the cache; this branch has {self.length}."
+            )
         size, found = self.block_size, list[int]()
         for index in range(start // size, blocks_for(stop, size)):
-            shift = (self.blocks[index] - index) * size  # slot minus position, the same within one block
+            shift = (
+                self.blocks[index] - index
+            ) * size  # slot minus position, the same within one block
             found += range(max(start, index * size) + shift, min(stop, (index + 1) * size) + shift)
         return found
 
 
 def block_rows(tables: Sequence[BlockTable]) -> list[list[int]]:
-    """The blocks of several tables as a rectangle [b, longest], short rows filled up with their own last block.
+    """The blocks of several tables as a rectangle [b, longest], short rows filled up with their own
+    last block.
 
-    The filling must be masked away by its position. It repeats a block of the same branch, never an arbitrary id,
-    because a free block may contain anything, NaN included, and a mask that multiplies by zero does not remove NaN.
-    Example: tables with blocks [7, 2] and [5] give [[7, 2], [5, 5]]. Raises `ProtocolError` if a table is empty.
+    The filling must be masked away by its position. It repeats a block of the same branch, never an
+    arbitrary id, because a free block may contain anything, NaN included, and a mask that
+    multiplies by zero does not remove NaN. Example: tables with blocks [7, 2] and [5] give [[7, 2],
+    [5, 5]]. Raises `ProtocolError` if a table is empty.
     """
     longest = max((len(table.blocks) for table in tables), default=0)
     if not all(table.blocks for table in tables):

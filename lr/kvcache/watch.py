@@ -1,7 +1,9 @@
-"""Who looks on: a cache tells its observer of every change of a table, after it has happened. For traces and pictures.
+"""Who looks on: a cache tells its observer of every change of a table, after it has happened. For
+traces and pictures.
 
-Nothing is decided by an observer, and without one (the rule) nothing is told. The calls are few on purpose; all that can be known of who
-holds which block follows from them. Read next: `engine/watching.py`, which writes them into a trace.
+Nothing is decided by an observer, and without one (the rule) nothing is told. The calls are few on
+purpose; all that can be known of who holds which block follows from them. Read next:
+`engine/watching.py`, which writes them into a trace.
 """
 
 from __future__ import annotations
@@ -24,11 +26,16 @@ class CacheObserver(Protocol):
         ...
 
     def grew(
-        self, tables: Sequence[BlockTable], moved: Sequence[BlockTable], copies: Sequence[tuple[int, int]]
+        self,
+        tables: Sequence[BlockTable],
+        moved: Sequence[BlockTable],
+        copies: Sequence[tuple[int, int]],
     ) -> None:
-        """A batch got its room: blocks and lengths are the new ones already; the keys and values are not written yet.
+        """A batch got its room: blocks and lengths are the new ones already; the keys and values
+        are not written yet.
 
-        `moved`: the tables that left a shared block, and `copies`, for each, (that block, its copy).
+        `moved`: the tables that left a shared block, and `copies`, for each, (that block, its
+        copy).
         """
         ...
 

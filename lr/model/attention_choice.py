@@ -1,9 +1,12 @@
-"""Which kind of attention a model gets: the first that works on its device, in its dtype, with its heads, and why the others do not.
+"""Which kind of attention a model gets: the first that works on its device, in its dtype, with its
+heads, and why the others do not.
 
-In order: `varlen` (PyTorch's own FlashAttention on pages), `flash` (the `flash-attn` package), `sdpa` (PyTorch's fused attention on
-gathered pages; works everywhere). `reference`, one branch at a time in plain arithmetic, is taken only when asked for. What is
-installed is seen by looking (imports and parameters), whether it works by trying (`attention_probe.py`); no version is compared.
-Smaller blocks waste less memory and are cheaper to copy for a fork, so the smallest size that a kernel takes is used.
+In order: `varlen` (PyTorch's own FlashAttention on pages), `flash` (the `flash-attn` package),
+`sdpa` (PyTorch's fused attention on gathered pages; works everywhere). `reference`, one branch at a
+time in plain arithmetic, is taken only when asked for. What is installed is seen by looking
+(imports and parameters), whether it works by trying (`attention_probe.py`); no version is compared.
+Smaller blocks waste less memory and are cheaper to copy for a fork, so the smallest size that a
+kernel takes is used.
 """
 
 from __future__ import annotations
@@ -32,12 +35,16 @@ HALF = (torch.float16, torch.bfloat16)
 LARGEST_HEAD = 256
 DEVICES = ("cuda",)
 GATHERED_PLACES = 1 << 16
-"""Rows times tokens of the largest forward that is replayed with attention on gathered pages: 256 MiB at 8 heads of 128 in bf16."""
+"""Rows times tokens of the largest forward that is replayed with attention on gathered pages: 256
+MiB at 8 heads of 128 in bf16.
+"""
 
 
 @dataclass(frozen=True)
 class Installed:
-    """The kernels of this installation: the functions, or a sentence that says why there are none. `devices`: where they run."""
+    """The kernels of this installation: the functions, or a sentence that says why there are none.
+    `devices`: where they run.
+    """
 
     varlen: Kernel | str
     flash: FlashKernels | str
@@ -53,10 +60,16 @@ class Candidate:
     why: str = ""
 
 
-def choose_attention(name: str, needs: AttentionNeeds, installed: Installed | None = None) -> AttentionKind:
-    """The kind of that name; "auto": the first that works. Raises SettingError for one that is unknown or cannot run there."""
+def choose_attention(
+    name: str, needs: AttentionNeeds, installed: Installed | None = None
+) -> AttentionKind:
+    """The kind of that name; "auto": the first that works. Raises SettingError for one that is
+    unknown or cannot run there.
+    """
     if name not in NAMES:
-        raise SettingError(f"attention is {name!r}, expected {', '.join(NAMES[:-1])} or {NAMES[-1]}.")
+        raise SettingError(
+            f"attention is {name!r}, expected {', '.join(NAMES[:-1])} or {NAMES[-1]}."
+        )
     plain = {kind.name: kind for kind in (SDPA, REFERENCE)}
     if name in plain:
         return plain[name]
@@ -73,7 +86,8 @@ def choose_attention(name: str, needs: AttentionNeeds, installed: Installed | No
 
 
 def equip(model: CausalLM, name: str = "auto", *, replay: bool = True) -> None:
-    """Give a model its kind of attention and, on CUDA with `replay`, the shapes of the forwards that are replayed.
+    """Give a model its kind of attention and, on CUDA with `replay`, the shapes of the forwards
+    that are replayed.
 
     Raises SettingError for a name that is unknown or cannot run there.
     """
@@ -84,14 +98,18 @@ def equip(model: CausalLM, name: str = "auto", *, replay: bool = True) -> None:
 
 
 def candidates(needs: AttentionNeeds, installed: Installed | None = None) -> Iterator[Candidate]:
-    """The kinds in the order of preference, each tried when it is asked for: the last one always works."""
+    """The kinds in the order of preference, each tried when it is asked for: the last one always
+    works.
+    """
     unfit = _unfit(needs, DEVICES if installed is None else installed.devices)
     found = installed or (Installed(unfit, unfit) if unfit else look_around())
     if unfit or isinstance(found.varlen, str):
         yield Candidate("varlen", None, unfit or str(found.varlen))
     else:
         yield _first_that_works(
-            "varlen", [partial(varlen_attention, found.varlen, active=a) for a in _actives(needs)], needs
+            "varlen",
+            [partial(varlen_attention, found.varlen, active=a) for a in _actives(needs)],
+            needs,
         )
     if unfit or isinstance(found.flash, str):
         yield Candidate("flash", None, unfit or str(found.flash))
@@ -135,14 +153,20 @@ def _unfit(needs: AttentionNeeds, devices: tuple[str, ...]) -> str:
     if needs.device.type not in devices:
         return f"it needs a device of type {' or '.join(devices)}"
     if needs.dtype not in HALF:
-        return f"it computes in float16 or bfloat16, not in {str(needs.dtype).removeprefix('torch.')}"
+        return (
+            f"it computes in float16 or bfloat16, not in {str(needs.dtype).removeprefix('torch.')}"
+        )
     if needs.head_dim % 8 or needs.head_dim > LARGEST_HEAD:
         return f"it takes heads of a multiple of 8 and at most {LARGEST_HEAD} dimensions, not {needs.head_dim}"
     return ""
 
 
-def _first_that_works(name: str, makers: list[Callable[[int], AttentionKind]], needs: AttentionNeeds) -> Candidate:
-    """The first maker and the smallest block size that pass the probe; else every reason, with the first size that met it."""
+def _first_that_works(
+    name: str, makers: list[Callable[[int], AttentionKind]], needs: AttentionNeeds
+) -> Candidate:
+    """The first maker and the smallest block size that pass the probe; else every reason, with the
+    first size that met it.
+    """
     reasons: dict[str, int] = {}
     for make in makers:
         before = _active()
@@ -153,25 +177,38 @@ def _first_that_works(name: str, makers: list[Callable[[int], AttentionKind]], n
             reasons.setdefault(wrong.rstrip("."), size)
         if before is None and _active() is not None:
             torch.nn.attention.restore_flash_attention_impl()
-    return Candidate(name, None, "; ".join(f"with blocks of {size}, {reason}" for reason, size in reasons.items()))
+    return Candidate(
+        name,
+        None,
+        "; ".join(f"with blocks of {size}, {reason}" for reason, size in reasons.items()),
+    )
 
 
 def _active() -> str | None:
     """The FlashAttention that somebody has made PyTorch use; None: its own."""
-    ask: Callable[[], str | None] | None = getattr(torch.nn.attention, "current_flash_attention_impl", None)
+    ask: Callable[[], str | None] | None = getattr(
+        torch.nn.attention, "current_flash_attention_impl", None
+    )
     return None if ask is None else ask()
 
 
 def _actives(needs: AttentionNeeds) -> Iterator[str | None]:
-    """The FlashAttentions that PyTorch can be made to use: the present one, then those that are installed and fit the GPU.
+    """The FlashAttentions that PyTorch can be made to use: the present one, then those that are
+    installed and fit the GPU.
 
-    Activating one is for the whole process and for all of PyTorch's attention; one that works stays.
+    Activating one is for the whole process and for all of PyTorch's attention; one that works
+    stays.
     """
     yield None
-    if needs.device.type != "cuda" or not hasattr(torch.nn.attention, "activate_flash_attention_impl"):
+    if needs.device.type != "cuda" or not hasattr(
+        torch.nn.attention, "activate_flash_attention_impl"
+    ):
         return
     major, _ = torch.cuda.get_device_capability(needs.device)
-    for version, module, majors in (("FA3", "flash_attn_interface", (9,)), ("FA4", "flash_attn.cute", (9, 10))):
+    for version, module, majors in (
+        ("FA3", "flash_attn_interface", (9,)),
+        ("FA4", "flash_attn.cute", (9, 10)),
+    ):
         if major in majors and _importable(module):
             yield version
 

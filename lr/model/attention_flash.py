@@ -1,12 +1,14 @@
-"""FlashAttention over the paged cache through the `flash-attn` package (Dao, arXiv 2307.08691; extra `[flash]`).
+"""FlashAttention over the paged cache through the `flash-attn` package (Dao, arXiv 2307.08691;
+extra `[flash]`).
 
-Two of its functions, both with a block table: `flash_attn_varlen_func` for ragged batches, where the lengths of the branches come as
-their running sum `cu_seqlens_k`, and `flash_attn_with_kvcache` where every branch brings one token, which divides long contexts
-among the processors of the GPU. `causal=True` is aligned to the bottom right: the last query of a branch sees all its keys. Version
+Two of its functions, both with a block table: `flash_attn_varlen_func` for ragged batches, where
+the lengths of the branches come as their running sum `cu_seqlens_k`, and `flash_attn_with_kvcache`
+where every branch brings one token, which divides long contexts among the processors of the GPU.
+`causal=True` is aligned to the bottom right: the last query of a branch sees all its keys. Version
 2 takes pages of a multiple of 256 tokens; `attention_probe.py` finds out what is taken here.
 
-Example, branches of 6 and 3 tokens that bring 2 and 1: cu_seqlens_q (0, 2, 3), cu_seqlens_k (0, 6, 9). Axis letters as in
-`attention.py`.
+Example, branches of 6 and 3 tokens that bring 2 and 1: cu_seqlens_q (0, 2, 3), cu_seqlens_k (0, 6,
+9). Axis letters as in `attention.py`.
 """
 
 from __future__ import annotations
@@ -35,8 +37,12 @@ class FlashKernels:
 
 
 def flash_attention(kernels: FlashKernels, block_size: int) -> AttentionKind:
-    """The kind of attention that calls these kernels on pages of `block_size` tokens. It can be sent to another process."""
-    return AttentionKind("flash", block_size, partial(_ragged, kernels), partial(_rows, kernels), strict=True)
+    """The kind of attention that calls these kernels on pages of `block_size` tokens. It can be
+    sent to another process.
+    """
+    return AttentionKind(
+        "flash", block_size, partial(_ragged, kernels), partial(_rows, kernels), strict=True
+    )
 
 
 def _ragged(kernels: FlashKernels, batch: RaggedBatch, cache: PagedKVCache) -> Attend:
@@ -60,7 +66,9 @@ def _rows(kernels: FlashKernels, pages: RowPages, cache: PagedKVCache) -> Attend
     return _one_each(kernels, cache, pages.slots, used, pages.blocks)
 
 
-def _one_each(kernels: FlashKernels, cache: PagedKVCache, slots: Tensor, used: Tensor, table: Tensor) -> Attend:
+def _one_each(
+    kernels: FlashKernels, cache: PagedKVCache, slots: Tensor, used: Tensor, table: Tensor
+) -> Attend:
     """One query per branch: lengths [n], pages [n, w], int32."""
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""How keys and values are read out of a paged cache: in place where the blocks lie side by side, else gathered."""
+"""How keys and values are read out of a paged cache: in place where the blocks lie side by side,
+else gathered.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ Reader = Callable[[int], tuple[Tensor, Tensor]]
 def reader(cache: PagedKVCache, rows: Sequence[Sequence[int]], span: int) -> Reader:
     """How the first `span` slots of each of g rows of blocks (all of one length) are read.
 
-    A branch that grows alone gets blocks in a row, such as [4, 5, 6]; then one view of all layers is made here, once.
+    A branch that grows alone gets blocks in a row, such as [4, 5, 6]; then one view of all layers
+    is made here, once.
     """
     if len(rows) == 1 and in_a_row(rows[0]):
         start = rows[0][0] * cache.block_size

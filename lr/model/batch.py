@@ -1,9 +1,11 @@
-"""A ragged batch: the new tokens of several branches, laid end to end, and where each branch's cache lives.
+"""A ragged batch: the new tokens of several branches, laid end to end, and where each branch's
+cache lives.
 
-No rectangle of tokens exists. A batch of three branches that bring 1, 4 and 2 new tokens has n = 7 rows; `counts` is (1, 4, 2).
-`lengths` are the lengths of the branches with the new tokens included, so branch i's new tokens stand at positions
-lengths[i] - counts[i] .. lengths[i] - 1. Example, block size 4, one branch of 6 tokens in blocks 9 and 2 that brings 2 more:
-positions (6, 7), slots (2*4+2, 2*4+3) = (10, 11), lengths (8,), blocks ((9, 2),).
+No rectangle of tokens exists. A batch of three branches that bring 1, 4 and 2 new tokens has n = 7
+rows; `counts` is (1, 4, 2). `lengths` are the lengths of the branches with the new tokens included,
+so branch i's new tokens stand at positions lengths[i] - counts[i] .. lengths[i] - 1. Example, block
+size 4, one branch of 6 tokens in blocks 9 and 2 that brings 2 more: positions (6, 7), slots (2*4+2,
+2*4+3) = (10, 11), lengths (8,), blocks ((9, 2),).
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ from lr.model.transfer import integers
 
 @dataclass(frozen=True)
 class RaggedBatch:
-    """What one forward needs to know, besides the cache. Positions come from the tables, never from module state.
+    """What one forward needs to know, besides the cache. Positions come from the tables, never from
+    module state.
 
-    `tokens` [n] ids, `positions` [n], `slots` [n] flat cache slots that receive the new K/V; per branch `counts`, `lengths` and its
-    block table; `logit_rows` [m] says which of the n rows need logits (None: all).
+    `tokens` [n] ids, `positions` [n], `slots` [n] flat cache slots that receive the new K/V; per
+    branch `counts`, `lengths` and its block table; `logit_rows` [m] says which of the n rows need
+    logits (None: all).
     """
 
     tokens: Tensor
@@ -45,18 +49,28 @@ class RaggedBatch:
         wanted: Sequence[int],
         device: torch.device,
     ) -> RaggedBatch:
-        """The batch that feeds `tokens[i]` to `tables[i]`, whose lengths already include them (inside `cache.append`).
+        """The batch that feeds `tokens[i]` to `tables[i]`, whose lengths already include them
+        (inside `cache.append`).
 
-        Logits are asked for after the last `wanted[i]` tokens of each. Example: counts (3, 1), wanted (2, 1): rows 1, 2 and 3.
+        Logits are asked for after the last `wanted[i]` tokens of each. Example: counts (3, 1),
+        wanted (2, 1): rows 1, 2 and 3.
         """
         counts = tuple(map(len, tokens))
         lengths = tuple(table.length for table in tables)
         ids = [token for row in tokens for token in row]
-        positions = [p for count, length in zip(counts, lengths, strict=True) for p in range(length - count, length)]
+        positions = [
+            p
+            for count, length in zip(counts, lengths, strict=True)
+            for p in range(length - count, length)
+        ]
         logit_rows = None
         if sum(wanted) < len(ids):
             ends = accumulate(counts)
-            rows = [row for end, count in zip(ends, wanted, strict=True) for row in range(end - count, end)]
+            rows = [
+                row
+                for end, count in zip(ends, wanted, strict=True)
+                for row in range(end - count, end)
+            ]
             logit_rows = integers(rows, device)
         flat, at, where = integers((ids, positions, slots), device).unbind(0)
         return cls(flat, at, where, counts, lengths, tuple(tables), logit_rows)

@@ -1,9 +1,11 @@
-"""The tokenizer of a checkpoint and its chat template: text to ids for prompts, ids to bytes and text for steps.
+"""The tokenizer of a checkpoint and its chat template: text to ids for prompts, ids to bytes and
+text for steps.
 
-Generated text is never encoded again: token ids are the truth, `token_bytes` says where a step ends, `decode` is for verifiers and
-people. transformers is imported when a codec is loaded, not before (it takes seconds). What a model's logits mean is known here
-only by their number: ids from `vocab_size` on are padding of the embedding and stand for nothing.
-Read next: `token_bytes.py`; `files.py` for where the files come from.
+Generated text is never encoded again: token ids are the truth, `token_bytes` says where a step
+ends, `decode` is for verifiers and people. transformers is imported when a codec is loaded, not
+before (it takes seconds). What a model's logits mean is known here only by their number: ids from
+`vocab_size` on are padding of the embedding and stand for nothing. Read next: `token_bytes.py`;
+`files.py` for where the files come from.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """What generation_config.json recommends for sampling; None where it says nothing. `do_sample` False means greedy."""
+    """What generation_config.json recommends for sampling; None where it says nothing. `do_sample`
+    False means greedy.
+    """
 
     do_sample: bool | None = None
     temperature: float | None = None
@@ -36,8 +40,9 @@ class GenerationDefaults:
 class Codec:
     """A tokenizer with what the checkpoint says about ends and sampling. Made by `Codec.load`.
 
-    `eos_ids`: ids that end a sequence, the union of what generation_config.json, config.json and the tokenizer say. `vocab_size`:
-    ids 0 .. vocab_size - 1 are tokens (an embedding may have more rows). `tokenizer`: the transformers tokenizer itself.
+    `eos_ids`: ids that end a sequence, the union of what generation_config.json, config.json and
+    the tokenizer say. `vocab_size`: ids 0 .. vocab_size - 1 are tokens (an embedding may have more
+    rows). `tokenizer`: the transformers tokenizer itself.
     """
 
     def __init__(
@@ -68,8 +73,13 @@ class Codec:
         if is_dummy(name_or_path):
             return cls(dummy_tokenizer(name_or_path), name=str(name_or_path))
         directory = resolve(name_or_path, weights=False)
-        config, generation = (_optional_json(directory / f) for f in ("config.json", "generation_config.json"))
-        eos = {*_ids(config, directory / "config.json"), *_ids(generation, directory / "generation_config.json")}
+        config, generation = (
+            _optional_json(directory / f) for f in ("config.json", "generation_config.json")
+        )
+        eos = {
+            *_ids(config, directory / "config.json"),
+            *_ids(generation, directory / "generation_config.json"),
+        }
         stated = {name: generation.get(name) for name in GenerationDefaults.__dataclass_fields__}
         return cls(
             _load_tokenizer(directory),
@@ -79,7 +89,9 @@ class Codec:
         )
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, nothing added. The text of a special token in it becomes that token."""
+        """The ids of a text, nothing added. The text of a special token in it becomes that
+        token.
+        """
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def token_bytes(self, token: int) -> bytes:
@@ -97,7 +109,9 @@ class Codec:
         return self._bytes[token]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of ids: their bytes as UTF-8, with U+FFFD for what is not (yet) a character. Special tokens do not show."""
+        """The text of ids: their bytes as UTF-8, with U+FFFD for what is not (yet) a character.
+        Special tokens do not show.
+        """
         return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     def chat(
@@ -108,17 +122,22 @@ class Codec:
         enable_thinking: bool | None = None,
         history: Sequence[tuple[str, str]] = (),
     ) -> list[int]:
-        """The prompt ids of a question in the model's chat format, up to where the assistant begins to speak.
+        """The prompt ids of a question in the model's chat format, up to where the assistant begins
+        to speak.
 
-        `history` holds earlier (question, answer) pairs. `enable_thinking` is handed to the template unless it is None; templates
-        that do not know it ignore it. Raises CheckpointError if there is no chat template, SettingError if it refuses.
+        `history` holds earlier (question, answer) pairs. `enable_thinking` is handed to the
+        template unless it is None; templates that do not know it ignore it. Raises CheckpointError
+        if there is no chat template, SettingError if it refuses.
         """
         for name, text in (("question", question), ("system", system)):
             if text is not None or name == "question":
                 _require_text(name, text)
         messages = [] if system is None else [{"role": "system", "content": system}]
         for earlier, answer in history:
-            messages += [{"role": "user", "content": earlier}, {"role": "assistant", "content": answer}]
+            messages += [
+                {"role": "user", "content": earlier},
+                {"role": "assistant", "content": answer},
+            ]
         messages.append({"role": "user", "content": question})
         if not self.tokenizer.chat_template:
             raise CheckpointError(
@@ -129,7 +148,9 @@ class Codec:
         from jinja2 import TemplateError
 
         try:
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+            text = self.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **options
+            )
         except TemplateError as error:
             raise SettingError(
                 f"the chat template of {self.name} refuses these messages (roles: {', '.join(m['role'] for m in messages)}): "
@@ -139,28 +160,36 @@ class Codec:
 
 
 def _require_text(name: str, text: object) -> None:
-    """Raise SettingError unless `text` is a string that can be written down (surrogates that stand alone cannot)."""
+    """Raise SettingError unless `text` is a string that can be written down (surrogates that stand
+    alone cannot).
+    """
     if not isinstance(text, str):
         raise SettingError(f"{name} is {text!r}, expected a string.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise SettingError(f"{name} has a character that is not Unicode text: {error}. Give it in UTF-8.") from error
+        raise SettingError(
+            f"{name} has a character that is not Unicode text: {error}. Give it in UTF-8."
+        ) from error
 
 
 def first_difference(target: Codec, draft: Codec) -> str | None:
     """Where two vocabularies contradict each other, in words; None if ids mean the same to both.
 
-    The base vocabularies must be equal. Beyond them one may know added tokens that the other does not, but no id may stand for two
-    different texts.
+    The base vocabularies must be equal. Beyond them one may know added tokens that the other does
+    not, but no id may stand for two different texts.
     """
     ours, theirs = (_texts(codec) for codec in (target, draft))
     differing = sorted(i for i in ours.keys() | theirs.keys() if ours.get(i) != theirs.get(i))
-    added = target.tokenizer.added_tokens_decoder.keys() | draft.tokenizer.added_tokens_decoder.keys()
+    added = (
+        target.tokenizer.added_tokens_decoder.keys() | draft.tokenizer.added_tokens_decoder.keys()
+    )
     contradictions = [i for i in differing if (i in ours and i in theirs) or i not in added]
     if not contradictions:
         return None
-    shown = "; ".join(f"id {i} is {_shown(ours, i)} and {_shown(theirs, i)}" for i in contradictions[:3])
+    shown = "; ".join(
+        f"id {i} is {_shown(ours, i)} and {_shown(theirs, i)}" for i in contradictions[:3]
+    )
     return f"{len(contradictions)} ids differ: {shown}{'; ...' if len(contradictions) > 3 else ''}"
 
 
@@ -170,7 +199,9 @@ def same_tokenizer(a: Codec, b: Codec) -> bool:
 
 
 def require_same(target: Codec, draft: Codec) -> None:
-    """Raise SettingError, naming the first differences, unless the draft speaks the target's token ids."""
+    """Raise SettingError, naming the first differences, unless the draft speaks the target's token
+    ids.
+    """
     difference = first_difference(target, draft)
     if difference is not None:
         raise SettingError(
@@ -196,15 +227,18 @@ def _ids(raw: dict[str, Any], path: Path) -> list[int]:
     value = raw.get("eos_token_id")
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
-        raise CheckpointError(f"{path} has eos_token_id = {value!r}; expected an id or a list of ids. Mend the file.")
+        raise CheckpointError(
+            f"{path} has eos_token_id = {value!r}; expected an id or a list of ids. Mend the file."
+        )
     return ids
 
 
 def _load_tokenizer(directory: Path) -> Any:
     """tokenizer.json as it is, where there is one.
 
-    `AutoTokenizer` would, for some model types, rebuild the tokenizer from its vocabulary and put the pre-tokenizer of the class in
-    the place of the file's own; it serves here only for checkpoints without tokenizer.json.
+    `AutoTokenizer` would, for some model types, rebuild the tokenizer from its vocabulary and put
+    the pre-tokenizer of the class in the place of the file's own; it serves here only for
+    checkpoints without tokenizer.json.
     """
     found = sorted(p.name for p in directory.iterdir())
     if not set(_VOCABULARIES) & set(

@@ -1,6 +1,7 @@
 """What a model is, in numbers. Every property is a field of its own; none is derived from another.
 
-The reader of `config.json`, which refuses what this project does not implement, is `config_json.py`. No torch here.
+The reader of `config.json`, which refuses what this project does not implement, is
+`config_json.py`. No torch here.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class YarnScaling:
-    """YaRN context extension (Peng et al., arXiv 2309.00071), as `rope_parameters` of rope type "yarn" states it."""
+    """YaRN context extension (Peng et al., arXiv 2309.00071), as `rope_parameters` of rope type
+    "yarn" states it.
+    """
 
     factor: float
     original_max_position_embeddings: int
@@ -26,10 +29,11 @@ class YarnScaling:
 class ModelConfig:
     """A dense decoder of the Qwen family.
 
-    Sizes: `hidden_size` e, `num_layers` l, `num_heads` h, `num_kv_heads` k (h is a multiple of k), `head_dim` d,
-    `intermediate_size` of the MLP, `vocab_size` v (rows of the embedding, padding included), `max_position_embeddings` in tokens.
-    `qkv_bias`: q, k and v projections have a bias (Qwen2, Qwen2.5, DeepSeek-R1-Distill-Qwen). `qk_norm`: RMSNorm over every
-    query and key head (Qwen3). `yarn`: None for plain rotary embeddings.
+    Sizes: `hidden_size` e, `num_layers` l, `num_heads` h, `num_kv_heads` k (h is a multiple of k),
+    `head_dim` d, `intermediate_size` of the MLP, `vocab_size` v (rows of the embedding, padding
+    included), `max_position_embeddings` in tokens. `qkv_bias`: q, k and v projections have a bias
+    (Qwen2, Qwen2.5, DeepSeek-R1-Distill-Qwen). `qk_norm`: RMSNorm over every query and key head
+    (Qwen3). `yarn`: None for plain rotary embeddings.
     """
 
     vocab_size: int

@@ -1,9 +1,11 @@
-"""From a Hugging Face `config.json` to `ModelConfig`, refusing by name whatever this project does not compute.
+"""From a Hugging Face `config.json` to `ModelConfig`, refusing by name whatever this project does
+not compute.
 
-Two architectures: Qwen3ForCausalLM (norm over queries and keys) and Qwen2ForCausalLM (bias on q, k and v; Qwen2.5 and
-DeepSeek-R1-Distill-Qwen are of this kind). Two spellings of rotary embeddings: `rope_theta` with `rope_scaling`, and since
-transformers 5 `rope_parameters`. Keys that may be absent get the value transformers gives them; sizes may not be absent.
-It knows nothing of weights and imports no torch. Read next: `keys.py`.
+Two architectures: Qwen3ForCausalLM (norm over queries and keys) and Qwen2ForCausalLM (bias on q, k
+and v; Qwen2.5 and DeepSeek-R1-Distill-Qwen are of this kind). Two spellings of rotary embeddings:
+`rope_theta` with `rope_scaling`, and since transformers 5 `rope_parameters`. Keys that may be
+absent get the value transformers gives them; sizes may not be absent. It knows nothing of weights
+and imports no torch. Read next: `keys.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ _REQUIRED = (
     "num_key_value_heads",
     "max_position_embeddings",
 )
-_EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
+_EXPERT_KEYS = (
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+)
 _YARN_KEYS = {
     "factor",
     "original_max_position_embeddings",
@@ -38,11 +46,17 @@ _YARN_KEYS = {
     "mscale_all_dim",
     "truncate",
 }
-_QWEN3_HEAD_DIM, _ROPE_THETA, _NORM_EPS = 128, 10_000.0, 1e-6  # transformers' values for absent keys
+_QWEN3_HEAD_DIM, _ROPE_THETA, _NORM_EPS = (
+    128,
+    10_000.0,
+    1e-6,
+)  # transformers' values for absent keys
 
 
 def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
-    """The configuration in a config.json (the file, its directory, or its content). Raises CheckpointError."""
+    """The configuration in a config.json (the file, its directory, or its content). Raises
+    CheckpointError.
+    """
     if isinstance(source, Mapping):
         raw: Mapping[str, Any] = source
     else:
@@ -58,7 +72,9 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
     heads = _count(raw, "num_attention_heads")
     kv_heads = heads if raw["num_key_value_heads"] is None else _count(raw, "num_key_value_heads")
     if heads % kv_heads:
-        raise _refusal("num_key_value_heads", kv_heads, f"a divisor of num_attention_heads ({heads})")
+        raise _refusal(
+            "num_key_value_heads", kv_heads, f"a divisor of num_attention_heads ({heads})"
+        )
     theta, yarn = _rope(raw)
     return ModelConfig(
         vocab_size=_count(raw, "vocab_size"),
@@ -79,7 +95,8 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
 
 
 def config_json(config: ModelConfig) -> dict[str, Any]:
-    """The content of a config.json that describes `config`, in transformers 5 spelling; `read_config` gives `config` back.
+    """The content of a config.json that describes `config`, in transformers 5 spelling;
+    `read_config` gives `config` back.
 
     Raises CheckpointError if no architecture of Hugging Face has this combination of bias and norm.
     """
@@ -132,20 +149,28 @@ def _refuse_variants(raw: Mapping[str, Any], kind: str) -> None:
         raise _refusal("hidden_act", raw["hidden_act"], "'silu'")
     if raw.get("use_sliding_window"):
         raise _refusal(
-            "use_sliding_window", raw["use_sliding_window"], "false (every layer attends to the whole prefix)"
+            "use_sliding_window",
+            raw["use_sliding_window"],
+            "false (every layer attends to the whole prefix)",
         )
     windowed = sorted({str(t) for t in raw.get("layer_types") or [] if t != "full_attention"})
     if windowed:
         raise _refusal("layer_types", ", ".join(windowed), "'full_attention' everywhere")
     if raw.get("quantization_config") is not None:
-        raise _refusal("quantization_config", raw["quantization_config"], "weights that are not quantised")
+        raise _refusal(
+            "quantization_config", raw["quantization_config"], "weights that are not quantised"
+        )
     for key in _EXPERT_KEYS:
         if raw.get(key) is not None:
             raise _refusal(key, raw[key], "a dense model, without experts")
     if raw.get("use_mrope"):
         raise _refusal("use_mrope", raw["use_mrope"], "false (text positions only)")
     if kind == "qwen3" and raw.get("attention_bias"):
-        raise _refusal("attention_bias", raw["attention_bias"], "false (in Qwen3 it also puts a bias on o_proj)")
+        raise _refusal(
+            "attention_bias",
+            raw["attention_bias"],
+            "false (in Qwen3 it also puts a bias on o_proj)",
+        )
 
 
 def _head_dim(raw: Mapping[str, Any], kind: str, heads: int) -> int:
@@ -155,7 +180,9 @@ def _head_dim(raw: Mapping[str, Any], kind: str, heads: int) -> int:
         head_dim = _QWEN3_HEAD_DIM
     elif _count(raw, "hidden_size") % heads:
         raise _refusal(
-            "num_attention_heads", heads, f"a divisor of hidden_size ({raw['hidden_size']}) where head_dim is absent"
+            "num_attention_heads",
+            heads,
+            f"a divisor of hidden_size ({raw['hidden_size']}) where head_dim is absent",
         )
     else:
         head_dim = raw["hidden_size"] // heads
@@ -165,29 +192,45 @@ def _head_dim(raw: Mapping[str, Any], kind: str, heads: int) -> int:
 
 
 def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
-    """The base of the rotary embeddings and the scaling, from either spelling or from both if they agree."""
+    """The base of the rotary embeddings and the scaling, from either spelling or from both if they
+    agree.
+    """
     new, old = (_stated(raw, key) for key in ("rope_parameters", "rope_scaling"))
     bases = (raw.get("rope_theta"), new.pop("rope_theta", None), old.pop("rope_theta", None))
     thetas = {_positive("rope_theta", base) for base in bases if base is not None}
     if len(thetas) > 1:
-        raise _refusal("rope_theta", sorted(thetas), "one value; rope_theta and rope_parameters contradict each other")
+        raise _refusal(
+            "rope_theta",
+            sorted(thetas),
+            "one value; rope_theta and rope_parameters contradict each other",
+        )
     if new and old and new != old:
-        raise _refusal("rope_scaling", old, f"what rope_parameters says too ({new}), or only one of the two")
+        raise _refusal(
+            "rope_scaling", old, f"what rope_parameters says too ({new}), or only one of the two"
+        )
     theta = thetas.pop() if thetas else _ROPE_THETA
     rope = new or old
     kind = rope.pop("rope_type", "default")
     if kind not in ("default", "yarn"):
         raise _refusal("rope_type", kind, "'default' or 'yarn'")
-    if rope.pop("partial_rotary_factor", 1.0) != 1.0 or raw.get("partial_rotary_factor", 1.0) not in (1.0, None):
+    if rope.pop("partial_rotary_factor", 1.0) != 1.0 or raw.get(
+        "partial_rotary_factor", 1.0
+    ) not in (1.0, None):
         raise _refusal("partial_rotary_factor", "not 1", "1 (every dimension of a head turns)")
     unknown = sorted(rope.keys() - (_YARN_KEYS if kind == "yarn" else set()))
     if unknown:
-        raise _refusal("rope_parameters", f"{kind!r} with {', '.join(unknown)}", "only keys that this rope type has")
+        raise _refusal(
+            "rope_parameters",
+            f"{kind!r} with {', '.join(unknown)}",
+            "only keys that this rope type has",
+        )
     return theta, None if kind == "default" else _yarn(raw, rope)
 
 
 def _stated(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """One of the two rope dictionaries without its nulls, its type always as `rope_type` (`type` is the oldest spelling)."""
+    """One of the two rope dictionaries without its nulls, its type always as `rope_type` (`type` is
+    the oldest spelling).
+    """
     value = raw.get(key) or {}
     if not isinstance(value, Mapping):
         raise _refusal(key, value, "an object or null")
@@ -199,25 +242,45 @@ def _stated(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _yarn(raw: Mapping[str, Any], rope: Mapping[str, Any]) -> YarnScaling:
-    """`rope` has only keys of YaRN and no nulls. Absent: original context = max_position_embeddings, factor = their ratio."""
+    """`rope` has only keys of YaRN and no nulls. Absent: original context =
+    max_position_embeddings, factor = their ratio.
+    """
     longest = _count(raw, "max_position_embeddings")
     outside = raw.get("original_max_position_embeddings")
     original = rope.get("original_max_position_embeddings", outside or longest)
     if outside is not None and outside != original:
-        raise _refusal("original_max_position_embeddings", outside, f"what the rope parameters say too ({original})")
-    original = _count({"original_max_position_embeddings": original}, "original_max_position_embeddings")
-    numbers = {k: _positive(k, v) for k, v in rope.items() if k not in ("truncate", "original_max_position_embeddings")}
+        raise _refusal(
+            "original_max_position_embeddings",
+            outside,
+            f"what the rope parameters say too ({original})",
+        )
+    original = _count(
+        {"original_max_position_embeddings": original}, "original_max_position_embeddings"
+    )
+    numbers = {
+        k: _positive(k, v)
+        for k, v in rope.items()
+        if k not in ("truncate", "original_max_position_embeddings")
+    }
     factor = numbers.pop("factor", longest / original)
-    return YarnScaling(factor, original, truncate=_flag({"truncate": True, **rope}, "truncate"), **numbers)
+    return YarnScaling(
+        factor, original, truncate=_flag({"truncate": True, **rope}, "truncate"), **numbers
+    )
 
 
 def _context(raw: Mapping[str, Any], yarn: YarnScaling | None) -> int:
-    """The longest sequence. Qwen's recipe for YaRN adds the scaling alone and leaves max_position_embeddings as it was.
+    """The longest sequence. Qwen's recipe for YaRN adds the scaling alone and leaves
+    max_position_embeddings as it was.
 
-    Example: max_position_embeddings 40960 with factor 4 over an original context of 32768 is a context of 131072.
+    Example: max_position_embeddings 40960 with factor 4 over an original context of 32768 is a
+    context of 131072.
     """
     stated = _count(raw, "max_position_embeddings")
-    return stated if yarn is None else max(stated, int(yarn.factor * yarn.original_max_position_embeddings))
+    return (
+        stated
+        if yarn is None
+        else max(stated, int(yarn.factor * yarn.original_max_position_embeddings))
+    )
 
 
 def _count(raw: Mapping[str, Any], key: str) -> int:

@@ -14,7 +14,9 @@ CHOICES = "auto, cpu, cuda, cuda:1 (the second GPU) or mps"
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """Inside, what this thread does on a CUDA device goes to a stream of its own, beside those of other threads. Elsewhere: nothing."""
+    """Inside, what this thread does on a CUDA device goes to a stream of its own, beside those of
+    other threads. Elsewhere: nothing.
+    """
     if device.type != "cuda":
         yield
         return
@@ -24,7 +26,9 @@ def own_stream(device: torch.device) -> Iterator[None]:
 
 
 def find_device(name: str | torch.device) -> torch.device:
-    """The device of that name; "auto": CUDA, else MPS, else the CPU. Raises SettingError for one that is unknown or not in this machine."""
+    """The device of that name; "auto": CUDA, else MPS, else the CPU. Raises SettingError for one
+    that is unknown or not in this machine.
+    """
     if name == "auto":
         mps = torch.backends.mps.is_available()
         return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")
@@ -36,5 +40,7 @@ def find_device(name: str | torch.device) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise SettingError(f"device {str(name)!r} cannot be used here: {reason}. Expected {CHOICES}.") from error
+        raise SettingError(
+            f"device {str(name)!r} cannot be used here: {reason}. Expected {CHOICES}."
+        ) from error
     return device

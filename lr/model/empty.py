@@ -1,4 +1,6 @@
-"""A network without storage, materialised once in its final dtype on its final device. Who fills it: `weights.py`, `dummy.py`."""
+"""A network without storage, materialised once in its final dtype on its final device. Who fills
+it: `weights.py`, `dummy.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Where a checkpoint lies and how its files are opened: a directory, a name on the Hugging Face hub, or one of our tiny models.
+"""Where a checkpoint lies and how its files are opened: a directory, a name on the Hugging Face
+hub, or one of our tiny models.
 
-Everything that can be wrong with files (no such directory, a failed download, a truncated shard, an index that names a file that
-is not there) is said here. What the tensors mean is not known here. No torch is imported until a tensor is read.
-Read next: `weights.py`, which accounts for every key; `codec.py`, which reads the tokenizer of the same directory.
+Everything that can be wrong with files (no such directory, a failed download, a truncated shard, an
+index that names a file that is not there) is said here. What the tensors mean is not known here. No
+torch is imported until a tensor is read. Read next: `weights.py`, which accounts for every key;
+`codec.py`, which reads the tokenizer of the same directory.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
-    """The directory of a checkpoint: an existing directory, a tiny model by name, or a download from the Hugging Face hub.
+    """The directory of a checkpoint: an existing directory, a tiny model by name, or a download
+    from the Hugging Face hub.
 
-    With `weights=False` only the configuration and the tokenizer are downloaded. Raises CheckpointError.
+    With `weights=False` only the configuration and the tokenizer are downloaded. Raises
+    CheckpointError.
     """
     if not isinstance(name_or_path, (str, Path)):
         raise CheckpointError(f"{name_or_path!r} names no checkpoint. {_expected()}")
@@ -55,7 +59,9 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
 
 
 def _expected() -> str:
-    return f"Give a directory, a hub name such as Qwen/Qwen3-0.6B, or one of {', '.join(CHECKPOINTS)}."
+    return (
+        f"Give a directory, a hub name such as Qwen/Qwen3-0.6B, or one of {', '.join(CHECKPOINTS)}."
+    )
 
 
 def _download(name: str, patterns: Iterable[str]) -> Path:
@@ -63,7 +69,9 @@ def _download(name: str, patterns: Iterable[str]) -> Path:
 
     try:
         return Path(snapshot_download(name, allow_patterns=list(patterns)))
-    except Exception as error:  # what a failed download raises differs between versions and HTTP libraries
+    except (
+        Exception
+    ) as error:  # what a failed download raises differs between versions and HTTP libraries
         raise CheckpointError(
             f"there is no directory {name}, and downloading {name} from the Hugging Face hub failed "
             f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}). Check the name and the "
@@ -72,7 +80,9 @@ def _download(name: str, patterns: Iterable[str]) -> Path:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises CheckpointError if the file is missing, unreadable or not an object."""
+    """The JSON object in a file. Raises CheckpointError if the file is missing, unreadable or not
+    an object.
+    """
     if not path.is_file():
         inside = sorted(p.name for p in path.parent.iterdir())[:10] if path.parent.is_dir() else []
         raise CheckpointError(
@@ -82,14 +92,19 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON ({error}). Fetch the file again.") from error
+        raise CheckpointError(
+            f"{path} cannot be read as JSON ({error}). Fetch the file again."
+        ) from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds {type(value).__name__}; a JSON object is expected. Fetch the file again.")
+        raise CheckpointError(
+            f"{path} holds {type(value).__name__}; a JSON object is expected. Fetch the file again."
+        )
     return value
 
 
 def shard_files(directory: Path) -> dict[str, set[str]]:
-    """The safetensors files of a checkpoint, each with the keys its index promises (none where there is no index).
+    """The safetensors files of a checkpoint, each with the keys its index promises (none where
+    there is no index).
 
     `model.safetensors` is taken before `model.safetensors.index.json`, as Hugging Face does.
     """
@@ -108,7 +123,9 @@ def shard_files(directory: Path) -> dict[str, set[str]]:
     promised: dict[str, set[str]] = {}
     for key, file in weight_map.items():
         if not isinstance(file, str) or Path(file).name != file:
-            raise CheckpointError(f"{index} puts {key} into {file!r}; the plain name of a file beside it is expected.")
+            raise CheckpointError(
+                f"{index} puts {key} into {file!r}; the plain name of a file beside it is expected."
+            )
         promised.setdefault(file, set()).add(key)
     absent = sorted(file for file in promised if not (directory / file).is_file())
     if absent:
@@ -120,7 +137,9 @@ def shard_files(directory: Path) -> dict[str, set[str]]:
 
 
 class TensorFiles:
-    """The tensors of a checkpoint by key, read lazily from memory-mapped safetensors files. Made by `open_tensors`."""
+    """The tensors of a checkpoint by key, read lazily from memory-mapped safetensors files. Made by
+    `open_tensors`.
+    """
 
     def __init__(self, handles: dict[str, Any]) -> None:
         self._handles = handles
@@ -132,7 +151,9 @@ class TensorFiles:
         return key in self._handles
 
     def slice(self, key: str) -> Any:
-        """A lazy view of one tensor: index it (`[:]`, `[a:b]`, `[:, a:b]`) to read only that part; has get_shape and get_dtype."""
+        """A lazy view of one tensor: index it (`[:]`, `[a:b]`, `[:, a:b]`) to read only that part;
+        has get_shape and get_dtype.
+        """
         return self._handles[key].get_slice(key)
 
     def shape(self, key: str) -> tuple[int, ...]:
@@ -145,7 +166,9 @@ class TensorFiles:
 
 @contextmanager
 def open_tensors(directory: Path) -> Iterator[TensorFiles]:
-    """Open every shard of a checkpoint; the tensors are readable inside the `with`. Raises CheckpointError."""
+    """Open every shard of a checkpoint; the tensors are readable inside the `with`. Raises
+    CheckpointError.
+    """
     from safetensors import SafetensorError, safe_open
 
     handles: dict[str, Any] = {}

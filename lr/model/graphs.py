@@ -1,13 +1,17 @@
-"""Decoding that is not bound by launches: forwards of a few shapes are recorded as CUDA graphs and replayed.
+"""Decoding that is not bound by launches: forwards of a few shapes are recorded as CUDA graphs and
+replayed.
 
-A decoding step of a large model is some thousand kernels of a few microseconds, and starting each from Python takes longer than it
-runs. A CUDA graph starts them all at once. A batch is put into the smallest shape that holds it (`padded.py`); one that no shape holds,
-such as a prompt, goes the ordinary way. A shape is recorded when it has been asked for a few times: recording costs about as much as
-ten steps, and an answer with a rare shape should not pay for it. All graphs share one pool of memory, for they are never replayed at
-the same time and their results are copied out before the next one runs.
+A decoding step of a large model is some thousand kernels of a few microseconds, and starting each
+from Python takes longer than it runs. A CUDA graph starts them all at once. A batch is put into the
+smallest shape that holds it (`padded.py`); one that no shape holds, such as a prompt, goes the
+ordinary way. A shape is recorded when it has been asked for a few times: recording costs about as
+much as ten steps, and an answer with a rare shape should not pay for it. All graphs share one pool
+of memory, for they are never replayed at the same time and their results are copied out before the
+next one runs.
 
-`CudaRecorder` is the only part that needs CUDA. `EagerRecorder` is its twin on the CPU: it computes anew what the graph would replay,
-and hands the result out in memory that the next replay overwrites, as the graph does; so everything else is tested without a GPU.
+`CudaRecorder` is the only part that needs CUDA. `EagerRecorder` is its twin on the CPU: it computes
+anew what the graph would replay, and hands the result out in memory that the next replay
+overwrites, as the graph does; so everything else is tested without a GPU.
 """
 
 from __future__ import annotations
@@ -30,22 +34,30 @@ from lr.model.qwen import CausalLM
 Results = tuple[Tensor, Tensor]
 """Hidden states [rows, e] and logits [rows, v]."""
 WARM_UPS = 3
-"""Forwards before recording: libraries choose their algorithms and take their workspaces in the first ones."""
+"""Forwards before recording: libraries choose their algorithms and take their workspaces in the
+first ones.
+"""
 _RECORDING = threading.Lock()
-"""While one thread records, no other may begin to: PyTorch gives memory back to the device before it records."""
+"""While one thread records, no other may begin to: PyTorch gives memory back to the device before
+it records.
+"""
 
 
 class Recorder(Protocol):
     """Turns a forward into something that can be replayed."""
 
     def record(self, compute: Callable[[], Results]) -> Callable[[], Results]:
-        """Returns `replay`: it does what `compute` does and gives the same two tensors every time, overwritten by the next replay."""
+        """Returns `replay`: it does what `compute` does and gives the same two tensors every time,
+        overwritten by the next replay.
+        """
 
 
 class StepGraphs:
-    """The recorded forwards of one model on one cache. It holds one block of the cache, for inert rows, until `close`.
+    """The recorded forwards of one model on one cache. It holds one block of the cache, for inert
+    rows, until `close`.
 
-    `recorded` are the shapes that have a graph. If recording fails, `failure` says why and nothing is recorded any more.
+    `recorded` are the shapes that have a graph. If recording fails, `failure` says why and nothing
+    is recorded any more.
     """
 
     def __init__(
@@ -77,7 +89,9 @@ class StepGraphs:
         return sorted(self._ready)
 
     def run(self, batch: RaggedBatch) -> Results | None:
-        """Hidden states [m, e] and logits [m, v] of the batch's logit rows, two new tensors; None where it must go the ordinary way."""
+        """Hidden states [m, e] and logits [m, v] of the batch's logit rows, two new tensors; None
+        where it must go the ordinary way.
+        """
         shape = self.shapes.smallest(len(batch.tokens), max(batch.lengths))
         if shape is None or self.failure is not None:
             return None
@@ -91,10 +105,14 @@ class StepGraphs:
         if batch.logit_rows is None:
             n = len(batch.tokens)
             return results[0][:n].clone(), results[1][:n].clone()
-        return results[0].index_select(0, batch.logit_rows), results[1].index_select(0, batch.logit_rows)
+        return results[0].index_select(0, batch.logit_rows), results[1].index_select(
+            0, batch.logit_rows
+        )
 
     def prepare(self, rows: int, span: int) -> None:
-        """Record now what batches of so many rows will ask for while their branches grow to `span` tokens."""
+        """Record now what batches of so many rows will ask for while their branches grow to `span`
+        tokens.
+        """
         for longest in self.shapes.spans:
             shape = self.shapes.smallest(rows, longest)
             if shape is not None and shape not in self._ready and self.failure is None:
@@ -112,11 +130,15 @@ class StepGraphs:
         """Record a shape with nothing but inert rows; they have the kernels of all others."""
         rows, span = shape
         pages = blocks_for(span, self.cache.block_size)
-        forward = PaddedForward(self.model, self.cache, self.attention, (rows, pages), self._inert.blocks[0])
+        forward = PaddedForward(
+            self.model, self.cache, self.attention, (rows, pages), self._inert.blocks[0]
+        )
         try:
             self._ready[shape] = forward, self.recorder.record(forward.compute)
         except RuntimeError as error:
-            self.failure = f"recording {rows} rows of up to {span} tokens failed: {str(error).splitlines()[0]}"
+            self.failure = (
+                f"recording {rows} rows of up to {span} tokens failed: {str(error).splitlines()[0]}"
+            )
         return self.failure is None
 
 
@@ -143,7 +165,9 @@ class CudaRecorder:
         self.stream = torch.cuda.Stream(device)
 
     def record(self, compute: Callable[[], Results]) -> Callable[[], Results]:
-        """Warm up on a stream beside, as PyTorch asks, then record. Other threads may use the device meanwhile."""
+        """Warm up on a stream beside, as PyTorch asks, then record. Other threads may use the
+        device meanwhile.
+        """
         with _RECORDING, torch.cuda.device(self.device):
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
@@ -151,7 +175,9 @@ class CudaRecorder:
                     compute()
             torch.cuda.current_stream().wait_stream(self.stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(
+                graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
+            ):
                 results = compute()
 
         def replay() -> Results:

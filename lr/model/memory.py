@@ -1,11 +1,13 @@
-"""How much memory models take, before anything is loaded: weights and cache, counted exactly; working memory, estimated from above.
+"""How much memory models take, before anything is loaded: weights and cache, counted exactly;
+working memory, estimated from above.
 
-Weights follow from the configuration and the dtype, the cache from its blocks; no tensor is read. Needs are added up per device, since
-draft, target and judge may share one, and compared with what is free there. What does not fit is said with the numbers of every model and
-what would help.
+Weights follow from the configuration and the dtype, the cache from its blocks; no tensor is read.
+Needs are added up per device, since draft, target and judge may share one, and compared with what
+is free there. What does not fit is said with the numbers of every model and what would help.
 
-Worked example: Qwen3-32B in bf16 is 61.0 GiB. A token of its cache is 2 (k and v) * 64 layers * 8 heads * 128 * 2 bytes = 256 KiB, so 37000
-tokens are 9 GiB. This module knows no options and no placement. Read next: `engine/room.py` (how many blocks), `commands/memory.py`.
+Worked example: Qwen3-32B in bf16 is 61.0 GiB. A token of its cache is 2 (k and v) * 64 layers * 8
+heads * 128 * 2 bytes = 256 KiB, so 37000 tokens are 9 GiB. This module knows no options and no
+placement. Read next: `engine/room.py` (how many blocks), `commands/memory.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from lr.model.keys import EMBEDDING_KEY, HEAD_KEY, pieces
 
 GIB = 2**30
 CONTEXT_BYTES = GIB // 2
-"""Allowed for what a process takes of a CUDA device before the first tensor: context, kernels, library workspaces."""
+"""Allowed for what a process takes of a CUDA device before the first tensor: context, kernels,
+library workspaces.
+"""
 BATCH_TOKENS = 4096
 """Rows of the largest forward; see `ModelRunner.max_batch_tokens`."""
 LOGIT_BYTES = 24
@@ -39,7 +43,8 @@ class MemoryShortError(LRError):
 class ModelNeed:
     """What one model takes on one device, in bytes. `role` and `name` are for people.
 
-    `per_token`: what each token of the longest chain costs of the cache; 0 where the cache does not depend on it.
+    `per_token`: what each token of the longest chain costs of the cache; 0 where the cache does not
+    depend on it.
     """
 
     role: str
@@ -56,9 +61,11 @@ class ModelNeed:
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype, ranks: int = 1) -> int:
-    """Bytes of a model's weights on each of `ranks` tensor-parallel devices (the fullest, where the vocabulary does not divide).
+    """Bytes of a model's weights on each of `ranks` tensor-parallel devices (the fullest, where the
+    vocabulary does not divide).
 
-    Matrices are split; norms, and with fewer KV heads than ranks the k and v rows of a head, stand on every rank that needs them.
+    Matrices are split; norms, and with fewer KV heads than ranks the k and v rows of a head, stand
+    on every rank that needs them.
     """
     total = 0
     for piece in pieces(config):
@@ -74,7 +81,9 @@ def weight_bytes(config: ModelConfig, dtype: torch.dtype, ranks: int = 1) -> int
     return total * dtype.itemsize
 
 
-def cache_bytes(config: ModelConfig, dtype: torch.dtype, blocks: int, block_size: int, ranks: int = 1) -> int:
+def cache_bytes(
+    config: ModelConfig, dtype: torch.dtype, blocks: int, block_size: int, ranks: int = 1
+) -> int:
     """Bytes of a cache of `blocks` blocks on each of `ranks` devices."""
     heads = max(1, config.num_kv_heads // ranks)
     return blocks * bytes_per_block(
@@ -87,15 +96,21 @@ def cache_bytes(config: ModelConfig, dtype: torch.dtype, blocks: int, block_size
 
 
 def working_bytes(config: ModelConfig, dtype: torch.dtype, tokens: int, logit_rows: int) -> int:
-    """An upper estimate of what a forward of `tokens` rows needs beside weights and cache: the widest layer's intermediate results, and
-    the logits of `logit_rows` rows while tokens are drawn from them. A longer prompt goes in pieces of `BATCH_TOKENS`."""
+    """An upper estimate of what a forward of `tokens` rows needs beside weights and cache: the
+    widest layer's intermediate results, and the logits of `logit_rows` rows while tokens are drawn
+    from them. A longer prompt goes in pieces of `BATCH_TOKENS`."""
     heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
     wide = 3 * config.intermediate_size + 4 * config.hidden_size + 2 * heads
-    return min(tokens, BATCH_TOKENS) * wide * dtype.itemsize + logit_rows * config.vocab_size * LOGIT_BYTES
+    return (
+        min(tokens, BATCH_TOKENS) * wide * dtype.itemsize
+        + logit_rows * config.vocab_size * LOGIT_BYTES
+    )
 
 
 def free_bytes(device: str | torch.device) -> int | None:
-    """Bytes that can be taken on a device now; None where nobody says (the plan then cannot refuse)."""
+    """Bytes that can be taken on a device now; None where nobody says (the plan then cannot
+    refuse).
+    """
     place = torch.device(device)
     if place.type == "cuda":
         return int(torch.cuda.mem_get_info(place)[0])
@@ -125,7 +140,9 @@ class DevicePlan:
         return self.free is None or self.needed <= self.free
 
     def longest(self, tokens: int) -> int:
-        """The longest chain, in tokens, with which it fits; 0 where none does. `tokens` is the length that was planned."""
+        """The longest chain, in tokens, with which it fits; 0 where none does. `tokens` is the
+        length that was planned.
+        """
         if self.fits:
             return tokens
         assert self.free is not None
@@ -141,12 +158,22 @@ class MemoryPlan:
     tokens: int
 
     @classmethod
-    def of(cls, needs: Iterable[ModelNeed], tokens: int, free: Callable[[str], int | None] = free_bytes) -> MemoryPlan:
-        """Add up needs per device, in the order in which devices come. `free` says what is free on a device."""
+    def of(
+        cls, needs: Iterable[ModelNeed], tokens: int, free: Callable[[str], int | None] = free_bytes
+    ) -> MemoryPlan:
+        """Add up needs per device, in the order in which devices come. `free` says what is free on
+        a device.
+        """
         by_device: dict[str, list[ModelNeed]] = {}
         for need in needs:
             by_device.setdefault(need.device, []).append(need)
-        return cls(tuple(DevicePlan(device, free(device), tuple(found)) for device, found in by_device.items()), tokens)
+        return cls(
+            tuple(
+                DevicePlan(device, free(device), tuple(found))
+                for device, found in by_device.items()
+            ),
+            tokens,
+        )
 
     @property
     def needed(self) -> int:
@@ -154,13 +181,19 @@ class MemoryPlan:
         return sum(device.needed for device in self.devices)
 
     def check(self) -> None:
-        """Raise `MemoryShortError`, with all numbers and what would help, unless every device has room."""
+        """Raise `MemoryShortError`, with all numbers and what would help, unless every device has
+        room.
+        """
         short = [device for device in self.devices if not device.fits]
         if short:
-            raise MemoryShortError("\n".join([*(_shortage(device, self.tokens) for device in short)]))
+            raise MemoryShortError(
+                "\n".join([*(_shortage(device, self.tokens) for device in short)])
+            )
 
     def rows(self) -> list[tuple[str, ...]]:
-        """For a table: device, model, weights, cache, working, total, free; one row per model, one per device for the sum."""
+        """For a table: device, model, weights, cache, working, total, free; one row per model, one
+        per device for the sum.
+        """
         found = []
         for device in self.devices:
             for need in device.needs:

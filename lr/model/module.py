@@ -1,8 +1,11 @@
-"""`nn.Module` without the two things in it that cost a small model dearly: hooks, and the search for attributes.
+"""`nn.Module` without the two things in it that cost a small model dearly: hooks, and the search
+for attributes.
 
-One decoding step of a tiny model is some hundred calls of a few microseconds each. In an `nn.Module` every call first looks for hooks,
-and every `self.weight` fails as an ordinary attribute before Python asks `nn.Module.__getattr__` for it; together that is a sixth of
-the step. For large models it is nothing. Loading, training, `to`, `state_dict` and `deepcopy` work as ever. Read next: `layers.py`.
+One decoding step of a tiny model is some hundred calls of a few microseconds each. In an
+`nn.Module` every call first looks for hooks, and every `self.weight` fails as an ordinary attribute
+before Python asks `nn.Module.__getattr__` for it; together that is a sixth of the step. For large
+models it is nothing. Loading, training, `to`, `state_dict` and `deepcopy` work as ever. Read next:
+`layers.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from torch import Tensor, nn
 
 
 class Direct(nn.Module):
-    """A module whose call is its `forward` (hooks do not fire) and whose parameters and submodules are ordinary attributes too."""
+    """A module whose call is its `forward` (hooks do not fire) and whose parameters and submodules
+    are ordinary attributes too.
+    """
 
     def __init_subclass__(cls) -> None:
         """Calling a module is calling its `forward`, with no function in between."""
@@ -34,7 +39,9 @@ class Direct(nn.Module):
         self.__dict__[name] = param
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Direct:
-        """What `to`, `double`, `to_empty` do their work with: it may put new parameters in the place of the old."""
+        """What `to`, `double`, `to_empty` do their work with: it may put new parameters in the
+        place of the old.
+        """
         super()._apply(fn, recurse)
         self.__dict__.update(self._parameters)
         return self
@@ -44,7 +51,9 @@ class Linear(Direct, nn.Linear):
     """y = W x (+ b)."""
 
     def reset_parameters(self) -> None:
-        """As in `nn.Linear`, but without storage there is nothing to initialise (and torch would load its compiler to find out)."""
+        """As in `nn.Linear`, but without storage there is nothing to initialise (and torch would
+        load its compiler to find out).
+        """
         if not self.weight.is_meta:
             super().reset_parameters()
 

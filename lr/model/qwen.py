@@ -1,8 +1,10 @@
-"""The decoder itself: embedding, layers, norm, head. Qwen3 and Qwen2 (with DeepSeek-R1-Distill-Qwen) differ only in two flags.
+"""The decoder itself: embedding, layers, norm, head. Qwen3 and Qwen2 (with
+DeepSeek-R1-Distill-Qwen) differ only in two flags.
 
-`CausalLM.forward(batch, cache)` gets all it needs as arguments: a ragged batch of tokens with their positions and places, and the
-cache that holds what came before. `trunk` is the same network for any other notion of who attends to whom (training uses it with
-plain causal rows). Read next: `attention.py`.
+`CausalLM.forward(batch, cache)` gets all it needs as arguments: a ragged batch of tokens with their
+positions and places, and the cache that holds what came before. `trunk` is the same network for any
+other notion of who attends to whom (training uses it with plain causal rows). Read next:
+`attention.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from lr.model.rope import inverse_frequencies, rotation
 class CausalLM(Direct):
     """A dense Qwen decoder with weights of one dtype on one device.
 
-    Made with `lr.load_model` from a checkpoint, or directly from a config with freshly initialised weights.
+    Made with `lr.load_model` from a checkpoint, or directly from a config with freshly initialised
+    weights.
     """
 
     frequencies: Tensor
@@ -39,12 +42,20 @@ class CausalLM(Direct):
         self.embedding = Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.head = None if config.tie_word_embeddings else Linear(config.hidden_size, config.vocab_size, bias=False)
-        if not self.embedding.weight.is_meta:  # whoever gives the weights storage makes the rotation then
+        self.head = (
+            None
+            if config.tie_word_embeddings
+            else Linear(config.hidden_size, config.vocab_size, bias=False)
+        )
+        if (
+            not self.embedding.weight.is_meta
+        ):  # whoever gives the weights storage makes the rotation then
             self.set_rotation()
 
     def set_rotation(self) -> None:
-        """Make the rotary frequencies (fp32 [d/2], not part of a checkpoint) on the device of the weights."""
+        """Make the rotary frequencies (fp32 [d/2], not part of a checkpoint) on the device of the
+        weights.
+        """
         self.frequencies, self.rotation_factor = inverse_frequencies(self.config)
 
     @property
@@ -69,12 +80,18 @@ class CausalLM(Direct):
         """Unnormalised log-probabilities [m, v] of the token after each hidden state [m, e]."""
         return F.linear(hidden, self.embedding.weight if self.head is None else self.head.weight)
 
-    def forward(self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend = paged_attention) -> Tensor:
-        """Feed a ragged batch: its K/V go into the cache at the batch's slots, its logits [m, v] come back."""
+    def forward(
+        self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend = paged_attention
+    ) -> Tensor:
+        """Feed a ragged batch: its K/V go into the cache at the batch's slots, its logits [m, v]
+        come back.
+        """
         return self.logits(self.hidden(batch, cache, backend))
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
-        """An empty cache that fits this model, in its dtype and on its device. Raises `SettingError` for a size below 1."""
+        """An empty cache that fits this model, in its dtype and on its device. Raises
+        `SettingError` for a size below 1.
+        """
         config = self.config
         return PagedKVCache(
             num_layers=config.num_layers,
@@ -86,7 +103,9 @@ class CausalLM(Direct):
             device=self.device,
         )
 
-    def hidden(self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend = paged_attention) -> Tensor:
+    def hidden(
+        self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend = paged_attention
+    ) -> Tensor:
         """As `forward`, but the final hidden states [m, e] from which the logits are made."""
         hidden = self.trunk(batch.tokens, batch.positions, backend(batch, cache))
         return hidden if batch.logit_rows is None else hidden[batch.logit_rows]

@@ -1,7 +1,9 @@
-"""The shapes of published models, by name: what is needed to measure a model whose weights are not at hand.
+"""The shapes of published models, by name: what is needed to measure a model whose weights are not
+at hand.
 
-The numbers are those of the models' public config.json. A checkpoint called `dummy:NAME` is such a shape, or that of the config.json in a
-directory, with random weights (`dummy.py`). Read next: `dummy.py`, `memory.py`.
+The numbers are those of the models' public config.json. A checkpoint called `dummy:NAME` is such a
+shape, or that of the config.json in a directory, with random weights (`dummy.py`). Read next:
+`dummy.py`, `memory.py`.
 """
 
 from __future__ import annotations
@@ -37,7 +39,12 @@ SHAPES = {
     "Qwen3-0.6B": _QWEN3,
     "Qwen3-1.7B": replace(_QWEN3, hidden_size=2048, intermediate_size=6144),
     "Qwen3-32B": replace(
-        _QWEN3, hidden_size=5120, intermediate_size=25600, num_layers=64, num_heads=64, tie_word_embeddings=False
+        _QWEN3,
+        hidden_size=5120,
+        intermediate_size=25600,
+        num_layers=64,
+        num_heads=64,
+        tie_word_embeddings=False,
     ),
     "Qwen2.5-7B": replace(
         _QWEN3,
@@ -52,7 +59,9 @@ SHAPES = {
         tie_word_embeddings=False,
     ),
 }
-"""Target, draft and judge of the official tool (Qwen3-32B, Qwen3-1.7B, Qwen2.5-7B-Instruct), and the smallest of the family."""
+"""Target, draft and judge of the official tool (Qwen3-32B, Qwen3-1.7B, Qwen2.5-7B-Instruct), and
+the smallest of the family.
+"""
 
 
 def is_dummy(name: str | Path) -> bool:
@@ -66,12 +75,15 @@ def dummy_name(name: str | Path) -> str:
 
 
 def published(name: str | Path) -> ModelConfig | None:
-    """The shape that goes by this name, if one does: "Qwen3-32B", "Qwen/Qwen3-32B", "Qwen/Qwen2.5-7B-Instruct"."""
+    """The shape that goes by this name, if one does: "Qwen3-32B", "Qwen/Qwen3-32B",
+    "Qwen/Qwen2.5-7B-Instruct".
+    """
     return SHAPES.get(str(name).removeprefix("Qwen/").removesuffix("-Instruct"))
 
 
 def shape(name: str | Path) -> ModelConfig:
-    """The configuration of a published shape, of a tiny model, or of a directory with a config.json; with or without `dummy:`.
+    """The configuration of a published shape, of a tiny model, or of a directory with a
+    config.json; with or without `dummy:`.
 
     Raises `CheckpointError`.
     """

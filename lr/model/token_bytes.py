@@ -1,11 +1,13 @@
 """The exact bytes of every token of a tokenizer.
 
-Steps end at bytes, not at tokens: `"\\n\\n"` may be one token, the tail of another, or arise across two, and a character may be
-spread over several tokens. So whoever looks for a boundary needs each token's bytes, alone and without its neighbours.
+Steps end at bytes, not at tokens: `"\\n\\n"` may be one token, the tail of another, or arise across
+two, and a character may be spread over several tokens. So whoever looks for a boundary needs each
+token's bytes, alone and without its neighbours.
 
-What a token's bytes are depends on how the tokenizer decodes. Three ways are known here: byte-level BPE (GPT-2, Qwen, DeepSeek), where
-every byte is written as one printable character; sentencepiece style with byte fallback (`▁` is a space, `<0x0A>` a byte); and plain
-concatenation. Anything else (WordPiece, where a token's text depends on its neighbours) is refused. Read next: `codec.py`.
+What a token's bytes are depends on how the tokenizer decodes. Three ways are known here: byte-level
+BPE (GPT-2, Qwen, DeepSeek), where every byte is written as one printable character; sentencepiece
+style with byte fallback (`▁` is a space, `<0x0A>` a byte); and plain concatenation. Anything else
+(WordPiece, where a token's text depends on its neighbours) is refused. Read next: `codec.py`.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from lr.errors import CheckpointError
 
 
 def byte_table(tokenizer: Any) -> list[bytes]:
-    """The bytes of each id of a fast transformers tokenizer; special tokens (end of sequence, roles) have none.
+    """The bytes of each id of a fast transformers tokenizer; special tokens (end of sequence,
+    roles) have none.
 
-    Added tokens that are not special (`<think>`) are their text. An id that no token has (a hole in the vocabulary) has no bytes.
-    Raises CheckpointError if the tokenizer decodes in a way in which tokens have no bytes of their own.
+    Added tokens that are not special (`<think>`) are their text. An id that no token has (a hole in
+    the vocabulary) has no bytes. Raises CheckpointError if the tokenizer decodes in a way in which
+    tokens have no bytes of their own.
     """
     to_bytes = _reader(tokenizer)
     vocabulary: dict[str, int] = tokenizer.get_vocab()
@@ -66,16 +70,21 @@ def _parts(decoder: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def printable_bytes() -> dict[str, int]:
     """GPT-2's map from printable characters back to bytes.
 
-    The 188 bytes that are printable in Latin-1 stand for themselves; the other 68 are numbered from U+0100 on, in order. So the
-    space (32), the 33rd of those, is U+0120, and the newline (10), the 11th, U+010A.
+    The 188 bytes that are printable in Latin-1 stand for themselves; the other 68 are numbered from
+    U+0100 on, in order. So the space (32), the 33rd of those, is U+0120, and the newline (10), the
+    11th, U+010A.
     """
     themselves = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
     others = [byte for byte in range(256) if byte not in themselves]
-    return {chr(byte): byte for byte in themselves} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+    return {chr(byte): byte for byte in themselves} | {
+        chr(0x100 + i): byte for i, byte in enumerate(others)
+    }
 
 
 def _byte_level(text: str, byte_of: dict[str, int]) -> bytes:
-    """A text with a character outside the map is no byte-level text; it stands for itself, as in the tokenizers library."""
+    """A text with a character outside the map is no byte-level text; it stands for itself, as in
+    the tokenizers library.
+    """
     try:
         return bytes([byte_of[character] for character in text])
     except KeyError:

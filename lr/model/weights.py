@@ -1,8 +1,10 @@
-"""Loading a checkpoint into `CausalLM`, and writing one. Every key is accounted for; nothing is left at its random initial value.
+"""Loading a checkpoint into `CausalLM`, and writing one. Every key is accounted for; nothing is
+left at its random initial value.
 
-The network is built without storage, materialised once in its final dtype on its final device, and filled tensor by tensor from
-memory-mapped files, so that loading needs little more than the size of the model. Which key goes where stands in `keys.py`;
-files and downloads in `files.py`; the refusal of foreign configurations in `config_json.py`.
+The network is built without storage, materialised once in its final dtype on its final device, and
+filled tensor by tensor from memory-mapped files, so that loading needs little more than the size of
+the model. Which key goes where stands in `keys.py`; files and downloads in `files.py`; the refusal
+of foreign configurations in `config_json.py`.
 """
 
 from __future__ import annotations
@@ -34,18 +36,24 @@ _LISTED = 10
 
 
 def load_model(
-    name_or_path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+    name_or_path: str | Path,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
 ) -> CausalLM:
     """The model of a checkpoint, frozen and in eval mode.
 
-    `name_or_path`: a directory in Hugging Face layout, a name on the hub (downloaded), or "tiny-target", "tiny-draft", "tiny-judge";
-    "dummy:" before a shape's name or a directory with a config.json: random weights (`dummy.py`).
-    `dtype` is float64, float32, bfloat16 or float16; None keeps the checkpoint's. Raises CheckpointError if the checkpoint is not one
-    that this project computes exactly or if its keys do not account; SettingError for an impossible device or dtype.
+    `name_or_path`: a directory in Hugging Face layout, a name on the hub (downloaded), or
+    "tiny-target", "tiny-draft", "tiny-judge"; "dummy:" before a shape's name or a directory with a
+    config.json: random weights (`dummy.py`). `dtype` is float64, float32, bfloat16 or float16; None
+    keeps the checkpoint's. Raises CheckpointError if the checkpoint is not one that this project
+    computes exactly or if its keys do not account; SettingError for an impossible device or dtype.
     """
     place = find_device(device)
     if dtype is not None and dtype not in _DTYPES.values():
-        raise SettingError(f"dtype is {dtype!r}; expected one of {', '.join(map(str, _DTYPES.values()))}, or None.")
+        raise SettingError(
+            f"dtype is {dtype!r}; expected one of {', '.join(map(str, _DTYPES.values()))}, or None."
+        )
     if is_dummy(name_or_path):
         return dummy_model(name_or_path, place, dtype)
     directory = resolve(name_or_path)
@@ -57,10 +65,14 @@ def load_model(
     return model
 
 
-def account(config: ModelConfig, tensors: TensorFiles, directory: Path, rows: slice = slice(None)) -> None:
-    """Check that a checkpoint holds exactly the tensors that `config` needs, in the right shapes. Raises CheckpointError.
+def account(
+    config: ModelConfig, tensors: TensorFiles, directory: Path, rows: slice = slice(None)
+) -> None:
+    """Check that a checkpoint holds exactly the tensors that `config` needs, in the right shapes.
+    Raises CheckpointError.
 
-    A stored head that should be the embedding is compared with it: the `rows` of both that the caller is going to read.
+    A stored head that should be the embedding is compared with it: the `rows` of both that the
+    caller is going to read.
     """
     needed = {piece.key: piece.shape for piece in pieces(config)}
     tied_head = config.tie_word_embeddings and HEAD_KEY in tensors and EMBEDDING_KEY in tensors
@@ -68,7 +80,9 @@ def account(config: ModelConfig, tensors: TensorFiles, directory: Path, rows: sl
     unexpected = [
         key
         for key in tensors
-        if key not in needed and not key.endswith(HARMLESS_SUFFIX) and not (tied_head and key == HEAD_KEY)
+        if key not in needed
+        and not key.endswith(HARMLESS_SUFFIX)
+        and not (tied_head and key == HEAD_KEY)
     ]
     misshapen = [
         f"{key} is {list(tensors.shape(key))}, expected {list(shape)}"
@@ -92,7 +106,9 @@ def account(config: ModelConfig, tensors: TensorFiles, directory: Path, rows: sl
             f"the tensors of {directory} are not those its config.json describes. {lists} Check that config.json belongs to "
             "these weights (tie_word_embeddings, attention_bias, sizes) and that the weights are not adapters or quantised."
         )
-    if tied_head and not torch.equal(tensors.slice(HEAD_KEY)[rows], tensors.slice(EMBEDDING_KEY)[rows]):
+    if tied_head and not torch.equal(
+        tensors.slice(HEAD_KEY)[rows], tensors.slice(EMBEDDING_KEY)[rows]
+    ):
         raise CheckpointError(
             f"{directory} says tie_word_embeddings, but its {HEAD_KEY} differs from {EMBEDDING_KEY}. "
             "Set tie_word_embeddings to false in config.json if the head is its own."
@@ -130,22 +146,35 @@ def _some(items: list[str]) -> str:
     return ", ".join(items[:_LISTED]) + more
 
 
-def save_model(model: CausalLM, directory: str | Path, *, extra: Mapping[str, Any] | None = None) -> None:
-    """Write a checkpoint in Hugging Face layout: config.json and one model.safetensors, in the dtype of the model.
+def save_model(
+    model: CausalLM, directory: str | Path, *, extra: Mapping[str, Any] | None = None
+) -> None:
+    """Write a checkpoint in Hugging Face layout: config.json and one model.safetensors, in the
+    dtype of the model.
 
-    `extra` is put into config.json (eos_token_id and the like). What else `directory` already holds (a tokenizer) is kept, its old
-    weights are not. Everything is written beside it first and put in place by renaming, so that no half-written checkpoint ever
-    lies there. Raises CheckpointError if no config.json can describe the model or `directory` is a file.
+    `extra` is put into config.json (eos_token_id and the like). What else `directory` already holds
+    (a tokenizer) is kept, its old weights are not. Everything is written beside it first and put in
+    place by renaming, so that no half-written checkpoint ever lies there. Raises CheckpointError if
+    no config.json can describe the model or `directory` is a file.
     """
     from safetensors.torch import save_file
 
     directory = Path(directory).resolve()
     if directory.exists() and not directory.is_dir():
-        raise CheckpointError(f"{directory} is a file; a checkpoint is written into a directory. Give another name.")
-    described = {**config_json(model.config), "dtype": str(model.dtype).removeprefix("torch."), **(extra or {})}
+        raise CheckpointError(
+            f"{directory} is a file; a checkpoint is written into a directory. Give another name."
+        )
+    described = {
+        **config_json(model.config),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        **(extra or {}),
+    }
     parameters = dict(model.named_parameters())
     tensors = {
-        piece.key: parameters[piece.parameter].detach()[piece.first : piece.first + piece.shape[0]].cpu().contiguous()
+        piece.key: parameters[piece.parameter]
+        .detach()[piece.first : piece.first + piece.shape[0]]
+        .cpu()
+        .contiguous()
         for piece in pieces(model.config)
     }
     directory.parent.mkdir(parents=True, exist_ok=True)

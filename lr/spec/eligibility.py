@@ -1,8 +1,9 @@
 """Which pairs never reach the verifier. One policy, one place; every schedule asks here.
 
-A cut step (`Finish.LENGTH`) is half a sentence: as a draft it is never accepted, as a target step it proves nothing. The step after a
-cut one begins in mid-sentence and is ineligible too, unless `ignore_half_sentence` is off (the official code's rule; its limit is 100
-tokens per step). A step that ends the chain and one that does not cannot mean the same.
+A cut step (`Finish.LENGTH`) is half a sentence: as a draft it is never accepted, as a target step
+it proves nothing. The step after a cut one begins in mid-sentence and is ineligible too, unless
+`ignore_half_sentence` is off (the official code's rule; its limit is 100 tokens per step). A step
+that ends the chain and one that does not cannot mean the same.
 """
 
 from __future__ import annotations

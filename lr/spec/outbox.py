@@ -1,11 +1,14 @@
-"""The scheduler's outbox: the commands it is about to give, and the work that earlier ones have set going.
+"""The scheduler's outbox: the commands it is about to give, and the work that earlier ones have set
+going.
 
-Whatever begins is noted here until it is completed or cancelled, so that an event can be told from one that is stale and from one that
-cannot be. Cancelled work may still be reported, because whoever did it may have finished before it heard: such an event is stale and
-changes nothing. An event for work that was never commanded, or that is completed already, is a mistake of the driver.
+Whatever begins is noted here until it is completed or cancelled, so that an event can be told from
+one that is stale and from one that cannot be. Cancelled work may still be reported, because whoever
+did it may have finished before it heard: such an event is stale and changes nothing. An event for
+work that was never commanded, or that is completed already, is a mistake of the driver.
 
-Cancelled work is remembered for `MEMORY` steps of the chain; anything that old is taken to be stale without a look. Otherwise a long
-chain whose driver really stops its work, so that no stale event ever clears the memory, would pile it up.
+Cancelled work is remembered for `MEMORY` steps of the chain; anything that old is taken to be stale
+without a look. Otherwise a long chain whose driver really stops its work, so that no stale event
+ever clears the memory, would pile it up.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ MEMORY = 1000
 
 
 class Outbox:
-    """Commands to be given, and pieces of work in flight. True while there is work. `rows`: how much of it occupies a target row."""
+    """Commands to be given, and pieces of work in flight. True while there is work. `rows`: how
+    much of it occupies a target row.
+    """
 
     def __init__(self) -> None:
         self.rows = 0
@@ -41,7 +46,9 @@ class Outbox:
         return commands
 
     def say(self, command: Command) -> None:
-        """Give a command that sets no work going (or whose work is noted piece by piece, with `note`)."""
+        """Give a command that sets no work going (or whose work is noted piece by piece, with
+        `note`).
+        """
         self._commands.append(command)
 
     def begin(self, kind: Kind, node: Node, command: Command) -> None:
@@ -59,7 +66,8 @@ class Outbox:
         self._newest = max(self._newest, node.id.index)
 
     def find(self, work: Work) -> Node | None:
-        """The node of work in flight; None if it was cancelled (asked once: the same stale event does not come twice).
+        """The node of work in flight; None if it was cancelled (asked once: the same stale event
+        does not come twice).
 
         Raises `ProtocolError` if it was never commanded or is completed already.
         """
@@ -94,7 +102,9 @@ class Outbox:
         self.say(Release(node.id))
 
     def retire(self, node: Node) -> None:
-        """Cancel all that is in flight for `node` and below it, and release them all; nothing if that was done before."""
+        """Cancel all that is in flight for `node` and below it, and release them all; nothing if
+        that was done before.
+        """
         if not node.released:
             self.cancel(node)
             for child in node.children:
@@ -104,7 +114,9 @@ class Outbox:
     def _remember(self, work: Work) -> None:
         self._cancelled.add(work)
         if self._newest - self._tidied > MEMORY:
-            self._cancelled = {old for old in self._cancelled if old.node.index >= self._newest - MEMORY}
+            self._cancelled = {
+                old for old in self._cancelled if old.node.index >= self._newest - MEMORY
+            }
             self._tidied = self._newest
 
 

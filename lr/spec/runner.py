@@ -1,4 +1,5 @@
-"""What speculation needs of a runner: branches that are opened, forked, fed, rewound and closed. `engine/runner.py` is one.
+"""What speculation needs of a runner: branches that are opened, forked, fed, rewound and closed.
+`engine/runner.py` is one.
 
 This room never imports the model; it speaks to whatever satisfies this protocol.
 """

@@ -1,10 +1,11 @@
 """From logits to *the* distribution, and from a distribution and a key to a token.
 
-`distribution` is the only place where temperature, top-k, top-p and min-p act; sampling and acceptance both start from what it
-returns. `sample` draws with keyed noise: every token has an exponential clock E, made from (key, token id) alone, that runs p times
-as fast as those of a token of probability 1; the first to ring, argmin E / p, is distributed as p. With g = -log E this is the Gumbel
-trick argmax(log p + g) (Maddison et al., arXiv 1411.0030). So a draw does not depend on the batch, the device or what else was drawn,
-and two models that hold the same key share their noise.
+`distribution` is the only place where temperature, top-k, top-p and min-p act; sampling and
+acceptance both start from what it returns. `sample` draws with keyed noise: every token has an
+exponential clock E, made from (key, token id) alone, that runs p times as fast as those of a token
+of probability 1; the first to ring, argmin E / p, is distributed as p. With g = -log E this is the
+Gumbel trick argmax(log p + g) (Maddison et al., arXiv 1411.0030). So a draw does not depend on the
+batch, the device or what else was drawn, and two models that hold the same key share their noise.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ HEAD = 64
 
 @torch.inference_mode()
 def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
-    """Probabilities [b, v] from logits [b, v], at least fp32; one-hot at temperature 0. The input is not changed.
+    """Probabilities [b, v] from logits [b, v], at least fp32; one-hot at temperature 0. The input
+    is not changed.
 
-    The filters are those of Hugging Face in their order: temperature, top-k, top-p, min-p. Ties at the edge of top-k are all kept.
-    Raises NumericalError for logits that are not finite; on CUDA, where asking would make the host wait, the probabilities are then NaN,
-    and `sample` raises it.
+    The filters are those of Hugging Face in their order: temperature, top-k, top-p, min-p. Ties at
+    the edge of top-k are all kept. Raises NumericalError for logits that are not finite; on CUDA,
+    where asking would make the host wait, the probabilities are then NaN, and `sample` raises it.
     """
     if not logits.is_cuda and not math.isfinite(logits.amax()):
         raise _not_finite()
@@ -52,12 +54,16 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
 
 
 def _keep_top_p(probs: Tensor, top_p: float, *, few: bool) -> Tensor:
-    """Zero all but the smallest set of likeliest tokens that holds `top_p`, and renormalise. Ties at its edge are all kept.
+    """Zero all but the smallest set of likeliest tokens that holds `top_p`, and renormalise. Ties
+    at its edge are all kept.
 
-    `few`: top-k has left at most `HEAD` tokens and ties with the last of them; the likeliest `HEAD` then show every edge there can be.
-    Example: probs (0.5, 0.3, 0.2), top_p 0.6: before the tokens lie 0, 0.5 and 0.8, so the first two stay: (0.625, 0.375, 0).
+    `few`: top-k has left at most `HEAD` tokens and ties with the last of them; the likeliest `HEAD`
+    then show every edge there can be. Example: probs (0.5, 0.3, 0.2), top_p 0.6: before the tokens
+    lie 0, 0.5 and 0.8, so the first two stay: (0.625, 0.375, 0).
     """
-    ordered = probs.topk(min(HEAD, probs.shape[-1]), dim=-1).values  # nearly always enough, and far cheaper than a sort
+    ordered = probs.topk(
+        min(HEAD, probs.shape[-1]), dim=-1
+    ).values  # nearly always enough, and far cheaper than a sort
     upto = ordered.cumsum(-1)
     if not few and ordered.shape[-1] < probs.shape[-1] and bool((upto[..., -1] < top_p).any()):
         ordered = probs.sort(dim=-1, descending=True).values
@@ -73,7 +79,9 @@ def _at_least_fp32(logits: Tensor) -> torch.dtype:
 
 @torch.inference_mode()
 def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
-    """One token id per row of probs [b, v], drawn with the row's 64-bit key: the largest of its `perturbed` scores."""
+    """One token id per row of probs [b, v], drawn with the row's 64-bit key: the largest of its
+    `perturbed` scores.
+    """
     if probs.is_cuda:
         return sample_at_once(probs, keys)
     rows, ids = probs.nonzero(as_tuple=True)
@@ -89,7 +97,9 @@ def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
 
 @torch.inference_mode()
 def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
-    """As `sample`, with a clock for every token and one look at the device, at the ids. Raises NumericalError where probs are NaN."""
+    """As `sample`, with a clock for every token and one look at the device, at the ids. Raises
+    NumericalError where probs are NaN.
+    """
     finite = probs.sum().isfinite().view(1)
     *ids, fine = torch.cat((perturbed(probs, keys).argmax(-1), finite.to(torch.int64))).tolist()
     if not fine:
@@ -98,7 +108,9 @@ def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
 
 
 def tainted(probs: Tensor, logits: Tensor) -> Tensor:
-    """The probabilities, or NaN everywhere if any logit is too large to be a number, or none is one. Nothing is asked of the device."""
+    """The probabilities, or NaN everywhere if any logit is too large to be a number, or none is
+    one. Nothing is asked of the device.
+    """
     return probs + 0 * logits.amax().to(probs.dtype)
 
 
@@ -111,18 +123,24 @@ def _not_finite() -> NumericalError:
 
 @torch.inference_mode()
 def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
-    """-E / p, fp64 [b, v]: the scores whose largest `sample` takes, for those who want the next largest too; -inf where p is 0."""
+    """-E / p, fp64 [b, v]: the scores whose largest `sample` takes, for those who want the next
+    largest too; -inf where p is 0.
+    """
     ids = torch.arange(probs.shape[-1], device=probs.device)
     return negated_clocks(_words(keys, probs.device)[:, None], ids) / probs
 
 
 def negated_clocks(words: Tensor, ids: Tensor) -> Tensor:
-    """-E of standard exponential numbers E, fp64, elementwise from 64-bit words and token ids (both int64, shapes that broadcast).
+    """-E of standard exponential numbers E, fp64, elementwise from 64-bit words and token ids (both
+    int64, shapes that broadcast).
 
-    The bits are those of a SplitMix64 generator seeded with the word: the id says which number of its stream.
+    The bits are those of a SplitMix64 generator seeded with the word: the id says which number of
+    its stream.
     """
     bits = _mix64(torch.add(words, ids, alpha=_signed(GOLDEN)))
-    return (((bits >> 12) & ((1 << 52) - 1)).to(torch.float64) + 0.5).mul_(2.0**-52).log_()  # log of a number in (0, 1)
+    return (
+        (((bits >> 12) & ((1 << 52) - 1)).to(torch.float64) + 0.5).mul_(2.0**-52).log_()
+    )  # log of a number in (0, 1)
 
 
 def _mix64(x: Tensor) -> Tensor:
@@ -133,12 +151,16 @@ def _mix64(x: Tensor) -> Tensor:
 
 
 def _xor_shifted(x: Tensor, by: int) -> Tensor:
-    """x ^ (x >> by) of unsigned words; the copies of the sign that an int64 shifts in are masked away."""
+    """x ^ (x >> by) of unsigned words; the copies of the sign that an int64 shifts in are masked
+    away.
+    """
     return (x >> by).bitwise_and_((1 << (64 - by)) - 1).bitwise_xor_(x)
 
 
 def _words(keys: Sequence[int], device: torch.device) -> Tensor:
-    words = torch.tensor([_signed(key) for key in keys], dtype=torch.int64, pin_memory=device.type == "cuda")
+    words = torch.tensor(
+        [_signed(key) for key in keys], dtype=torch.int64, pin_memory=device.type == "cuda"
+    )
     return words.to(device, non_blocking=True)
 
 

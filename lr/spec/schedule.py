@@ -1,15 +1,19 @@
-"""When may a draft be written, when a target step? The three schedules as one rule each, and the settings of the scheduler.
+"""When may a draft be written, when a target step? The three schedules as one rule each, and the
+settings of the scheduler.
 
-`level` counts from the node at which a cycle began (sync) or from the root as it is now (paper, depth); the root has level 0.
+`level` counts from the node at which a cycle began (sync) or from the root as it is now (paper,
+depth); the root has level 0.
 
     schedule            a draft may follow a node of level    the target may write at a node of level    barrier
     sync   (depth g)    0 .. g-1                              0 .. g, when all drafts are there          yes
     paper  (depth k)    0 .. k-1                              0 .. k-1                                   no
     depth  (depth D)    0 .. D-1                              0 .. D                                     no
 
-`sync` is Algorithm 1 of the paper (arXiv 2506.19830): g drafts, then g + 1 target steps, of which the last is the bonus. `paper` is the
-asynchronous process of its Appendix B, k pairs of draft and target step in flight. `depth` is what the official code does: at most D
-drafts that are not verified. Without a barrier the window slides with the root, so level 0 moves up and new work begins behind.
+`sync` is Algorithm 1 of the paper (arXiv 2506.19830): g drafts, then g + 1 target steps, of which
+the last is the bonus. `paper` is the asynchronous process of its Appendix B, k pairs of draft and
+target step in flight. `depth` is what the official code does: at most D drafts that are not
+verified. Without a barrier the window slides with the root, so level 0 moves up and new work begins
+behind.
 
 This module does not know nodes or events. Read next: `scheduler.py`.
 """
@@ -38,16 +42,19 @@ class LateDrafts(Enum):
     WAIT = "wait"
     """It is waited for and judged: the output does not depend on time."""
     REJECT = "reject"
-    """It is rejected, as the official code does. The output then depends on what happens to be faster."""
+    """It is rejected, as the official code does. The output then depends on what happens to be
+    faster.
+    """
 
 
 @dataclass(frozen=True)
 class SchedulerConfig:
     """The settings of a `LookaheadScheduler`.
 
-    `depth`: g, k or D of the table above (0, not with `paper`: no drafts, plain decoding). `width`: alternatives per position, W.
-    `max_target_rows`: never more target steps (and scores) than that in flight, None for no limit; nodes nearer to the root go first.
-    `needs_target_step`: False for a verifier that judges a draft step by itself; the target then writes a step only where no draft
+    `depth`: g, k or D of the table above (0, not with `paper`: no drafts, plain decoding). `width`:
+    alternatives per position, W. `max_target_rows`: never more target steps (and scores) than that
+    in flight, None for no limit; nodes nearer to the root go first. `needs_target_step`: False for
+    a verifier that judges a draft step by itself; the target then writes a step only where no draft
     step was accepted. `router` decides who writes a step, where it is not always the draft first.
     """
 
@@ -62,7 +69,12 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         least = 1 if self.schedule is Schedule.PAPER else 0
-        require(_whole(self.depth) and self.depth >= least, "depth", self.depth, f"a whole number >= {least}")
+        require(
+            _whole(self.depth) and self.depth >= least,
+            "depth",
+            self.depth,
+            f"a whole number >= {least}",
+        )
         require(_whole(self.width) and self.width >= 1, "width", self.width, "a whole number >= 1")
         rows = self.max_target_rows
         require(
@@ -89,7 +101,9 @@ class SchedulerConfig:
         return level < self.depth
 
     def targets_at(self, level: int) -> bool:
-        """Whether the target may write at a node of this level. Only `paper` gates both alike: a pair is in flight or it is not."""
+        """Whether the target may write at a node of this level. Only `paper` gates both alike: a
+        pair is in flight or it is not.
+        """
         return level < self.depth or self.schedule is not Schedule.PAPER
 
 

@@ -1,20 +1,28 @@
-"""Lookahead Reasoning, the whole algorithm: events in, commands out (arXiv 2506.19830, sections 3.1-3.2 and Appendix B).
+"""Lookahead Reasoning, the whole algorithm: events in, commands out (arXiv 2506.19830, sections
+3.1-3.2 and Appendix B).
 
-Below the **root**, the end of what is emitted, hangs a tree of nodes. Behind every node the draft writes W alternatives (each leads to a
-child) and the target one step of its own; when a node's target step and a child's draft step are both there, the verifier judges the
-pair. Decisions are made at the root only, in the order of the siblings:
+Below the **root**, the end of what is emitted, hangs a tree of nodes. Behind every node the draft
+writes W alternatives (each leads to a child) and the target one step of its own; when a node's
+target step and a child's draft step are both there, the verifier judges the pair. Decisions are
+made at the root only, in the order of the siblings:
 
-- a child that is aligned, all before it being unaligned, is **accepted**: its draft step is emitted and it becomes the root; its
-  siblings are cancelled. What is in work below it goes on. Without a barrier the window slides: new work begins behind.
-- if no child is aligned, the target's step is emitted, as the **correction**; the tree is cancelled, a new one begins.
-- where no draft step can come, the target's step is emitted as it is: at the end of a synchronous cycle this is the **bonus**.
+- a child that is aligned, all before it being unaligned, is **accepted**: its draft step is emitted
+  and it becomes the root; its siblings are cancelled. What is in work below it goes on. Without a
+  barrier the window slides: new work begins behind.
+- if no child is aligned, the target's step is emitted, as the **correction**; the tree is
+  cancelled, a new one begins.
+- where no draft step can come, the target's step is emitted as it is: at the end of a synchronous
+  cycle this is the **bonus**.
 
-A draft step that is rejected deeper down takes its subtree with it at once. Since a decision depends on the steps alone, and nothing is
-decided before everything it depends on is there, the output does not depend on the order of the events (but see `LateDrafts.REJECT`).
+A draft step that is rejected deeper down takes its subtree with it at once. Since a decision
+depends on the steps alone, and nothing is decided before everything it depends on is there, the
+output does not depend on the order of the events (but see `LateDrafts.REJECT`).
 
-This module knows no clock, tensor, tokenizer or thread: `engine/lockstep.py` and `engine/overlapped.py` run it on models,
-`engine/scripted.py` on scripts, `engine/simulate.py` on a clock. Its words are in `commands.py`, the rules of the three schedules in
-`schedule.py` and `window.py`, eligibility in `eligibility.py`. Its oracle is `reference.py`; a transcript is in `docs/scheduler.md`.
+This module knows no clock, tensor, tokenizer or thread: `engine/lockstep.py` and
+`engine/overlapped.py` run it on models, `lab/scripted/scripted.py` on scripts, `theory/simulate.py`
+on a clock. Its words are in `commands.py`, the rules of the three schedules in `schedule.py` and
+`window.py`, eligibility in `eligibility.py`. Its oracle is `reference.py`; a transcript is in
+`docs/scheduler.md`.
 """
 
 from __future__ import annotations
@@ -51,9 +59,11 @@ from lr.types import EmittedStep, Finish, Origin, Step, Verdict
 
 
 class LookaheadScheduler:
-    """One chain of steps. Call `start` once, then `handle` with every event; both return the commands to carry out, in order.
+    """One chain of steps. Call `start` once, then `handle` with every event; both return the
+    commands to carry out, in order.
 
-    `done`: the chain has ended, by end of sequence or by its budget; then nothing is in work and every node is released.
+    `done`: the chain has ended, by end of sequence or by its budget; then nothing is in work and
+    every node is released.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -70,7 +80,9 @@ class LookaheadScheduler:
 
     @property
     def work(self) -> list[Work]:
-        """What was commanded and is neither completed nor cancelled, in the order in which it was commanded."""
+        """What was commanded and is neither completed nor cancelled, in the order in which it was
+        commanded.
+        """
         return self._out.pieces()
 
     @property
@@ -87,10 +99,11 @@ class LookaheadScheduler:
         return self._out.take()
 
     def handle(self, event: Event) -> list[Command]:
-        """Take note of `event` and say what follows from it. An event for work that was cancelled changes nothing.
+        """Take note of `event` and say what follows from it. An event for work that was cancelled
+        changes nothing.
 
-        Raises `ProtocolError`, having changed nothing, if the event cannot be: its work was never commanded or is completed already,
-        or its step is empty or longer than was allowed.
+        Raises `ProtocolError`, having changed nothing, if the event cannot be: its work was never
+        commanded or is completed already, or its step is empty or longer than was allowed.
         """
         work = Work(_kind(event), event.node)
         node = self._out.find(work)
@@ -103,8 +116,8 @@ class LookaheadScheduler:
         return self._out.take()
 
     def set_depth(self, depth: int) -> None:
-        """Look `depth` steps ahead from the next event on; what is in work goes on. `paper` and `depth` emit the same steps all the same,
-        as long as it is not 0.
+        """Look `depth` steps ahead from the next event on; what is in work goes on. `paper` and
+        `depth` emit the same steps all the same, as long as it is not 0.
 
         Raises `SettingError` for a depth that the schedule cannot have.
         """
@@ -135,10 +148,13 @@ class LookaheadScheduler:
     def _advance(self) -> None:
         """Judge what can be judged, decide what can be decided, then begin what may begin.
 
-        A synchronous cycle has stages (drafts, target steps, verdicts), and nothing of the next begins before all of one is there.
+        A synchronous cycle has stages (drafts, target steps, verdicts), and nothing of the next
+        begins before all of one is there.
         """
         if self._at_barrier():
-            self._start_drafts(breadth_first(self.root))  # drafts follow each other at once; all else waits
+            self._start_drafts(
+                breadth_first(self.root)
+            )  # drafts follow each other at once; all else waits
             return
         while not self.done:
             self._judge_pairs()
@@ -155,13 +171,19 @@ class LookaheadScheduler:
         return self.config.barrier and len(self._out) > 0
 
     def _judge_pairs(self) -> None:
-        """Settle by form, or give to the verifier, every draft step that has met its target step."""
+        """Settle by form, or give to the verifier, every draft step that has met its target
+        step.
+        """
         for node in breadth_first(self.root):
-            for child in node.children if node.goes_on else []:  # a verdict by form may have released it on the way
+            for child in (
+                node.children if node.goes_on else []
+            ):  # a verdict by form may have released it on the way
                 if child.draft is None or child.verdict is not None or child.judged:
                     continue
                 alone = not self.config.needs_target_step and not child.unsure
-                rival = child.draft if alone else node.target  # alone, a step can only fail by being cut
+                rival = (
+                    child.draft if alone else node.target
+                )  # alone, a step can only fail by being cut
                 if rival is None:
                     continue
                 verdict = verdict_by_form(child.draft, rival)
@@ -176,7 +198,9 @@ class LookaheadScheduler:
         for node in nodes:
             if not node.children and self._window.draft_may_come(node):
                 node.children = [node.child(j, width) for j in range(width)]
-                self._out.say(Draft(node.id, tuple(child.id for child in node.children), node.limit))
+                self._out.say(
+                    Draft(node.id, tuple(child.id for child in node.children), node.limit)
+                )
                 for child in node.children:
                     self._out.note(Kind.DRAFT, child)
 
@@ -187,7 +211,12 @@ class LookaheadScheduler:
                 node.target_asked = True
                 self._out.begin(Kind.TARGET, node, Target(node.id, node.limit))
             for child in [] if self.config.needs_target_step else node.children:
-                if child.draft is not None and child.verdict is None and not child.scored and self._row_is_free():
+                if (
+                    child.draft is not None
+                    and child.verdict is None
+                    and not child.scored
+                    and self._row_is_free()
+                ):
                     child.scored = True
                     self._out.begin(Kind.SCORE, child, Score(child.id, node.id, child.draft))
 
@@ -202,7 +231,11 @@ class LookaheadScheduler:
         for child in root.children:
             if child.failed:
                 continue
-            if child.awaited and root.target is not None and self.config.late_drafts is LateDrafts.REJECT:
+            if (
+                child.awaited
+                and root.target is not None
+                and self.config.late_drafts is LateDrafts.REJECT
+            ):
                 self._give(child, Verdict(aligned=False, why="the draft step was late"))
             if child.verdict is None:
                 return False

@@ -1,8 +1,10 @@
-"""The seams that are not part of the algorithm itself: who writes the next step, how far to look ahead, and a variant as one bundle.
+"""The seams that are not part of the algorithm itself: who writes the next step, how far to look
+ahead, and a variant as one bundle.
 
-The other seams are protocols where they are used: `Segmenter` (`steps.py`), `Verifier` (`verifiers/base.py`), `Drafter` and
-`AcceptanceRule` on tokens, `Runner`, `DraftSide` (`engine/drafts.py`). All of them in one table, with the published methods that would
-plug in there: `docs/variants_steps.md`.
+The other seams are protocols where they are used: `Segmenter` (`steps.py`), `Verifier`
+(`verifiers/base.py`), `Drafter` and `AcceptanceRule` on tokens, `Runner`, `DraftSide`
+(`engine/drafts.py`). All of them in one table, with the published methods that would plug in there:
+`docs/variants_steps.md`.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ class Router(Protocol):
     """Decides, before anything is written, who writes a step."""
 
     def who_writes(self, index: int, previous: Step | None) -> Role:
-        """`Role.DRAFT`: the draft writes step `index` ahead and the verifier judges it; `Role.TARGET`: the target alone writes it.
+        """`Role.DRAFT`: the draft writes step `index` ahead and the verifier judges it;
+        `Role.TARGET`: the target alone writes it.
 
-        `previous` is the step before it, accepted or still a draft (None: the prompt). Must be a pure function of the two, since it is
-        asked more than once and in any order; a target step costs the look-ahead behind it.
+        `previous` is the step before it, accepted or still a draft (None: the prompt). Must be a
+        pure function of the two, since it is asked more than once and in any order; a target step
+        costs the look-ahead behind it.
         """
         ...
 
@@ -33,17 +37,20 @@ class Controller(Protocol):
     """Adapts the run while it runs, from what its trace says."""
 
     def depth(self, stats: Stats) -> int:
-        """How many steps to look ahead from now on: 0 (`paper`: 1) to the depth that the run began with; beyond that it is clipped.
+        """How many steps to look ahead from now on: 0 (`paper`: 1) to the depth that the run began
+        with; beyond that it is clipped.
 
-        Called after every step that is emitted. What is in work goes on. A decision that looks at counts alone is the same in every run
-        of the lockstep driver; one that looks at seconds is not.
+        Called after every step that is emitted. What is in work goes on. A decision that looks at
+        counts alone is the same in every run of the lockstep driver; one that looks at seconds is
+        not.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What a variant of the algorithm replaces; None: nothing there. Hand it to `Reasoner.run` or `Reasoner.generate`.
+    """What a variant of the algorithm replaces; None: nothing there. Hand it to `Reasoner.run` or
+    `Reasoner.generate`.
 
     `segmenter` is made from the function that maps a token id to its bytes.
     """

@@ -1,9 +1,12 @@
-"""Where a step ends. Boundaries are found on bytes, token by token, with what was seen carried over.
+"""Where a step ends. Boundaries are found on bytes, token by token, with what was seen carried
+over.
 
-A step ends at the first blank line ("\\n\\n") that follows a visible character. One token need not be one piece of text: in Qwen's
-vocabulary hundreds of tokens contain "\\n\\n", many of them fused to words, and two tokens "\\n" make one as well. So a detector reads
-the bytes of each token, and the token that completes the boundary is the step's last; tokens are never cut, text is never encoded
-again. Worked example: tokens b"So", b" 4", b".\\n", b"\\nNext" end a step at the fourth token; leading b"\\n\\n" never does.
+A step ends at the first blank line ("\\n\\n") that follows a visible character. One token need not
+be one piece of text: in Qwen's vocabulary hundreds of tokens contain "\\n\\n", many of them fused
+to words, and two tokens "\\n" make one as well. So a detector reads the bytes of each token, and
+the token that completes the boundary is the step's last; tokens are never cut, text is never
+encoded again. Worked example: tokens b"So", b" 4", b".\\n", b"\\nNext" end a step at the fourth
+token; leading b"\\n\\n" never does.
 
 The other rules (sentence, fixed length, discourse) are in `segmenters/`.
 """
@@ -44,7 +47,9 @@ class BlankLineSegmenter:
 
 
 class BlankLineDetector:
-    """State: whether the step has a visible character yet, and the last byte if it could begin a blank line."""
+    """State: whether the step has a visible character yet, and the last byte if it could begin a
+    blank line.
+    """
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         self.token_bytes = token_bytes

@@ -1,13 +1,16 @@
 """One round of token-level speculation on any set of branches: propose, look, decide, settle.
 
 1. The *drafter* proposes a few tokens behind every branch: a chain, a tree, or nothing.
-2. The *target* looks at all of it in one ragged forward: a chain is fed behind its branch, a tree is spread over forks, one per leaf.
+2. The *target* looks at all of it in one ragged forward: a chain is fed behind its branch, a tree
+   is spread over forks, one per leaf.
 3. The acceptance *rule* decides per branch which tokens stay and which one follows.
-4. The branches are *settled*: tokens and cache are cut back together to what was decided. The token that follows is left pending.
+4. The branches are *settled*: tokens and cache are cut back together to what was decided. The token
+   that follows is left pending.
 
-Branches never influence each other: each has its own proposal, its own draws, its own decision, and they part with different lengths.
-A step may end in the middle of what was decided; then the caller (`write.py`) takes fewer tokens, and the surplus goes.
-Nothing here knows steps, texts or end-of-sequence tokens. Read next: `acceptance.py`, `drafters/base.py`.
+Branches never influence each other: each has its own proposal, its own draws, its own decision, and
+they part with different lengths. A step may end in the middle of what was decided; then the caller
+(`write.py`) takes fewer tokens, and the surplus goes. Nothing here knows steps, texts or
+end-of-sequence tokens. Read next: `acceptance.py`, `drafters/base.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ from lr.types import Coupling, SamplingParams, require
 
 @dataclass(frozen=True)
 class Speculation:
-    """How a model's tokens are guessed ahead: who drafts, how many tokens at most, and which rule decides."""
+    """How a model's tokens are guessed ahead: who drafts, how many tokens at most, and which rule
+    decides.
+    """
 
     drafter: Drafter
     rule: AcceptanceRule
@@ -59,9 +64,11 @@ class Speculation:
 
 @dataclass(frozen=True)
 class RoundEnd:
-    """What a round decided for one branch: its next tokens, in order. The first `accepted` of `proposed` drafts, then one more.
+    """What a round decided for one branch: its next tokens, in order. The first `accepted` of
+    `proposed` drafts, then one more.
 
-    `depth` is the depth of the proposal (its length, for a chain); `detail` is there if it was asked for.
+    `depth` is the depth of the proposal (its length, for a chain); `detail` is there if it was
+    asked for.
     """
 
     tokens: tuple[int, ...]
@@ -79,13 +86,16 @@ def speculate(
     *,
     detailed: bool = False,
 ) -> list[RoundEnd]:
-    """One round on every context's branch. Afterwards each branch ends in its round's tokens, the last of them pending.
+    """One round on every context's branch. Afterwards each branch ends in its round's tokens, the
+    last of them pending.
 
     `detailed`: say of every round what the trace wants to know.
     """
     branches = [context.branch for context in contexts]
     proposals = speculation.drafter.propose(contexts, speculation.num_speculative_tokens)
-    proposals = [p if context.limit > 0 else EMPTY for p, context in zip(proposals, contexts, strict=True)]
+    proposals = [
+        p if context.limit > 0 else EMPTY for p, context in zip(proposals, contexts, strict=True)
+    ]
     starts = [len(branch) for branch in branches]
     looks = look(runner, branches, proposals)
     probs = distribution(torch.cat([rows for rows, _ in looks]), sampling)
@@ -109,14 +119,20 @@ def speculate(
 
 
 Forks = list[tuple[Branch, tuple[int, ...]]]
-"""The branches that hold a tree's paths: each with its path of nodes. The first is the branch itself."""
+"""The branches that hold a tree's paths: each with its path of nodes. The first is the branch
+itself.
+"""
 
 
-def look(runner: Runner, branches: Sequence[Branch], proposals: Sequence[Proposal]) -> list[tuple[Tensor, Forks]]:
-    """The target's rows [n + 1, v] over every proposal, in one forward, and the branches that now hold the proposals.
+def look(
+    runner: Runner, branches: Sequence[Branch], proposals: Sequence[Proposal]
+) -> list[tuple[Tensor, Forks]]:
+    """The target's rows [n + 1, v] over every proposal, in one forward, and the branches that now
+    hold the proposals.
 
-    Row 0 is at the branch's end, row i + 1 behind node i. Example: the tree 7 -> 9, 7 -> 2 has two paths; two branches of one shared
-    past each get two tokens; node 7's row is read from the first, its twin is not used.
+    Row 0 is at the branch's end, row i + 1 behind node i. Example: the tree 7 -> 9, 7 -> 2 has two
+    paths; two branches of one shared past each get two tokens; node 7's row is read from the first,
+    its twin is not used.
     """
     spread: list[Forks] = []
     for branch, proposal in zip(branches, proposals, strict=True):
@@ -165,7 +181,9 @@ def _in_order(rows: Sequence[tuple[Tensor, tuple[int, ...]]], nodes: int) -> Ten
 
 
 def _keep(runner: Runner, branch: Branch, forks: Forks, nodes: tuple[int, ...]) -> None:
-    """Let the branch go on with the cache of a path that begins with the accepted nodes, and close the other paths."""
+    """Let the branch go on with the cache of a path that begins with the accepted nodes, and close
+    the other paths.
+    """
     if len(forks) == 1:
         return
     chosen = next(fork for fork, path in forks if path[: len(nodes)] == nodes)

@@ -1,9 +1,11 @@
-"""The tree of nodes below the root: what is written, judged and known about each. Data and a walk; decides nothing.
+"""The tree of nodes below the root: what is written, judged and known about each. Data and a walk;
+decides nothing.
 
     root ── draft a ──> node a ── draft c ──> node c        a node's prefix is everything from the prompt down to it
          └─ draft b ──> node b                              `node.draft` leads to it, `node.target` is the target's step behind it
 
-`node.verdict` is about `node.draft` against `node.parent.target`. The scheduler (`scheduler.py`) writes here; pictures may read.
+`node.verdict` is about `node.draft` against `node.parent.target`. The scheduler (`scheduler.py`)
+writes here; pictures may read.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from lr.types import Finish, Step, Verdict
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A prefix. `written`: its tokens, without the prompt's; `previous`: its last step (None: the prompt); `limit`: how long the step
-    behind it may be, in tokens, 0 if the chain ends here.
+    """A prefix. `written`: its tokens, without the prompt's; `previous`: its last step (None: the
+    prompt); `limit`: how long the step behind it may be, in tokens, 0 if the chain ends here.
 
     While the draft step that leads here is `awaited`, `written` and `limit` are still the parent's.
     """
@@ -46,18 +48,26 @@ class Node:
     children: list[Node] = field(default_factory=list)
     """One per alternative, in order; empty until they are commanded."""
     goes_on: bool = True
-    """Whether steps may follow: the draft step that leads here is there, ended in a boundary, is not rejected, and leaves room."""
+    """Whether steps may follow: the draft step that leads here is there, ended in a boundary, is
+    not rejected, and leaves room.
+    """
     released: bool = False
-    """Nothing may begin here any more: the draft was rejected or failed, or the chain went another way."""
+    """Nothing may begin here any more: the draft was rejected or failed, or the chain went another
+    way.
+    """
     work: list[Kind] = field(default_factory=list)
     """What is in flight under this node's name."""
 
     def child(self, sibling: int, width: int) -> Node:
         """The node that an alternative will lead to, its draft step being awaited."""
-        return Node(self.id.child(sibling, width), self.written, self.limit, awaited=True, goes_on=False)
+        return Node(
+            self.id.child(sibling, width), self.written, self.limit, awaited=True, goes_on=False
+        )
 
     def arrive(self, step: Step, written: int, limit: int) -> None:
-        """The draft step that leads here is there: the node is a prefix now, of `written` tokens."""
+        """The draft step that leads here is there: the node is a prefix now, of `written`
+        tokens.
+        """
         self.awaited = False
         self.draft = self.previous = step
         self.written, self.limit = written, limit

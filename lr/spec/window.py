@@ -1,7 +1,9 @@
-"""Where the window stands over the tree, and so what may begin at a node: the rules of `schedule.py` applied to nodes.
+"""Where the window stands over the tree, and so what may begin at a node: the rules of
+`schedule.py` applied to nodes.
 
-A synchronous cycle counts its levels from the node where it began; the asynchronous schedules count them from the root, so that the
-window slides with every step that is accepted. Read next: `scheduler.py`.
+A synchronous cycle counts its levels from the node where it began; the asynchronous schedules count
+them from the root, so that the window slides with every step that is accepted. Read next:
+`scheduler.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from lr.types import Role
 
 
 class Window:
-    """The root of the tree, the number of the step at which the cycle began, and what follows from them."""
+    """The root of the tree, the number of the step at which the cycle began, and what follows from
+    them.
+    """
 
     def __init__(self, config: SchedulerConfig, root: Node) -> None:
         self.config = config
@@ -22,7 +26,9 @@ class Window:
         self._cycle = root.id.index
 
     def slide(self, child: Node) -> None:
-        """`child` of the root is the new root. If it ends a cycle at whose end no target step waits, the next begins with it at once."""
+        """`child` of the root is the new root. If it ends a cycle at whose end no target step
+        waits, the next begins with it at once.
+        """
         self.root = child
         if not self.config.needs_target_step and not child.children:
             self._cycle = child.id.index
@@ -41,7 +47,9 @@ class Window:
         return (
             not node.children
             and self.config.drafts_at(self.level(node))
-            and may_be_drafted(node.previous, ignore_half_sentence=self.config.limits.ignore_half_sentence)
+            and may_be_drafted(
+                node.previous, ignore_half_sentence=self.config.limits.ignore_half_sentence
+            )
             and (self.config.router is None or self._drafts_first(self.config.router, node))
         )
 
@@ -51,7 +59,8 @@ class Window:
     def target_is_due(self, node: Node) -> bool:
         """Whether the target's step behind `node` has not been commanded and may be.
 
-        Where the verifier needs no target step, it may only at a root that has no draft left, and where a score left a doubt.
+        Where the verifier needs no target step, it may only at a root that has no draft left, and
+        where a score left a doubt.
         """
         if node.target_asked:
             return False

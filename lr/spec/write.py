@@ -1,12 +1,14 @@
-"""Writing steps: many branches at once, each up to its own boundary. Also plain decoding, which is nothing but steps in a row.
+"""Writing steps: many branches at once, each up to its own boundary. Also plain decoding, which is
+nothing but steps in a row.
 
-A `StepWriter` is a model in its role: the runner, how it samples, where steps end, its stream of randomness. `write` takes one job
-per branch and samples token by token, in one ragged forward per token over all jobs that are not finished; a finished job leaves the
-batch. When it returns, each branch ends in its new step, all of it cached except the last token, which is pending. That state is what
-the survivor law lives from: the next step can begin with the next `feed`.
+A `StepWriter` is a model in its role: the runner, how it samples, where steps end, its stream of
+randomness. `write` takes one job per branch and samples token by token, in one ragged forward per
+token over all jobs that are not finished; a finished job leaves the batch. When it returns, each
+branch ends in its new step, all of it cached except the last token, which is pending. That state is
+what the survivor law lives from: the next step can begin with the next `feed`.
 
-This module speaks to a runner through a small protocol and does not know the model, the draft's rival or the verifier.
-Read next: `reference.py`.
+This module speaks to a runner through a small protocol and does not know the model, the draft's
+rival or the verifier. Read next: `reference.py`.
 """
 
 from __future__ import annotations
@@ -33,10 +35,12 @@ from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams, Step
 
 @dataclass(eq=False)
 class StepJob:
-    """One step to be written at the end of `branch`, the chain's step number `index`, of at most `limit` tokens.
+    """One step to be written at the end of `branch`, the chain's step number `index`, of at most
+    `limit` tokens.
 
-    `stream` is the step's own randomness and `trace` hears of it; None: the writer's (its stream's child `index`). A writer that serves
-    several problems gets them from outside. `node`, for the trace, is whom it is written for. `finish` is None until the step is written.
+    `stream` is the step's own randomness and `trace` hears of it; None: the writer's (its stream's
+    child `index`). A writer that serves several problems gets them from outside. `node`, for the
+    trace, is whom it is written for. `finish` is None until the step is written.
     """
 
     branch: Branch
@@ -70,16 +74,20 @@ class _Live:
 
     @property
     def context(self) -> Context:
-        """What a drafter gets to see. One token comes without being drafted, so one less than the limit may be."""
+        """What a drafter gets to see. One token comes without being drafted, so one less than the
+        limit may be.
+        """
         return Context(self.job.branch, self.job.limit - len(self.job.tokens) - 1, self.draws)
 
 
 @dataclass
 class StepWriter:
-    """A model in its role. `stream` is the role's own; the draw for a token is keyed by (stream, step index, offset in the step).
+    """A model in its role. `stream` is the role's own; the draw for a token is keyed by (stream,
+    step index, offset in the step).
 
-    With `speculation` the tokens inside each step are guessed ahead; without it every token takes one forward. Jobs may join
-    (`begin`) and leave (`cancel`) between two forwards (`tick`); `write` does all of it for those who can wait.
+    With `speculation` the tokens inside each step are guessed ahead; without it every token takes
+    one forward. Jobs may join (`begin`) and leave (`cancel`) between two forwards (`tick`); `write`
+    does all of it for those who can wait.
     """
 
     role: Role
@@ -93,7 +101,9 @@ class StepWriter:
     live: list[_Live] = field(default_factory=list, init=False)
 
     def write(self, jobs: Sequence[StepJob], logits: Sequence[Tensor] | None = None) -> list[Step]:
-        """Write one step per job. `logits` are those of the first tokens ([v] each), where the caller has them already."""
+        """Write one step per job. `logits` are those of the first tokens ([v] each), where the
+        caller has them already.
+        """
         self.begin(jobs)
         try:
             if logits is not None:
@@ -115,7 +125,9 @@ class StepWriter:
         self.live = [one for one in self.live if one.job is not job]
 
     def tick(self) -> list[StepJob]:
-        """One forward, or one round of token-level speculation, for all that is being written; returns the jobs that it finished."""
+        """One forward, or one round of token-level speculation, for all that is being written;
+        returns the jobs that it finished.
+        """
         if self.speculation is None:
             return self._sample(self.live, self.runner.feed([one.job.branch for one in self.live]))
         return self._speculate(self.live, self.speculation)
@@ -139,9 +151,17 @@ class StepWriter:
         return self._part_with_finished()
 
     def _speculate(self, live: Sequence[_Live], speculation: Speculation) -> list[StepJob]:
-        """One round of token-level speculation for each; what was decided behind a step's end is taken back."""
+        """One round of token-level speculation for each; what was decided behind a step's end is
+        taken back.
+        """
         detailed = any(one.trace.detailed for one in live)
-        ends = speculate(self.runner, self.sampling, speculation, [one.context for one in live], detailed=detailed)
+        ends = speculate(
+            self.runner,
+            self.sampling,
+            speculation,
+            [one.context for one in live],
+            detailed=detailed,
+        )
         for one, end in zip(live, ends, strict=True):
             self._take_round(one, end)
         return self._part_with_finished()
@@ -155,10 +175,12 @@ class StepWriter:
         return [one.job for one in finished]
 
     def _take_round(self, one: _Live, end: RoundEnd) -> None:
-        """Take a round's tokens up to the step's end. Its last token stays pending, the cache holds everything before.
+        """Take a round's tokens up to the step's end. Its last token stays pending, the cache holds
+        everything before.
 
-        Example: "a b \n\n c" was decided on a branch of 10 tokens: the step ends with the third, so the branch is cut back to
-        12 tokens and the boundary is appended again: 13 tokens, 12 of them cached.
+        Example: "a b \n\n c" was decided on a branch of 10 tokens: the step ends with the third, so
+        the branch is cut back to 12 tokens and the boundary is appended again: 13 tokens, 12 of
+        them cached.
         """
         branch, start = one.job.branch, len(one.job.branch) - len(end.tokens)
         offset = len(one.job.tokens)
@@ -178,12 +200,16 @@ class StepWriter:
         elif one.trace.detailed and end.detail is not None:
             self._report_token(one, offset, end.tokens[0], end.detail.p, end.detail.key)
 
-    def _report_tokens(self, live: Sequence[_Live], probs: Tensor, tokens: Sequence[int], keys: Sequence[int]) -> None:
+    def _report_tokens(
+        self, live: Sequence[_Live], probs: Tensor, tokens: Sequence[int], keys: Sequence[int]
+    ) -> None:
         """Details for the trace: every token, its probability from probs [b, v], its key."""
         if len(tokens) == 1:
             likely = [probs[0, tokens[0]].item()]
         else:
-            likely = probs.gather(1, torch.tensor(tokens, device=probs.device)[:, None])[:, 0].tolist()
+            likely = probs.gather(1, torch.tensor(tokens, device=probs.device)[:, None])[
+                :, 0
+            ].tolist()
         for one, token, p, key in zip(live, tokens, likely, keys, strict=True):
             if one.trace.detailed:
                 self._report_token(one, len(one.job.tokens), token, p, key)
@@ -193,7 +219,9 @@ class StepWriter:
         one.trace.record(TokenWritten(self.role, job.node, job.index, offset, token, p, key))
 
     def _take(self, one: _Live, token: int) -> None:
-        """Count a token to its step and see whether the step ends with it: end of sequence first, boundary, then the limit."""
+        """Count a token to its step and see whether the step ends with it: end of sequence first,
+        boundary, then the limit.
+        """
         job = one.job
         job.tokens.append(token)
         if token in self.eos_ids:
@@ -204,8 +232,12 @@ class StepWriter:
             job.finish = Finish.LENGTH
 
 
-def decode_plainly(prompt: Sequence[int], target: StepWriter, limits: Limits) -> Iterator[EmittedStep]:
-    """Plain decoding of the target, step by step: the baseline of every comparison, with the keys that Lookahead Reasoning uses."""
+def decode_plainly(
+    prompt: Sequence[int], target: StepWriter, limits: Limits
+) -> Iterator[EmittedStep]:
+    """Plain decoding of the target, step by step: the baseline of every comparison, with the keys
+    that Lookahead Reasoning uses.
+    """
     branch = target.runner.open(prompt)
     try:
         index = written = 0

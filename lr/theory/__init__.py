@@ -1,4 +1,5 @@
-"""The mathematics of Lookahead Reasoning as functions: closed forms, optimum under a budget, calibration, planner. numpy, no torch.
+"""The mathematics of Lookahead Reasoning as functions: closed forms, optimum under a budget,
+calibration, planner. numpy, no torch.
 
 `domain.py` begins; `docs/theory.md` has the table from formula to function, equation and test.
 """

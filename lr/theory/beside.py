@@ -1,8 +1,9 @@
 """Every formula beside a simulation of it, at any parameters: what `lr theory` prints.
 
-A `Formula` knows its text, its value at a `Point` and how the scheduler would be run to see it; where no schedule of ours does what a
-formula describes (N1, N2, the cycle, the product) there is no simulation. The error of a simulated rate comes from its independent stages.
-Read next: `lr/engine/simulate.py`.
+A `Formula` knows its text, its value at a `Point` and how the scheduler would be run to see it;
+where no schedule of ours does what a formula describes (N1, N2, the cycle, the product) there is no
+simulation. The error of a simulated rate comes from its independent stages. Read next:
+`lr/theory/simulate.py`.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from lr.engine.chance import Acceptance, Bernoulli, BetaSiblings, Constant, JudgeErrors
-from lr.engine.simulate import ENDLESS, Outcome, World, simulate
 from lr.spec.schedule import Schedule, SchedulerConfig
 from lr.theory.asynchronous import lr_async_limit, lr_async_speedup
+from lr.theory.chance import Acceptance, Bernoulli, BetaSiblings, Constant, JudgeErrors
 from lr.theory.domain import Reals
 from lr.theory.hybrid import hybrid_speedup
 from lr.theory.judging import judged_acceptance, wrong_share
+from lr.theory.simulate import ENDLESS, Outcome, World, simulate
 from lr.theory.synchronous import lr_sync_cycle_speedup, lr_sync_speedup, sync_bonus
 from lr.theory.token_level import sd_speedup, sd_tokens
 from lr.theory.width import beta_width_acceptance, tree_sync_speedup, width_acceptance
@@ -30,11 +31,15 @@ class Point:
     """Where the formulas are looked at. Times are in target steps."""
 
     alpha: float = 0.6
-    """Acceptance rate of draft steps (of tokens in sd_...; the judge's p in judged_acceptance and wrong_share)."""
+    """Acceptance rate of draft steps (of tokens in sd_...; the judge's p in judged_acceptance and
+    wrong_share).
+    """
     c: float = 0.1
     """A draft step, in target steps."""
     k: int = 4
-    """Draft steps per cycle, pairs in flight, unverified drafts or drafted tokens, as the formula has it."""
+    """Draft steps per cycle, pairs in flight, unverified drafts or drafted tokens, as the formula
+    has it.
+    """
     v: float = 0.0
     """A verdict, in target steps."""
     b: float = 0.0
@@ -74,13 +79,17 @@ class Formula:
 
 
 def rate(outcome: Outcome) -> Measured:
-    """Steps per time over whole stages, and its standard error: that of steps - rate * time, over the mean time."""
+    """Steps per time over whole stages, and its standard error: that of steps - rate * time, over
+    the mean time.
+    """
     seconds = sum(stage.seconds for stage in outcome.stages)
     if len(outcome.stages) < 2:
         return Measured(outcome.rate, 0.0 if outcome.stages else math.inf)
     value = sum(stage.accepted + 1 for stage in outcome.stages) / seconds
     surplus = [stage.accepted + 1 - value * stage.seconds for stage in outcome.stages]
-    return Measured(value, stdev(surplus) / math.sqrt(len(surplus)) / fmean(s.seconds for s in outcome.stages))
+    return Measured(
+        value, stdev(surplus) / math.sqrt(len(surplus)) / fmean(s.seconds for s in outcome.stages)
+    )
 
 
 def share(hits: int, trials: int) -> Measured:
@@ -89,7 +98,9 @@ def share(hits: int, trials: int) -> Measured:
     return Measured(value, math.sqrt(value * (1 - value) / trials))
 
 
-def run(at: Point, schedule: Schedule, depth: int, width: int = 1, acceptance: Acceptance | None = None) -> Outcome:
+def run(
+    at: Point, schedule: Schedule, depth: int, width: int = 1, acceptance: Acceptance | None = None
+) -> Outcome:
     """The scheduler in the world of a point."""
     world = World(
         Bernoulli(at.alpha) if acceptance is None else acceptance,
@@ -105,7 +116,11 @@ def run(at: Point, schedule: Schedule, depth: int, width: int = 1, acceptance: A
 def erring(at: Point) -> Outcome:
     """A judge that errs, drafts being equivalent with probability alpha."""
     errors = JudgeErrors(at.false_reject, at.false_accept)
-    return simulate(SchedulerConfig(ENDLESS, Schedule.PAPER, at.k), World(Bernoulli(at.alpha), errors=errors), at.steps)
+    return simulate(
+        SchedulerConfig(ENDLESS, Schedule.PAPER, at.k),
+        World(Bernoulli(at.alpha), errors=errors),
+        at.steps,
+    )
 
 
 def accepted(outcome: Outcome) -> Measured:
@@ -124,7 +139,11 @@ def _plain(at: Point) -> Point:
 
 FORMULAS = (
     Formula(
-        *("sd_tokens", "G_{k+1}, tokens per round of k drafts", lambda at: sd_tokens(at.alpha, at.k)),
+        *(
+            "sd_tokens",
+            "G_{k+1}, tokens per round of k drafts",
+            lambda at: sd_tokens(at.alpha, at.k),
+        ),
         lambda at: _per_stage(run(_plain(at), Schedule.SYNC, at.k)),
     ),
     Formula(
@@ -132,22 +151,38 @@ FORMULAS = (
         lambda at: rate(run(_plain(at), Schedule.SYNC, at.k)),
     ),
     Formula(
-        *("lr_sync_speedup", "printed f_sync(k): k - 1 drafts", lambda at: lr_sync_speedup(at.alpha, at.k, at.c)),
-        lambda at: rate(run(_plain(at), Schedule.SYNC, at.k - 1)) if at.k > 1 else Measured(1.0, 0.0),
+        *(
+            "lr_sync_speedup",
+            "printed f_sync(k): k - 1 drafts",
+            lambda at: lr_sync_speedup(at.alpha, at.k, at.c),
+        ),
+        lambda at: (
+            rate(run(_plain(at), Schedule.SYNC, at.k - 1)) if at.k > 1 else Measured(1.0, 0.0)
+        ),
     ),
     Formula(
         *("lr_sync_cycle_speedup B", "G_{k+1} / (1 + k c + k b + v)"),
-        lambda at: lr_sync_cycle_speedup(at.alpha, at.k, at.c, batch_overhead=at.b, verifier_latency=at.v),
+        lambda at: lr_sync_cycle_speedup(
+            at.alpha, at.k, at.c, batch_overhead=at.b, verifier_latency=at.v
+        ),
         lambda at: rate(run(at, Schedule.SYNC, at.k)),
     ),
     Formula(
-        "lr_sync_cycle_speedup N1", "G_k / (1 + k c)", lambda at: lr_sync_cycle_speedup(at.alpha, at.k, at.c, "N1")
+        "lr_sync_cycle_speedup N1",
+        "G_k / (1 + k c)",
+        lambda at: lr_sync_cycle_speedup(at.alpha, at.k, at.c, "N1"),
     ),
     Formula(
-        "lr_sync_cycle_speedup N2", "G_k / (1 + (k-1) c)", lambda at: lr_sync_cycle_speedup(at.alpha, at.k, at.c, "N2")
+        "lr_sync_cycle_speedup N2",
+        "G_k / (1 + (k-1) c)",
+        lambda at: lr_sync_cycle_speedup(at.alpha, at.k, at.c, "N2"),
     ),
     Formula(
-        *("sync_bonus", "alpha^k, cycles that end in a bonus", lambda at: sync_bonus(at.alpha, at.k)),
+        *(
+            "sync_bonus",
+            "alpha^k, cycles that end in a bonus",
+            lambda at: sync_bonus(at.alpha, at.k),
+        ),
         lambda at: _bonus(run(_plain(at), Schedule.SYNC, at.k), at.k),
     ),
     Formula(
@@ -188,13 +223,20 @@ FORMULAS = (
             "1 - prod (q+i)/(p+q+i)",
             lambda at: beta_width_acceptance(*_siblings(at), at.width),
         ),
-        lambda at: accepted(run(_plain(at), Schedule.PAPER, 1, at.width, BetaSiblings(*_siblings(at)))),
+        lambda at: accepted(
+            run(_plain(at), Schedule.PAPER, 1, at.width, BetaSiblings(*_siblings(at)))
+        ),
     ),
     Formula(
         *("tree_sync_speedup", "G_3(alpha_W) over a cycle of depth 2"),
         lambda at: tree_sync_speedup(width_acceptance(at.alpha, at.width), at.width, 2, at.c, at.b),
         lambda at: rate(
-            run(Point(at.alpha, at.c, b=at.b, steps=at.steps // 4, seed=at.seed), Schedule.SYNC, 2, at.width)
+            run(
+                Point(at.alpha, at.c, b=at.b, steps=at.steps // 4, seed=at.seed),
+                Schedule.SYNC,
+                2,
+                at.width,
+            )
         ),
     ),
     Formula(

@@ -1,8 +1,11 @@
-"""What was measured of a pair of models, as one file: every number the formulas take, with its confidence interval.
+"""What was measured of a pair of models, as one file: every number the formulas take, with its
+confidence interval.
 
-Times are in units of T, the time that the target alone takes for a step of mean length, if not named otherwise; a file says how long T is.
-Made by `lr calibrate` (`estimate.py` does the arithmetic), read by `lr plan` and by the simulated twin. The format has a version; a file of
-another version is refused. This module knows no trace and no model. Read next: `estimate.py`, `planner.py`.
+Times are in units of T, the time that the target alone takes for a step of mean length, if not
+named otherwise; a file says how long T is. Made by `lr calibrate` (`estimate.py` does the
+arithmetic), read by `lr plan` and by the simulated twin. The format has a version; a file of
+another version is refused. This module knows no trace and no model. Read next: `estimate.py`,
+`planner.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ VERSION = 2
 
 
 class CalibrationError(LRError):
-    """A calibration file cannot be read: not there, not JSON, another version, numbers missing or impossible."""
+    """A calibration file cannot be read: not there, not JSON, another version, numbers missing or
+    impossible.
+    """
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,9 @@ def exactly(value: float) -> Estimate:
 
 @dataclass(frozen=True)
 class Calibration:
-    """One pair of models on one machine. `conditions` says what was run, on which problems and by which clock."""
+    """One pair of models on one machine. `conditions` says what was run, on which problems and by
+    which clock.
+    """
 
     name: str
     alpha1: Estimate
@@ -54,20 +61,26 @@ class Calibration:
     c2: Estimate
     """A draft token in target passes, behind another draft token."""
     turn: Estimate
-    """What it costs that the other model had the thread in between, draft and target together, in target passes: caches are cold."""
+    """What it costs that the other model had the thread in between, draft and target together, in
+    target passes: caches are cold.
+    """
     b: Estimate
     """Each further row makes a target batch so much slower, as a share of one row's time."""
     b_draft: Estimate
     """The same for the draft's batches."""
     b_positions: Estimate
-    """Each further position of a target row does: k2 positions take 1 + b_positions (k2 - 1) passes."""
+    """Each further position of a target row does: k2 positions take 1 + b_positions (k2 - 1)
+    passes.
+    """
     pace: Estimate
-    """A lone target row inside a lookahead run, relative to plain decoding: forks, scheduler and a cooler cache slow it down."""
+    """A lone target row inside a lookahead run, relative to plain decoding: forks, scheduler and a
+    cooler cache slow it down.
+    """
     v: Estimate
     """A verdict, in T."""
     reading: Estimate
-    """What a draft step costs the target before it can write behind it, read along with a batch that goes on: it must read the draft's
-    tokens. In T."""
+    """What a draft step costs the target before it can write behind it, read along with a batch
+    that goes on: it must read the draft's tokens. In T."""
     reading_alone: Estimate
     """The same, read in a pass of its own."""
     start: Estimate
@@ -87,13 +100,17 @@ class Calibration:
 
     @property
     def token_ratio(self) -> float:
-        """c1 per token: what a draft token costs of a target token's time, in steps of mean length."""
+        """c1 per token: what a draft token costs of a target token's time, in steps of mean
+        length.
+        """
         if not (self.target_lengths and self.draft_lengths):
             return self.c1.value
         return self.c1.value * mean(self.target_lengths) / mean(self.draft_lengths)
 
     def reading_of(self, depth: int, *, barrier: bool) -> float:
-        """What a draft step that is read costs on average. Behind a barrier all but the deepest of a cycle get passes of their own."""
+        """What a draft step that is read costs on average. Behind a barrier all but the deepest of
+        a cycle get passes of their own.
+        """
         alone = (depth - 1) / depth if barrier else 0.0
         return alone * self.reading_alone.value + (1 - alone) * self.reading.value
 
@@ -120,7 +137,9 @@ class Calibration:
             raise CalibrationError(
                 f"{source} lacks {missing or 'nothing'} and has unknown entries {unknown or 'none'}."
             )
-        made: dict[str, Any] = {n: _estimate(data[n], n, source) if n in ESTIMATES else data[n] for n in data}
+        made: dict[str, Any] = {
+            n: _estimate(data[n], n, source) if n in ESTIMATES else data[n] for n in data
+        }
         for name in LENGTHS & set(data):
             made[name] = _lengths(data[name], name, source)
         return cls(**made)
@@ -148,8 +167,12 @@ def mean(values: Sequence[float]) -> float:
 
 def _estimate(data: object, name: str, source: str) -> Estimate:
     numbers = [data.get(end) for end in ("value", "low", "high")] if isinstance(data, dict) else []
-    if len(numbers) != 3 or not all(isinstance(x, (int, float)) and math.isfinite(x) and x >= 0 for x in numbers):
-        raise CalibrationError(f"{source}: {name} is {data!r}, expected value, low and high, numbers >= 0.")
+    if len(numbers) != 3 or not all(
+        isinstance(x, (int, float)) and math.isfinite(x) and x >= 0 for x in numbers
+    ):
+        raise CalibrationError(
+            f"{source}: {name} is {data!r}, expected value, low and high, numbers >= 0."
+        )
     value, low, high = (float(x) for x in numbers if isinstance(x, (int, float)))
     if name in PROBABILITIES and value > 1:
         raise CalibrationError(f"{source}: {name} is {value!r}, expected a probability.")
@@ -158,5 +181,7 @@ def _estimate(data: object, name: str, source: str) -> Estimate:
 
 def _lengths(data: object, name: str, source: str) -> tuple[int, ...]:
     if not isinstance(data, list) or not all(isinstance(x, int) and x >= 1 for x in data):
-        raise CalibrationError(f"{source}: {name} is {data!r}, expected a list of whole numbers >= 1.")
+        raise CalibrationError(
+            f"{source}: {name} is {data!r}, expected a list of whole numbers >= 1."
+        )
     return tuple(data)

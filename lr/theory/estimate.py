@@ -1,8 +1,10 @@
-"""From what was seen to a calibration: each parameter is a function of the problems, its interval comes from resampling them.
+"""From what was seen to a calibration: each parameter is a function of the problems, its interval
+comes from resampling them.
 
-Problems are the independent units (steps of one answer are not), so the bootstrap draws problems with replacement; the interval holds the
-middle 95 % of 1000 draws. All estimates are ratios of sums, so long answers count for more, as they do in time. A parameter that cannot be
-negative is cut off at 0. This module knows no model. Read next: `twin.py`, which runs what was calibrated.
+Problems are the independent units (steps of one answer are not), so the bootstrap draws problems
+with replacement; the interval holds the middle 95 % of 1000 draws. All estimates are ratios of
+sums, so long answers count for more, as they do in time. A parameter that cannot be negative is cut
+off at 0. This module knows no model. Read next: `twin.py`, which runs what was calibrated.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def c1(seen: Sequence[Seen]) -> float:
 
 
 def b(seen: Sequence[Seen]) -> float:
-    """What a further row costs the target, as a share of a lone row's time, in runs with lookahead."""
+    """What a further row costs the target, as a share of a lone row's time, in runs with
+    lookahead.
+    """
     return _row_share([s.lookahead.rows for s in seen])
 
 
@@ -47,7 +51,9 @@ def b_draft(seen: Sequence[Seen]) -> float:
 
 
 def _row_share(runs: Sequence[Mapping[int, Seconds]]) -> float:
-    """Least squares for the time of n rows, t (1 + b (n - 1)); t is the mean of the lone rows. At least 0."""
+    """Least squares for the time of n rows, t (1 + b (n - 1)); t is the mean of the lone rows. At
+    least 0.
+    """
     t = _over(rows.get(1, Seconds()) for rows in runs)
     weighted = squares = 0.0
     for rows in runs:
@@ -58,12 +64,16 @@ def _row_share(runs: Sequence[Mapping[int, Seconds]]) -> float:
 
 
 def pace(seen: Sequence[Seen]) -> float:
-    """The time of a token in lone rows of lookahead runs over that of plain decoding; 1 where there were no lone rows."""
+    """The time of a token in lone rows of lookahead runs over that of plain decoding; 1 where there
+    were no lone rows.
+    """
     return _ratio(_lone_row(seen), _over(s.target.token for s in seen)) or 1.0
 
 
 def reading(seen: Sequence[Seen]) -> float:
-    """What batches that also read a draft step take longer than those that do not, per draft step read, in T."""
+    """What batches that also read a draft step take longer than those that do not, per draft step
+    read, in T.
+    """
     token, slope = _lone_row(seen), b(seen)
     longer = reads = 0.0
     for s in seen:
@@ -84,7 +94,9 @@ def start(seen: Sequence[Seen]) -> float:
 
 
 def v(seen: Sequence[Seen]) -> float:
-    """The median verdict, in T. The median, for verdicts are timed by the clock on the wall and some are interrupted."""
+    """The median verdict, in T. The median, for verdicts are timed by the clock on the wall and
+    some are interrupted.
+    """
     verdicts = [seconds for s in seen for seconds in s.lookahead.verdicts]
     return median(verdicts) / step_seconds(seen) if verdicts else 0.0
 
@@ -100,25 +112,33 @@ def c2(seen: Sequence[Seen]) -> float:
 
 
 def b_positions(seen: Sequence[Seen]) -> float:
-    """What a further drafted token adds to a round, its own drafting excepted; from rounds of one and of several."""
+    """What a further drafted token adds to a round, its own drafting excepted; from rounds of one
+    and of several.
+    """
     _, slope = _round_law(seen)
     return max(0.0, slope - c2(seen))
 
 
 def turn(seen: Sequence[Seen]) -> float:
-    """What a round of no drafted token would cost beyond a lone pass: the line through rounds of one and of several drafted tokens."""
+    """What a round of no drafted token would cost beyond a lone pass: the line through rounds of
+    one and of several drafted tokens.
+    """
     start, _ = _round_law(seen)
     return max(0.0, start - 1)
 
 
 def _round_law(seen: Sequence[Seen]) -> tuple[float, float]:
-    """A round takes start + slope k lone target passes; (start, slope) from the mean rounds of both token-level runs."""
+    """A round takes start + slope k lone target passes; (start, slope) from the mean rounds of both
+    token-level runs.
+    """
     lone = _over(s.target.token for s in seen)
     points = []
     for runs in ([s.single for s in seen], [s.tokens for s in seen]):
         rounds = sum(run.passes.count for run in runs)
         k = _ratio(sum(run.positions for run in runs), rounds) - 1
-        points.append((k, _ratio(sum(run.drafts.total + run.passes.total for run in runs), rounds) / lone))
+        points.append(
+            (k, _ratio(sum(run.drafts.total + run.passes.total for run in runs), rounds) / lone)
+        )
     (k1, one), (k2, several) = points
     slope = _ratio(several - one, k2 - k1)
     return one - slope * k1, slope
@@ -151,7 +171,9 @@ PARAMETERS: Mapping[str, Estimator] = {
 }
 
 
-def calibrate(seen: Sequence[Seen], name: str, conditions: Mapping[str, Any], seed: int = 0) -> Calibration:
+def calibrate(
+    seen: Sequence[Seen], name: str, conditions: Mapping[str, Any], seed: int = 0
+) -> Calibration:
     """Every parameter with its interval. At least four problems, or `CalibrationError`."""
     if len(seen) < 4:
         raise CalibrationError(
@@ -159,7 +181,9 @@ def calibrate(seen: Sequence[Seen], name: str, conditions: Mapping[str, Any], se
         )
     draws = np.random.default_rng(seed).integers(len(seen), size=(DRAWS, len(seen)))
     samples = [[seen[i] for i in row] for row in draws]
-    found: dict[str, Any] = {parameter: _interval(f, seen, samples) for parameter, f in PARAMETERS.items()}
+    found: dict[str, Any] = {
+        parameter: _interval(f, seen, samples) for parameter, f in PARAMETERS.items()
+    }
     return Calibration(
         name=name,
         **found,
@@ -170,7 +194,9 @@ def calibrate(seen: Sequence[Seen], name: str, conditions: Mapping[str, Any], se
     )
 
 
-def _interval(estimator: Estimator, seen: Sequence[Seen], samples: Sequence[Sequence[Seen]]) -> Estimate:
+def _interval(
+    estimator: Estimator, seen: Sequence[Seen], samples: Sequence[Sequence[Seen]]
+) -> Estimate:
     ends: Any = np.quantile([estimator(sample) for sample in samples], (0.025, 0.975))
     return Estimate(float(estimator(seen)), float(ends[0]), float(ends[1]))
 

@@ -1,4 +1,6 @@
-"""The pictures of theory, from the numbers of `curves.py`: four files, each as PNG and SVG. Read next: `drawing.py` for the style."""
+"""The pictures of theory, from the numbers of `curves.py`: four files, each as PNG and SVG. Read
+next: `drawing.py` for the style.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from lr.theory.drawing import COLOURS, INK, figure, write
 from lr.theory.hybrid import Kind
 
 LEVELS = (0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
-LOSES, WINS = ("#c53030", "#e57373", "#f6c9c9"), ("#e3f1e6", "#bfe0c8", "#8cc79e", "#4fa36c", "#2f855a")
+LOSES, WINS = (
+    ("#c53030", "#e57373", "#f6c9c9"),
+    ("#e3f1e6", "#bfe0c8", "#8cc79e", "#4fa36c", "#2f855a"),
+)
 """Colours below and above 1: red where a pure method is better, green where the hybrid is."""
 
 
@@ -26,12 +31,19 @@ def draw_length_and_schedules(folder: Path) -> list[Path]:
 
 
 def draft_length(folder: Path) -> list[Path]:
-    """SD alone and SD with lookahead under one budget, against positions per pass (the theory of the paper's Figure 2)."""
+    """SD alone and SD with lookahead under one budget, against positions per pass (the theory of
+    the paper's Figure 2).
+    """
     with figure(6.4, 4.2) as made:
         axes = made.subplots()
         _plot(axes, curves.draft_length())
-        axes.set(xlabel="k2, token positions per target pass (drafted tokens + 1)", ylabel="speedup")
-        axes.set_title("α1 = 0.6, c1 = 0.2, α2 = 0.8, c2 = 0.05; k1 = ⌊M / k2⌋ target steps in flight", fontsize=10)
+        axes.set(
+            xlabel="k2, token positions per target pass (drafted tokens + 1)", ylabel="speedup"
+        )
+        axes.set_title(
+            "α1 = 0.6, c1 = 0.2, α2 = 0.8, c2 = 0.05; k1 = ⌊M / k2⌋ target steps in flight",
+            fontsize=10,
+        )
         return write(made, folder / "theory_draft_length.png")
 
 
@@ -41,7 +53,9 @@ def schedules(folder: Path) -> list[Path]:
         for axes, (alpha, c) in zip(made.subplots(1, 2), ((0.8, 0.1), (0.5, 0.25)), strict=True):
             _plot(axes, curves.schedules(alpha, c))
             axes.axhline(1, color=INK, lw=0.8)
-            axes.set(xlabel="k", ylabel="speedup", title=f"α = {alpha:g}, c = {c:g}", ylim=(0, None))
+            axes.set(
+                xlabel="k", ylabel="speedup", title=f"α = {alpha:g}, c = {c:g}", ylim=(0, None)
+            )
             axes.legend(fontsize=8, loc="lower right" if alpha > 0.6 else "lower left")
         return write(made, folder / "theory_schedules.png")
 
@@ -54,9 +68,19 @@ def hybrid_region(folder: Path) -> list[Path]:
             x, y, gain = curves.hybrid_region(schedule=schedule)
             filled = axes.contourf(x, y, gain, levels=LEVELS, colors=LOSES + WINS)
             axes.contour(x, y, gain, levels=[1.0], colors=[INK])
-            axes.set(xlabel="α1, steps", ylabel="α2, tokens", title=f"{schedule}, M = 16, c1 = 0.2, c2 = 0.1")
+            axes.set(
+                xlabel="α1, steps",
+                ylabel="α2, tokens",
+                title=f"{schedule}, M = 16, c1 = 0.2, c2 = 0.1",
+            )
             if schedule == "async":
-                axes.plot([0.52, 0.8, 0.8, 0.52, 0.52], [0.52, 0.52, 0.8, 0.8, 0.52], color=INK, ls="--", lw=1)
+                axes.plot(
+                    [0.52, 0.8, 0.8, 0.52, 0.52],
+                    [0.52, 0.52, 0.8, 0.8, 0.52],
+                    color=INK,
+                    ls="--",
+                    lw=1,
+                )
                 axes.text(0.53, 0.75, "Theorem 4", fontsize=8)
             made.colorbar(filled, ax=axes, label="best hybrid / best pure method")
         return write(made, folder / "theory_hybrid_region.png")
@@ -67,7 +91,9 @@ def width(folder: Path) -> list[Path]:
     with figure(10.0, 4.4) as made:
         left, right = made.subplots(1, 2)
         _plot(left, curves.width_acceptances(), pairs=True)
-        left.set(xlabel="W, alternatives per position", ylabel="acceptance of a position", ylim=(0, 1.02))
+        left.set(
+            xlabel="W, alternatives per position", ylabel="acceptance of a position", ylim=(0, 1.02)
+        )
         _plot(right, curves.width_speedups())
         right.set(xlabel="W, alternatives per position", ylabel="speedup")
         right.set_title("sync, depth 2, c = 0.1; a further row costs b", fontsize=10)

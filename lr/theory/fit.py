@@ -1,9 +1,11 @@
-"""Fits to the paper's tables: which draft speed and judge latency would explain Table 1, which correlation of siblings Table 3.
+"""Fits to the paper's tables: which draft speed and judge latency would explain Table 1, which
+correlation of siblings Table 3.
 
-These are fits, to seven and to four points; the paper reports none of these parameters, and a good fit does not make them true. Table 1 is
-fitted with the asynchronous formula without a window (`lr_async_limit`), by least squares of the speedups; c and v then stand for all
-that costs like a draft step or like a verdict. With v = 0 no common c fits. Table 3 is fitted with Beta(p, q) siblings.
-Source: THEORY 2d, 2e. Read next: `tables.py` for the data.
+These are fits, to seven and to four points; the paper reports none of these parameters, and a good
+fit does not make them true. Table 1 is fitted with the asynchronous formula without a window
+(`lr_async_limit`), by least squares of the speedups; c and v then stand for all that costs like a
+draft step or like a verdict. With v = 0 no common c fits. Table 3 is fitted with Beta(p, q)
+siblings. Source: THEORY 2d, 2e. Read next: `tables.py` for the data.
 """
 
 from __future__ import annotations
@@ -19,14 +21,22 @@ from lr.theory.tables import TABLE_3_DEPTH, WIDTHS, Pair, WidthRow
 from lr.theory.width import beta_width_acceptance, tree_rows
 
 
-def least_squares(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarray, rounds: int = 200) -> np.ndarray:
-    """Positive parameters [n] that minimise the sum of squared residuals, from `start` (Levenberg-Marquardt in their logarithms)."""
+def least_squares(
+    residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarray, rounds: int = 200
+) -> np.ndarray:
+    """Positive parameters [n] that minimise the sum of squared residuals, from `start`
+    (Levenberg-Marquardt in their logarithms).
+    """
     x, damping = np.log(start), 1e-3
     error = residuals(np.exp(x))
     for _ in range(rounds):
-        slopes = np.stack([(residuals(np.exp(x + step)) - error) / 1e-6 for step in 1e-6 * np.eye(len(x))], axis=1)
+        slopes = np.stack(
+            [(residuals(np.exp(x + step)) - error) / 1e-6 for step in 1e-6 * np.eye(len(x))], axis=1
+        )
         normal = slopes.T @ slopes
-        move = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-12), -slopes.T @ error)
+        move = np.linalg.solve(
+            normal + damping * np.diag(np.diag(normal) + 1e-12), -slopes.T @ error
+        )
         tried = residuals(np.exp(x + np.clip(move, -1, 1)))
         if tried @ tried < error @ error:
             x, error, damping = x + np.clip(move, -1, 1), tried, damping / 3
@@ -42,7 +52,9 @@ def least_squares(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarr
 
 @dataclass(frozen=True)
 class SpeedFit:
-    """Table 1 fitted: `c`, `v`, what they predict, and predicted - printed; `r_squared` of the speedups."""
+    """Table 1 fitted: `c`, `v`, what they predict, and predicted - printed; `r_squared` of the
+    speedups.
+    """
 
     c: float
     v: float
@@ -52,7 +64,9 @@ class SpeedFit:
 
 
 def fit_speedups(pair: Pair) -> SpeedFit:
-    """The c and v that explain the lookahead speedups of one model pair best, given its acceptance rates."""
+    """The c and v that explain the lookahead speedups of one model pair best, given its acceptance
+    rates.
+    """
     alpha, printed = np.array(pair.acceptance), np.array(pair.lookahead)
 
     def residuals(parameters: np.ndarray) -> np.ndarray:
@@ -74,7 +88,9 @@ def fit_speedups(pair: Pair) -> SpeedFit:
 
 @dataclass(frozen=True)
 class WidthFit:
-    """A row of Table 3 fitted: siblings ~ Beta(`p`, `q`), what they predict; the cycle times that the speedups imply, in target steps."""
+    """A row of Table 3 fitted: siblings ~ Beta(`p`, `q`), what they predict; the cycle times that
+    the speedups imply, in target steps.
+    """
 
     p: float
     q: float

@@ -1,8 +1,10 @@
-"""A calibration from the paper's tables, for those who have no models at hand. Most of it is fitted; the conditions say what.
+"""A calibration from the paper's tables, for those who have no models at hand. Most of it is
+fitted; the conditions say what.
 
-alpha1 is printed (Table 1). c1 and v are the fit to Table 1 (`fit.py`), alpha2 is what makes the printed SD speedup come out of 8 free
-draft tokens (prompt lookup, c2 = 0), b is the slope of Table 3, and siblings are correlated as there. The authors measured none of these.
-Read next: `planner.py`.
+alpha1 is printed (Table 1). c1 and v are the fit to Table 1 (`fit.py`), alpha2 is what makes the
+printed SD speedup come out of 8 free draft tokens (prompt lookup, c2 = 0), b is the slope of Table
+3, and siblings are correlated as there. The authors measured none of these. Read next:
+`planner.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ LOOKUP_TOKENS = 8
 
 
 def paper_calibration(pair: str = "r1", dataset: str = "GSM8K") -> Calibration:
-    """A pair of Table 1 ("r1", "qwen3") on one of its data sets. Raises `DomainError` for others."""
+    """A pair of Table 1 ("r1", "qwen3") on one of its data sets. Raises `DomainError` for
+    others.
+    """
     if pair not in TABLE_1:
         raise DomainError("pair", pair, " or ".join(TABLE_1))
     if dataset not in DATASETS:
@@ -59,5 +63,7 @@ def _alpha_of_lookup(speedup: float) -> float:
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if float(sd_tokens(middle, LOOKUP_TOKENS)) < speedup else (low, middle)
+        low, high = (
+            (middle, high) if float(sd_tokens(middle, LOOKUP_TOKENS)) < speedup else (low, middle)
+        )
     return low

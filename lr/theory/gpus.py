@@ -1,11 +1,13 @@
-"""The fair comparison: the same GPUs with speculation, or given wholly to the target's tensor parallelism.
+"""The fair comparison: the same GPUs with speculation, or given wholly to the target's tensor
+parallelism.
 
-A target pass on t GPUs takes s + (1 - s) / t of the time on one: s is the share that does not get faster with more GPUs (communication,
-kernels too small to split). It is an assumption with one number; measure it (`share_from`) where it matters. A faster target makes the
-draft relatively slower: c1 and v grow as the target's time shrinks.
+A target pass on t GPUs takes s + (1 - s) / t of the time on one: s is the share that does not get
+faster with more GPUs (communication, kernels too small to split). It is an assumption with one
+number; measure it (`share_from`) where it matters. A faster target makes the draft relatively
+slower: c1 and v grow as the target's time shrinks.
 
-Example, s = 0.1: 4 GPUs take 0.325 of the time, 8 take 0.2125, so from 4 to 8 the target gains 1.53, less than many a draft model on one of
-them. Read next: `planner.py`.
+Example, s = 0.1: 4 GPUs take 0.325 of the time, 8 take 0.2125, so from 4 to 8 the target gains
+1.53, less than many a draft model on one of them. Read next: `planner.py`.
 """
 
 from __future__ import annotations
@@ -27,21 +29,24 @@ def pass_time(gpus: int, serial: float = SERIAL) -> float:
 
 
 def share_from(few: int, many: int, gain: float) -> float:
-    """The share s under which `many` GPUs are `gain` times as fast as `few`. Raises `DomainError` where no share does that.
+    """The share s under which `many` GPUs are `gain` times as fast as `few`. Raises `DomainError`
+    where no share does that.
 
     (s + (1-s)/few) = gain (s + (1-s)/many). Example: 1 and 4 GPUs, 3.08: 0.1.
     """
     few, many = int(whole("few", few, 1)), int(whole("many", many, 1))
     above, below = 1 / few - gain / many, gain - 1 + 1 / few - gain / many
     if few >= many or below == 0 or not 0 <= above / below <= 1:
-        raise DomainError("gain", gain, f"1 to {many / few:g}, from {few} to {many} GPUs, few < many")
+        raise DomainError(
+            "gain", gain, f"1 to {many / few:g}, from {few} to {many} GPUs, few < many"
+        )
     return above / below
 
 
 @dataclass(frozen=True)
 class Machine:
-    """`gpus` in all, of which speculation takes `for_draft` (draft, and judge beside it); the calibration was made with the target on
-    `calibrated_on`. `serial`: see above."""
+    """`gpus` in all, of which speculation takes `for_draft` (draft, and judge beside it); the
+    calibration was made with the target on `calibrated_on`. `serial`: see above."""
 
     gpus: int
     calibrated_on: int = 1
@@ -56,7 +61,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All times relative to plain decoding on `calibrated_on` GPUs. `advice` is relative to plain decoding on the GPUs that are left."""
+    """All times relative to plain decoding on `calibrated_on` GPUs. `advice` is relative to plain
+    decoding on the GPUs that are left.
+    """
 
     all_for_target: float
     """Speedup of plain decoding with every GPU."""
@@ -76,7 +83,9 @@ class Comparison:
 
 
 def compare(found: Calibration, budget: int, machine: Machine) -> Comparison:
-    """The best plan on these GPUs against none. Raises `DomainError` where no GPU is left for the target."""
+    """The best plan on these GPUs against none. Raises `DomainError` where no GPU is left for the
+    target.
+    """
     if machine.target_gpus < 1:
         raise DomainError(
             "gpus",
@@ -93,7 +102,9 @@ def compare(found: Calibration, budget: int, machine: Machine) -> Comparison:
 
 
 def _faster(found: Calibration, gain: float) -> Calibration:
-    """The calibration with a target that is `gain` times as fast: all that is counted in T, and is not the target's work, grows."""
+    """The calibration with a target that is `gain` times as fast: all that is counted in T, and is
+    not the target's work, grows.
+    """
 
     def grown(estimate: Estimate) -> Estimate:
         return Estimate(estimate.value * gain, estimate.low * gain, estimate.high * gain)

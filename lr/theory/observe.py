@@ -1,11 +1,14 @@
-"""What the trace of a run says about time and acceptance: sums per problem, from which `estimate.py` makes the parameters.
+"""What the trace of a run says about time and acceptance: sums per problem, from which
+`estimate.py` makes the parameters.
 
-Every moment between two forwards belongs to the forward that ends it: sampling, forks, verdicts and the scheduler's work included.
-So the parts add up to the whole, and nothing is counted as free. The runs must be driven in turns on one thread (lockstep), where one
-forward follows the other. This module knows nothing of models or of theory. Read next: `estimate.py`.
+Every moment between two forwards belongs to the forward that ends it: sampling, forks, verdicts and
+the scheduler's work included. So the parts add up to the whole, and nothing is counted as free. The
+runs must be driven in turns on one thread (lockstep), where one forward follows the other. This
+module knows nothing of models or of theory. Read next: `estimate.py`.
 
-Worked example, a synchronous cycle of two drafts: draft, draft, ... | target reads draft step 1 (1 row, many tokens) | target reads step 2
-with the first tokens of all rows (3 rows, more tokens than rows) | target, target, ... (a token per row, "plain").
+Worked example, a synchronous cycle of two drafts: draft, draft, ... | target reads draft step 1 (1
+row, many tokens) | target reads step 2 with the first tokens of all rows (3 rows, more tokens than
+rows) | target, target, ... (a token per row, "plain").
 """
 
 from __future__ import annotations
@@ -13,7 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lr.trace import Event, ForwardPass, StepEmitted, StepJudged, StepWritten, TokenRound, VerifierCall
+from lr.trace import (
+    Event,
+    ForwardPass,
+    StepEmitted,
+    StepJudged,
+    StepWritten,
+    TokenRound,
+    VerifierCall,
+)
 from lr.types import Role
 
 Timed = tuple[float, Event]
@@ -144,7 +155,9 @@ class TokenRun:
 
 @dataclass
 class PairRun:
-    """Two alternatives per position: how often the second is accepted where the first was not, and what writing both costs the draft."""
+    """Two alternatives per position: how often the second is accepted where the first was not, and
+    what writing both costs the draft.
+    """
 
     asked: int = 0
     accepted: int = 0
@@ -170,9 +183,11 @@ class PairRun:
 class Answered:
     """What is known of an answer once it is there, place by place: all but the time it took.
 
-    `accepted`: whether a draft step was accepted there; where nothing was judged (a bonus step, an end of both) False, which no run of the
-    same schedule looks at. `target_lengths`, `draft_lengths`: tokens of the steps that were written there, the last of each if several
-    were; where none was, of the one that was emitted. `rounds` of the target, with so many drafted tokens accepted in all.
+    `accepted`: whether a draft step was accepted there; where nothing was judged (a bonus step, an
+    end of both) False, which no run of the same schedule looks at. `target_lengths`,
+    `draft_lengths`: tokens of the steps that were written there, the last of each if several were;
+    where none was, of the one that was emitted. `rounds` of the target, with so many drafted tokens
+    accepted in all.
     """
 
     accepted: tuple[bool, ...]
@@ -210,7 +225,8 @@ class Answered:
 
 
 def outcomes(events: Iterable[Timed]) -> tuple[bool, ...]:
-    """Whether a draft step was accepted at each place of a chain that has a verdict, in order: what `chance.Replay` takes.
+    """Whether a draft step was accepted at each place of a chain that has a verdict, in order: what
+    `chance.Replay` takes.
 
     With several alternatives: whether any was.
     """
@@ -222,7 +238,9 @@ def outcomes(events: Iterable[Timed]) -> tuple[bool, ...]:
 
 
 def step_lengths(events: Iterable[Timed], role: Role) -> tuple[int, ...]:
-    """Tokens of the steps that `role` finished, in order: times the time of a token, what `chance.Resampled` takes."""
+    """Tokens of the steps that `role` finished, in order: times the time of a token, what
+    `chance.Resampled` takes.
+    """
     written = (event for _, event in events if isinstance(event, StepWritten))
     return tuple(len(event.step.tokens) for event in written if event.role is role)
 

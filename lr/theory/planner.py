@@ -1,12 +1,16 @@
-"""Which schedule, depth, width and token k? Every choice that fits the budget is predicted by closed forms; the best are simulated.
+"""Which schedule, depth, width and token k? Every choice that fits the budget is predicted by
+closed forms; the best are simulated.
 
-The prediction takes what the formulas can take: acceptance, speed ratio, judge latency, reading of draft steps, width with correlated
-siblings, and batches that are not free. For the asynchronous windows the last has no closed form; there every row is taken to be as slow as
-the fullest batch makes it, which is too pessimistic, so ranks between schedules within a few percent mean nothing: look at the simulated
-figures. Token-level speculation is inside the target's steps only, so it makes c1 grow (`hybrid.py`).
+The prediction takes what the formulas can take: acceptance, speed ratio, judge latency, reading of
+draft steps, width with correlated siblings, and batches that are not free. For the asynchronous
+windows the last has no closed form; there every row is taken to be as slow as the fullest batch
+makes it, which is too pessimistic, so ranks between schedules within a few percent mean nothing:
+look at the simulated figures. Token-level speculation is inside the target's steps only, so it
+makes c1 grow (`hybrid.py`).
 
-Rows: sync 1 + W + ... + W^g; paper and depth the levels that the draft can keep open, at most ceil(1/c) of them. With k2 = k + 1 positions
-per row, rows * k2 <= M. This module knows no model. Read next: `calibration.py`, `gpus.py`.
+Rows: sync 1 + W + ... + W^g; paper and depth the levels that the draft can keep open, at most
+ceil(1/c) of them. With k2 = k + 1 positions per row, rows * k2 <= M. This module knows no model.
+Read next: `calibration.py`, `gpus.py`.
 """
 
 from __future__ import annotations
@@ -15,12 +19,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lr.engine.chance import BetaSiblings, Constant
-from lr.engine.simulate import ENDLESS, World, simulate
 from lr.spec.schedule import Schedule, SchedulerConfig
 from lr.theory.asynchronous import lr_async_speedup
 from lr.theory.calibration import Calibration
+from lr.theory.chance import BetaSiblings, Constant
 from lr.theory.domain import whole
+from lr.theory.simulate import ENDLESS, World, simulate
 from lr.theory.synchronous import lr_sync_cycle_speedup
 from lr.theory.token_level import sd_tokens
 from lr.theory.width import beta_width_acceptance, tree_cycle_time, tree_rows
@@ -28,12 +32,16 @@ from lr.theory.width import beta_width_acceptance, tree_cycle_time, tree_rows
 WIDTHS = (1, 2, 3, 4)
 MOST_TOKENS, DEEPEST = 16, 32
 WORTH_IT = 1.02
-"""A predicted speedup below this is not worth a draft model: the prediction is no better than that."""
+"""A predicted speedup below this is not worth a draft model: the prediction is no better than
+that.
+"""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A way to decode and its predicted speedup over plain decoding. `depth` 0: no lookahead; `tokens` 0: no token-level speculation."""
+    """A way to decode and its predicted speedup over plain decoding. `depth` 0: no lookahead;
+    `tokens` 0: no token-level speculation.
+    """
 
     schedule: Schedule
     depth: int
@@ -51,7 +59,9 @@ class Plan:
     @property
     def name(self) -> str:
         """For people."""
-        steps = f"{self.schedule.value}, depth {self.depth}, width {self.width}" if self.depth else ""
+        steps = (
+            f"{self.schedule.value}, depth {self.depth}, width {self.width}" if self.depth else ""
+        )
         tokens = f"{self.tokens} draft tokens" if self.tokens else ""
         return " + ".join(part for part in (steps, tokens) if part) or "plain decoding"
 
@@ -72,7 +82,9 @@ class Advice:
 
     @property
     def runner_up(self) -> Plan:
-        """The best of another kind: another schedule or width, with or without lookahead, with or without tokens."""
+        """The best of another kind: another schedule or width, with or without lookahead, with or
+        without tokens.
+        """
         first = self.plans[0]
         return next((plan for plan in self.plans if _kind(plan) != _kind(first)), first)
 
@@ -96,9 +108,11 @@ def plan(found: Calibration, budget: int) -> Advice:
 
 
 def siblings(found: Calibration) -> tuple[float, float]:
-    """Beta(p, q) with mean alpha1 under which a second alternative is accepted as often as was measured.
+    """Beta(p, q) with mean alpha1 under which a second alternative is accepted as often as was
+    measured.
 
-    P(second | first not) = p / (p + q + 1) = alpha1 s / (s + 1) with s = p + q, kept within 10^-3 (all alike) and 10^6 (independent).
+    P(second | first not) = p / (p + q + 1) = alpha1 s / (s + 1) with s = p + q, kept within 10^-3
+    (all alike) and 10^6 (independent).
     """
     a = min(max(found.alpha1.value, 1e-6), 1 - 1e-6)
     again = found.second_chance.value
@@ -108,13 +122,21 @@ def siblings(found: Calibration) -> tuple[float, float]:
 
 
 def token_gain(found: Calibration, tokens: int) -> float:
-    """G_{k+1} / (1 + turn + k c2 + k b_positions): the speedup of one row by token-level speculation, step ends not counted."""
-    cost = 1 + (found.turn.value if tokens else 0.0) + tokens * (found.c2.value + found.b_positions.value)
+    """G_{k+1} / (1 + turn + k c2 + k b_positions): the speedup of one row by token-level
+    speculation, step ends not counted.
+    """
+    cost = (
+        1
+        + (found.turn.value if tokens else 0.0)
+        + tokens * (found.c2.value + found.b_positions.value)
+    )
     return float(sd_tokens(found.alpha2.value, tokens)) / cost
 
 
 def simulated(found: Calibration, plan: Plan, steps: int = 2000, seed: int = 0) -> float:
-    """The same world on the clock, where batches are as full as they are: for plans with lookahead; others as predicted."""
+    """The same world on the clock, where batches are as full as they are: for plans with lookahead;
+    others as predicted.
+    """
     if not plan.depth:
         return plan.speedup
     gain = token_gain(found, plan.tokens)
@@ -128,7 +150,9 @@ def simulated(found: Calibration, plan: Plan, steps: int = 2000, seed: int = 0) 
         draft_workers=None if plan.width > 1 else 1,
         seed=seed,
     )
-    return simulate(SchedulerConfig(ENDLESS, plan.schedule, plan.depth, plan.width), world, steps).rate
+    return simulate(
+        SchedulerConfig(ENDLESS, plan.schedule, plan.depth, plan.width), world, steps
+    ).rate
 
 
 def _plans(found: Calibration, budget: int) -> Iterator[Plan]:
@@ -143,13 +167,17 @@ def _plans(found: Calibration, budget: int) -> Iterator[Plan]:
                 if width > 1 and width**depth > 4 * rows_left:
                     break
                 for schedule in Schedule:
-                    made = _lookahead(found, Plan(schedule, depth, width, tokens, 0, gain), rates[width])
+                    made = _lookahead(
+                        found, Plan(schedule, depth, width, tokens, 0, gain), rates[width]
+                    )
                     if made is not None and made.rows <= rows_left:
                         yield made
 
 
 def _lookahead(found: Calibration, plan: Plan, alpha: float) -> Plan | None:
-    """`plan`, whose speedup is that of its tokens alone, with that of its lookahead; None where the formulas do not reach."""
+    """`plan`, whose speedup is that of its tokens alone, with that of its lookahead; None where the
+    formulas do not reach.
+    """
     gain = plan.speedup
     c, v, b = (found.c1.value + _reading(found, plan)) * gain, found.v.value * gain, found.b.value
     if plan.schedule is Schedule.SYNC:
@@ -166,7 +194,10 @@ def _lookahead(found: Calibration, plan: Plan, alpha: float) -> Plan | None:
         return None
     window = plan.schedule.value
     assert window == "paper" or window == "depth"
-    f = float(lr_async_speedup(min(alpha, 0.9997), plan.depth, c / crowd, window, v / crowd)) / crowd
+    f = (
+        float(lr_async_speedup(min(alpha, 0.9997), plan.depth, c / crowd, window, v / crowd))
+        / crowd
+    )
     return Plan(plan.schedule, plan.depth, plan.width, plan.tokens, rows, gain * f)
 
 

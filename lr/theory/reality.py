@@ -1,8 +1,10 @@
-"""Predictions beside measurements: for each way of decoding the closed form, the twin refined step by step, and what came out.
+"""Predictions beside measurements: for each way of decoding the closed form, the twin refined step
+by step, and what came out.
 
-The speedup of a way is the time of plain decoding over its own, on the same problems (all of which have as many steps either way, or the
-times are taken per step). Its error comes from leaving each problem out in turn (the jackknife). This module knows no model.
-Read next: `twin.py`; the measuring is in `lr/commands/theory_reality.py`.
+The speedup of a way is the time of plain decoding over its own, on the same problems (all of which
+have as many steps either way, or the times are taken per step). Its error comes from leaving each
+problem out in turn (the jackknife). This module knows no model. Read next: `twin.py`; the measuring
+is in `lr/commands/theory_reality.py`.
 """
 
 from __future__ import annotations
@@ -33,11 +35,15 @@ class Way:
     @property
     def name(self) -> str:
         """Such as "sync 4", "sd 2" or "sync 4 + sd 2"."""
-        parts = [f"{self.schedule.value} {self.depth}"] * (self.depth > 0) + [f"sd {self.tokens}"] * (self.tokens > 0)
+        parts = [f"{self.schedule.value} {self.depth}"] * (self.depth > 0) + [
+            f"sd {self.tokens}"
+        ] * (self.tokens > 0)
         return " + ".join(parts) or "ar"
 
     def formula(self, found: Calibration) -> float:
-        """The closed form with the calibrated parameters. Token-level speculation in the target alone: c1 grows by its speedup."""
+        """The closed form with the calibrated parameters. Token-level speculation in the target
+        alone: c1 grows by its speedup.
+        """
         tokens = float(sd_speedup(found.alpha2.value, self.tokens, found.c2.value))
         a, c = found.alpha1.value, found.c1.value * tokens
         if self.depth == 0:
@@ -45,7 +51,9 @@ class Way:
         if self.schedule is Schedule.SYNC:
             return tokens * float(lr_sync_cycle_speedup(a, self.depth, c))
         return tokens * float(
-            lr_async_speedup(a, self.depth, c, "paper" if self.schedule is Schedule.PAPER else "depth")
+            lr_async_speedup(
+                a, self.depth, c, "paper" if self.schedule is Schedule.PAPER else "depth"
+            )
         )
 
     def predictions(
@@ -55,9 +63,11 @@ class Way:
         steps: int = 2000,
         ladder: Sequence[str] = LADDER,
     ) -> tuple[float, ...]:
-        """The closed form, the twin with 1, 2, ... refinements of `ladder`, and with what is `known` of the answers, if anything.
+        """The closed form, the twin with 1, 2, ... refinements of `ladder`, and with what is
+        `known` of the answers, if anything.
 
-        `known`: the very answers that are predicted, and those of plain decoding: the last figure says how far the times alone are off.
+        `known`: the very answers that are predicted, and those of plain decoding: the last figure
+        says how far the times alone are off.
         """
         refined = [
             Twin(found, ladder[:n], self.tokens).speedup(self.schedule, self.depth, steps)
@@ -84,7 +94,8 @@ class Compared:
 
 
 def ratio_with_error(above: Sequence[float], below: Sequence[float]) -> tuple[float, float]:
-    """sum(above) / sum(below) over problems, and its jackknife standard error. At least two problems.
+    """sum(above) / sum(below) over problems, and its jackknife standard error. At least two
+    problems.
 
     Example: above 2, 4, below 1, 2: 2, without error.
     """
@@ -95,7 +106,9 @@ def ratio_with_error(above: Sequence[float], below: Sequence[float]) -> tuple[fl
 
 
 def ladder_of(driver: str) -> tuple[str, ...]:
-    """The refinements that belong to a driver: with `overlapped` the models do not share a thread."""
+    """The refinements that belong to a driver: with `overlapped` the models do not share a
+    thread.
+    """
     return LADDER if driver == "lockstep" else tuple(name for name in LADDER if name != "thread")
 
 
@@ -106,5 +119,7 @@ def as_markdown(rows: Sequence[Mapping[str, Any]], ladder: Sequence[str] = LADDE
     for row in rows:
         figures = [f"{x:.2f}" for x in row["predicted"]]
         measured = f"{row['measured']:.2f} ± {row['error']:.2f}"
-        lines.append(f"| {' | '.join([row['way'], *figures, measured, format(row['gap'], '+.1%')])} |")
+        lines.append(
+            f"| {' | '.join([row['way'], *figures, measured, format(row['gap'], '+.1%')])} |"
+        )
     return "\n".join(lines)

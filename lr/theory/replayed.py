@@ -1,7 +1,9 @@
-"""The twin of answers that are known: their steps, lengths and verdicts are what they were, and only times are predicted.
+"""The twin of answers that are known: their steps, lengths and verdicts are what they were, and
+only times are predicted.
 
-What is left of the gap between twin and models then is no matter of luck, nor of how well independence describes acceptance or lengths: it
-is what the twin says a pass, a row, a turn costs. This module knows no model. Read next: `reality.py`.
+What is left of the gap between twin and models then is no matter of luck, nor of how well
+independence describes acceptance or lengths: it is what the twin says a pass, a row, a turn costs.
+This module knows no model. Read next: `reality.py`.
 """
 
 from __future__ import annotations
@@ -10,23 +12,30 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lr.engine.chance import ByPlace, Replay
-from lr.engine.simulate import simulate
 from lr.spec.limits import Limits
 from lr.spec.schedule import Schedule, SchedulerConfig
 from lr.theory.calibration import Calibration, exactly, mean
+from lr.theory.chance import ByPlace, Replay
 from lr.theory.observe import Answered
+from lr.theory.simulate import simulate
 from lr.theory.token_level import sd_tokens
 from lr.theory.twin import Twin, drawn_rounds, round_law
 
 DRAWS = 8
-"""How often an answer with token-level rounds is simulated: how many rounds a step takes is drawn."""
+"""How often an answer with token-level rounds is simulated: how many rounds a step takes is
+drawn.
+"""
 
 
 def replayed(
-    twin: Twin, schedule: Schedule, depth: int, answers: Sequence[Answered], plain: Sequence[Answered]
+    twin: Twin,
+    schedule: Schedule,
+    depth: int,
+    answers: Sequence[Answered],
+    plain: Sequence[Answered],
 ) -> float:
-    """The speedup of these answers over those of plain decoding to the same questions, times per step as `lr theory reality` measures them.
+    """The speedup of these answers over those of plain decoding to the same questions, times per
+    step as `lr theory reality` measures them.
 
     At least one answer. Depth 0: of token-level speculation alone, in the rounds that there were.
     """
@@ -40,11 +49,15 @@ def replayed(
 
 
 def acceptance_of(tokens_per_round: float, k: int) -> float:
-    """The alpha at which rounds of k drafted tokens write so many on average: `sd_tokens` backwards, by bisection."""
+    """The alpha at which rounds of k drafted tokens write so many on average: `sd_tokens`
+    backwards, by bisection.
+    """
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if float(sd_tokens(middle, k)) < tokens_per_round else (low, middle)
+        low, high = (
+            (middle, high) if float(sd_tokens(middle, k)) < tokens_per_round else (low, middle)
+        )
     return low
 
 
@@ -68,10 +81,16 @@ def _spent(twin: Twin, schedule: Schedule, depth: int, answer: Answered) -> floa
     for seed in range(draws):
         chance, law = random.Random(seed), round_law(found.alpha2.value, twin.tokens)
         rows = ByPlace(
-            [drawn_rounds(law, n, chance) * twin.round_cost(twin.lone) / target for n in answer.target_lengths]
+            [
+                drawn_rounds(law, n, chance) * twin.round_cost(twin.lone) / target
+                for n in answer.target_lengths
+            ]
         )
         world = replace(
-            twin.world(schedule, depth, seed), acceptance=Replay(answer.accepted), target=rows, draft=drafts
+            twin.world(schedule, depth, seed),
+            acceptance=Replay(answer.accepted),
+            target=rows,
+            draft=drafts,
         )
         run = simulate(SchedulerConfig(Limits(answer.steps), schedule, depth), world, answer.steps)
         total += run.seconds

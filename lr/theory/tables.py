@@ -1,7 +1,8 @@
 """The paper's measurements as data: Table 1 (speedups and acceptance) and Table 3 (width).
 
-Only what was printed; nothing here is fitted or guessed (that is `fit.py`). "SD" is prompt lookup, 8 speculative tokens by default. The
-paper states neither c1 nor c2 nor step lengths for these pairs. Source: arXiv 2506.19830 v1, Tables 1 and 3.
+Only what was printed; nothing here is fitted or guessed (that is `fit.py`). "SD" is prompt lookup,
+8 speculative tokens by default. The paper states neither c1 nor c2 nor step lengths for these
+pairs. Source: arXiv 2506.19830 v1, Tables 1 and 3.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ DATASETS = ("AIME24", "AMC23", "GSM8K", "HumanEval", "GPQA", "MT-Bench", "LiveCo
 
 @dataclass(frozen=True)
 class Pair:
-    """A column block of Table 1: acceptance of draft steps and the three speedups over plain decoding, by data set."""
+    """A column block of Table 1: acceptance of draft steps and the three speedups over plain
+    decoding, by data set.
+    """
 
     name: str
     acceptance: tuple[float, ...]

@@ -1,5 +1,5 @@
-"""Quick accuracy checks for the training loop: whole solutions, and single steps from a true prefix. The real measurement is
-`evaluate.py`, with the engine and with both models."""
+"""Quick accuracy checks for the training loop: whole solutions, and single steps from a true
+prefix. The real measurement is `evaluate.py`, with the engine and with both models."""
 
 from __future__ import annotations
 
@@ -31,19 +31,30 @@ def solve(model: CausalLM, rows: RowMaker, indices: Iterable[int]) -> list[int]:
 
 
 def write_steps(model: CausalLM, rows: RowMaker, indices: Iterable[int]) -> list[int]:
-    """[steps, right steps, operation steps, right ones]: from a true prefix in mixed styles the model writes one step."""
+    """[steps, right steps, operation steps, right ones]: from a true prefix in mixed styles the
+    model writes one step.
+    """
     (blank,) = rows.tokenizer.encode("\n\n", add_special_tokens=False)
     prompts, wanted = [], []
     for i in indices:
         what, rng = rows.language.problem(Split.TEST, i, 0), random.Random(i)
         at = rng.randrange(len(what.steps))
-        text = "".join(rows.language.render(step, rng.choice(list(Style)), rng) + "\n\n" for step in what.steps[:at])
-        prompts.append(rows.prompt(what.question) + rows.tokenizer.encode(text, add_special_tokens=False))
+        text = "".join(
+            rows.language.render(step, rng.choice(list(Style)), rng) + "\n\n"
+            for step in what.steps[:at]
+        )
+        prompts.append(
+            rows.prompt(what.question) + rows.tokenizer.encode(text, add_special_tokens=False)
+        )
         wanted.append(what.steps[at])
-    written = sample_rows(model, prompts, {rows.end, blank}, LENGTH, TEMPERATURE, torch.Generator().manual_seed(2))
+    written = sample_rows(
+        model, prompts, {rows.end, blank}, LENGTH, TEMPERATURE, torch.Generator().manual_seed(2)
+    )
     texts = [rows.tokenizer.decode(ids, skip_special_tokens=True) for ids in written]
     right = [rows.language.parse(text) == step for text, step in zip(texts, wanted, strict=True)]
-    on_operations = [ok for ok, step in zip(right, wanted, strict=True) if step.kind is Kind.OPERATION]
+    on_operations = [
+        ok for ok, step in zip(right, wanted, strict=True) if step.kind is Kind.OPERATION
+    ]
     return [len(right), sum(right), len(on_operations), sum(on_operations)]
 
 

@@ -1,7 +1,9 @@
-"""The network on rectangles: plain causal rows for training, and a small batched sampler for accuracy checks while training.
+"""The network on rectangles: plain causal rows for training, and a small batched sampler for
+accuracy checks while training.
 
-This is not the engine (`lr/engine`): no paging, no ragged batches, no speculation. It is what training needs and nothing else. All rows
-of the sampler advance together from position 0; a row that is still inside its prompt is fed the prompt, so nothing is padded.
+This is not the engine (`lr/engine`): no paging, no ragged batches, no speculation. It is what
+training needs and nothing else. All rows of the sampler advance together from position 0; a row
+that is still inside its prompt is fed the prompt, so nothing is padded.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from lr.model.qwen import CausalLM
 
 
 def causal_attend(rows: int, width: int) -> Attend:
-    """Attention within each of `rows` rows of `width` tokens, given flat: q [rows * width, h, d] and so on.
+    """Attention within each of `rows` rows of `width` tokens, given flat: q [rows * width, h, d]
+    and so on.
 
-    Written with two matrix products: on a CPU the backward of fused attention is several times slower than these in bf16. The query
-    heads that share a KV head are stacked, so k and v are never repeated.
+    Written with two matrix products: on a CPU the backward of fused attention is several times
+    slower than these in bf16. The query heads that share a KV head are stacked, so k and v are
+    never repeated.
     """
     mask = torch.full((width, width), float("-inf")).triu(1)
 
@@ -29,8 +33,15 @@ def causal_attend(rows: int, width: int) -> Attend:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
             return mixed.transpose(1, 2).reshape(rows * width, heads, d)
         share = heads // kv
-        # [rows * width, heads, d] -> [rows, heads, width, d] -> one matrix of share * width queries per (row, KV head)
-        q = (q * d**-0.5).to(v.dtype).view(rows, width, heads, d).transpose(1, 2).reshape(rows * kv, share * width, d)
+        # [rows * width, heads, d] -> [rows, heads, width, d] -> one matrix of share * width queries
+        # per (row, KV head)
+        q = (
+            (q * d**-0.5)
+            .to(v.dtype)
+            .view(rows, width, heads, d)
+            .transpose(1, 2)
+            .reshape(rows * kv, share * width, d)
+        )
         k = k.to(v.dtype).view(rows, width, kv, d).transpose(1, 2).reshape(rows * kv, width, d)
         v = v.view(rows, width, kv, d).transpose(1, 2).reshape(rows * kv, width, d)
         scores = (q @ k.mT).view(rows * kv, share, width, width) + mask.to(v.dtype)
@@ -44,14 +55,22 @@ def hidden_rows(model: CausalLM, tokens: Tensor) -> Tensor:
     """Final hidden states [r, t, e] of rows of tokens [r, t]."""
     rows, width = tokens.shape
     positions = torch.arange(width, device=tokens.device).repeat(rows)
-    return model.trunk(tokens.flatten(), positions, causal_attend(rows, width)).view(rows, width, -1)
+    return model.trunk(tokens.flatten(), positions, causal_attend(rows, width)).view(
+        rows, width, -1
+    )
 
 
 @torch.no_grad()
 def sample_rows(
-    model: CausalLM, prompts: list[list[int]], stops: set[int], length: int, temperature: float, noise: torch.Generator
+    model: CausalLM,
+    prompts: list[list[int]],
+    stops: set[int],
+    length: int,
+    temperature: float,
+    noise: torch.Generator,
 ) -> list[list[int]]:
-    """Continue each prompt until a stop token (kept) or `length` tokens in all; returns the continuations.
+    """Continue each prompt until a stop token (kept) or `length` tokens in all; returns the
+    continuations.
 
     Temperature 0 is greedy. The noise comes from `noise` alone.
     """
@@ -67,7 +86,12 @@ def sample_rows(
             cache[layer, 0, :, :, at], cache[layer, 1, :, :, at] = k, v
             keys, values = cache[layer, 0, :, :, : at + 1], cache[layer, 1, :, :, : at + 1]
             q = q.view(rows, config.num_kv_heads, -1, config.head_dim)
-            return ((q * config.head_dim**-0.5) @ keys.mT).softmax(-1).matmul(values).view(rows, -1, config.head_dim)
+            return (
+                ((q * config.head_dim**-0.5) @ keys.mT)
+                .softmax(-1)
+                .matmul(values)
+                .view(rows, -1, config.head_dim)
+            )
 
         hidden = model.trunk(current, torch.full((rows,), at, device=device), attend)
         chosen = _choose(model.logits(hidden), temperature, noise)

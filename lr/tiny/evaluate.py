@@ -1,10 +1,13 @@
-"""What the tiny models can do, measured on held-out problems of their language with the engine. The command is `lr tiny eval`.
+"""What the tiny models can do, measured on held-out problems of their language with the engine. The
+command is `lr tiny eval`.
 
-Accuracy: each model solves the problems alone. Token acceptance: the mean over the target's own solutions of sum_x min(p(x), q(x)), the
-chance that a token drawn from the draft survives the rejection rule (Leviathan et al., arXiv 2211.17192, section 3.2).
-Step acceptance: a chain grows from the prompt; at every position both models write one step from the same prefix, the oracle judges,
-and the draft's step joins the chain if it means the same, else the target's. That is Lookahead Reasoning seen from the chain, so this is
-its alpha_1. The layer ablation leaves out one layer of the target at a time: a layer that can be left out is padding.
+Accuracy: each model solves the problems alone. Token acceptance: the mean over the target's own
+solutions of sum_x min(p(x), q(x)), the chance that a token drawn from the draft survives the
+rejection rule (Leviathan et al., arXiv 2211.17192, section 3.2). Step acceptance: a chain grows
+from the prompt; at every position both models write one step from the same prefix, the oracle
+judges, and the draft's step joins the chain if it means the same, else the target's. That is
+Lookahead Reasoning seen from the chain, so this is its alpha_1. The layer ablation leaves out one
+layer of the target at a time: a layer that can be left out is padding.
 
 It knows nothing of speed; `lr bench decode` measures that. Read next: `report.py`.
 """
@@ -53,7 +56,12 @@ class EvalSettings:
 
     def __post_init__(self) -> None:
         require(self.problems > 0, "problems", self.problems, "a whole number > 0")
-        require(self.ablation_problems >= 0, "ablation_problems", self.ablation_problems, "a whole number >= 0")
+        require(
+            self.ablation_problems >= 0,
+            "ablation_problems",
+            self.ablation_problems,
+            "a whole number >= 0",
+        )
 
 
 class Voice:
@@ -64,27 +72,41 @@ class Voice:
         self.codec, self.language = codec, language_of(codec) or QUANTITIES
         self.sampling = SamplingParams(temperature=settings.temperature)
         self.runner = ModelRunner(
-            model, num_blocks=2 * BATCH * per_branch, block_size=BLOCK_SIZE, vocab_size=codec.vocab_size
+            model,
+            num_blocks=2 * BATCH * per_branch,
+            block_size=BLOCK_SIZE,
+            vocab_size=codec.vocab_size,
         )
         segmenter = BlankLineSegmenter(codec.token_bytes)
         stream = Stream.root(settings.seed).child("tiny eval", role.value)
-        self.writer = StepWriter(role, self.runner, self.sampling, segmenter, codec.eos_ids, stream, Trace())
+        self.writer = StepWriter(
+            role, self.runner, self.sampling, segmenter, codec.eos_ids, stream, Trace()
+        )
 
     def write(self, branches: Sequence[Branch], numbers: Sequence[int]) -> list[tuple[int, ...]]:
-        """One step at the end of each branch. `numbers` tell the draws apart: one per step that is ever written."""
-        jobs = [StepJob(branch, number, LIMITS.step_limit(0)) for branch, number in zip(branches, numbers, strict=True)]
+        """One step at the end of each branch. `numbers` tell the draws apart: one per step that is
+        ever written.
+        """
+        jobs = [
+            StepJob(branch, number, LIMITS.step_limit(0))
+            for branch, number in zip(branches, numbers, strict=True)
+        ]
         return [step.tokens for step in self.writer.write(jobs)]
 
     def ended(self, step: Sequence[int]) -> bool:
         return step[-1] in self.codec.eos_ids
 
     def kind_of(self, text: str) -> str:
-        """The kind of a step: goal, given, operation, answer; "unreadable" if it is not in the language."""
+        """The kind of a step: goal, given, operation, answer; "unreadable" if it is not in the
+        language.
+        """
         meaning = self.language.parse(text)
         return "unreadable" if meaning is None else str(meaning.kind.value)
 
     def probabilities(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
-        """The distributions [t, v] from which each of the t tokens of `text` after `prompt` was, or would be, drawn."""
+        """The distributions [t, v] from which each of the t tokens of `text` after `prompt` was, or
+        would be, drawn.
+        """
         branch = self.runner.open([*prompt, *text[:-1]])
         logits = self.runner.feed([branch], "all")[0][len(prompt) - 1 :]
         self.runner.close(branch)
@@ -92,11 +114,16 @@ class Voice:
 
 
 def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> TinyReport:
-    """Measure a target and a draft, each a directory or the name of a tiny model, on held-out problems."""
+    """Measure a target and a draft, each a directory or the name of a tiny model, on held-out
+    problems.
+    """
     codecs = [Codec.load(name) for name in (target, draft)]
     models = [load_model(name, dtype=torch.float32) for name in (target, draft)]
     roles = (Role.TARGET, Role.DRAFT)
-    voices = [Voice(role, model, codec, settings) for role, model, codec in zip(roles, models, codecs, strict=True)]
+    voices = [
+        Voice(role, model, codec, settings)
+        for role, model, codec in zip(roles, models, codecs, strict=True)
+    ]
     tallies: dict[str, Tally] = {}
     right = [0, 0]
     for first in range(0, settings.problems, BATCH):
@@ -109,7 +136,9 @@ def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> T
             _token_acceptance(voices[0], voices[1], what, steps, tallies)
         _step_acceptance(voices[0], voices[1], problems, tallies)
     ablation = _ablation(models[0], codecs[0], settings) if settings.ablation_problems else ()
-    return TinyReport(settings.problems, settings.temperature, right[0], right[1], tallies, ablation)
+    return TinyReport(
+        settings.problems, settings.temperature, right[0], right[1], tallies, ablation
+    )
 
 
 def draw(language: TinyLanguage, indices: Sequence[int], settings: EvalSettings) -> list[Exercise]:
@@ -130,32 +159,50 @@ def solve(voice: Voice, problems: Sequence[Exercise]) -> list[list[tuple[int, ..
     lengths = [len(branch) for branch in branches]
     live = list(range(len(problems)))
     while live:
-        written = voice.write([branches[i] for i in live], [_number(problems[i], len(solutions[i])) for i in live])
+        written = voice.write(
+            [branches[i] for i in live], [_number(problems[i], len(solutions[i])) for i in live]
+        )
         for i, step in zip(live, written, strict=True):
             solutions[i].append(step)
         live = [
-            i for i in live if not voice.ended(solutions[i][-1]) and len(branches[i]) - lengths[i] < LIMITS.max_tokens
+            i
+            for i in live
+            if not voice.ended(solutions[i][-1])
+            and len(branches[i]) - lengths[i] < LIMITS.max_tokens
         ]
     for branch in branches:
         voice.runner.close(branch)
     return solutions
 
 
-def count_right(voice: Voice, problems: Sequence[Exercise], solutions: Sequence[list[tuple[int, ...]]]) -> int:
+def count_right(
+    voice: Voice, problems: Sequence[Exercise], solutions: Sequence[list[tuple[int, ...]]]
+) -> int:
     """How many solutions have the right number in the last box."""
-    answers = [voice.language.boxed("".join(voice.codec.decode(step) for step in steps)) for steps in solutions]
+    answers = [
+        voice.language.boxed("".join(voice.codec.decode(step) for step in steps))
+        for steps in solutions
+    ]
     return sum(answer == what.answer for answer, what in zip(answers, problems, strict=True))
 
 
 def _number(what: Exercise, index: int, sibling: int = 0) -> int:
-    """A number of its own for every step: problem, place in the chain, and which of several tries."""
+    """A number of its own for every step: problem, place in the chain, and which of several
+    tries.
+    """
     return Stream.root(index).child(what.question, sibling).key(0) >> 1
 
 
 def _token_acceptance(
-    target: Voice, draft: Voice, what: Exercise, steps: list[tuple[int, ...]], tallies: dict[str, Tally]
+    target: Voice,
+    draft: Voice,
+    what: Exercise,
+    steps: list[tuple[int, ...]],
+    tallies: dict[str, Tally],
 ) -> None:
-    """Add sum_x min(p, q) at every token of the target's solution to the tally of its step's kind."""
+    """Add sum_x min(p, q) at every token of the target's solution to the tally of its step's
+    kind.
+    """
     prompt, text = target.codec.chat(what.question), [token for step in steps for token in step]
     p, q = target.probabilities(prompt, text), draft.probabilities(prompt, text)
     overlaps = torch.minimum(p, q).sum(-1).tolist()
@@ -167,8 +214,12 @@ def _token_acceptance(
         at += len(step)
 
 
-def _step_acceptance(target: Voice, draft: Voice, problems: Sequence[Exercise], tallies: dict[str, Tally]) -> None:
-    """Grow the chains of a batch of problems and add up, by kind of the target's step, what the oracle says of each pair."""
+def _step_acceptance(
+    target: Voice, draft: Voice, problems: Sequence[Exercise], tallies: dict[str, Tally]
+) -> None:
+    """Grow the chains of a batch of problems and add up, by kind of the target's step, what the
+    oracle says of each pair.
+    """
     voices = (target, draft)
     chains = [target.codec.chat(what.question) for what in problems]
     branches = [[voice.runner.open(chain) for chain in chains] for voice in voices]
@@ -197,9 +248,15 @@ def _step_acceptance(target: Voice, draft: Voice, problems: Sequence[Exercise], 
 
 
 def _judge(
-    target: Voice, mine: tuple[int, ...], guess: tuple[int, ...], other: tuple[int, ...], tallies: dict[str, Tally]
+    target: Voice,
+    mine: tuple[int, ...],
+    guess: tuple[int, ...],
+    other: tuple[int, ...],
+    tallies: dict[str, Tally],
 ) -> bool:
-    """Judge the draft's step `guess` (and the target's second try `other`) against the target's step `mine`."""
+    """Judge the draft's step `guess` (and the target's second try `other`) against the target's
+    step `mine`.
+    """
     text = target.codec.decode(mine)
     tally = tallies.setdefault(target.kind_of(text), Tally())
     ends_alike = target.ended(mine) == target.ended(guess)
@@ -225,24 +282,39 @@ def without_layer(model: CausalLM, layer: int) -> CausalLM:
     """The model with one layer skipped; it shares the weights of the others."""
     lesser = copy.copy(model)
     lesser._modules = dict(model._modules)
-    lesser.layers = nn.ModuleList(_Skipped() if i == layer else block for i, block in enumerate(model.layers))
+    lesser.layers = nn.ModuleList(
+        _Skipped() if i == layer else block for i, block in enumerate(model.layers)
+    )
     return lesser
 
 
 def _ablation(model: CausalLM, codec: Codec, settings: EvalSettings) -> tuple[LayerSkipped, ...]:
     """Accuracy and log-loss of the target whole (first), then with each single layer skipped.
 
-    The loss is on the whole model's own solutions; it shows what sampled accuracy is too coarse to see.
+    The loss is on the whole model's own solutions; it shows what sampled accuracy is too coarse to
+    see.
     """
     problems = draw(language_of(codec) or QUANTITIES, range(settings.ablation_problems), settings)
     solutions: list[list[tuple[int, ...]]] = []
     rows = []
     for layer in (None, *range(model.config.num_layers)):
-        voice = Voice(Role.TARGET, model if layer is None else without_layer(model, layer), codec, settings)
-        own = [steps for i in range(0, len(problems), BATCH) for steps in solve(voice, problems[i : i + BATCH])]
+        voice = Voice(
+            Role.TARGET, model if layer is None else without_layer(model, layer), codec, settings
+        )
+        own = [
+            steps
+            for i in range(0, len(problems), BATCH)
+            for steps in solve(voice, problems[i : i + BATCH])
+        ]
         solutions = solutions or own
-        losses = torch.cat([_log_loss(voice, what, steps) for what, steps in zip(problems, solutions, strict=True)])
-        rows.append(LayerSkipped(layer, count_right(voice, problems, own) / len(problems), float(losses.mean())))
+        losses = torch.cat(
+            [_log_loss(voice, what, steps) for what, steps in zip(problems, solutions, strict=True)]
+        )
+        rows.append(
+            LayerSkipped(
+                layer, count_right(voice, problems, own) / len(problems), float(losses.mean())
+            )
+        )
     return tuple(rows)
 
 

@@ -1,4 +1,5 @@
-"""A tiny model as a Hugging Face checkpoint: weights in bf16, configuration, sampling defaults and the tokenizer.
+"""A tiny model as a Hugging Face checkpoint: weights in bf16, configuration, sampling defaults and
+the tokenizer.
 
 What is written loads with plain `transformers.AutoModelForCausalLM` and with `lr.load_model`.
 """
@@ -21,7 +22,9 @@ SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 1.0, "top_k": 0}
 
 
 def tiny_config(layers: int, vocab_size: int, mlp: int = 384) -> ModelConfig:
-    """The shape of the tiny models: width 128, 4 heads of 32 that share 2 KV heads, MLP 384 (plans: 256), tied embedding."""
+    """The shape of the tiny models: width 128, 4 heads of 32 that share 2 KV heads, MLP 384 (plans:
+    256), tied embedding.
+    """
     return ModelConfig(
         vocab_size=vocab_size,
         hidden_size=128,
@@ -40,9 +43,14 @@ def tiny_config(layers: int, vocab_size: int, mlp: int = 384) -> ModelConfig:
 
 
 def export(model: CausalLM, folder: Path, language: TinyLanguage = QUANTITIES) -> None:
-    """Write `model`, rounded to bf16, with the tokenizer of its language to `folder`. The model itself is not changed."""
+    """Write `model`, rounded to bf16, with the tokenizer of its language to `folder`. The model
+    itself is not changed.
+    """
     tokenizer = build_tokenizer(language)
-    ids = {"eos_token_id": tokenizer.convert_tokens_to_ids(END), "pad_token_id": tokenizer.convert_tokens_to_ids(PAD)}
+    ids = {
+        "eos_token_id": tokenizer.convert_tokens_to_ids(END),
+        "pad_token_id": tokenizer.convert_tokens_to_ids(PAD),
+    }
     save_model(copy.deepcopy(model).cpu().to(torch.bfloat16), folder, extra=ids)
     (folder / "model.safetensors").chmod(0o644)
     (folder / "generation_config.json").write_text(json.dumps(SAMPLING | ids, indent=2) + "\n")

@@ -1,12 +1,14 @@
 """How the tiny language is worded: templates with synonyms, and two styles over the same grammar.
 
-A template is a line of words. `{B}` is a slot, `[so|thus|hence]` a choice among synonyms (an empty one leaves the place out), `@HAS` a
-named phrase from `PHRASES`. Every choice, the template itself included, lists what the target prefers first and what the draft
-prefers last: a style is a geometric weighting of the list, from the front or from the back. Both styles can say everything, so a
-model of one style can read and continue the other. That gap in wording is what token-level speculation pays for, and what
-step-level speculation, which compares meanings, does not.
+A template is a line of words. `{B}` is a slot, `[so|thus|hence]` a choice among synonyms (an empty
+one leaves the place out), `@HAS` a named phrase from `PHRASES`. Every choice, the template itself
+included, lists what the target prefers first and what the draft prefers last: a style is a
+geometric weighting of the list, from the front or from the back. Both styles can say everything, so
+a model of one style can read and continue the other. That gap in wording is what token-level
+speculation pays for, and what step-level speculation, which compares meanings, does not.
 
-The oracle (`oracle.py`) is derived from these same templates, so that nothing can be worded that it cannot read.
+The oracle (`oracle.py`) is derived from these same templates, so that nothing can be worded that it
+cannot read.
 """
 
 from __future__ import annotations
@@ -73,7 +75,11 @@ def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
             f"[We|You|I] [know|see|read] that {{B}} @HAS {relation} [,|:] @WE @GET {expression} {{item}} @END",
         )
     for query, (expression, adverb) in CALCULATIONS.items():
-        first = f"[So|Thus|Hence] they are {adverb} {expression} , and" if expression else "[So|Thus|Hence]"
+        first = (
+            f"[So|Thus|Hence] they are {adverb} {expression} , and"
+            if expression
+            else "[So|Thus|Hence]"
+        )
         last = f"[Finally|Therefore|Lastly] , @WE @GET {adverb} {expression}"
         table[Kind.ANSWER, query] = (
             f"{first} the [answer|result|number] [is|equals|becomes] @BOX .",
@@ -86,24 +92,33 @@ def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
 
 TEMPLATES = _templates()
 Piece = tuple[str, ...]
-"""One place of a template: its alternatives. Each is a run of words; a slot is a word such as `{B}`; one alternative = no choice."""
+"""One place of a template: its alternatives. Each is a run of words; a slot is a word such as
+`{B}`; one alternative = no choice.
+"""
 
 _PIECE = re.compile(r"\[([^\]]*)\]|(\S+)")
 
 
 def pieces(template: str, phrases: Mapping[str, str] = PHRASES) -> tuple[Piece, ...]:
-    """The places of a template in order, phrases expanded: "{B} [has|owns] ." -> ("{B}",), ("has", "owns"), (".",)."""
+    """The places of a template in order, phrases expanded: "{B} [has|owns] ." -> ("{B}",), ("has",
+    "owns"), (".",).
+    """
     expanded = re.sub(r"@(\w+)", lambda match: phrases[match.group(1)], template)
     return tuple(
-        (match.group(2),) if match.group(2) else tuple(match.group(1).split("|")) for match in _PIECE.finditer(expanded)
+        (match.group(2),) if match.group(2) else tuple(match.group(1).split("|"))
+        for match in _PIECE.finditer(expanded)
     )
 
 
-PIECES = {key: tuple(pieces(template) for template in templates) for key, templates in TEMPLATES.items()}
+PIECES = {
+    key: tuple(pieces(template) for template in templates) for key, templates in TEMPLATES.items()
+}
 
 
 class Style(Enum):
-    """Whose taste in words: the target's (alternatives from the front) or the draft's (from the back)."""
+    """Whose taste in words: the target's (alternatives from the front) or the draft's (from the
+    back).
+    """
 
     TARGET = "target"
     DRAFT = "draft"
@@ -114,7 +129,9 @@ class Style(Enum):
 
 
 def weights(style: Style, count: int) -> tuple[float, ...]:
-    """The probabilities of `count` alternatives under a style; two give (0.78, 0.22) for the target."""
+    """The probabilities of `count` alternatives under a style; two give (0.78, 0.22) for the
+    target.
+    """
     raw = [RATIO**i for i in range(count)]
     total = sum(raw)
     ordered = raw if style is Style.TARGET else raw[::-1]
@@ -126,7 +143,12 @@ def render(meaning: Meaning, style: Style, rng: random.Random) -> str:
     return say(PIECES[meaning.kind, meaning.operation], slots(meaning), style, rng)
 
 
-def say(options: Sequence[tuple[Piece, ...]], values: Mapping[str, str], style: Style, rng: random.Random) -> str:
+def say(
+    options: Sequence[tuple[Piece, ...]],
+    values: Mapping[str, str],
+    style: Style,
+    rng: random.Random,
+) -> str:
     """One of several templates in random words of a style; `values` stand in its slots."""
     chosen = options[_pick(rng, style, len(options))]
     words = (places[_pick(rng, style, len(places))] for places in chosen)
@@ -138,7 +160,9 @@ def _pick(rng: random.Random, style: Style, count: int) -> int:
 
 
 def drill_text(rng: random.Random, bare: bool) -> tuple[str, str]:
-    """Practice in arithmetic, a bare calculation (" 12 + 5 = 17,") or a whole step, and its result in digits."""
+    """Practice in arithmetic, a bare calculation (" 12 + 5 = 17,") or a whole step, and its result
+    in digits.
+    """
     step = drill(rng)
     if not bare:
         return render(step, rng.choice(list(Style)), rng) + "\n\n", str(step.result)
@@ -149,7 +173,9 @@ def drill_text(rng: random.Random, bare: bool) -> tuple[str, str]:
 
 
 def slots(meaning: Meaning) -> dict[str, str]:
-    """What stands in the slots of a template: {A} and {C} references, {B} entity, {n} {x} {y} operands, {z} result, {item}."""
+    """What stands in the slots of a template: {A} and {C} references, {B} entity, {n} {x} {y}
+    operands, {z} result, {item}.
+    """
     values = {"{item}": meaning.item, "{z}": str(meaning.result)}
     names = meaning.references
     if meaning.kind is Kind.GOAL:

@@ -1,11 +1,13 @@
-"""Training rows for the judge: the prompt that `JudgeVerifier` will put, answer begun, and the one token that decides.
+"""Training rows for the judge: the prompt that `JudgeVerifier` will put, answer begun, and the one
+token that decides.
 
-That token is what counts, but one bit per row teaches slowly. So while training the judge also has to say, at every token of the second
-step, whether the step can still mean what the first one does (`agreement.py`): the same two answers, with a small weight. It learns where
-steps part, and the answer at the end follows.
+That token is what counts, but one bit per row teaches slowly. So while training the judge also has
+to say, at every token of the second step, whether the step can still mean what the first one does
+(`agreement.py`): the same two answers, with a small weight. It learns where steps part, and the
+answer at the end follows.
 
-A batch holds pairs from the grammar and from runs, both classes equally often. Which rows a batch holds is a pure function of (seed, pool,
-position), as in `rows.py`, so training resumes exactly.
+A batch holds pairs from the grammar and from runs, both classes equally often. Which rows a batch
+holds is a pure function of (seed, pool, position), as in `rows.py`, so training resumes exactly.
 """
 
 from __future__ import annotations
@@ -44,16 +46,25 @@ def batch_of(rows: Sequence[JudgeRow], fill: int, place: tuple[int, int] = (0, 0
 
 
 class JudgeRows(RowMaker):
-    """Makes rows of pairs. `real` are pairs from runs on training problems, a share `real_share` of each pool; empty: none."""
+    """Makes rows of pairs. `real` are pairs from runs on training problems, a share `real_share` of
+    each pool; empty: none.
+    """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, seed: int, real: Sequence[TextPair] = (), real_share: float = 0.3
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        seed: int,
+        real: Sequence[TextPair] = (),
+        real_share: float = 0.3,
     ) -> None:
         super().__init__(tokenizer, Style.TARGET, seed)
         self.real = [[pair for pair in real if pair.same is same] for same in (True, False)]
         self.real_share = real_share if all(self.real) else 0.0
         prompt = TINY_JUDGE_PROMPT
-        answers = [tokenizer.encode(text, add_special_tokens=False) for text in (prompt.aligned, prompt.unaligned)]
+        answers = [
+            tokenizer.encode(text, add_special_tokens=False)
+            for text in (prompt.aligned, prompt.unaligned)
+        ]
         parting = part(answers)
         self.begun = [*tokenizer.encode(prompt.prefill, add_special_tokens=False), *parting.common]
         aligned, unaligned = parting.tokens
@@ -63,7 +74,9 @@ class JudgeRows(RowMaker):
         [self.blank] = tokenizer.encode("\n\n", add_special_tokens=False)
 
     def pair_row(self, pair: TextPair) -> JudgeRow:
-        """The prompt about a pair with the right answer; its own weight is 1, that of the running answers `RUNNING_WEIGHT`."""
+        """The prompt about a pair with the right answer; its own weight is 1, that of the running
+        answers `RUNNING_WEIGHT`.
+        """
         ids = [*self.prompt(TINY_JUDGE_PROMPT.about(pair.first, pair.second)), *self.begun]
         labels, weights = list(ids), [0.0] * len(ids)
         for place, agrees in self._running(pair, ids):
@@ -72,7 +85,9 @@ class JudgeRows(RowMaker):
         return JudgeRow([*ids, answer], [*weights, 1.0], [*labels, answer])
 
     def _running(self, pair: TextPair, ids: list[int]) -> Iterator[tuple[int, bool]]:
-        """The places of the second step's tokens in a prompt, and whether the step up to there agrees with the first."""
+        """The places of the second step's tokens in a prompt, and whether the step up to there
+        agrees with the first.
+        """
         meaning = parse(pair.first)
         if meaning is None:
             return
@@ -85,8 +100,12 @@ class JudgeRows(RowMaker):
     def _answer(self, same: bool) -> int:
         return self.aligned if same else self.unaligned
 
-    def batches(self, start: tuple[int, int], stride: int, budget: int, drills: float = 0.0) -> Iterator[Batch]:
-        """Endless batches of about `budget` tokens from place `start`; see `RowMaker.batches`. There are no drills."""
+    def batches(
+        self, start: tuple[int, int], stride: int, budget: int, drills: float = 0.0
+    ) -> Iterator[Batch]:
+        """Endless batches of about `budget` tokens from place `start`; see `RowMaker.batches`.
+        There are no drills.
+        """
         pool, position = start
         while True:
             groups = self._pair_groups(pool, budget)
@@ -96,7 +115,9 @@ class JudgeRows(RowMaker):
             pool, position = pool + stride, 0
 
     def _pair_groups(self, pool: int, budget: int) -> list[list[JudgeRow]]:
-        """The rows of a pool in groups of like length and at most `budget` tokens, in random order."""
+        """The rows of a pool in groups of like length and at most `budget` tokens, in random
+        order.
+        """
         rng = random.Random(f"judge rows/{self.seed}/{pool}")
         rows = [self.pair_row(self._pair(pool * POOL_PAIRS + i, rng)) for i in range(POOL_PAIRS)]
         rows.sort(key=lambda row: len(row.ids))

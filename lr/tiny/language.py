@@ -1,12 +1,14 @@
-"""The tiny reasoning language: what can be said. How it is worded is in `grammar.py`, how it is read back in `oracle.py`.
+"""The tiny reasoning language: what can be said. How it is worded is in `grammar.py`, how it is
+read back in `oracle.py`.
 
-A problem names a start quantity and one to six operations on it, each of which gives a new person a quantity, and asks for a value,
-a total or a difference. Its solution is a list of `Meaning`: the goal, the given, one per operation, the answer. Everything is a
-pure function of (split, index, seed); training and test problems are told apart by a hash of the question, so they are disjoint
+A problem names a start quantity and one to six operations on it, each of which gives a new person a
+quantity, and asks for a value, a total or a difference. Its solution is a list of `Meaning`: the
+goal, the given, one per operation, the answer. Everything is a pure function of (split, index,
+seed); training and test problems are told apart by a hash of the question, so they are disjoint
 whatever the seeds. All quantities lie in 2..99.
 
-`far` is the share of operations that refer to any earlier person instead of the latest. The published models are trained at 0.
-Standard library only. Read next: `grammar.py`.
+`far` is the share of operations that refer to any earlier person instead of the latest. The
+published models are trained at 0. Standard library only. Read next: `grammar.py`.
 """
 
 from __future__ import annotations
@@ -41,11 +43,13 @@ class Split(Enum):
 
 
 class Meaning(NamedTuple):
-    """What a step says, whatever its words. Two steps mean the same iff both can be read and their meanings are equal.
+    """What a step says, whatever its words. Two steps mean the same iff both can be read and their
+    meanings are equal.
 
-    `operation`: add, subtract, times, half, sum for an operation; value, total, difference for goal and answer; "" for the given.
-    `entity`: the person who is said to own something ("" where nobody is). `references`: the people it is derived from, in order.
-    `operands` and `result` are numbers as written, right or wrong (a goal has none). `item`: what is counted ("" in an answer).
+    `operation`: add, subtract, times, half, sum for an operation; value, total, difference for goal
+    and answer; "" for the given. `entity`: the person who is said to own something ("" where nobody
+    is). `references`: the people it is derived from, in order. `operands` and `result` are numbers
+    as written, right or wrong (a goal has none). `item`: what is counted ("" in an answer).
     """
 
     kind: Kind
@@ -59,7 +63,9 @@ class Meaning(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """A question with its solution. `steps` runs goal, given, operations, answer; `answer` is the number in the box."""
+    """A question with its solution. `steps` runs goal, given, operations, answer; `answer` is the
+    number in the box.
+    """
 
     question: str
     steps: tuple[Meaning, ...]
@@ -67,13 +73,17 @@ class Problem:
 
 
 def split_of(question: str) -> Split:
-    """The split a question belongs to: decided by its text alone, so that no question is ever in both."""
+    """The split a question belongs to: decided by its text alone, so that no question is ever in
+    both.
+    """
     digest = hashlib.blake2b(question.encode(), digest_size=8).digest()
     return Split.TEST if digest[0] % TEST_SHARE == 0 else Split.TRAIN
 
 
 def problem(split: Split, index: int, seed: int = 0, far: float = 0.0) -> Problem:
-    """Problem number `index` of a split. Deterministic; candidates of the other split are skipped."""
+    """Problem number `index` of a split. Deterministic; candidates of the other split are
+    skipped.
+    """
     rng = random.Random(f"problem/{split.value}/{seed}/{index}/{far}")
     while True:
         candidate = _draw(rng, far)
@@ -82,7 +92,9 @@ def problem(split: Split, index: int, seed: int = 0, far: float = 0.0) -> Proble
 
 
 def _draw(rng: random.Random, far: float) -> Problem | None:
-    """One random problem, or None where the query that was drawn has no answer within the bounds."""
+    """One random problem, or None where the query that was drawn has no answer within the
+    bounds.
+    """
     names, item = list(NAMES), ITEMS[rng.randrange(len(ITEMS))]
     rng.shuffle(names)
     people = [(names[0], rng.randrange(3, 51))]
@@ -99,11 +111,17 @@ def _draw(rng: random.Random, far: float) -> Problem | None:
     goal, answer = query
     given = Meaning(Kind.GIVEN, "", entity=people[0][0], result=people[0][1], item=item)
     assert answer.result is not None
-    return Problem(_question(given, operations, goal), (goal, given, *operations, answer), answer.result)
+    return Problem(
+        _question(given, operations, goal), (goal, given, *operations, answer), answer.result
+    )
 
 
 def _operation(
-    rng: random.Random, person: str, latest: tuple[str, int], people: list[tuple[str, int]], item: str
+    rng: random.Random,
+    person: str,
+    latest: tuple[str, int],
+    people: list[tuple[str, int]],
+    item: str,
 ) -> Meaning:
     """A random operation on the quantity of `latest` whose result lies within the bounds."""
     name, value = latest
@@ -145,7 +163,9 @@ def calculate(operation: str, operands: tuple[int, ...]) -> int:
     return a * b if operation == "times" else a // b
 
 
-def _query(rng: random.Random, people: list[tuple[str, int]], item: str) -> tuple[Meaning, Meaning] | None:
+def _query(
+    rng: random.Random, people: list[tuple[str, int]], item: str
+) -> tuple[Meaning, Meaning] | None:
     """Goal and answer: the value of the latest person, or total or difference of the latest two."""
     (first, a), (second, b) = people[-2], people[-1]
     operation = ("value", "total", "difference")[rng.randrange(3)]

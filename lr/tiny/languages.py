@@ -1,8 +1,10 @@
-"""The two tiny languages seen alike: what training, measuring and the engine need to know of a language, and nothing else.
+"""The two tiny languages seen alike: what training, measuring and the engine need to know of a
+language, and nothing else.
 
-`QUANTITIES` (who has how many things, `language.py`) and `PLANS` (a robot carries out orders, `plans/language.py`) each give problems with
-solutions in steps, words for a step, and an oracle that reads a step back. A third language is one more `TinyLanguage` in `LANGUAGES`.
-No torch. Read next: `vocabulary.py` (a language's tokenizer) and `rows.py` (its training rows).
+`QUANTITIES` (who has how many things, `language.py`) and `PLANS` (a robot carries out orders,
+`plans/language.py`) each give problems with solutions in steps, words for a step, and an oracle
+that reads a step back. A third language is one more `TinyLanguage` in `LANGUAGES`. No torch. Read
+next: `vocabulary.py` (a language's tokenizer) and `rows.py` (its training rows).
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Exercise(Protocol):
 
 
 class Reads(Protocol):
-    """An oracle: the meaning of a step (a named tuple with a `kind`), or None if it is not a sentence of the language."""
+    """An oracle: the meaning of a step (a named tuple with a `kind`), or None if it is not a
+    sentence of the language.
+    """
 
     def __call__(self, text: str, /) -> Any | None: ...
 
@@ -43,11 +47,12 @@ class Reads(Protocol):
 class TinyLanguage:
     """One language.
 
-    `family` begins the names of its checkpoints and data sets ("plans-target", "plans:20"). `problem(split, index, seed)` draws a
-    problem, `render(meaning, style, rng)` words a step, `parse` reads it back, `boxed` finds the answer in a solution. `templates` are
-    all templates by kind and operation, `slot_words` what stands in their slots, `boxed_words` what stands in the box. `drill(rng, bare)`
-    gives a text of practice and its result. `results` are the words that have to be worked out, `names` those that have to be copied: both
-    weigh more in the loss.
+    `family` begins the names of its checkpoints and data sets ("plans-target", "plans:20").
+    `problem(split, index, seed)` draws a problem, `render(meaning, style, rng)` words a step,
+    `parse` reads it back, `boxed` finds the answer in a solution. `templates` are all templates by
+    kind and operation, `slot_words` what stands in their slots, `boxed_words` what stands in the
+    box. `drill(rng, bare)` gives a text of practice and its result. `results` are the words that
+    have to be worked out, `names` those that have to be copied: both weigh more in the loss.
     """
 
     family: str

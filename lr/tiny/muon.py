@@ -1,8 +1,9 @@
 """The optimiser of the tiny models: Muon for the matrices, AdamW for the rest.
 
-Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon) replaces the momentum of a matrix by the nearest matrix with orthonormal
-rows or columns, found by five Newton-Schulz steps: all directions of a layer learn at one rate. Matrices of one shape are stacked
-and worked on together; with several processes each does its share of every stack and they exchange the updates.
+Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon) replaces the momentum of a matrix by
+the nearest matrix with orthonormal rows or columns, found by five Newton-Schulz steps: all
+directions of a layer learn at one rate. Matrices of one shape are stacked and worked on together;
+with several processes each does its share of every stack and they exchange the updates.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalise(stack: Tensor, steps: int = 5) -> Tensor:
-    """The nearest semi-orthogonal matrices, roughly (singular values in about 0.7..1.2), of a stack [m, rows, columns]."""
+    """The nearest semi-orthogonal matrices, roughly (singular values in about 0.7..1.2), of a stack
+    [m, rows, columns].
+    """
     a, b, c = QUINTIC
     wide = stack.shape[-2] <= stack.shape[-1]
     x = stack if wide else stack.mT
-    x = (x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)).to(torch.bfloat16)  # the iteration forgives rounding
+    x = (x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)).to(
+        torch.bfloat16
+    )  # the iteration forgives rounding
     for _ in range(steps):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
@@ -28,12 +33,19 @@ def orthogonalise(stack: Tensor, steps: int = 5) -> Tensor:
 
 
 class Muon:
-    """Muon over matrices of a model, grouped by shape. `step(rate)` reads their gradients and changes them in place."""
+    """Muon over matrices of a model, grouped by shape. `step(rate)` reads their gradients and
+    changes them in place.
+    """
 
     def __init__(self, matrices: list[nn.Parameter]) -> None:
         shapes = sorted({tuple(matrix.shape) for matrix in matrices})
-        self.groups = [[matrix for matrix in matrices if tuple(matrix.shape) == shape] for shape in shapes]
-        self.momenta = [torch.zeros(len(group), *group[0].shape, device=group[0].device) for group in self.groups]
+        self.groups = [
+            [matrix for matrix in matrices if tuple(matrix.shape) == shape] for shape in shapes
+        ]
+        self.momenta = [
+            torch.zeros(len(group), *group[0].shape, device=group[0].device)
+            for group in self.groups
+        ]
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
@@ -58,7 +70,9 @@ class Muon:
 
 
 def _shared(stack: Tensor, rank: int, world: int) -> Tensor:
-    """`orthogonalise(stack)`, the stack split over the processes. Worked example: 5 matrices, 2 processes: 3 each, the last padded."""
+    """`orthogonalise(stack)`, the stack split over the processes. Worked example: 5 matrices, 2
+    processes: 3 each, the last padded.
+    """
     if world == 1:
         return orthogonalise(stack)
     share = -(-len(stack) // world)

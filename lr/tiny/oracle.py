@@ -1,7 +1,9 @@
-"""The oracle: reads a step of the tiny language back into its meaning, and judges whether two steps mean the same.
+"""The oracle: reads a step of the tiny language back into its meaning, and judges whether two steps
+mean the same.
 
-Its patterns are made from the templates of `grammar.py`, one per template, with named groups for the slots; a slot that a template
-names twice must hold the same value twice. What no pattern reads has no meaning and equals nothing, itself included.
+Its patterns are made from the templates of `grammar.py`, one per template, with named groups for
+the slots; a slot that a template names twice must hold the same value twice. What no pattern reads
+has no meaning and equals nothing, itself included.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ _VALUES = {"{item}": "|".join(ITEMS)} | dict.fromkeys(("{A}", "{B}", "{C}"), "|"
 
 
 def pattern(template: tuple[Piece, ...], values: Mapping[str, str]) -> re.Pattern[str]:
-    """The regular expression of a template over unglued text; every word is followed by one space. `values`: what a slot may hold."""
+    """The regular expression of a template over unglued text; every word is followed by one space.
+    `values`: what a slot may hold.
+    """
     parts, seen = [], set()
     for alternatives in template:
         word = alternatives[0]
@@ -28,21 +32,33 @@ def pattern(template: tuple[Piece, ...], values: Mapping[str, str]) -> re.Patter
             parts.append(f"(?P={name}) " if name in seen else f"(?P<{name}>{value}) ")
             seen.add(name)
         else:
-            parts.append("(?:" + "|".join(re.escape(words) + " " if words else "" for words in alternatives) + ")")
+            parts.append(
+                "(?:"
+                + "|".join(re.escape(words) + " " if words else "" for words in alternatives)
+                + ")"
+            )
     return re.compile("".join(parts))
 
 
-_PATTERNS = tuple((key, pattern(template, _VALUES)) for key, templates in PIECES.items() for template in templates)
+_PATTERNS = tuple(
+    (key, pattern(template, _VALUES)) for key, templates in PIECES.items() for template in templates
+)
 
 
 def parse(text: str) -> Meaning | None:
-    """What a step says, or None if it is not a sentence of the language. White space around it (its boundary) is ignored."""
+    """What a step says, or None if it is not a sentence of the language. White space around it (its
+    boundary) is ignored.
+    """
     found = read(text, _PATTERNS)
     return None if found is None else _meaning(*found[0], found[1])
 
 
-def read(text: str, patterns: Sequence[tuple[Key, re.Pattern[str]]]) -> tuple[Key, dict[str, str]] | None:
-    """The first pattern that reads a step, by its kind and operation, and what stands in its slots; None if there is none."""
+def read(
+    text: str, patterns: Sequence[tuple[Key, re.Pattern[str]]]
+) -> tuple[Key, dict[str, str]] | None:
+    """The first pattern that reads a step, by its kind and operation, and what stands in its slots;
+    None if there is none.
+    """
     text = text.strip()
     spaced = unglue(text) + " "
     if glue(iter(spaced.split())) != text:
@@ -59,7 +75,9 @@ def _meaning(kind: Kind, operation: str, found: dict[str, str]) -> Meaning:
     result = int(found["z"]) if "z" in found else None
     item = found.get("item", "")
     if kind is Kind.GOAL:
-        return Meaning(kind, operation, references=tuple(found[s] for s in "AB" if s in found), item=item)
+        return Meaning(
+            kind, operation, references=tuple(found[s] for s in "AB" if s in found), item=item
+        )
     if kind is Kind.GIVEN:
         return Meaning(kind, operation, entity=found["A"], result=result, item=item)
     second = found.get("n", found.get("y", "2"))

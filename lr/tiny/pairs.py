@@ -1,10 +1,14 @@
-"""Pairs of steps for the judge, from the grammar: the same meaning in other words, or a meaning in which one thing is changed.
+"""Pairs of steps for the judge, from the grammar: the same meaning in other words, or a meaning in
+which one thing is changed.
 
-The oracle labels every pair, so a pair is "same" for no other reason than that both steps are read and say the same. The changes are the
-mistakes that models make: a digit of an operand or a result, a person, the item, the operation, another step of the solution, a word that
-is lost or doubled. Some pairs of equal meaning are wrong in the same way on both sides: the judge is to compare, not to calculate.
+The oracle labels every pair, so a pair is "same" for no other reason than that both steps are read
+and say the same. The changes are the mistakes that models make: a digit of an operand or a result,
+a person, the item, the operation, another step of the solution, a word that is lost or doubled.
+Some pairs of equal meaning are wrong in the same way on both sides: the judge is to compare, not to
+calculate.
 
-Standard library only. Read next: `judge_rows.py`, which makes training rows of pairs; `real_pairs.py`, which takes them from runs.
+Standard library only. Read next: `judge_rows.py`, which makes training rows of pairs;
+`real_pairs.py`, which takes them from runs.
 """
 
 from __future__ import annotations
@@ -13,14 +17,27 @@ import random
 from typing import NamedTuple
 
 from lr.tiny.grammar import Style, render
-from lr.tiny.language import HIGHEST, ITEMS, LOWEST, NAMES, Kind, Meaning, Problem, Split, calculate, problem
+from lr.tiny.language import (
+    HIGHEST,
+    ITEMS,
+    LOWEST,
+    NAMES,
+    Kind,
+    Meaning,
+    Problem,
+    Split,
+    calculate,
+    problem,
+)
 from lr.tiny.oracle import parse, same_meaning
 
 SHARED_MISTAKES = 0.3  # of the pairs of equal meaning say something that the solution does not
 SAME_STYLE = 0.3  # of the pairs are two steps of one style
 DIFFERENCES = (("changed", 0.8), ("elsewhere", 0.12), ("broken", 0.08))
 CHANGES = (("person", 0.3), ("result", 0.2), ("operand", 0.2), ("operation", 0.1), ("item", 0.2))
-"""How steps come to differ, and what is changed, each with its share. A change that a step does not have is drawn again."""
+"""How steps come to differ, and what is changed, each with its share. A change that a step does not
+have is drawn again.
+"""
 SHAPES = {
     **dict.fromkeys(("add", "subtract", "times"), ("add", "subtract", "times")),
     **dict.fromkeys(("total", "difference"), ("total", "difference")),
@@ -29,7 +46,9 @@ SHAPES = {
 
 
 class TextPair(NamedTuple):
-    """Two steps as text, without the blank line that ends them, and whether they mean the same by the oracle."""
+    """Two steps as text, without the blank line that ends them, and whether they mean the same by
+    the oracle.
+    """
 
     first: str
     second: str
@@ -37,7 +56,9 @@ class TextPair(NamedTuple):
 
 
 def grammar_pair(index: int, seed: int, split: Split = Split.TRAIN) -> TextPair:
-    """Pair number `index`: of equal meaning where `index` is even, of different meaning where it is odd; never equal texts."""
+    """Pair number `index`: of equal meaning where `index` is even, of different meaning where it is
+    odd; never equal texts.
+    """
     rng = random.Random(f"pair/{split.value}/{seed}/{index}")
     wanted = index % 2 == 0
     while True:
@@ -58,13 +79,17 @@ def _same(step: Meaning, styles: tuple[Style, Style], rng: random.Random) -> tup
     return render(step, styles[0], rng), render(step, styles[1], rng)
 
 
-def _different(what: Problem, step: Meaning, styles: tuple[Style, Style], rng: random.Random) -> tuple[str, str]:
+def _different(
+    what: Problem, step: Meaning, styles: tuple[Style, Style], rng: random.Random
+) -> tuple[str, str]:
     how = _drawn(DIFFERENCES, rng)
     first = render(step, styles[0], rng)
     if how == "changed":
         return first, render(change(step, rng), styles[1], rng)
     if how == "elsewhere":
-        return first, render(rng.choice([other for other in what.steps if other != step]), styles[1], rng)
+        return first, render(
+            rng.choice([other for other in what.steps if other != step]), styles[1], rng
+        )
     return first, _break(render(step, styles[1], rng), rng)
 
 
@@ -74,7 +99,9 @@ def _drawn(shares: tuple[tuple[str, float], ...], rng: random.Random) -> str:
 
 
 def change(step: Meaning, rng: random.Random) -> Meaning:
-    """`step` with one thing changed: a number, a person, the item or the operation. Still a sentence of the language."""
+    """`step` with one thing changed: a number, a person, the item or the operation. Still a
+    sentence of the language.
+    """
     while True:
         changed = _change(step, _drawn(CHANGES, rng), rng)
         if changed != step and parse(render(changed, Style.TARGET, rng)) == changed:
@@ -105,7 +132,9 @@ def _change(step: Meaning, what: str, rng: random.Random) -> Meaning:
 
 
 def _recalculated(step: Meaning, rng: random.Random) -> Meaning:
-    """Half of the changes go on to the right result, where there is one; in the others the result stays as it was."""
+    """Half of the changes go on to the right result, where there is one; in the others the result
+    stays as it was.
+    """
     if step.kind is Kind.GOAL or rng.random() < 0.5:
         return step
     result = calculate(step.operation, step.operands)
@@ -113,9 +142,15 @@ def _recalculated(step: Meaning, rng: random.Random) -> Meaning:
 
 
 def _other_number(number: int, rng: random.Random) -> int:
-    """A number that is easily taken for `number`: one digit other, one or ten more or less; or any."""
+    """A number that is easily taken for `number`: one digit other, one or ten more or less; or
+    any.
+    """
     tens, ones = divmod(number, 10)
-    near = (10 * tens + rng.randrange(10), 10 * rng.randrange(10) + ones, number + rng.choice((-10, -1, 1, 10)))
+    near = (
+        10 * tens + rng.randrange(10),
+        10 * rng.randrange(10) + ones,
+        number + rng.choice((-10, -1, 1, 10)),
+    )
     other = rng.choice((*near, rng.randrange(LOWEST, HIGHEST + 1)))
     return other if other >= LOWEST else number
 
@@ -130,7 +165,9 @@ def _break(text: str, rng: random.Random) -> str:
 
 
 def kind_of_difference(pair: TextPair) -> str:
-    """What tells the two steps apart by the oracle: a field of `Meaning`, "several", "unreadable", or "" where they mean the same."""
+    """What tells the two steps apart by the oracle: a field of `Meaning`, "several", "unreadable",
+    or "" where they mean the same.
+    """
     a, b = parse(pair.first), parse(pair.second)
     if a is None or b is None:
         return "unreadable"

@@ -1,4 +1,6 @@
-"""The result of measuring the tiny models, and how it is shown. Plain data; `evaluate.py` fills it."""
+"""The result of measuring the tiny models, and how it is shown. Plain data; `evaluate.py` fills
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,12 @@ KINDS = ("goal", "given", "operation", "answer", "unreadable")
 
 @dataclass
 class Tally:
-    """Sums over steps of one kind. `positions` and `overlap` come from the target's own solutions, the rest from the judged chain.
+    """Sums over steps of one kind. `positions` and `overlap` come from the target's own solutions,
+    the rest from the judged chain.
 
-    `accepted`: the draft's step means what the target's does; `exact`: it has the same tokens. `self_accepted` and `self_exact`:
-    the same for a second step of the target from the same prefix. `tokens`, `draft_tokens`: their lengths.
+    `accepted`: the draft's step means what the target's does; `exact`: it has the same tokens.
+    `self_accepted` and `self_exact`: the same for a second step of the target from the same prefix.
+    `tokens`, `draft_tokens`: their lengths.
     """
 
     steps: int = 0
@@ -41,13 +45,19 @@ class Tally:
             "tokens per target step": self.tokens,
             "tokens per draft step": self.draft_tokens,
         }
-        rates = {name: count / self.steps if self.steps else math.nan for name, count in of_steps.items()}
-        return rates | {"token acceptance": self.overlap / self.positions if self.positions else math.nan}
+        rates = {
+            name: count / self.steps if self.steps else math.nan for name, count in of_steps.items()
+        }
+        return rates | {
+            "token acceptance": self.overlap / self.positions if self.positions else math.nan
+        }
 
 
 @dataclass(frozen=True)
 class LayerSkipped:
-    """The target without one layer (None: whole): accuracy, and log-loss per token (nats) on the whole target's own solutions."""
+    """The target without one layer (None: whole): accuracy, and log-loss per token (nats) on the
+    whole target's own solutions.
+    """
 
     layer: int | None
     accuracy: float
@@ -56,7 +66,9 @@ class LayerSkipped:
 
 @dataclass(frozen=True)
 class TinyReport:
-    """What `evaluate` measured. `ablation` has one row for the whole target and one per layer; empty if it was not asked for."""
+    """What `evaluate` measured. `ablation` has one row for the whole target and one per layer;
+    empty if it was not asked for.
+    """
 
     problems: int
     temperature: float
@@ -90,11 +102,16 @@ class TinyReport:
         columns = {"all": self.total} | {kind: self.tallies[kind] for kind in kinds}
         lines += _rows(["", *columns], ["steps", *(str(tally.steps) for tally in columns.values())])
         for name in self.total.rates():
-            lines.append(_row([name, *(f"{tally.rates()[name]:.3f}" for tally in columns.values())]))
+            lines.append(
+                _row([name, *(f"{tally.rates()[name]:.3f}" for tally in columns.values())])
+            )
         if self.ablation:
             lines += ["", "The target without one layer:", ""]
             names = ("none" if row.layer is None else str(row.layer) for row in self.ablation)
-            lines += _rows(["layer left out", *names], ["accuracy", *(f"{row.accuracy:.2f}" for row in self.ablation)])
+            lines += _rows(
+                ["layer left out", *names],
+                ["accuracy", *(f"{row.accuracy:.2f}" for row in self.ablation)],
+            )
             lines.append(_row(["loss per token", *(f"{row.loss:.2f}" for row in self.ablation)]))
         return "\n".join(lines) + "\n"
 

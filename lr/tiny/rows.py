@@ -1,12 +1,13 @@
 """Training rows: problems in the model's own style, and drills (sums, or facts of the map).
 
-A problem row is the chat prompt and the solution; the loss is on the solution. At inference draft and target continue each other's
-text, so some steps of a row are written in the *other* style and carry no loss: a model learns to write its own style whatever it
-has read before. A drill row is a list of single calculations (or moves) in the words of the language, with loss on the results alone;
+A problem row is the chat prompt and the solution; the loss is on the solution. At inference draft
+and target continue each other's text, so some steps of a row are written in the *other* style and
+carry no loss: a model learns to write its own style whatever it has read before. A drill row is a
+list of single calculations (or moves) in the words of the language, with loss on the results alone;
 without drills, arithmetic is learnt late or not at all.
 
-Batches are cut from pools of rows sorted by length, so that little is padded. Which rows a batch holds is a pure function of
-(seed, pool, position): training resumes exactly.
+Batches are cut from pools of rows sorted by length, so that little is padded. Which rows a batch
+holds is a pure function of (seed, pool, position): training resumes exactly.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Row = tuple[list[int], list[float]]
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows [r, t] of ids, padded; `weights` [r, t] belongs to the token at the same place; `place` is where to resume after it.
+    """Rows [r, t] of ids, padded; `weights` [r, t] belongs to the token at the same place; `place`
+    is where to resume after it.
 
     `labels` [r, t] are what is to be predicted at each place; None: the tokens themselves.
     """
@@ -46,7 +48,11 @@ class RowMaker:
     """Makes rows of one style of a language with its tokenizer."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, style: Style, seed: int, language: TinyLanguage = QUANTITIES
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        style: Style,
+        seed: int,
+        language: TinyLanguage = QUANTITIES,
     ) -> None:
         self.tokenizer, self.style, self.seed, self.language = tokenizer, style, seed, language
         words = {token: entry.removeprefix("Ġ") for entry, token in tokenizer.get_vocab().items()}
@@ -57,11 +63,15 @@ class RowMaker:
     def prompt(self, question: str) -> list[int]:
         """The chat prompt of a question, up to and with the assistant's header."""
         messages = [{"role": "user", "content": question}]
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def problem_row(self, what: Exercise, rng: random.Random) -> Row:
-        """Prompt and solution; in half of the rows, half of the steps are foreign context without loss."""
+        """Prompt and solution; in half of the rows, half of the steps are foreign context without
+        loss.
+        """
         ids = self.prompt(what.question)
         weights = [0.0] * len(ids)
         foreign = 0.5 if rng.random() < 0.5 else 0.0
@@ -76,10 +86,14 @@ class RowMaker:
         return ids, weights
 
     def weight(self, token: int) -> float:
-        return RESULT_WEIGHT if token in self.results else NAME_WEIGHT if token in self.names else 1.0
+        return (
+            RESULT_WEIGHT if token in self.results else NAME_WEIGHT if token in self.names else 1.0
+        )
 
     def drill_row(self, length: int, rng: random.Random) -> Row:
-        """Practice up to `length` tokens, bare (" 12 + 5 = 17,") or in whole steps; loss on each result and the token after it."""
+        """Practice up to `length` tokens, bare (" 12 + 5 = 17,") or in whole steps; loss on each
+        result and the token after it.
+        """
         ids: list[int] = self.tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
         weights = [0.0] * len(ids)
         bare = rng.random() < 0.6
@@ -91,16 +105,24 @@ class RowMaker:
                 text[at - 1 : at + len(result)],
                 text[at + len(result) :],
             )  # the result with its space
-            before, new, after = (self.tokenizer.encode(part, add_special_tokens=False) for part in parts)
+            before, new, after = (
+                self.tokenizer.encode(part, add_special_tokens=False) for part in parts
+            )
             if len(ids) + len(before) + len(new) + len(after) > length:
                 return ids, weights
             ids += before + new + after
-            weights += [0.0] * len(before) + [RESULT_WEIGHT] * len(new) + [1.0] + [0.0] * (len(after) - 1)
+            weights += (
+                [0.0] * len(before) + [RESULT_WEIGHT] * len(new) + [1.0] + [0.0] * (len(after) - 1)
+            )
 
-    def batches(self, start: tuple[int, int], stride: int, budget: int, drills: float) -> Iterator[Batch]:
-        """Endless batches of about `budget` tokens from place `start`, a share `drills` of their tokens being drills.
+    def batches(
+        self, start: tuple[int, int], stride: int, budget: int, drills: float
+    ) -> Iterator[Batch]:
+        """Endless batches of about `budget` tokens from place `start`, a share `drills` of their
+        tokens being drills.
 
-        A place is (pool, position in it); `stride` is the distance from pool to pool (processes share the pools out).
+        A place is (pool, position in it); `stride` is the distance from pool to pool (processes
+        share the pools out).
         """
         pool, position = start
         while True:
@@ -117,9 +139,13 @@ class RowMaker:
             pool, position = pool + stride, 0
 
     def _groups(self, pool: int, budget: int, rng: random.Random) -> list[list[Row]]:
-        """The rows of a pool in groups of like length and at most `budget` tokens, in random order."""
+        """The rows of a pool in groups of like length and at most `budget` tokens, in random
+        order.
+        """
         rows = [
-            self.problem_row(self.language.problem(Split.TRAIN, pool * POOL_ROWS + i, self.seed), rng)
+            self.problem_row(
+                self.language.problem(Split.TRAIN, pool * POOL_ROWS + i, self.seed), rng
+            )
             for i in range(POOL_ROWS)
         ]
         rows.sort(key=lambda row: len(row[0]))

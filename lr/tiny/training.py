@@ -1,8 +1,10 @@
-"""The training loop of the tiny models: data-parallel over processes, checkpointed, and resumed bit for bit.
+"""The training loop of the tiny models: data-parallel over processes, checkpointed, and resumed bit
+for bit.
 
-One step: every process takes a batch of its own, the gradients (and the sum of the loss weights) are added up by one all-reduce of one
-flat buffer, and every process makes the same update. The schedule is a function of the share of the token budget that is spent:
-warm-up, then cosine down to 2 %. The same all-reduce carries two flags, so that all processes stop or save at the same step.
+One step: every process takes a batch of its own, the gradients (and the sum of the loss weights)
+are added up by one all-reduce of one flat buffer, and every process makes the same update. The
+schedule is a function of the share of the token budget that is spent: warm-up, then cosine down to
+2 %. The same all-reduce carries two flags, so that all processes stop or save at the same step.
 
 `scripts/train_tiny.py` starts the processes, evaluates and exports.
 """
@@ -36,10 +38,12 @@ EMBEDDING_STD = 0.1
 
 
 def fresh_model(config: ModelConfig, seed: int) -> CausalLM:
-    """A model with random weights from a seed. Every layer begins as the identity: its two output matrices are zero.
+    """A model with random weights from a seed. Every layer begins as the identity: its two output
+    matrices are zero.
 
-    The embedding begins large (0.1, not the usual 0.02): with small beginnings the sixteen names, which look alike to the loss until they
-    can be copied, drift together in the first steps and are then not told apart for millions of tokens.
+    The embedding begins large (0.1, not the usual 0.02): with small beginnings the sixteen names,
+    which look alike to the loss until they can be copied, drift together in the first steps and are
+    then not told apart for millions of tokens.
     """
     torch.manual_seed(seed)
     model = CausalLM(config)
@@ -47,13 +51,17 @@ def fresh_model(config: ModelConfig, seed: int) -> CausalLM:
         if name.endswith(("out.weight", "down.weight")):
             nn.init.zeros_(p)
         elif p.ndim == 2:
-            nn.init.normal_(p, std=EMBEDDING_STD if name.startswith("embedding") else p.shape[1] ** -0.5)
+            nn.init.normal_(
+                p, std=EMBEDDING_STD if name.startswith("embedding") else p.shape[1] ** -0.5
+            )
     return model
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained. `tokens` is the budget over all processes, `batch` the tokens of one step over all processes."""
+    """How a model is trained. `tokens` is the budget over all processes, `batch` the tokens of one
+    step over all processes.
+    """
 
     tokens: int
     batch: int = 2560
@@ -69,7 +77,9 @@ class Recipe:
             raise SettingError(f"tokens={self.tokens}, batch={self.batch}: both must be at least 1")
 
     def rate(self, step: int, spent: int) -> float:
-        """The factor on the learning rates: linear warm-up, then cosine from 1 to `last_rate` over the budget."""
+        """The factor on the learning rates: linear warm-up, then cosine from 1 to `last_rate` over
+        the budget.
+        """
         share = min(1.0, spent / self.tokens)
         cosine = self.last_rate + (1 - self.last_rate) * 0.5 * (1 + math.cos(math.pi * share))
         return cosine * min(1.0, (step + 1) / self.warmup)
@@ -91,8 +101,14 @@ class Trainer:
         self.world = dist.get_world_size() if dist.is_initialized() else 1
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.model, self.rows, self.recipe = model, rows, recipe
-        matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and name.startswith("layers.")]
-        others = [p for name, p in model.named_parameters() if p.ndim != 2 or not name.startswith("layers.")]
+        matrices = [
+            p for name, p in model.named_parameters() if p.ndim == 2 and name.startswith("layers.")
+        ]
+        others = [
+            p
+            for name, p in model.named_parameters()
+            if p.ndim != 2 or not name.startswith("layers.")
+        ]
         self.buffer = _flatten_gradients([*matrices, *others])
         self.muon = Muon(matrices)
         self.adam = torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
@@ -101,18 +117,22 @@ class Trainer:
 
     def _batches(self) -> Iterator[Batch]:
         place = self.progress.places[self.rank]
-        return self.rows.batches(place, self.world, self.recipe.batch // self.world, self.recipe.drills)
+        return self.rows.batches(
+            place, self.world, self.recipe.batch // self.world, self.recipe.drills
+        )
 
     def step(self, stop: bool = False, save: bool = False) -> tuple[dict[str, float], bool, bool]:
-        """One update. Returns the mean loss by class of token over all processes ("loss" is the weighted mean that is trained on), and
-        whether any of them asked to stop or to save."""
+        """One update. Returns the mean loss by class of token over all processes ("loss" is the
+        weighted mean that is trained on), and whether any of them asked to stop or to save."""
         batch = next(self.batches)
         tokens, weights = batch.tokens.to(self.model.device), batch.weights.to(self.model.device)
         self.buffer.zero_()
         labels = tokens if batch.labels is None else batch.labels.to(self.model.device)
         losses, weight_of = token_losses(self.model, tokens, weights, labels)
         (losses * weight_of).sum().backward()
-        total = torch.tensor([weights.sum(), stop, save], dtype=torch.float32, device=self.buffer.device)
+        total = torch.tensor(
+            [weights.sum(), stop, save], dtype=torch.float32, device=self.buffer.device
+        )
         self.buffer[-FLAGS:] = total
         counts = _by_class(losses.detach(), weight_of, tokens.numel())
         if self.world > 1:
@@ -129,12 +149,16 @@ class Trainer:
         self.adam.step()
         places = list(self.progress.places)
         places[self.rank] = batch.place
-        self.progress = Progress(self.progress.step + 1, self.progress.tokens + int(counts[-1]), tuple(places))
+        self.progress = Progress(
+            self.progress.step + 1, self.progress.tokens + int(counts[-1]), tuple(places)
+        )
         means = (counts[: len(CLASSES)] / counts[len(CLASSES) : -1].clamp(min=1)).tolist()
         return dict(zip(CLASSES, means, strict=True)), stop_all > 0, save_all > 0
 
     def save(self, path: Path) -> None:
-        """Write everything that resuming needs, atomically. All processes call it; the first writes."""
+        """Write everything that resuming needs, atomically. All processes call it; the first
+        writes.
+        """
         if self.world > 1:
             places = list(self.progress.places)
             dist.all_gather_object(places, self.progress.places[self.rank])
@@ -155,7 +179,9 @@ class Trainer:
         state = torch.load(path, weights_only=True)
         places = tuple(tuple(place) for place in state["progress"]["places"])
         if len(places) != self.world:
-            raise SettingError(f"{path} was written by {len(places)} processes, this is {self.world}: use as many")
+            raise SettingError(
+                f"{path} was written by {len(places)} processes, this is {self.world}: use as many"
+            )
         self.model.load_state_dict(state["model"])
         self.muon.load_state_dict(state["muon"])
         self.adam.load_state_dict(state["adam"])
@@ -163,10 +189,14 @@ class Trainer:
         self.batches = self._batches()
 
 
-def token_losses(model: CausalLM, tokens: Tensor, weights: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy [m] of the m places of rows [r, t] that carry weight, given the tokens before them, and their weights [m].
+def token_losses(
+    model: CausalLM, tokens: Tensor, weights: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy [m] of the m places of rows [r, t] that carry weight, given the tokens before
+    them, and their weights [m].
 
-    `labels` [r, t] are what is to be predicted at each place: in a language model the tokens themselves.
+    `labels` [r, t] are what is to be predicted at each place: in a language model the tokens
+    themselves.
 
     Matrix products in bf16, everything else in fp32.
     """
@@ -179,7 +209,9 @@ def token_losses(model: CausalLM, tokens: Tensor, weights: Tensor, labels: Tenso
 
 
 def _by_class(losses: Tensor, weight_of: Tensor, tokens: int) -> Tensor:
-    """What to add up over the processes for the progress line: sums per class, then counts per class, then tokens; float64."""
+    """What to add up over the processes for the progress line: sums per class, then counts per
+    class, then tokens; float64.
+    """
     masks = [weight_of == weight for weight in (RESULT_WEIGHT, NAME_WEIGHT, 1.0)]
     sums = [(losses * weight_of).sum(), *(losses[mask].sum() for mask in masks)]
     counts = [weight_of.sum(), *(mask.sum() for mask in masks)]
@@ -187,7 +219,9 @@ def _by_class(losses: Tensor, weight_of: Tensor, tokens: int) -> Tensor:
 
 
 def _flatten_gradients(parameters: list[nn.Parameter]) -> Tensor:
-    """One buffer for all gradients, so that one all-reduce adds them up; each `grad` is a view into it."""
+    """One buffer for all gradients, so that one all-reduce adds them up; each `grad` is a view into
+    it.
+    """
     buffer = torch.zeros(sum(p.numel() for p in parameters) + FLAGS, device=parameters[0].device)
     at = 0
     for p in parameters:
@@ -197,7 +231,9 @@ def _flatten_gradients(parameters: list[nn.Parameter]) -> Tensor:
 
 
 def start(work: Callable[[int, argparse.Namespace], None], args: argparse.Namespace) -> None:
-    """Run `work(rank, args)` in `args.processes` processes, which meet in the folder `args.out`; in this one, if it is one."""
+    """Run `work(rank, args)` in `args.processes` processes, which meet in the folder `args.out`; in
+    this one, if it is one.
+    """
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "rendezvous").unlink(missing_ok=True)
     if args.processes == 1:

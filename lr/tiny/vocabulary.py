@@ -1,8 +1,10 @@
-"""The tokenizer of a tiny language: a Hugging Face fast tokenizer of Qwen's kind with one token per word.
+"""The tokenizer of a tiny language: a Hugging Face fast tokenizer of Qwen's kind with one token per
+word.
 
-Byte-level BPE without merges: a word that is in the vocabulary (with its leading space) is one token, and so is every digit, the
-blank line that ends a step, and the opening of the answer's box; anything else falls apart into bytes, so any text comes back
-unchanged. The chat template is ChatML. Read next: `rows.py`, which makes training rows of these tokens.
+Byte-level BPE without merges: a word that is in the vocabulary (with its leading space) is one
+token, and so is every digit, the blank line that ends a step, and the opening of the answer's box;
+anything else falls apart into bytes, so any text comes back unchanged. The chat template is ChatML.
+Read next: `rows.py`, which makes training rows of these tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from lr.tiny.languages import LANGUAGES, QUANTITIES, TinyLanguage
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 PIECE = r"\n\n| ?\\boxed\{| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]|\s"
-"""What is one piece: the blank line, the box, a word, a digit, a mark, white space. Words, digits and marks keep one leading space."""
+"""What is one piece: the blank line, the box, a word, a digit, a mark, white space. Words, digits
+and marks keep one leading space.
+"""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}"
@@ -27,26 +31,55 @@ CHAT_TEMPLATE = (
 
 
 def vocabulary(language: TinyLanguage = QUANTITIES) -> list[str]:
-    """Every word of a language as it stands in text, with and without leading space where both occur. Sorted."""
-    words: set[str] = {"system", "user", "assistant", "\n\n", " \\boxed{", "\\boxed{", *language.boxed_words}
+    """Every word of a language as it stands in text, with and without leading space where both
+    occur. Sorted.
+    """
+    words: set[str] = {
+        "system",
+        "user",
+        "assistant",
+        "\n\n",
+        " \\boxed{",
+        "\\boxed{",
+        *language.boxed_words,
+    }
     words |= {f" {word}" for word in language.slot_words}
     for templates in language.templates.values():
         for template in templates:
-            plain = [word for places in template for run in places for word in run.split() if not word.startswith("{")]
+            plain = [
+                word
+                for places in template
+                for run in places
+                for word in run.split()
+                if not word.startswith("{")
+            ]
             words |= {word for word in plain if word[0].isupper()}
-            words |= {f" {word}" for word in plain if word not in ",.:;}" and not word.startswith("\\")}
-    for index in range(200):  # the questions have a fixed wording: two hundred of them use every word there is
+            words |= {
+                f" {word}" for word in plain if word not in ",.:;}" and not word.startswith("\\")
+            }
+    for index in range(
+        200
+    ):  # the questions have a fixed wording: two hundred of them use every word there is
         words |= set(re.findall(r" ?[A-Za-z]+", language.problem(Split.TRAIN, index, 0).question))
     return sorted(word for word in words if len(word) > 1)
 
 
 def build_tokenizer(language: TinyLanguage = QUANTITIES) -> PreTrainedTokenizerFast:
-    """The tokenizer, made from the grammar. Ids: 256 bytes, then the words in order, then the three special tokens."""
+    """The tokenizer, made from the grammar. Ids: 256 bytes, then the words in order, then the three
+    special tokens.
+    """
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     entries = sorted(pre_tokenizers.ByteLevel.alphabet())
-    entries += ["".join(piece for piece, _ in to_bytes.pre_tokenize_str(word)) for word in vocabulary(language)]
-    tokenizer = Tokenizer(models.BPE({entry: i for i, entry in enumerate(entries)}, merges=[], ignore_merges=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(PIECE), "isolated"), to_bytes])
+    entries += [
+        "".join(piece for piece, _ in to_bytes.pre_tokenize_str(word))
+        for word in vocabulary(language)
+    ]
+    tokenizer = Tokenizer(
+        models.BPE({entry: i for i, entry in enumerate(entries)}, merges=[], ignore_merges=True)
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(PIECE), "isolated"), to_bytes]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -61,5 +94,9 @@ def build_tokenizer(language: TinyLanguage = QUANTITIES) -> PreTrainedTokenizerF
 
 
 def language_of(tokens: Mapping[str, int]) -> TinyLanguage | None:
-    """The tiny language whose vocabulary (token to id) this is, or None: that is how a checkpoint says what it speaks."""
-    return next((one for one in LANGUAGES.values() if tokens == build_tokenizer(one).get_vocab()), None)
+    """The tiny language whose vocabulary (token to id) this is, or None: that is how a checkpoint
+    says what it speaks.
+    """
+    return next(
+        (one for one in LANGUAGES.values() if tokens == build_tokenizer(one).get_vocab()), None
+    )

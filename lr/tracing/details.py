@@ -1,7 +1,9 @@
-"""The events of tokens, draws and cache blocks: the finest grain of a trace, recorded only where `Trace.detailed` is set.
+"""The events of tokens, draws and cache blocks: the finest grain of a trace, recorded only where
+`Trace.detailed` is set.
 
-A *branch* of the cache is named by a number that is given once per cache and never again; `BranchHolds` says which node it belongs to.
-The picture "who holds which block" follows from these events alone: see `state.py`. Read first: `events.py`.
+A *branch* of the cache is named by a number that is given once per cache and never again;
+`BranchHolds` says which node it belongs to. The picture "who holds which block" follows from these
+events alone: see `state.py`. Read first: `events.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from lr.types import Role
 
 @dataclass(frozen=True, slots=True)
 class TokenWritten:
-    """A model wrote one token that nobody had guessed: number `offset` of step `index`, drawn with `key`; `p`: its probability."""
+    """A model wrote one token that nobody had guessed: number `offset` of step `index`, drawn with
+    `key`; `p`: its probability.
+    """
 
     role: Role
     node: Node | None
@@ -54,8 +58,9 @@ class BranchForked:
 
 @dataclass(frozen=True, slots=True)
 class BranchesGrew:
-    """One forward appends to several branches. `rows`: (branch, its new length in tokens). `copies`: (branch, block, block), the branch
-    left the first block, which others hold, for a copy of it. `fresh`: (branch, block), new blocks behind the others.
+    """One forward appends to several branches. `rows`: (branch, its new length in tokens).
+    `copies`: (branch, block, block), the branch left the first block, which others hold, for a copy
+    of it. `fresh`: (branch, block), new blocks behind the others.
     """
 
     cache: str
@@ -66,7 +71,9 @@ class BranchesGrew:
 
 @dataclass(frozen=True, slots=True)
 class BranchCut:
-    """`branch` keeps its first `length` tokens and gives up the blocks `dropped`, of which nobody else held those in `freed`."""
+    """`branch` keeps its first `length` tokens and gives up the blocks `dropped`, of which nobody
+    else held those in `freed`.
+    """
 
     cache: str
     branch: int
@@ -106,7 +113,9 @@ class BranchHolds:
 
 @dataclass(frozen=True, slots=True)
 class BranchReplaced:
-    """What `branch` was, `heir` is from now on, its node included; `branch` is about to be closed."""
+    """What `branch` was, `heir` is from now on, its node included; `branch` is about to be
+    closed.
+    """
 
     cache: str
     branch: int

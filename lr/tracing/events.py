@@ -1,12 +1,13 @@
 """The events of a trace: plain frozen data, each a thing that happened at one moment.
 
-Two sorts. *Statistics* (`ForwardPass`, `StepWritten`, `TokenRound`, `VerifierCall`, `StepJudged`, `StepEmitted`) are always recorded: every
-number of a report is a function of them (`stats.py`). *Details* are recorded where the trace asks for them (`Trace.detailed`): every
-command and event of the scheduler, every token with its probability and its key, every change of the cache. They are what the player,
-the stepper and the figures show.
+Two sorts. *Statistics* (`ForwardPass`, `StepWritten`, `TokenRound`, `VerifierCall`, `StepJudged`,
+`StepEmitted`) are always recorded: every number of a report is a function of them (`stats.py`).
+*Details* are recorded where the trace asks for them (`Trace.detailed`): every command and event of
+the scheduler, every token with its probability and its key, every change of the cache. They are
+what the player, the stepper and the figures show.
 
-Nodes are named as in `spec/commands.py`, by (stem, index, number); this module need not know more. How events stand in a file is in
-`schema.py`; `docs/trace.md` has the table.
+Nodes are named as in `spec/commands.py`, by (stem, index, number); this module need not know more.
+How events stand in a file is in `schema.py`; `docs/trace.md` has the table.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ Node = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """One ragged forward: `branches` rows, `tokens` positions over all rows, duration in seconds."""
+    """One ragged forward: `branches` rows, `tokens` positions over all rows, duration in
+    seconds.
+    """
 
     role: Role
     branches: int
@@ -34,7 +37,9 @@ class ForwardPass:
 
 @dataclass(frozen=True)
 class StepWritten:
-    """A model finished a step. `index` is its place in the chain; `node`: where it stands (the draft's leads there)."""
+    """A model finished a step. `index` is its place in the chain; `node`: where it stands (the
+    draft's leads there).
+    """
 
     role: Role
     index: int
@@ -54,11 +59,12 @@ class StepJudged:
 class Guess:
     """A token that was guessed ahead, and what became of it.
 
-    `p`, `q`: the target's and the draft's probability of it (1 where the draft was certain). `parent`: the guess before it, -1 for
-    the end of the branch. `accept`: the probability that it stays once it is tried, its parent accepted and its earlier siblings not;
-    None where that cannot come to pass.
-    `uniform`: in chains decided by a coin, the coin as this guess sees it: uniform on [0, 1], and the guess stays if it is below
-    `accept`; None elsewhere. `kept`: None if it was never tried.
+    `p`, `q`: the target's and the draft's probability of it (1 where the draft was certain).
+    `parent`: the guess before it, -1 for the end of the branch. `accept`: the probability that it
+    stays once it is tried, its parent accepted and its earlier siblings not; None where that cannot
+    come to pass. `uniform`: in chains decided by a coin, the coin as this guess sees it: uniform on
+    [0, 1], and the guess stays if it is below `accept`; None elsewhere. `kept`: None if it was
+    never tried.
     """
 
     token: int
@@ -72,11 +78,12 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class RoundDetail:
-    """A round of token-level speculation in full. `offset`: tokens the step had before. `coin`: what decided (None: no coin), drawn with
-    `coin_key`.
+    """A round of token-level speculation in full. `offset`: tokens the step had before. `coin`:
+    what decided (None: no coin), drawn with `coin_key`.
 
-    `token` came behind the guesses that stay: drawn with `key` from the law that the rule left (`residual`), or, where no guess was
-    in its place (`residual` False), from the target's own, with plain decoding's key. `p`: its probability under the target.
+    `token` came behind the guesses that stay: drawn with `key` from the law that the rule left
+    (`residual`), or, where no guess was in its place (`residual` False), from the target's own,
+    with plain decoding's key. `p`: its probability under the target.
     """
 
     offset: int
@@ -93,8 +100,9 @@ class RoundDetail:
 class TokenRound:
     """One round of token-level speculation on one branch that had a proposal.
 
-    `proposed` tokens (nodes of the tree), `depth` of the proposal, `accepted` of them; `emitted` tokens of the round, the one after
-    the accepted ones included, that belong to the step (what lies behind the step's end is dropped).
+    `proposed` tokens (nodes of the tree), `depth` of the proposal, `accepted` of them; `emitted`
+    tokens of the round, the one after the accepted ones included, that belong to the step (what
+    lies behind the step's end is dropped).
     """
 
     role: Role
@@ -117,7 +125,9 @@ class VerifierCall:
 
 @dataclass(frozen=True)
 class StepEmitted:
-    """A step joined the output. `node`: the accepted draft step leads there; the target's own was written behind it."""
+    """A step joined the output. `node`: the accepted draft step leads there; the target's own was
+    written behind it.
+    """
 
     emitted: EmittedStep
     node: Node | None = None
@@ -145,7 +155,9 @@ class TargetBegan:
 
 @dataclass(frozen=True, slots=True)
 class JudgeBegan:
-    """The verifier is to compare the draft step that leads to `node` with the target's step behind `parent`."""
+    """The verifier is to compare the draft step that leads to `node` with the target's step behind
+    `parent`.
+    """
 
     node: Node
     parent: Node
@@ -185,7 +197,9 @@ class TargetArrived:
 
 @dataclass(frozen=True, slots=True)
 class VerdictArrived:
-    """The scheduler hears the verdict on the draft step that leads to `node`; `alone`: without the target's step."""
+    """The scheduler hears the verdict on the draft step that leads to `node`; `alone`: without the
+    target's step.
+    """
 
     node: Node
     verdict: Verdict
@@ -194,7 +208,9 @@ class VerdictArrived:
 
 @dataclass(frozen=True, slots=True)
 class VerdictMissing:
-    """Judged alone, the draft step that leads to `node` got no verdict: the verifier wants to see the target's step."""
+    """Judged alone, the draft step that leads to `node` got no verdict: the verifier wants to see
+    the target's step.
+    """
 
     node: Node
 
@@ -224,7 +240,9 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class WorkSpan:
-    """Simulated workers only: a piece of work is over that was in work from `start` to now; `completed` or else cancelled."""
+    """Simulated workers only: a piece of work is over that was in work from `start` to now;
+    `completed` or else cancelled.
+    """
 
     work: str
     node: Node

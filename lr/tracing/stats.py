@@ -1,6 +1,8 @@
-"""What follows from the events of a run: counts, times, ratios. Every number of the demo, the reports and the tests is defined here.
+"""What follows from the events of a run: counts, times, ratios. Every number of the demo, the
+reports and the tests is defined here.
 
-Knows no file and no clock: a run that is in the making, one that is over and one that was read from a file are all the same list.
+Knows no file and no clock: a run that is in the making, one that is over and one that was read from
+a file are all the same list.
 """
 
 from __future__ import annotations
@@ -9,7 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from lr.tracing.events import ForwardPass, StepEmitted, StepJudged, StepWritten, TokenRound, VerifierCall
+from lr.tracing.events import (
+    ForwardPass,
+    StepEmitted,
+    StepJudged,
+    StepWritten,
+    TokenRound,
+    VerifierCall,
+)
 from lr.types import Origin, Role
 
 STATISTICS = (ForwardPass, StepWritten, TokenRound, VerifierCall, StepJudged, StepEmitted)
@@ -20,9 +29,10 @@ STATISTICS = (ForwardPass, StepWritten, TokenRound, VerifierCall, StepJudged, St
 class TokenRounds:
     """Token-level speculation in numbers, under vLLM's names and by its definitions.
 
-    `histogram[n]` counts the rounds that accepted n tokens, up to the deepest proposal; rounds without a proposal do not count.
-    `tried`: places at which a round decided about a draft: all up to its first rejection. `emitted`: tokens of those rounds that belong
-    to a step, the one after the accepted included.
+    `histogram[n]` counts the rounds that accepted n tokens, up to the deepest proposal; rounds
+    without a proposal do not count. `tried`: places at which a round decided about a draft: all up
+    to its first rejection. `emitted`: tokens of those rounds that belong to a step, the one after
+    the accepted included.
     """
 
     histogram: tuple[int, ...] = ()
@@ -73,18 +83,26 @@ class TokenRounds:
 
     @property
     def acceptance_by_position(self) -> tuple[float, ...]:
-        """The share of all rounds that accepted more than i tokens, for i = 0, 1, ... (unconditional)."""
-        return tuple(sum(self.histogram[i + 1 :]) / self.count for i in range(len(self.histogram) - 1))
+        """The share of all rounds that accepted more than i tokens, for i = 0, 1, ...
+        (unconditional).
+        """
+        return tuple(
+            sum(self.histogram[i + 1 :]) / self.count for i in range(len(self.histogram) - 1)
+        )
 
     @property
     def conditional_acceptance(self) -> float | None:
-        """accepted / tried: THEORY's alpha 2, where acceptances are independent of each other and of the place."""
+        """accepted / tried: THEORY's alpha 2, where acceptances are independent of each other and
+        of the place.
+        """
         return self.accepted / self.tried if self.tried else None
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Counts and times of one run or, summed with `+`, of several. Ratios are properties; they are None where nothing was counted."""
+    """Counts and times of one run or, summed with `+`, of several. Ratios are properties; they are
+    None where nothing was counted.
+    """
 
     seconds: float = 0.0
     steps: int = 0
@@ -102,16 +120,25 @@ class Stats:
     rounds: TokenRounds = TokenRounds()
 
     def __add__(self, other: Stats) -> Stats:
-        return Stats(**{name: getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__})
+        return Stats(
+            **{
+                name: getattr(self, name) + getattr(other, name)
+                for name in self.__dataclass_fields__
+            }
+        )
 
     @property
     def step_acceptance(self) -> float | None:
-        """Accepted draft steps / judged draft steps: the paper's acceptance rate alpha 1 (THEORY 2b)."""
+        """Accepted draft steps / judged draft steps: the paper's acceptance rate alpha 1 (THEORY
+        2b).
+        """
         return self.accepted / self.judged if self.judged else None
 
     @property
     def token_acceptance(self) -> float | None:
-        """Accepted guessed tokens / guessed tokens of the target's rounds (vLLM's draft acceptance rate)."""
+        """Accepted guessed tokens / guessed tokens of the target's rounds (vLLM's draft acceptance
+        rate).
+        """
         return self.rounds.acceptance_rate
 
     @property
@@ -124,7 +151,8 @@ class Stats:
 
 
 def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
-    """The statistics of one run from its events with their times. `seconds` is the time of the last event that is no mere detail.
+    """The statistics of one run from its events with their times. `seconds` is the time of the last
+    event that is no mere detail.
 
     Details do not count: what is recorded beside the statistics must not change them.
     """
@@ -152,5 +180,7 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
         verifier_seconds=sum(e.seconds for e in events if isinstance(e, VerifierCall)),
         draft_tokens=sum(len(w.step.tokens) for w in written if w.role is Role.DRAFT),
         target_tokens=sum(len(w.step.tokens) for w in written if w.role is Role.TARGET),
-        rounds=TokenRounds.of(e for e in events if isinstance(e, TokenRound) and e.role is Role.TARGET),
+        rounds=TokenRounds.of(
+            e for e in events if isinstance(e, TokenRound) and e.role is Role.TARGET
+        ),
     )

@@ -1,13 +1,17 @@
-"""A confidence cascade, after ConfSpec (arXiv 2602.18447): the draft rates its own step; only where it is unsure the target is asked.
+"""A confidence cascade, after ConfSpec (arXiv 2602.18447): the draft rates its own step; only where
+it is unsure the target is asked.
 
-One seam, the verifier, made of three that exist: a cheap score by the draft model, an expensive one by the target, and the cascade that
-asks the second where the first lies inside the band (low, high). Neither needs a target step, so a step of which the draft is sure costs
-the target nothing at all before the next time it reads the chain.
+One seam, the verifier, made of three that exist: a cheap score by the draft model, an expensive one
+by the target, and the cascade that asks the second where the first lies inside the band (low,
+high). Neither needs a target step, so a step of which the draft is sure costs the target nothing at
+all before the next time it reads the chain.
 
-    reasoner.generate(question, variant=confidence_cascade(reasoner.models), depth=1, schedule="sync")
+    reasoner.generate(question, variant=confidence_cascade(reasoner.models), depth=1,
+    schedule="sync")
 
-`low` below 0 (the default): the draft may accept alone, but not reject alone. ConfSpec's own measure of confidence is not given in
-numbers that could be copied; the band belongs to the models at hand and has to be measured.
+`low` below 0 (the default): the draft may accept alone, but not reject alone. ConfSpec's own
+measure of confidence is not given in numbers that could be copied; the band belongs to the models
+at hand and has to be measured.
 """
 
 from __future__ import annotations
@@ -20,13 +24,22 @@ from lr.spec.verifiers.cascade import Cascade
 from lr.spec.verifiers.score import ScoreVerifier
 
 
-def confidence_cascade(models: Models, *, low: float = -1.0, high: float = 8.0, threshold: float = 7.0) -> Variant:
-    """Accept where the draft's own score is at least `high`, reject where it is at most `low`, else iff the target's is at least
-    `threshold`; scores are expected digits, 0 to 9."""
+def confidence_cascade(
+    models: Models, *, low: float = -1.0, high: float = 8.0, threshold: float = 7.0
+) -> Variant:
+    """Accept where the draft's own score is at least `high`, reject where it is at most `low`, else
+    iff the target's is at least `threshold`; scores are expected digits, 0 to 9."""
     if models.draft is None:
-        raise SettingError("the draft is None, expected a model: a confidence cascade asks the draft first.")
+        raise SettingError(
+            "the draft is None, expected a model: a confidence cascade asks the draft first."
+        )
     cheap = asked_model(models.draft, models.codec, blocks_for_chains(models.draft))
     expensive = asked_model(models.target, models.codec, blocks_for_chains(models.target))
     return Variant(
-        Cascade(ScoreVerifier(cheap, threshold=high), ScoreVerifier(expensive, threshold=threshold), low=low, high=high)
+        Cascade(
+            ScoreVerifier(cheap, threshold=high),
+            ScoreVerifier(expensive, threshold=threshold),
+            low=low,
+            high=high,
+        )
     )

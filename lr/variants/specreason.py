@@ -1,21 +1,25 @@
-"""SpecReason (Pan et al., arXiv 2504.07891): the draft writes a step, the target scores it from 0 to 9, and writes it anew if it is bad.
+"""SpecReason (Pan et al., arXiv 2504.07891): the draft writes a step, the target scores it from 0
+to 9, and writes it anew if it is bad.
 
-Two seams: a verifier that needs no target step (the score), and a router (the first steps of a chain, which set its course, are the
-target's). The paper looks one step ahead, so run it with depth 1 and schedule "sync"; more depth is Lookahead Reasoning's addition.
+Two seams: a verifier that needs no target step (the score), and a router (the first steps of a
+chain, which set its course, are the target's). The paper looks one step ahead, so run it with depth
+1 and schedule "sync"; more depth is Lookahead Reasoning's addition.
 
-    reasoner.generate(question, variant=specreason(reasoner.models.target, reasoner.codec), depth=1, schedule="sync")
+    reasoner.generate(question, variant=specreason(reasoner.models.target, reasoner.codec), depth=1,
+    schedule="sync")
 
-No target step is written for a step that is accepted: the target reads it once, to score it. Read next: `spec/verifiers/score.py`.
+No target step is written for a step that is accepted: the target reads it once, to score it. Read
+next: `spec/verifiers/score.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lr.endpoint.judge import ServedScore
-from lr.endpoint.models import ServedModel
-from lr.endpoint.needs import refuse_for_logprobs
 from lr.engine.verification import asked_model, blocks_for_chains
+from lr.lab.endpoint.judge import ServedScore
+from lr.lab.endpoint.models import ServedModel
+from lr.lab.endpoint.needs import refuse_for_logprobs
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.spec.seams import Variant
@@ -40,7 +44,9 @@ def specreason(
     """Accept a draft step iff the digit that the target finds likeliest is at least `threshold`."""
     verifier: Verifier
     if isinstance(target, ServedModel):
-        refuse_for_logprobs(target, "SpecReason's score", "Use Lookahead Reasoning with verifier exact or judge")
+        refuse_for_logprobs(
+            target, "SpecReason's score", "Use Lookahead Reasoning with verifier exact or judge"
+        )
         verifier = ServedScore(target, threshold=threshold, reading=Reading.LIKELIEST)
     else:
         asked = asked_model(target, codec, blocks_for_chains(target))

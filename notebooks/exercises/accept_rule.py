@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from exercise_kit import Decide
 
 
-def decide(verdicts: Sequence[bool | None], target_ready: bool, drafts_to_come: bool) -> int | Decide:
+def decide(
+    verdicts: Sequence[bool | None], target_ready: bool, drafts_to_come: bool
+) -> int | Decide:
     """The number of the alternative that is accepted now, `Decide.CORRECT` (take the target's step), or `Decide.WAIT`.
 
     `verdicts`: one per alternative, in their order: True aligned, False not aligned, None not known yet. Alternatives that the drafter

@@ -14,14 +14,19 @@ HERE = Path(__file__).parent
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option of the command line."""
     choices = ("yours", "solutions", "mistakes")
-    parser.addoption("--grade", choices=choices, default="yours", help="whose answers are graded (exercises)")
+    parser.addoption(
+        "--grade", choices=choices, default="yours", help="whose answers are graded (exercises)"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every test that takes an `answer` gets the file that is to be graded, or each file of mistakes."""
     if "answer" not in metafunc.fixturenames:
         return
-    name, whose = metafunc.module.__name__.removeprefix("test_"), metafunc.config.getoption("--grade")
+    name, whose = (
+        metafunc.module.__name__.removeprefix("test_"),
+        metafunc.config.getoption("--grade"),
+    )
     if whose == "mistakes":
         files = sorted((HERE / "mistakes").glob(f"{name}_*.py"))
     else:

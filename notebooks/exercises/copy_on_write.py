@@ -14,7 +14,9 @@ from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable
 
 
-def append(pool: BlockPool, table: BlockTable, count: int) -> tuple[list[int], list[tuple[int, int]]]:
+def append(
+    pool: BlockPool, table: BlockTable, count: int
+) -> tuple[list[int], list[tuple[int, int]]]:
     """Make room for `count` more tokens in `table`: its blocks and its length grow.
 
     Returns the slots of the new tokens, in order, and the copies (from block, to block) that have to be made before they are written.
@@ -23,4 +25,6 @@ def append(pool: BlockPool, table: BlockTable, count: int) -> tuple[list[int], l
     Example, blocks of 4: blocks [0, 1], length 6, block 1 is shared. `append(pool, table, 3)` takes two blocks, say 2 and 3; afterwards
     blocks [0, 2, 3], length 9, slots [10, 11, 12], copies [(1, 2)], and block 1 has one holder less.
     """
-    raise NotImplementedError("write append in notebooks/exercises/copy_on_write.py: it returns (slots, copies)")
+    raise NotImplementedError(
+        "write append in notebooks/exercises/copy_on_write.py: it returns (slots, copies)"
+    )

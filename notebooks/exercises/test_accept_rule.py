@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 from exercise_kit import Decide
 
-from lr.engine.scripted import ScriptedRun, shuffled
-from lr.engine.texts import TextScript
+from lr.lab.scripted.scripted import ScriptedRun, shuffled
+from lr.lab.scripted.texts import TextScript
 from lr.spec.commands import DraftFailed, Emit, Judged, NodeId, Targeted
 from lr.spec.limits import Limits
 from lr.spec.schedule import SchedulerConfig
@@ -38,14 +38,18 @@ def test_what_is_certain_is_not_waited_for(answer: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("verdicts", list(product([True, False], repeat=3)), ids=str)
-def test_the_order_of_the_verdicts_decides_nothing(answer: ModuleType, verdicts: tuple[bool, ...]) -> None:
+def test_the_order_of_the_verdicts_decides_nothing(
+    answer: ModuleType, verdicts: tuple[bool, ...]
+) -> None:
     """All six orders in which three verdicts can come: always the same outcome, as early as it is certain."""
     right = verdicts.index(True) if any(verdicts) else Decide.CORRECT
     for order in permutations(range(3)):
         known: list[bool | None] = [None, None, None]
         for number in order:
             known[number] = verdicts[number]
-            certain = None not in known[: right + 1] if isinstance(right, int) else None not in known
+            certain = (
+                None not in known[: right + 1] if isinstance(right, int) else None not in known
+            )
             assert answer.decide(known, True, False) == (right if certain else Decide.WAIT)
 
 
@@ -59,7 +63,9 @@ WIDTH = 3
 @pytest.mark.parametrize("seed", range(60))
 def test_beside_the_scheduler(answer: ModuleType, seed: int) -> None:
     """The scheduler runs a script in a random order. After every event your function must say what it does about the root."""
-    run = ScriptedRun(SchedulerConfig(Limits(max_tokens=100), depth=1, width=WIDTH), SCRIPT, shuffled(seed))
+    run = ScriptedRun(
+        SchedulerConfig(Limits(max_tokens=100), depth=1, width=WIDTH), SCRIPT, shuffled(seed)
+    )
     root, written = run.scheduler.root.id, set[NodeId]()
     verdicts: dict[int, bool | None] = dict.fromkeys(range(WIDTH))
     while not run.done:

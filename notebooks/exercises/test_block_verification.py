@@ -28,7 +28,8 @@ class Taught(LawRule):
         assert proposal.q is not None
         found = self.answer.endings(p_rows, proposal.q, proposal.tokens)
         return [
-            Outcome(float(chance), tuple(range(i)), law.clone, untouched=False) for i, (chance, law) in enumerate(found)
+            Outcome(float(chance), tuple(range(i)), law.clone, untouched=False)
+            for i, (chance, law) in enumerate(found)
         ]
 
 
@@ -52,12 +53,16 @@ def test_the_endings_are_a_law(answer: ModuleType, kind: str, chain: tuple[int, 
         assert sum(float(chance) for chance, _ in found) == pytest.approx(1)
         for chance, law in found:
             assert chance > -EXACT and bool(law.isfinite().all())
-            assert chance < EXACT or (float(law.min()) >= 0 and float(law.sum()) == pytest.approx(1))
+            assert chance < EXACT or (
+                float(law.min()) >= 0 and float(law.sum()) == pytest.approx(1)
+            )
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=len)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_comes_out_is_the_targets(answer: ModuleType, kind: str, chain: tuple[int, ...]) -> None:
+def test_what_comes_out_is_the_targets(
+    answer: ModuleType, kind: str, chain: tuple[int, ...]
+) -> None:
     """All guesses, all endings, every text: the law of the target."""
     target, draft = models(kind, seed=1)
     length = len(chain) + 1
@@ -70,4 +75,6 @@ def test_as_many_guesses_stay_as_can(answer: ModuleType, chain: tuple[int, ...])
     """No rule that sees the guesses' own rows keeps more; yours is to keep that many."""
     target, draft = models("random", seed=2)
     mine = expected_accepted(Taught(answer), target, drawn_drafts(draft, chain))
-    assert mine == pytest.approx(expected_accepted(BlockRule(), target, drawn_drafts(draft, chain)), abs=EXACT)
+    assert mine == pytest.approx(
+        expected_accepted(BlockRule(), target, drawn_drafts(draft, chain)), abs=EXACT
+    )

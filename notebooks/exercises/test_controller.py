@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from lr.engine.scripted import Prefix, ScriptedRun
-from lr.engine.texts import step_of
+from lr.lab.scripted.scripted import Prefix, ScriptedRun
+from lr.lab.scripted.texts import step_of
 from lr.rng import Stream, uniform
 from lr.spec.commands import Drafted, Emit
 from lr.spec.limits import Limits
@@ -67,7 +67,9 @@ def time_of(controller: object, world: World) -> float:
                 kept = command.emitted.origin is Origin.ACCEPTED
                 cycles += not kept
                 judged = stats.judged + len(command.verdicts)
-                stats = replace(stats, steps=stats.steps + 1, judged=judged, accepted=stats.accepted + kept)
+                stats = replace(
+                    stats, steps=stats.steps + 1, judged=judged, accepted=stats.accepted + kept
+                )
                 depth = controller.depth(stats)  # type: ignore[attr-defined]
                 assert isinstance(depth, int) and 0 <= depth <= MOST, f"a depth of {depth!r}"
                 run.scheduler.set_depth(depth)

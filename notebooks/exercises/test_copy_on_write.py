@@ -49,7 +49,9 @@ class Paper:
         table, tokens = self.branches[number]
         slots, copies = self.answer.append(self.pool, table, count)
         for source, copy in copies:
-            self.memory[copy * SIZE : (copy + 1) * SIZE] = self.memory[source * SIZE : (source + 1) * SIZE]
+            self.memory[copy * SIZE : (copy + 1) * SIZE] = self.memory[
+                source * SIZE : (source + 1) * SIZE
+            ]
         assert len(slots) == count, "one slot per new token"
         for slot in slots:
             self.written += 1
@@ -61,9 +63,13 @@ class Paper:
     def check(self) -> None:
         """Every branch reads what it wrote, and every block has as many holders as the pool says."""
         for table, tokens in self.branches:
-            assert table.length == len(tokens) and len(table.blocks) == blocks_for(table.length, SIZE)
+            assert table.length == len(tokens) and len(table.blocks) == blocks_for(
+                table.length, SIZE
+            )
             read = [self.memory[slot] for slot in table.slots(0, table.length)]
-            assert read == tokens, f"a branch wrote {tokens} and reads {read}: somebody else wrote there"
+            assert read == tokens, (
+                f"a branch wrote {tokens} and reads {read}: somebody else wrote there"
+            )
         for block in range(self.pool.num_blocks):
             holders = sum(block in table.blocks for table, _ in self.branches)
             assert self.pool.refcount(block) == holders, f"block {block} is counted wrongly"
@@ -146,7 +152,13 @@ def test_a_long_random_life(answer: ModuleType, seed: int) -> None:
     """Forks, releases and appends in any order; as many copies and blocks as the package's own cache needs."""
     chance, paper = random.Random(seed), Paper(answer, blocks=40)
     cache = PagedKVCache(
-        num_layers=1, num_kv_heads=1, head_dim=1, num_blocks=40, block_size=SIZE, dtype=torch.float32, device="cpu"
+        num_layers=1,
+        num_kv_heads=1,
+        head_dim=1,
+        num_blocks=40,
+        block_size=SIZE,
+        dtype=torch.float32,
+        device="cpu",
     )
     paper.open()
     twins = [cache.new()]

@@ -33,7 +33,10 @@ class Taught(LawRule):
             law = partial(self.answer.residual, p_rows[i], q[i])
             found.append(Outcome(left * (1.0 - stays), tuple(range(i)), law, untouched=False))
             left *= stays
-        return [*found, Outcome(left, tuple(range(len(proposal))), lambda: p_rows[-1], untouched=True)]
+        return [
+            *found,
+            Outcome(left, tuple(range(len(proposal))), lambda: p_rows[-1], untouched=True),
+        ]
 
 
 def test_the_example_of_the_notebook(answer: ModuleType) -> None:
@@ -57,7 +60,9 @@ def test_the_residual_is_a_law(answer: ModuleType, kind: str) -> None:
 
 @pytest.mark.parametrize("chain", CHAINS, ids=len)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_comes_out_is_the_targets(answer: ModuleType, kind: str, chain: tuple[int, ...]) -> None:
+def test_what_comes_out_is_the_targets(
+    answer: ModuleType, kind: str, chain: tuple[int, ...]
+) -> None:
     """All guesses, all endings, every text: the law of the target."""
     target, draft = models(kind, seed=1)
     length = len(chain) + 1

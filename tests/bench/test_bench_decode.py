@@ -1,4 +1,6 @@
-"""The decoding benchmark: its contenders do the same work, its arithmetic is by repeat, its command says what it measured."""
+"""The decoding benchmark: its contenders do the same work, its arithmetic is by repeat, its command
+says what it measured.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from lr.bench.bare_loop import BareLoop
-from lr.bench.contenders import Bare, Decoded, Ours, OursSampled, Transformers, hugging_face_model
-from lr.bench.goals import GIVEN_MARKS, VLLM, Goal, goals
-from lr.bench.report import write_json
-from lr.bench.subjects import QWEN3_06B, random_model
-from lr.bench.timing import Lane, Plan, Spread, Timing, measure
 from lr.cli import main
 from lr.engine.runner import ModelRunner
 from lr.errors import CheckpointError, SettingError
+from lr.lab.bench.bare_loop import BareLoop
+from lr.lab.bench.contenders import (
+    Bare,
+    Decoded,
+    Ours,
+    OursSampled,
+    Transformers,
+    hugging_face_model,
+)
+from lr.lab.bench.goals import GIVEN_MARKS, VLLM, Goal, goals
+from lr.lab.bench.report import write_json
+from lr.lab.bench.subjects import QWEN3_06B, random_model
+from lr.lab.bench.timing import Lane, Plan, Spread, Timing, measure
 from lr.model.qwen import CausalLM
 from lr.tiny.export import tiny_config
 from lr.types import SamplingParams
@@ -47,12 +56,19 @@ def test_the_bare_loop_computes_what_the_model_computes(model: CausalLM) -> None
     with torch.inference_mode():
         for i, tokens in enumerate(zip(PROMPT, PROMPT[::-1], strict=True)):
             logits = loop.step(torch.tensor(tokens))
-            torch.testing.assert_close(logits, torch.stack([row[i] for row in rows]), rtol=0, atol=1e-10)
+            torch.testing.assert_close(
+                logits, torch.stack([row[i] for row in rows]), rtol=0, atol=1e-10
+            )
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_greedy_contenders_write_the_same_tokens(model: CausalLM, rows: int) -> None:
-    greedy = [Ours(model), OursSampled(model, SamplingParams(0.0)), Bare(model), Transformers(model)]
+    greedy = [
+        Ours(model),
+        OursSampled(model, SamplingParams(0.0)),
+        Bare(model),
+        Transformers(model),
+    ]
     written = [contender.decode(PROMPT, rows, 12) for contender in greedy]
     assert all(one.tokens == written[0].tokens for one in written)
     assert all(one.seconds > 0 for one in written)
@@ -111,7 +127,9 @@ def test_contenders_take_turns_and_the_warm_up_is_dropped() -> None:
 
 
 def judged(*timings: tuple[str, str, int, float]) -> dict[bool | None, list[Goal]]:
-    found = goals([Timing(model, contender, batch, 1, [ms, ms]) for model, contender, batch, ms in timings])
+    found = goals(
+        [Timing(model, contender, batch, 1, [ms, ms]) for model, contender, batch, ms in timings]
+    )
     return {met: [goal for goal in found if goal.met is met] for met in (True, False, None)}
 
 
@@ -124,10 +142,22 @@ def test_goals_are_met_missed_or_not_measured() -> None:
     ]
     sampled = [("tiny-target", "lr, sampled", 1, 10.0), ("tiny-draft", "lr, sampled", 1, 2.5)]
     shape = [("0.6b-fp32", "lr", 1, 100.0), ("0.6b-fp32", "transformers", 1, 90.0)]
-    marks = [("random-12", "lr", batch, ms + 0.1 * (batch - 3)) for batch, ms in GIVEN_MARKS[VLLM].items()]
+    marks = [
+        ("random-12", "lr", batch, ms + 0.1 * (batch - 3))
+        for batch, ms in GIVEN_MARKS[VLLM].items()
+    ]
     found = judged(*tiny, *sampled, *shape, *marks)
-    assert [goal.measured for goal in found[True]] == ["2.10 (2.10-2.10)", "1.11 (1.11-1.11)", "3.10 ms"]
-    assert [goal.measured for goal in found[False]] == ["4.10 ms", "5.60 ms", "0.90 (0.90-0.90)", "0.25 (0.25-0.25)"]
+    assert [goal.measured for goal in found[True]] == [
+        "2.10 (2.10-2.10)",
+        "1.11 (1.11-1.11)",
+        "3.10 ms",
+    ]
+    assert [goal.measured for goal in found[False]] == [
+        "4.10 ms",
+        "5.60 ms",
+        "0.90 (0.90-0.90)",
+        "0.25 (0.25-0.25)",
+    ]
     assert [goal.text.split(",")[0] for goal in found[None]] == ["0.6b-bf16"]
 
 
@@ -147,13 +177,26 @@ def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         write_json({}, tmp_path / "nowhere" / "figures.json")
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def gone(name: str) -> Path:
         raise CheckpointError(f"the files of {name} are missing")
 
     monkeypatch.setattr("lr.model.files.checkpoint_path", gone)
     target = tmp_path / "figures.json"
-    flags = ["--models", "tiny-draft", "random-12", "--batches", "1", "2", "--tokens", "2", "--repeats", "2"]
+    flags = [
+        "--models",
+        "tiny-draft",
+        "random-12",
+        "--batches",
+        "1",
+        "2",
+        "--tokens",
+        "2",
+        "--repeats",
+        "2",
+    ]
     assert main(["bench", "decode", *flags, "--json", str(target)]) == 0
     out = capsys.readouterr().out
     assert "tiny-draft is left out: the files of tiny-draft are missing" in out
@@ -162,7 +205,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "random-12, 1 thread" in out
     content = json.loads(target.read_text())
     rows = [(t["contender"], t["batch"], t["threads"], len(t["ms"])) for t in content["timings"]]
-    assert rows == [(who, b, 1, 2) for b in (1, 2) for who in ("lr", "lr, sampled", "bare loop", "transformers")]
+    assert rows == [
+        (who, b, 1, 2) for b in (1, 2) for who in ("lr", "lr, sampled", "bare loop", "transformers")
+    ]
     assert {goal["met"] for goal in content["goals"]} <= {True, False, None}
     assert content["conditions"]["torch"] == torch.__version__
 
@@ -178,6 +223,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         (["--json", "nowhere/figures.json"], "there is no folder nowhere"),
     ],
 )
-def test_impossible_flags_are_refused(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_flags_are_refused(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["bench", "decode", *flags]) == 2
     assert message in capsys.readouterr().err

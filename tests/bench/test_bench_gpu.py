@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from lr.bench.gpu_modes import ways
-from lr.bench.roofline import Cost, Peaks, measure_peaks, pass_cost
 from lr.cli import main
+from lr.lab.bench.gpu_modes import ways
+from lr.lab.bench.roofline import Cost, Peaks, measure_peaks, pass_cost
 from lr.model.shapes import SHAPES, shape
 from lr.model.weights import load_model
 
@@ -37,7 +37,9 @@ def test_the_cost_of_a_pass_counts_what_the_model_has() -> None:
 def test_the_example_of_the_docstring() -> None:
     large, peaks = SHAPES["Qwen3-32B"], Peaks(4e12, 7e14)
     one = pass_cost(large, torch.bfloat16, [1], [0], 1)
-    assert one.bound(peaks) == "bandwidth" and one.seconds(peaks) == pytest.approx(16.0e-3, rel=0.03)
+    assert one.bound(peaks) == "bandwidth" and one.seconds(peaks) == pytest.approx(
+        16.0e-3, rel=0.03
+    )
     many = pass_cost(large, torch.bfloat16, [1] * 200, [0] * 200, 200)
     assert many.bound(peaks) == "arithmetic"
     assert (Cost(1, 2) + Cost(3, 4)) == Cost(4, 6)
@@ -64,11 +66,19 @@ def test_the_twin_times_all_modes(tmp_path: Path, capsys: pytest.CaptureFixture[
         *("ar", "sd", "lr, lockstep", "lr, overlapped", "lr+sd, lockstep", "lr+sd, overlapped")
     ]
     rows = {row["way"]: row for row in found["modes"]}
-    assert all(row["stats"]["tokens"] == 48 and len(row["tokens_per_second"]) == 2 for row in rows.values())
+    assert all(
+        row["stats"]["tokens"] == 48 and len(row["tokens_per_second"]) == 2 for row in rows.values()
+    )
     stats = rows["lr, lockstep"]["stats"]
-    assert stats["judged"] - stats["accepted"] <= 2 < stats["accepted"]  # but for the step that the budget cuts
+    assert (
+        stats["judged"] - stats["accepted"] <= 2 < stats["accepted"]
+    )  # but for the step that the budget cuts
     assert rows["sd"]["token_acceptance"] == 1.0 and rows["sd"]["tokens_per_target_pass"] > 2
-    assert [row["what"] for row in found["passes"]] == 2 * ["decode, batch 1", "decode, batch 2", "prompt of 20"]
+    assert [row["what"] for row in found["passes"]] == 2 * [
+        "decode, batch 1",
+        "decode, batch 2",
+        "prompt of 20",
+    ]
     assert all(row["limit_seconds"] > 0 and row["median_seconds"] > 0 for row in found["passes"])
     assert found["process"]["alpha1"] == 1.0 and found["models"]["target"] == "tiny-target"
 

@@ -1,4 +1,6 @@
-"""The cost model against arithmetic, the measuring loop on random models, and the command once, small."""
+"""The cost model against arithmetic, the measuring loop on random models, and the command once,
+small.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from pathlib import Path
 import pytest
 from door_kit import write_checkpoint
 
-from lr.bench.cost import Load, PassCost, predicted_rate
-from lr.bench.step import fitted_costs, measure, rows
-from lr.bench.ways import Way, ways
 from lr.cli import main
+from lr.lab.bench.cost import Load, PassCost, predicted_rate
+from lr.lab.bench.step import fitted_costs, measure, rows
+from lr.lab.bench.ways import Way, ways
 from lr.reasoner import Reasoner
 from lr.spec.schedule import Schedule
 from lr.tiny.language import Split, problem
@@ -41,19 +43,27 @@ def load(acceptance: float, steps: int, **more: float) -> Load:
 
 
 def test_nothing_accepted_costs_all_drafts_and_all_rows() -> None:
-    """Lockstep, synchronous, depth 1, every draft rejected: a step is 10 draft passes, 20 passes over two rows, one verdict."""
-    rate = predicted_rate((Schedule.SYNC, 1), load(0.0, 7, verdict=3.0), (COST, DRAFT), draft_ticks=8)
+    """Lockstep, synchronous, depth 1, every draft rejected: a step is 10 draft passes, 20 passes
+    over two rows, one verdict.
+    """
+    rate = predicted_rate(
+        (Schedule.SYNC, 1), load(0.0, 7, verdict=3.0), (COST, DRAFT), draft_ticks=8
+    )
     assert 20 / rate == pytest.approx(10 * 1.0 + 20 * COST.seconds(2) + 3.0)
 
 
 def test_everything_accepted_in_one_cycle() -> None:
-    """Depth 2, three steps an answer: two drafts, then three rows side by side; all in one cycle."""
+    """Depth 2, three steps an answer: two drafts, then three rows side by side; all in one
+    cycle.
+    """
     rate = predicted_rate((Schedule.SYNC, 2), load(1.0, 3), (COST, DRAFT), draft_ticks=5)
     assert 60 / rate == pytest.approx(2 * 10 * 1.0 + 20 * COST.seconds(3))
 
 
 def test_overlapped_hides_the_draft() -> None:
-    """Window of the paper, depth 1, nothing accepted: one row and the draft beside it, which is faster."""
+    """Window of the paper, depth 1, nothing accepted: one row and the draft beside it, which is
+    faster.
+    """
     rate = predicted_rate((Schedule.PAPER, 1), load(0.0, 5), (COST, DRAFT), draft_ticks=None)
     assert 20 / rate == pytest.approx(20 * COST.first)
 
@@ -63,7 +73,11 @@ def test_every_remedy_is_one_change_to_the_naive_loop() -> None:
     naive = made["lr, naive loop"].settings
     for way in made.values():
         if way.alone is not None:
-            shared = {name: value for name, value in way.settings.items() if naive.get(name, value) == value}
+            shared = {
+                name: value
+                for name, value in way.settings.items()
+                if naive.get(name, value) == value
+            }
             assert len(set(way.settings) - set(naive)) <= 4
             assert shared == way.settings or way.alone == "rolling window, no barrier"
     assert made["ar"].mode == "ar"
@@ -103,12 +117,25 @@ def test_measuring(tmp_path: Path) -> None:
         assert stats.tokens == sum(tally.tokens) == 160
         assert tally.share(stats.target_seconds) <= 1.0
         assert row.figures()["accuracy"] == tally.right / 4
-    assert (Role.TARGET in made[2].tally.lengths) and made[2].tally.stats.step_acceptance is not None
+    assert (Role.TARGET in made[2].tally.lengths) and made[
+        2
+    ].tally.stats.step_acceptance is not None
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "step.json"
-    words = ["bench", "step", "--problems", "1", "--repeats", "2", "--only", "lr, naive loop", "--json", str(out)]
+    words = [
+        "bench",
+        "step",
+        "--problems",
+        "1",
+        "--repeats",
+        "2",
+        "--only",
+        "lr, naive loop",
+        "--json",
+        str(out),
+    ]
     assert main(words) == 0
     shown = capsys.readouterr().out
     assert "lr, naive loop" in shown

@@ -10,12 +10,20 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from lr.bench.alpha import Places, by_place, constant, expected_tokens, measured, point, standard_error
-from lr.bench.token import Answer, counted
-from lr.bench.token_rows import in_turn, measure, rows
 from lr.cli import main
 from lr.commands.bench_token import verdict
 from lr.errors import SettingError
+from lr.lab.bench.alpha import (
+    Places,
+    by_place,
+    constant,
+    expected_tokens,
+    measured,
+    point,
+    standard_error,
+)
+from lr.lab.bench.token import Answer, counted
+from lr.lab.bench.token_rows import in_turn, measure, rows
 from lr.rng import Stream, uniform
 from lr.trace import TokenRound, TokenRounds
 from lr.types import Role
@@ -32,7 +40,13 @@ def test_places_of_a_few_rounds() -> None:
     assert places.rates == (2 / 3, 1 / 2) and places.alpha == 3 / 5 and places.length == 2
     short = Places.of(rounds(1, depth=1), 2)
     both = Places.total([places, short])
-    assert (both.rounds, both.emitted, both.offered, both.tried, both.kept) == (4, 8, (4, 3), (4, 2), (3, 1))
+    assert (both.rounds, both.emitted, both.offered, both.tried, both.kept) == (
+        4,
+        8,
+        (4, 3),
+        (4, 2),
+        (3, 1),
+    )
 
 
 def test_places_agree_with_the_trace() -> None:
@@ -43,7 +57,9 @@ def test_places_agree_with_the_trace() -> None:
     assert tuple(kept / places.rounds for kept in places.kept) == known.acceptance_by_position
 
 
-@pytest.mark.parametrize(("alpha", "k", "expected"), [(0.5, 2, 1.75), (0.0, 5, 1.0), (1.0, 3, 4.0), (0.7, 1, 1.7)])
+@pytest.mark.parametrize(
+    ("alpha", "k", "expected"), [(0.5, 2, 1.75), (0.0, 5, 1.0), (1.0, 3, 4.0), (0.7, 1, 1.7)]
+)
 def test_expected_tokens(alpha: float, k: int, expected: float) -> None:
     assert expected_tokens(alpha, k) == pytest.approx(expected)
     if alpha < 1:
@@ -53,7 +69,9 @@ def test_expected_tokens(alpha: float, k: int, expected: float) -> None:
 def test_rates_of_the_same_rounds_give_the_measurement_back() -> None:
     """Why the rates by place are taken from other problems."""
     places = Places.of([*rounds(2, 1, 0, 0, 2), *rounds(1, depth=1)], 2)
-    assert places.predict(places.rates) != places.length, "short proposals: the places no longer see the same rounds"
+    assert places.predict(places.rates) != places.length, (
+        "short proposals: the places no longer see the same rounds"
+    )
     full = Places.of(rounds(2, 1, 0, 0, 2), 2)
     assert full.predict(full.rates) == pytest.approx(full.length)
     assert full.predict([full.alpha] * 2) == pytest.approx(expected_tokens(full.alpha, 2))
@@ -66,7 +84,11 @@ def problems(count: int, k: int, rate: Callable[[int, int], float]) -> list[Plac
         accepted = []
         for i in range(40):
             stream = Stream.root(3).child(n, i)
-            accepted.append(next((place for place in range(k) if uniform(stream.key(place)) >= rate(n, place)), k))
+            accepted.append(
+                next(
+                    (place for place in range(k) if uniform(stream.key(place)) >= rate(n, place)), k
+                )
+            )
         made.append(Places.of(rounds(*accepted, depth=k), k))
     return made
 
@@ -76,12 +98,16 @@ def test_a_constant_rate_is_predicted_and_a_falling_one_only_by_place() -> None:
     assert even.alpha == pytest.approx(0.7, abs=0.02) and even.cut == 0
     assert all(abs(gap) < 4 for gap in even.gaps)
     falling = point(4, problems(60, 4, lambda n, i: 0.9 - 0.25 * i))
-    assert falling.gaps[0] > 4 > abs(falling.gaps[1]), "a good first place counts for more than the mean of all"
+    assert falling.gaps[0] > 4 > abs(falling.gaps[1]), (
+        "a good first place counts for more than the mean of all"
+    )
     assert falling.rates == pytest.approx((0.9, 0.65, 0.4, 0.15), abs=0.06)
 
 
 def test_the_error_counts_problems_not_rounds() -> None:
-    """Problems that differ widen it; for a mean over problems of equal size it is the textbook's."""
+    """Problems that differ widen it; for a mean over problems of equal size it is the
+    textbook's.
+    """
     parts = problems(30, 3, lambda n, i: 0.2 if n % 2 else 0.9)
     lengths = [part.length for part in parts]
     assert standard_error(measured, parts) == pytest.approx(float(stats.sem(lengths)))
@@ -95,7 +121,11 @@ def test_passes_of_the_other_side() -> None:
     """The example of the docstring."""
     answer = counted(1.0, 10, 6, [13, 4, 1])
     assert (answer.passes, answer.rounds, answer.drafted, answer.accepted) == (3, 2, 6, 3)
-    assert answer.acceptance_rate == 0.5 and answer.acceptance_length == 2.5 and answer.tokens_per_pass == 2
+    assert (
+        answer.acceptance_rate == 0.5
+        and answer.acceptance_length == 2.5
+        and answer.tokens_per_pass == 2
+    )
     assert counted(1.0, 10, 3, [10, 1, 1]).acceptance_rate is None
 
 
@@ -132,9 +162,22 @@ def test_everybody_answers_in_turn_and_is_compared_within_a_problem() -> None:
     ar, generate, draft, *_ = made
     assert ar.rates == pytest.approx((100, 50, 100 / 3)) and ar.total.tokens == 300
     assert generate.to_plain.median == generate.to_plain.low == 0.5 and generate.peer is None
-    assert ar.peer == "generate" and ar.to_peer is not None and ar.to_peer.median == 2 and not ar.behind
-    assert draft.peer == "fast" and draft.to_peer is not None and draft.to_peer.median == pytest.approx(0.8)
-    assert draft.behind and "NOT ahead" in verdict(made) and "draft at temperature 0.6" in verdict(made)
+    assert (
+        ar.peer == "generate"
+        and ar.to_peer is not None
+        and ar.to_peer.median == 2
+        and not ar.behind
+    )
+    assert (
+        draft.peer == "fast"
+        and draft.to_peer is not None
+        and draft.to_peer.median == pytest.approx(0.8)
+    )
+    assert (
+        draft.behind
+        and "NOT ahead" in verdict(made)
+        and "draft at temperature 0.6" in verdict(made)
+    )
     assert "in every row" in verdict([ar, generate])
     assert made[0].figures()["tokens_per_pass"] == 2
 
@@ -147,12 +190,32 @@ def test_in_turn() -> None:
 def test_bench_token_runs_and_both_sides_do_the_same_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Greedy: everybody writes the same number of tokens; in as many passes as tokens where nothing is drafted."""
-    monkeypatch.setattr("lr.bench.token.MAX_TOKENS", 60)
+    """Greedy: everybody writes the same number of tokens; in as many passes as tokens where nothing
+    is drafted.
+    """
+    monkeypatch.setattr("lr.lab.bench.token.MAX_TOKENS", 60)
     path = tmp_path / "token.json"
-    assert main(["bench", "token", "--problems", "2", "--temperature", "0", "--k", "3", "--json", str(path)]) == 0
+    assert (
+        main(
+            [
+                "bench",
+                "token",
+                "--problems",
+                "2",
+                "--temperature",
+                "0",
+                "--k",
+                "3",
+                "--json",
+                str(path),
+            ]
+        )
+        == 0
+    )
     made = json.loads(path.read_text(encoding="utf-8"))
-    assert {row["side"] for row in made["rows"]} == {"lr", "transformers"} and len(made["rows"]) == 12
+    assert {row["side"] for row in made["rows"]} == {"lr", "transformers"} and len(
+        made["rows"]
+    ) == 12
     assert len({row["total"]["tokens"] for row in made["rows"]}) == 1
     for row in made["rows"]:
         assert (row["tokens_per_pass"] == 1) == (row["kind"] == "plain")
@@ -162,11 +225,22 @@ def test_bench_token_runs_and_both_sides_do_the_same_work(
 
 
 def test_bench_alpha_runs_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["bench", "alpha", "--problems", "4", "--longest", "2", "--json", str(tmp_path / "alpha.json")]
+    arguments = [
+        "bench",
+        "alpha",
+        "--problems",
+        "4",
+        "--longest",
+        "2",
+        "--json",
+        str(tmp_path / "alpha.json"),
+    ]
     assert main([*arguments, "--figure", str(tmp_path / "figure.png")]) == 0
     made = json.loads((tmp_path / "alpha.json").read_text(encoding="utf-8"))
     first, second = made["points"]
-    assert first["measured"] == pytest.approx(1 + first["alpha"], abs=0.02), "one draft: nothing to predict"
+    assert first["measured"] == pytest.approx(1 + first["alpha"], abs=0.02), (
+        "one draft: nothing to predict"
+    )
     assert 1 < first["measured"] < second["measured"] < 3 and second["error"] > 0
     assert (tmp_path / "figure.png").stat().st_size > 10_000
     assert "</svg>" in (tmp_path / "figure.svg").read_text(encoding="utf-8")
@@ -185,13 +259,15 @@ def test_bench_alpha_runs_and_draws(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["alpha", "--figure", "nowhere/at/all.png"], "there is no folder"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["bench", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_a_figure_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lr.viz import style
+    from lr.lab.viz import style
 
     monkeypatch.setattr(style, "find_spec", lambda name: None)
     with pytest.raises(SettingError, match=r"lookahead-reasoning\[plot\]"):

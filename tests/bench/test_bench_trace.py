@@ -1,4 +1,6 @@
-"""The command that measures what a trace costs: it runs, and says for each way how many times as long the answers take."""
+"""The command that measures what a trace costs: it runs, and says for each way how many times as
+long the answers take.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,17 @@ from lr.cli import main
 
 
 def test_what_a_trace_costs_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "trace", "--modes", "sd", "--problems", "1", "--repeats", "2", "--no-overlapped"]
+    words = [
+        "bench",
+        "trace",
+        "--modes",
+        "sd",
+        "--problems",
+        "1",
+        "--repeats",
+        "2",
+        "--no-overlapped",
+    ]
     assert main(words) == 0
     shown = capsys.readouterr().out
     assert "sd" in shown and "events/token" in shown

@@ -1,4 +1,6 @@
-"""The checks that a GPU machine runs, on the CPU: small scenes, the twin of the graphs; and on CUDA where there is one."""
+"""The checks that a GPU machine runs, on the CPU: small scenes, the twin of the graphs; and on CUDA
+where there is one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lr.bench.gpu_attention import SCENES, AttentionRow, Scene, check_attention, check_graphs
+from lr.lab.bench.gpu_attention import SCENES, AttentionRow, Scene, check_attention, check_graphs
 from lr.model.attention import SDPA, reference_attention
 from lr.model.attention_choice import equip
 from lr.model.config import ModelConfig
@@ -21,7 +23,9 @@ NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA
 
 
 def small_model(device: torch.device, dtype: torch.dtype) -> CausalLM:
-    model = CausalLM(ModelConfig(101, 64, 96, 2, 4, 2, 32, 4096, 1e-6, 1e4, False, True, True)).to(device, dtype)
+    model = CausalLM(ModelConfig(101, 64, 96, 2, 4, 2, 32, 4096, 1e-6, 1e4, False, True, True)).to(
+        device, dtype
+    )
     model.requires_grad_(False).eval()
     fill_dummy(model)
     return model
@@ -31,7 +35,12 @@ def small_model(device: torch.device, dtype: torch.dtype) -> CausalLM:
 def test_attention_on_the_cpu(dtype: torch.dtype) -> None:
     rows = check_attention(CPU, dtype, (4, 2, 16), SMALL, repeats=1)
     assert [(row.kind, row.scene, row.ok) for row in rows] == [
-        *(("varlen", "", None), ("flash", "", None), ("sdpa", "decode", True), ("sdpa", "mixed", True))
+        *(
+            ("varlen", "", None),
+            ("flash", "", None),
+            ("sdpa", "decode", True),
+            ("sdpa", "mixed", True),
+        )
     ]
     assert all(row.seconds > 0 and row.off < row.bound for row in rows if not row.why)
 
@@ -44,7 +53,11 @@ def test_wrong_attention_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         return lambda layer, q, k, v: attend(layer, q, k, v).nan_to_num()
 
     monkeypatch.setattr("lr.model.attention_choice.SDPA", replace(SDPA, ragged=short))
-    rows = [row for row in check_attention(CPU, torch.float32, (4, 2, 16), SMALL, repeats=1) if not row.why]
+    rows = [
+        row
+        for row in check_attention(CPU, torch.float32, (4, 2, 16), SMALL, repeats=1)
+        if not row.why
+    ]
     assert [row.ok for row in rows] == [False, False]
 
 
@@ -57,7 +70,10 @@ def test_graphs_on_the_cpu(dtype: torch.dtype) -> None:
     model = small_model(CPU, dtype)
     shapes = GraphShapes(rows=(1, 4), spans=(32, 64), after=0)
     rows = check_graphs(model, rows=(1, 3), length=20, steps=2, shapes=shapes)
-    assert [(row.rows, row.ok, row.attention) for row in rows] == [(1, True, "sdpa"), (3, True, "sdpa")]
+    assert [(row.rows, row.ok, row.attention) for row in rows] == [
+        (1, True, "sdpa"),
+        (3, True, "sdpa"),
+    ]
     assert all(row.plain > 0 and row.replayed > 0 for row in rows)
     assert model.graphs is None
     [too_many] = check_graphs(model, rows=(5,), length=20, steps=2, shapes=shapes)

@@ -1,4 +1,6 @@
-"""`scripts/gpu_check.sh` at tiny sizes on the CPU: that it runs, that it keeps what it found, that it notices what is wrong."""
+"""`scripts/gpu_check.sh` at tiny sizes on the CPU: that it runs, that it keeps what it found, that
+it notices what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lr.bench import gpu_check
-from lr.bench.gpu_check import Sizes, guarded, model_equal
+from lr.lab.bench import gpu_check
+from lr.lab.bench.gpu_check import Sizes, guarded, model_equal
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -35,7 +37,9 @@ def test_the_twin_passes_and_keeps_its_table(tmp_path: Path) -> None:
     [text], [data] = tmp_path.glob("cpu-twin_*.md"), tmp_path.glob("cpu-twin_*.json")
     found = json.loads(data.read_text())
     assert [one["ok"] for one in found["checks"]] == [True] * 6
-    assert {"date", "python", "torch"} <= found["conditions"].keys() and "card" not in found["conditions"]
+    assert {"date", "python", "torch"} <= found["conditions"].keys() and "card" not in found[
+        "conditions"
+    ]
     assert len(found["bench"]["modes"]) == 6
     assert text.read_text().count("| ok |") == 6 and "the modes" in text.read_text()
 
@@ -57,7 +61,11 @@ def test_a_check_that_raises_has_failed() -> None:
         raise ValueError("kernel gone")
 
     found = guarded("it", broken)
-    assert found.ok is False and found.word == "FAILED" and "ValueError: kernel gone (test_gpu_check.py:" in found.what
+    assert (
+        found.ok is False
+        and found.word == "FAILED"
+        and "ValueError: kernel gone (test_gpu_check.py:" in found.what
+    )
 
 
 def test_a_wrong_model_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,6 +73,8 @@ def test_a_wrong_model_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model_equal(CPU, sizes)[0]
     honest = gpu_check.ragged
     monkeypatch.setattr(
-        gpu_check, "ragged", lambda m: [law.roll(int(m.dtype is not torch.float64), -1) for law in honest(m)]
+        gpu_check,
+        "ragged",
+        lambda m: [law.roll(int(m.dtype is not torch.float64), -1) for law in honest(m)],
     )
     assert model_equal(CPU, sizes)[0] is False

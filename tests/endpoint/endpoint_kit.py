@@ -8,12 +8,12 @@ from typing import Any
 
 from fake_server import END, FakeServer, Manners, babble
 
-from lr.endpoint.address import Address
-from lr.endpoint.completions import Endpoint
-from lr.endpoint.http import Client, Patience
-from lr.endpoint.models import ServedModel
-from lr.endpoint.probe import Capabilities
-from lr.endpoint.settings import Servers
+from lr.lab.endpoint.address import Address
+from lr.lab.endpoint.completions import Endpoint
+from lr.lab.endpoint.http import Client, Patience
+from lr.lab.endpoint.models import ServedModel
+from lr.lab.endpoint.probe import Capabilities
+from lr.lab.endpoint.settings import Servers
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
 
@@ -34,7 +34,9 @@ def tokenizer() -> Any:
 
 @contextmanager
 def serving(manners: Manners, *, salt: str = "target", longest: int = 300) -> Iterator[FakeServer]:
-    """A server of a babbling model. It has the models tiny-target and tiny-draft, unless it lists none."""
+    """A server of a babbling model. It has the models tiny-target and tiny-draft, unless it lists
+    none.
+    """
     names = None if manners.models is None else ("tiny-target", "tiny-draft", "tiny-judge")
     server = FakeServer(babble(longest, salt=salt), manners, tokenizer())
     server.behave(models=names)
@@ -59,7 +61,10 @@ def served(server: FakeServer, **settings: Any) -> ServedModel:
 
 
 def reasoner(
-    target: FakeServer | str, draft: FakeServer | str | None, verifier: Any = "exact", **settings: Any
+    target: FakeServer | str,
+    draft: FakeServer | str | None,
+    verifier: Any = "exact",
+    **settings: Any,
 ) -> Reasoner:
     """A reasoner on servers and checkpoints."""
     names = [

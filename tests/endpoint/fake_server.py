@@ -1,8 +1,11 @@
-"""A small OpenAI-compatible server in threads, whose "model" is a rule and whose faults are ordered in advance.
+"""A small OpenAI-compatible server in threads, whose "model" is a rule and whose faults are ordered
+in advance.
 
-The model continues a text word by word: a word is drawn from a few words by a hash of the whole text before it, and of the seed where one
-is given and the temperature is not 0. So it is deterministic, has no state, and depends on everything it should. Tokens are those of the
-tiny language's tokenizer, made once. `Manners` say what the server supports; `Fault`s are used up one by one by requests of their kind.
+The model continues a text word by word: a word is drawn from a few words by a hash of the whole
+text before it, and of the seed where one is given and the temperature is not 0. So it is
+deterministic, has no state, and depends on everything it should. Tokens are those of the tiny
+language's tokenizer, made once. `Manners` say what the server supports; `Fault`s are used up one by
+one by requests of their kind.
 """
 
 from __future__ import annotations
@@ -25,14 +28,20 @@ Write = Callable[[str, int | None], str]
 
 
 def babble(longest: int = 400, *, salt: str = "target", differs: int = 20) -> Write:
-    """A model that writes words at random, about `longest` characters of answer. One in `differs` is its own, by its `salt`."""
+    """A model that writes words at random, about `longest` characters of answer. One in `differs`
+    is its own, by its `salt`.
+    """
 
     def write(text: str, seed: int | None) -> str:
         answer = text.rpartition("assistant\n")[2]
         if len(answer) > longest:
             return END
         own = salt if _number(f"who {text} {seed}") % differs == 0 else "both"
-        return WORDS[int(uniform(_number(f"{own} {text} {seed}")) * len(WORDS))] if answer else WORDS[0]
+        return (
+            WORDS[int(uniform(_number(f"{own} {text} {seed}")) * len(WORDS))]
+            if answer
+            else WORDS[0]
+        )
 
     return write
 
@@ -43,7 +52,8 @@ def _number(text: str) -> int:
 
 @dataclass(frozen=True)
 class Manners:
-    """What a server supports. `stop`: "before" (cut before the string), "overshoot" (kept, with its whole token), "ignored".
+    """What a server supports. `stop`: "before" (cut before the string), "overshoot" (kept, with its
+    whole token), "ignored".
 
     `seeds` False: every request draws something else, whatever its seed.
     """
@@ -70,8 +80,9 @@ class Manners:
 
 @dataclass(frozen=True)
 class Fault:
-    """What becomes of the next request that streams (or, `whole`, that does not): a status, or a stream that goes wrong behind `after`
-    words: "cut" (the connection ends), "reset", "garbage" (no JSON), "silence", "error" (an error in the stream)."""
+    """What becomes of the next request that streams (or, `whole`, that does not): a status, or a
+    stream that goes wrong behind `after` words: "cut" (the connection ends), "reset", "garbage" (no
+    JSON), "silence", "error" (an error in the stream)."""
 
     status: int | None = None
     what: str = "cut"
@@ -82,7 +93,9 @@ class Fault:
 
 @dataclass
 class Log:
-    """What the server has seen: bodies of requests, and how many streams were ended, or abandoned by the other side."""
+    """What the server has seen: bodies of requests, and how many streams were ended, or abandoned
+    by the other side.
+    """
 
     bodies: list[dict[str, Any]] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
@@ -111,7 +124,9 @@ class FakeServer:
         self.count = 0
         self.dead = False
         self._http = _Quiet(("127.0.0.1", 0), _handler(self))
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
 
     def __enter__(self) -> FakeServer:
         self._thread.start()
@@ -158,10 +173,14 @@ class FakeServer:
                 return self._cut(words, text.index(hit), text.index(hit) + len(hit), body)
         return [*((one, None) for one in words[:-1]), (words[-1], "length")]
 
-    def _cut(self, words: list[str], start: int, end: int, body: dict[str, Any]) -> list[tuple[str, str | None]]:
+    def _cut(
+        self, words: list[str], start: int, end: int, body: dict[str, Any]
+    ) -> list[tuple[str, str | None]]:
         """Words up to a stop string from `start` to `end`."""
         keeps = self.manners.keeps_stop and body.get("include_stop_str_in_output")
-        length = len("".join(words)) if self.manners.stop == "overshoot" else end if keeps else start
+        length = (
+            len("".join(words)) if self.manners.stop == "overshoot" else end if keeps else start
+        )
         pieces, done = [], 0
         for word in words:
             pieces.append(word[: max(0, length - done)])
@@ -171,7 +190,12 @@ class FakeServer:
     def _seed(self, body: dict[str, Any]) -> int | None:
         config = json.loads(body.get("generation_config") or "{}") if self.manners.config else {}
         filtered = self.manners.top_k and (body.get("top_k") == 1 or body.get("min_p") == 1.0)
-        if not body.get("temperature", 1.0) or filtered or config.get("top_k") == 1 or config.get("min_p") == 1.0:
+        if (
+            not body.get("temperature", 1.0)
+            or filtered
+            or config.get("top_k") == 1
+            or config.get("min_p") == 1.0
+        ):
             return None
         with self.lock:
             self.count += 1
@@ -202,7 +226,9 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
                 return
             fault = server.fault(streaming=bool(body.get("stream")))
             if fault is not None and fault.status is not None:
-                self._answer(fault.status, {"error": {"message": f"fault {fault.status}"}}, fault.headers)
+                self._answer(
+                    fault.status, {"error": {"message": f"fault {fault.status}"}}, fault.headers
+                )
                 return
             prompt = body["prompt"]
             text = prompt if isinstance(prompt, str) else _spell(server.tokenizer, prompt)
@@ -227,7 +253,18 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
 
         def _refused(self, body: dict[str, Any]) -> bool:
             manners = server.manners
-            known = {"model", "prompt", "max_tokens", "temperature", "top_p", "seed", "stop", "stream", "logprobs", "n"}
+            known = {
+                "model",
+                "prompt",
+                "max_tokens",
+                "temperature",
+                "top_p",
+                "seed",
+                "stop",
+                "stream",
+                "logprobs",
+                "n",
+            }
             known |= {"stream_options"} if manners.usage else set()
             known |= {"return_token_ids"} if manners.ids else set()
             known |= {"top_k", "min_p"} if manners.top_k else set()
@@ -243,7 +280,9 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
                 return False
             return True
 
-        def _choice(self, text: str, finish: str | None, body: dict[str, Any], prompt: str) -> dict[str, Any]:
+        def _choice(
+            self, text: str, finish: str | None, body: dict[str, Any], prompt: str
+        ) -> dict[str, Any]:
             choice: dict[str, Any] = {"index": 0, "text": text, "finish_reason": finish}
             if server.manners.ids and body.get("return_token_ids"):
                 ids = server.tokenizer.encode(text, add_special_tokens=False) if text else []
@@ -258,13 +297,19 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
 
         def _usage(self, prompt: str, words: int) -> dict[str, int]:
             count = server.usage(prompt)
-            return {"prompt_tokens": count, "completion_tokens": words, "total_tokens": count + words}
+            return {
+                "prompt_tokens": count,
+                "completion_tokens": words,
+                "total_tokens": count + words,
+            }
 
         def _whole(self, prompt: str, body: dict[str, Any], fault: Fault | None) -> None:
             text, finish, count = "", "stop", 0
             for word, ended in server.words(prompt, body):
                 text, finish, count = text + word, ended or finish, count + 1
-            answer: dict[str, Any] = {"choices": [self._choice(text, finish, body, prompt)] * body.get("n", 1)}
+            answer: dict[str, Any] = {
+                "choices": [self._choice(text, finish, body, prompt)] * body.get("n", 1)
+            }
             if server.manners.usage:
                 answer["usage"] = self._usage(prompt, count)
             self._answer(200, answer)
@@ -303,7 +348,9 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             elif fault.what == "silence":
                 time.sleep(1.0)
             elif fault.what == "reset":
-                self.connection.setsockopt(1, 13, b"\1\0\0\0\0\0\0\0")  # SO_LINGER 0: the close resets the connection
+                self.connection.setsockopt(
+                    1, 13, b"\1\0\0\0\0\0\0\0"
+                )  # SO_LINGER 0: the close resets the connection
             elif fault.what == "dies":
                 server.dead = True
 
@@ -314,7 +361,9 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(text.encode())
             self.wfile.flush()
 
-        def _answer(self, status: int, content: dict[str, Any], headers: tuple[tuple[str, str], ...] = ()) -> None:
+        def _answer(
+            self, status: int, content: dict[str, Any], headers: tuple[tuple[str, str], ...] = ()
+        ) -> None:
             data = json.dumps(content).encode()
             self.send_response(status)
             for name, value in headers:

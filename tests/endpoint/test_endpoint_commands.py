@@ -1,4 +1,6 @@
-"""Served models on the command line: one clear message where something is wrong, and no key on disk."""
+"""Served models on the command line: one clear message where something is wrong, and no key on
+disk.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from endpoint_kit import IDS, PLAIN, QUESTION, serving
 
 from lr.cli import main
 from lr.commands.servers import ServerChoice, judge_address
-from lr.endpoint.settings import Servers
+from lr.lab.endpoint.settings import Servers
 
 
 def test_info_shows_what_an_endpoint_can_do(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,7 +25,14 @@ def test_info_shows_what_an_endpoint_can_do(capsys: pytest.CaptureFixture[str]) 
 
 def test_generate(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(PLAIN) as target, serving(PLAIN, salt="draft") as draft:
-        words = ["--model", target.address(), "--draft_model", draft.address("tiny-draft"), "--verifier", "exact"]
+        words = [
+            "--model",
+            target.address(),
+            "--draft_model",
+            draft.address("tiny-draft"),
+            "--verifier",
+            "exact",
+        ]
         assert main(["generate", QUESTION, *words, "--temperature", "0"]) == 0
         answer = capsys.readouterr().out
         assert main(["generate", QUESTION, *words, "--temperature", "0", "--mode", "ar"]) == 0
@@ -71,7 +80,10 @@ def test_the_key_is_sent_and_not_kept(
             ["generate", "x", "--model", "http://localhost:8000/m", "--mode", "ar"],
             "is written openai:http://localhost:8000/m",
         ),
-        (["generate", "x", "--model", "openai:localhost/m", "--mode", "ar"], "no address of a served model"),
+        (
+            ["generate", "x", "--model", "openai:localhost/m", "--mode", "ar"],
+            "no address of a served model",
+        ),
         (["info", "--endpoint", "Qwen/Qwen3-32B"], "is no address of a served model"),
         (["info", "--endpoint", "openai:http://127.0.0.1:1/m"], "cannot be reached"),
         (["generate", "x", "--server_timeout", "0"], "server_timeout is 0"),
@@ -85,10 +97,15 @@ def test_bad_input(words: list[str], says: str, capsys: pytest.CaptureFixture[st
 
 def test_what_a_server_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(PLAIN) as server:
-        assert main(["generate", QUESTION, "--model", server.address("nonsuch"), "--mode", "ar"]) == 2
+        assert (
+            main(["generate", QUESTION, "--model", server.address("nonsuch"), "--mode", "ar"]) == 2
+        )
         assert "has no model 'nonsuch'; it has tiny-target" in capsys.readouterr().err
         server.behave(models=("unheard-of",))
         assert main(["generate", QUESTION, "--model", server.address(""), "--mode", "ar"]) == 2
         assert "--tokenizer" in capsys.readouterr().err
-        assert main(["generate", QUESTION, "--model", server.address(), "--draft_model", "tiny-draft"]) == 2
+        assert (
+            main(["generate", QUESTION, "--model", server.address(), "--draft_model", "tiny-draft"])
+            == 2
+        )
         assert "has no model 'tiny-target'" in capsys.readouterr().err

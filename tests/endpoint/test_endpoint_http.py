@@ -1,4 +1,6 @@
-"""HTTP with patience: what is tried again, what is not, and what is said when patience is at its end."""
+"""HTTP with patience: what is tried again, what is not, and what is said when patience is at its
+end.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ import pytest
 from endpoint_kit import PLAIN, QUICK, client, endpoint, serving
 from fake_server import FakeServer, Fault
 
-from lr.endpoint.address import Address, is_address
-from lr.endpoint.completions import COMPLETIONS, Endpoint, Message, Piece, Restart
-from lr.endpoint.failures import Cancelled, EndpointError, Refused
-from lr.endpoint.http import Call, Client, Patience
 from lr.errors import SettingError
+from lr.lab.endpoint.address import Address, is_address
+from lr.lab.endpoint.completions import COMPLETIONS, Endpoint, Message, Piece, Restart
+from lr.lab.endpoint.failures import Cancelled, EndpointError, Refused
+from lr.lab.endpoint.http import Call, Client, Patience
 
 BODY = {"model": "tiny-target", "prompt": "So", "max_tokens": 3, "temperature": 0}
 
@@ -32,7 +34,11 @@ def server() -> Iterator[FakeServer]:
     ("text", "server", "model"),
     [
         ("openai:http://localhost:8000/Qwen/Qwen3-32B", "http://localhost:8000", "Qwen/Qwen3-32B"),
-        ("openai:http://localhost:8000/v1/Qwen/Qwen3-32B", "http://localhost:8000", "Qwen/Qwen3-32B"),
+        (
+            "openai:http://localhost:8000/v1/Qwen/Qwen3-32B",
+            "http://localhost:8000",
+            "Qwen/Qwen3-32B",
+        ),
         ("openai:https://host/gate/v1/name", "https://host:443/gate", "name"),
         ("openai:http://localhost:8000//models/x", "http://localhost:8000", "/models/x"),
         ("openai:http://[::1]:8000", "http://[::1]:8000", None),
@@ -63,7 +69,9 @@ def test_what_is_no_address(text: str, says: str) -> None:
         Address.parse(text)
 
 
-@pytest.mark.parametrize("fault", [Fault(429, whole=True), Fault(500, whole=True), Fault(503, whole=True)])
+@pytest.mark.parametrize(
+    "fault", [Fault(429, whole=True), Fault(500, whole=True), Fault(503, whole=True)]
+)
 def test_a_busy_or_broken_server_is_asked_again(server: FakeServer, fault: Fault) -> None:
     server.faults = [fault, fault]
     answer = client(server).post(COMPLETIONS, BODY)
@@ -73,7 +81,9 @@ def test_a_busy_or_broken_server_is_asked_again(server: FakeServer, fault: Fault
 
 @pytest.mark.parametrize("header", ["0.3", "date"])
 def test_the_server_says_how_long_to_wait(server: FakeServer, header: str) -> None:
-    """A date has whole seconds: two seconds ahead is at least one away, and the longest pause allowed here cuts it to 0.3 s."""
+    """A date has whole seconds: two seconds ahead is at least one away, and the longest pause
+    allowed here cuts it to 0.3 s.
+    """
     value = header if header != "date" else formatdate(time.time() + 2, usegmt=True)
     server.faults = [Fault(429, headers=(("Retry-After", value),), whole=True)]
     client(server, Patience(silence=1, pause=0.0, longest=0.3)).post(COMPLETIONS, BODY)
@@ -83,7 +93,13 @@ def test_the_server_says_how_long_to_wait(server: FakeServer, header: str) -> No
 
 def test_pauses_double_up_to_the_longest() -> None:
     patience = Patience(pause=0.5, longest=3.0)
-    assert [patience.before(attempt, None) for attempt in (1, 2, 3, 4, 5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    assert [patience.before(attempt, None) for attempt in (1, 2, 3, 4, 5)] == [
+        0.5,
+        1.0,
+        2.0,
+        3.0,
+        3.0,
+    ]
     assert patience.before(1, 2.5) == 2.5
     assert patience.before(1, 600.0) == 3.0
 
@@ -123,18 +139,24 @@ def test_keys(server: FakeServer) -> None:
 def test_nobody_there() -> None:
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
-        nobody = Client(Address.parse(f"openai:http://127.0.0.1:{taken.getsockname()[1]}/x"), patience=QUICK)
+        nobody = Client(
+            Address.parse(f"openai:http://127.0.0.1:{taken.getsockname()[1]}/x"), patience=QUICK
+        )
         with pytest.raises(EndpointError, match=r"cannot be reached .*Is the server up"):
             nobody.post(COMPLETIONS, BODY)
     with pytest.raises(EndpointError, match="cannot be reached"):
-        Client(Address.parse("openai:http://nonsuch.invalid:80/x"), patience=QUICK).post(COMPLETIONS, BODY)
+        Client(Address.parse("openai:http://nonsuch.invalid:80/x"), patience=QUICK).post(
+            COMPLETIONS, BODY
+        )
 
 
 def test_silence_is_not_waited_through_for_ever() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = Address.parse(f"openai:http://127.0.0.1:{mute.getsockname()[1]}/x")
         with pytest.raises(EndpointError, match=r"silent for 0.1 seconds, 2 times"):
-            Client(address, patience=Patience(silence=0.1, attempts=2, pause=0.0)).post(COMPLETIONS, BODY)
+            Client(address, patience=Patience(silence=0.1, attempts=2, pause=0.0)).post(
+                COMPLETIONS, BODY
+            )
 
 
 def test_what_is_no_json(server: FakeServer) -> None:
@@ -150,7 +172,9 @@ def test_what_is_no_json(server: FakeServer) -> None:
 
         threading.Thread(target=answer, daemon=True).start()
         with pytest.raises(EndpointError, match=r"no JSON \('<html>'\), 2 times"):
-            Client(address, patience=Patience(silence=1, attempts=2, pause=0.0)).post(COMPLETIONS, BODY)
+            Client(address, patience=Patience(silence=1, attempts=2, pause=0.0)).post(
+                COMPLETIONS, BODY
+            )
 
 
 def gather(server: FakeServer, patience: Patience = QUICK, **body: object) -> list[Message]:
@@ -172,7 +196,11 @@ def text_of(messages: list[Message]) -> str:
     """The text behind the last restart."""
     text = ""
     for message in messages:
-        text = "" if isinstance(message, Restart) else text + (message.text if isinstance(message, Piece) else "")
+        text = (
+            ""
+            if isinstance(message, Restart)
+            else text + (message.text if isinstance(message, Piece) else "")
+        )
     return text
 
 
@@ -250,7 +278,9 @@ def test_a_cancelled_call_does_not_begin_again(server: FakeServer) -> None:
 
 def test_which_models_there_are(server: FakeServer) -> None:
     assert endpoint(server).name == "tiny-target"
-    with pytest.raises(SettingError, match=r"has no model 'other'; it has tiny-target, tiny-draft, tiny-judge"):
+    with pytest.raises(
+        SettingError, match=r"has no model 'other'; it has tiny-target, tiny-draft, tiny-judge"
+    ):
         Endpoint.open(Client(Address.parse(server.address("other")), patience=QUICK))
     with pytest.raises(SettingError, match="names no model, and it has tiny-target, tiny-draft"):
         Endpoint.open(Client(Address.parse(server.address("")), patience=QUICK))

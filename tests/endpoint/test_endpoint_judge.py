@@ -13,10 +13,10 @@ from door_kit import write_checkpoint
 from endpoint_kit import IDS, PLAIN, QUESTION, QUICK, TEXT, reasoner, served, serving
 from fake_server import Fault, babble
 
-from lr.endpoint.judge import ServedJudge, ServedScore, shares
-from lr.endpoint.models import spell
-from lr.endpoint.settings import Servers
 from lr.errors import SettingError
+from lr.lab.endpoint.judge import ServedJudge, ServedScore, shares
+from lr.lab.endpoint.models import spell
+from lr.lab.endpoint.settings import Servers
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Pair
@@ -51,20 +51,24 @@ def test_shares() -> None:
     assert mass == pytest.approx(math.exp(-0.1) + math.exp(-2.5))
     assert shares({"aligned": 0.0}, answers) == ([1.0, 0.0], 1.0)
     assert shares({" [Un": 0.0}, answers) == ([0.0, 1.0], 1.0)
-    assert shares({"a": math.log(0.5), "aligned": math.log(0.25), "una": math.log(0.25)}, answers) == (
-        [0.75, 0.25],
-        1.0,
-    )
+    assert shares(
+        {"a": math.log(0.5), "aligned": math.log(0.25), "una": math.log(0.25)}, answers
+    ) == ([0.75, 0.25], 1.0)
     assert shares({"maybe": 0.0, "": 0.0, " ": 0.0}, answers) == ([0.0, 0.0], 0.0)
     digits = tuple(map(str, range(10)))
-    assert shares({" 7": math.log(0.5), "9": math.log(0.5), "ten": 0.0}, digits)[0][7::2] == [0.5, 0.5]
+    assert shares({" 7": math.log(0.5), "9": math.log(0.5), "ten": 0.0}, digits)[0][7::2] == [
+        0.5,
+        0.5,
+    ]
 
 
 def test_the_judge_reads_a_word_where_there_are_no_probabilities() -> None:
     with serving(PLAIN) as server:
         server.write = says(lambda text: "aligned" if "twin" in text else "unaligned")
         judge = ServedJudge(served(server), CODEC.decode)
-        yes, no, equal = judge.judge([pair("x", "the twin"), pair("x", "other"), pair("So.", "so. ")])
+        yes, no, equal = judge.judge(
+            [pair("x", "the twin"), pair("x", "other"), pair("So.", "so. ")]
+        )
         assert (yes.aligned, yes.score, no.aligned, no.score) == (True, 1.0, False, 0.0)
         assert (equal.aligned, equal.why) == (True, "equal text")
         prompts = [body["prompt"] for body in server.log.bodies if body["prompt"].endswith("[")]
@@ -78,7 +82,9 @@ def test_the_judge_weighs_where_there_are() -> None:
         model = served(server)
         [verdict] = ServedJudge(model, CODEC.decode, threshold=0.7).judge([pair("x", "y")])
         assert verdict.aligned and verdict.score == pytest.approx(0.75)
-        assert not ServedJudge(model, CODEC.decode, threshold=0.8).judge([pair("x", "y")])[0].aligned
+        assert (
+            not ServedJudge(model, CODEC.decode, threshold=0.8).judge([pair("x", "y")])[0].aligned
+        )
         server.behave(likeliest=lambda prompt: {"Well": -0.01})
         [verdict] = ServedJudge(model, CODEC.decode).judge([pair("x", "y")])
         assert not verdict.aligned and "something else" in verdict.why
@@ -101,13 +107,18 @@ def test_the_score_is_the_mean_digit() -> None:
         [verdict] = verifier.judge([pair("", "So.")])
         assert verdict.aligned and verdict.score == pytest.approx(7.0)
         prompt = server.log.bodies[-1]["prompt"]
-        assert prompt.startswith(spell(CODEC, CODEC.chat(QUESTION)) + "So.") and prompt.endswith("Score from 0 to 9:")
+        assert prompt.startswith(spell(CODEC, CODEC.chat(QUESTION)) + "So.") and prompt.endswith(
+            "Score from 0 to 9:"
+        )
 
 
 @pytest.mark.parametrize("driver", ["lockstep", "overlapped"])
 def test_local_models_with_a_served_judge(tmp_path: Path, driver: str) -> None:
     """The verdicts are the server's, whichever driver asks."""
-    target, draft = (str(write_checkpoint(tmp_path / name, seed=seed)) for name, seed in (("target", 1), ("draft", 2)))
+    target, draft = (
+        str(write_checkpoint(tmp_path / name, seed=seed))
+        for name, seed in (("target", 1), ("draft", 2))
+    )
     with serving(PLAIN) as server:
         server.write = says(lambda text: "aligned" if len(text) % 3 else "unaligned")
         how = {
@@ -118,7 +129,9 @@ def test_local_models_with_a_served_judge(tmp_path: Path, driver: str) -> None:
             "segment_tokens": 8,
         }
         servers = Servers(judge_tokenizer="tiny-judge", patience=QUICK)
-        with Reasoner(target, draft, None, judge=server.address("tiny-judge"), servers=servers) as local:
+        with Reasoner(
+            target, draft, None, judge=server.address("tiny-judge"), servers=servers
+        ) as local:
             result = local.generate(QUESTION, temperature=1.0, driver=driver, **how)
             again = local.generate(QUESTION, temperature=1.0, driver="lockstep", **how)
     assert result.tokens == again.tokens
@@ -127,12 +140,16 @@ def test_local_models_with_a_served_judge(tmp_path: Path, driver: str) -> None:
 
 
 def test_verdicts_are_not_waited_for() -> None:
-    """Everything served: while the judge thinks, target and draft write on; questions of released nodes are dropped."""
+    """Everything served: while the judge thinks, target and draft write on; questions of released
+    nodes are dropped.
+    """
     with serving(PLAIN) as target, serving(PLAIN, salt="draft") as draft, serving(PLAIN) as judge:
         judge.write = says(lambda text: "aligned" if len(text) % 4 else "unaligned")
         draft.write = babble(300, salt="draft", differs=1)
         names = target.address(), draft.address("tiny-draft")
-        with Reasoner(*names, "judge", judge=judge.address("tiny-judge"), servers=Servers(patience=QUICK)) as three:
+        with Reasoner(
+            *names, "judge", judge=judge.address("tiny-judge"), servers=Servers(patience=QUICK)
+        ) as three:
             quick = three.generate(QUESTION, temperature=0)
             count, judge.write = len(judge.log.bodies), slowly(judge.write)
             started = time.monotonic()
@@ -150,7 +167,10 @@ def test_judges_that_make_no_sense() -> None:
             Reasoner("tiny-target", "tiny-draft", "exact", judge=address, servers=servers)
         with pytest.raises(SettingError, match=r"needs a sentence encoder in this process"):
             Reasoner("tiny-target", "tiny-draft", "embedding", judge=address, servers=servers)
-        with pytest.raises(SettingError, match=r"verifier 'judge:0.8' needs of tiny-judge at .*likeliest tokens.*text"):
+        with pytest.raises(
+            SettingError,
+            match=r"verifier 'judge:0.8' needs of tiny-judge at .*likeliest tokens.*text",
+        ):
             Reasoner("tiny-target", "tiny-draft", "judge:0.8", judge=address, servers=servers)
 
 
@@ -160,4 +180,6 @@ def test_score_asks_the_served_target() -> None:
     with serving(manners) as target, serving(TEXT, salt="draft") as draft:
         with reasoner(target, draft, "score") as both:
             result = both.generate(QUESTION, temperature=0, schedule="sync", depth=1)
-        assert {step.origin for step in result.steps if step.finish is Finish.BOUNDARY} == {Origin.ACCEPTED}
+        assert {step.origin for step in result.steps if step.finish is Finish.BOUNDARY} == {
+            Origin.ACCEPTED
+        }

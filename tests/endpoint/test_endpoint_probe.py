@@ -9,11 +9,11 @@ import pytest
 from endpoint_kit import IDS, PLAIN, QUICK, TEXT, capabilities, endpoint, served, serving
 from fake_server import Manners
 
-from lr.endpoint.abilities import Filters, Seeds, Stops
-from lr.endpoint.completions import Piece, read_piece
-from lr.endpoint.failures import Broken
-from lr.endpoint.probe import TEXT as SAMPLE
 from lr.errors import SettingError
+from lr.lab.endpoint.abilities import Filters, Seeds, Stops
+from lr.lab.endpoint.completions import Piece, read_piece
+from lr.lab.endpoint.failures import Broken
+from lr.lab.endpoint.probe import TEXT as SAMPLE
 from lr.model.codec import Codec
 
 
@@ -43,7 +43,12 @@ def test_fields_that_are_accepted_and_ignored_do_not_count() -> None:
     with serving(replace(PLAIN, strict=False, stop="ignored", seeds=False)) as server:
         can = capabilities(server)
         assert (can.stops, can.stop_is_kept, can.seeds) == (Stops.IGNORED, False, Seeds.NEVER)
-        assert (can.top_k, can.min_p, can.logprobs, can.ids_out) == (Filters.NOT, Filters.NOT, False, None)
+        assert (can.top_k, can.min_p, can.logprobs, can.ids_out) == (
+            Filters.NOT,
+            Filters.NOT,
+            False,
+            None,
+        )
 
 
 def test_one_that_does_not_stream() -> None:
@@ -52,7 +57,9 @@ def test_one_that_does_not_stream() -> None:
 
 
 def test_a_seed_for_everybody_is_nobodys() -> None:
-    """The server seeds one generator when a request comes and draws a little later: requests that overlap disturb each other."""
+    """The server seeds one generator when a request comes and draws a little later: requests that
+    overlap disturb each other.
+    """
     with serving(PLAIN) as server:
         can, whole = capabilities(server), server.words
         generator = {"seed": 0}
@@ -68,16 +75,22 @@ def test_a_seed_for_everybody_is_nobodys() -> None:
         assert can.seeds is Seeds.ALONE
 
 
-@pytest.mark.parametrize("manners", [IDS, TEXT, Manners(strict=False)], ids=["ids", "text", "usage"])
+@pytest.mark.parametrize(
+    "manners", [IDS, TEXT, Manners(strict=False)], ids=["ids", "text", "usage"]
+)
 def test_a_wrong_tokenizer_is_noticed(manners: Manners) -> None:
-    """The server counts, or returns, tokens of the tiny language; another tokenizer makes others of the sample."""
+    """The server counts, or returns, tokens of the tiny language; another tokenizer makes others of
+    the sample.
+    """
     with serving(manners) as server:
         if manners is TEXT:
             server.behave(usage=False)
         assert served(server).codec.name == "tiny-target"
         server.tokenizer = _Halved(server.tokenizer)
         if server.manners.ids or server.manners.usage:
-            with pytest.raises(SettingError, match=r"of which the tokenizer of tiny-target makes .*--tokenizer"):
+            with pytest.raises(
+                SettingError, match=r"of which the tokenizer of tiny-target makes .*--tokenizer"
+            ):
                 served(server)
 
 
@@ -117,10 +130,18 @@ def test_what_is_no_completion(raw: object) -> None:
 
 def test_pieces() -> None:
     raw = {"choices": [{"text": "a", "token_ids": [3], "finish_reason": "stop"}]}
-    usage = {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 4}}
+    usage = {
+        "prompt_tokens": 5,
+        "completion_tokens": 1,
+        "prompt_tokens_details": {"cached_tokens": 4},
+    }
     piece = read_piece({**raw, "usage": usage})
     assert (piece.text, piece.ids, piece.finish) == ("a", (3,), "stop")
-    assert piece.usage is not None and (piece.usage.prompt, piece.usage.completion, piece.usage.cached) == (5, 1, 4)
+    assert piece.usage is not None and (
+        piece.usage.prompt,
+        piece.usage.completion,
+        piece.usage.cached,
+    ) == (5, 1, 4)
     assert read_piece({"choices": [], "usage": usage}) == Piece("", usage=piece.usage)
     with pytest.raises(Broken, match="gave an answer up"):
         read_piece({"choices": [{"text": "a", "finish_reason": "abort"}]})

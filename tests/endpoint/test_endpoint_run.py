@@ -11,13 +11,24 @@ from pathlib import Path
 
 import pytest
 from door_kit import write_checkpoint, write_foreign_checkpoint
-from endpoint_kit import IDS, MANNERS, PLAIN, QUESTION, QUICK, TEXT, plain_text, reasoner, serving, tokenizer
+from endpoint_kit import (
+    IDS,
+    MANNERS,
+    PLAIN,
+    QUESTION,
+    QUICK,
+    TEXT,
+    plain_text,
+    reasoner,
+    serving,
+    tokenizer,
+)
 from fake_server import END, FakeServer, Fault
 
-from lr.endpoint.failures import EndpointError
-from lr.endpoint.models import exact_ids, spell
-from lr.endpoint.settings import Servers
 from lr.errors import SettingError
+from lr.lab.endpoint.failures import EndpointError
+from lr.lab.endpoint.models import exact_ids, spell
+from lr.lab.endpoint.settings import Servers
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.coin import RandomVerifier
@@ -29,25 +40,34 @@ SCHEDULES = ("sync", "paper", "depth")
 @pytest.fixture(scope="module", params=list(MANNERS))
 def pair(request: pytest.FixtureRequest) -> Iterator[tuple[FakeServer, FakeServer]]:
     """A target and a draft behind servers of one kind."""
-    with serving(MANNERS[request.param]) as target, serving(MANNERS[request.param], salt="draft") as draft:
+    with (
+        serving(MANNERS[request.param]) as target,
+        serving(MANNERS[request.param], salt="draft") as draft,
+    ):
         yield target, draft
 
 
 def test_exact_lookahead_is_the_plain_greedy_text(pair: tuple[FakeServer, FakeServer]) -> None:
-    """The end-to-end oracle: whatever the schedule, depth and width, the text that the target's server writes at one go."""
+    """The end-to-end oracle: whatever the schedule, depth and width, the text that the target's
+    server writes at one go.
+    """
     with reasoner(*pair) as both:
         prompt = spell(both.codec, both.codec.chat(QUESTION))
         wanted = plain_text(pair[0], prompt)
         assert both.generate(QUESTION, mode="ar", temperature=0).text == wanted
         for schedule, (depth, width) in itertools.product(SCHEDULES, ((1, 1), (4, 1), (2, 2))):
-            result = both.generate(QUESTION, temperature=0, schedule=schedule, depth=depth, width=width)
+            result = both.generate(
+                QUESTION, temperature=0, schedule=schedule, depth=depth, width=width
+            )
             assert result.text == wanted, (schedule, depth, width)
             assert result.finished and result.stats.accepted > 0
             assert {step.origin for step in result.steps} >= {Origin.ACCEPTED, Origin.CORRECTION}
 
 
 def test_seeded_sampling_is_plain_sampling(pair: tuple[FakeServer, FakeServer]) -> None:
-    """Where seeds are heeded the oracle holds at any temperature, and the same seed gives the same answer."""
+    """Where seeds are heeded the oracle holds at any temperature, and the same seed gives the same
+    answer.
+    """
     with reasoner(*pair) as both:
         how = {"temperature": 1.0, "max_step_tokens": 12, "max_tokens": 60}
         plain = both.generate(QUESTION, mode="ar", **how)
@@ -81,7 +101,9 @@ def test_an_accepted_draft_is_the_drafts_text(pair: tuple[FakeServer, FakeServer
 @pytest.mark.parametrize("manners", ["ids", "text"])
 @pytest.mark.parametrize("served", ["target", "draft"])
 def test_local_and_served_models_mix(tmp_path: Path, manners: str, served: str) -> None:
-    """The local one is a random network; with the exact verifier the target's own text comes out all the same."""
+    """The local one is a random network; with the exact verifier the target's own text comes out
+    all the same.
+    """
     local = write_checkpoint(tmp_path / "local", seed=3)
     with serving(MANNERS[manners]) as server:
         models = (server, str(local)) if served == "target" else (str(local), server)
@@ -93,7 +115,9 @@ def test_local_and_served_models_mix(tmp_path: Path, manners: str, served: str) 
                 assert result.text == plain.text
                 assert result.stats.drafted > 0
             if served == "draft":
-                step = mixed.generate(QUESTION, mode="lr+sd", drafter="step", acceptance="match", **how)
+                step = mixed.generate(
+                    QUESTION, mode="lr+sd", drafter="step", acceptance="match", **how
+                )
                 assert step.tokens == plain.tokens
 
 
@@ -115,24 +139,35 @@ def test_a_draft_with_another_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_beginning_that_the_server_adds_is_not_sent_twice(tmp_path: Path) -> None:
-    """The chat template writes a beginning-of-sequence token, and so does the server in front of every text."""
+    """The chat template writes a beginning-of-sequence token, and so does the server in front of
+    every text.
+    """
     folder = write_checkpoint(tmp_path / "begun", seed=1)
     content = json.loads((folder / "tokenizer.json").read_text())
     content["post_processor"] = {
         "type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "single": [
+            {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
+        ],
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [431], "tokens": ["<|endoftext|>"]}},
+        "special_tokens": {
+            "<|endoftext|>": {"id": "<|endoftext|>", "ids": [431], "tokens": ["<|endoftext|>"]}
+        },
     }
     (folder / "tokenizer.json").write_text(json.dumps(content))
     settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"bos_token": "<|endoftext|>"}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(settings | {"bos_token": "<|endoftext|>"})
+    )
     template = (folder / "chat_template.jinja").read_text()
     (folder / "chat_template.jinja").write_text("<|endoftext|>" + template)
     for adds in (False, True):
         with serving(PLAIN) as server:
             server.usage = lambda prompt, extra=adds: len(tokenizer().encode(prompt)) + extra  # type: ignore[method-assign]
-            with Reasoner(server.address(), None, servers=Servers(tokenizer=str(folder), patience=QUICK)) as alone:
+            with Reasoner(
+                server.address(), None, servers=Servers(tokenizer=str(folder), patience=QUICK)
+            ) as alone:
                 text = alone.generate(QUESTION, mode="ar", temperature=0).text
                 sent = [body["prompt"] for body in server.log.bodies if QUESTION in body["prompt"]]
                 assert all(prompt.startswith("<|endoftext|>") is not adds for prompt in sent)
@@ -144,15 +179,22 @@ def test_everything_is_in_a_detailed_trace(pair: tuple[FakeServer, FakeServer]) 
         run = both.run(QUESTION, temperature=0, detailed=True)
         result = run.finish()
         assert result.text == both.generate(QUESTION, temperature=0).text
-        assert result.stats.target_passes >= len(result.steps) / 2 and result.stats.target_seconds > 0
+        assert (
+            result.stats.target_passes >= len(result.steps) / 2 and result.stats.target_seconds > 0
+        )
 
 
 def test_rejected_work_is_hung_up_on() -> None:
     """Requests of released nodes are cancelled: the servers see the connections close."""
-    with serving(replace(PLAIN, pause=0.004)) as target, serving(replace(PLAIN, pause=0.004), salt="else") as draft:
+    with (
+        serving(replace(PLAIN, pause=0.004)) as target,
+        serving(replace(PLAIN, pause=0.004), salt="else") as draft,
+    ):
         draft.write = lambda text, seed: " Ben" if len(text) % 50 else "\n\n"
         with reasoner(target, draft) as both:
-            result = both.generate(QUESTION, temperature=0, depth=4, max_tokens=60, max_step_tokens=30)
+            result = both.generate(
+                QUESTION, temperature=0, depth=4, max_tokens=60, max_step_tokens=30
+            )
             assert result.stats.accepted == 0
         deadline = time.monotonic() + 5
         while (target.log.open or draft.log.open) and time.monotonic() < deadline:
@@ -203,23 +245,42 @@ def test_ids_outside_the_vocabulary_are_a_wrong_tokenizer() -> None:
                 return [i + 400 for i in encode(text, **settings)]
 
         target.tokenizer = Shifted()
-        with pytest.raises(EndpointError, match=r"wrote token id \d+; the tokenizer of tiny-target has ids 0 to 432"):
+        with pytest.raises(
+            EndpointError,
+            match=r"wrote token id \d+; the tokenizer of tiny-target has ids 0 to 432",
+        ):
             alone.generate(QUESTION, mode="ar", temperature=0)
 
 
 REFUSALS = [
-    ({"mode": "sd"}, IDS, PLAIN, "acceptance 'reject' needs of tiny-target at .*guessed.*Use mode 'ar'"),
+    (
+        {"mode": "sd"},
+        IDS,
+        PLAIN,
+        "acceptance 'reject' needs of tiny-target at .*guessed.*Use mode 'ar'",
+    ),
     ({"mode": "lr+sd", "drafter": "ngram"}, IDS, PLAIN, "drafter 'ngram'.*Use mode 'lr'"),
     ({"segmenter": "fixed", "temperature": 0}, TEXT, TEXT, "segmenter 'fixed'.*token ids"),
     ({"top_k": 5}, PLAIN, PLAIN, "top_k 5 needs of tiny-target.*Give top_k 0"),
     ({"min_p": 0.1}, PLAIN, PLAIN, "min_p 0.1 needs of tiny-target.*Give min_p 0"),
-    ({"coupling": "shared"}, PLAIN, replace(PLAIN, seeds=False), "tiny-draft.*seeds that it heeds.*'independent'"),
+    (
+        {"coupling": "shared"},
+        PLAIN,
+        replace(PLAIN, seeds=False),
+        "tiny-draft.*seeds that it heeds.*'independent'",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("options", "first", "second", "says"), REFUSALS)
-def test_what_an_endpoint_lacks_is_refused(options: dict, first: object, second: object, says: str) -> None:
-    with serving(first) as target, serving(second, salt="draft") as draft, reasoner(target, draft) as both:  # type: ignore[arg-type]
+def test_what_an_endpoint_lacks_is_refused(
+    options: dict, first: object, second: object, says: str
+) -> None:
+    with (
+        serving(first) as target,
+        serving(second, salt="draft") as draft,
+        reasoner(target, draft) as both,
+    ):  # type: ignore[arg-type]
         before = len(target.log.bodies)
         with pytest.raises(SettingError, match=says):
             both.generate(QUESTION, **options)
@@ -229,14 +290,25 @@ def test_what_an_endpoint_lacks_is_refused(options: dict, first: object, second:
 def test_shared_noise_needs_the_same_noise(tmp_path: Path) -> None:
     local = str(write_checkpoint(tmp_path / "local", seed=3))
     with serving(PLAIN) as server:
-        with reasoner(server, local) as mixed, pytest.raises(SettingError, match="noise of this process"):
+        with (
+            reasoner(server, local) as mixed,
+            pytest.raises(SettingError, match="noise of this process"),
+        ):
             mixed.generate(QUESTION, coupling="shared", temperature=1.0, top_k=0)
-        with reasoner(local, server) as mixed, pytest.raises(SettingError, match="drafter 'draft' needs of tiny-draft"):
+        with (
+            reasoner(local, server) as mixed,
+            pytest.raises(SettingError, match="drafter 'draft' needs of tiny-draft"),
+        ):
             mixed.generate(QUESTION, mode="lr+sd", drafter="draft", temperature=0)
-    with serving(PLAIN) as target, serving(PLAIN, salt="draft") as draft, reasoner(target, draft) as both:
+    with (
+        serving(PLAIN) as target,
+        serving(PLAIN, salt="draft") as draft,
+        reasoner(target, draft) as both,
+    ):
         how = {"temperature": 1.0, "max_tokens": 80}
         rates = [
-            both.generate(QUESTION, coupling=one, **how).stats.step_acceptance for one in ("shared", "independent")
+            both.generate(QUESTION, coupling=one, **how).stats.step_acceptance
+            for one in ("shared", "independent")
         ]
         assert rates[0] > rates[1]
 
@@ -258,11 +330,17 @@ def test_text_that_the_tokenizer_would_change_is_kept() -> None:
 def test_a_step_of_more_tokens_than_it_may_have_is_cut() -> None:
     """A server counts its own tokens; ours may be more (here bytes)."""
     with serving(PLAIN) as target:
-        target.write = lambda text, seed: END if len(text.rpartition("assistant\n")[2]) > 60 else "\u20ac\u20ac\u20ac "
+        target.write = lambda text, seed: (
+            END if len(text.rpartition("assistant\n")[2]) > 60 else "\u20ac\u20ac\u20ac "
+        )
         with reasoner(target, None) as alone:
-            result = alone.generate(QUESTION, mode="ar", temperature=0, max_step_tokens=8, max_tokens=20)
+            result = alone.generate(
+                QUESTION, mode="ar", temperature=0, max_step_tokens=8, max_tokens=20
+            )
     assert len(result.tokens) <= 20 and all(len(step.tokens) <= 8 for step in result.steps)
-    text = result.text.rstrip("\ufffd")  # a budget that ends inside a character leaves what fits of it
+    text = result.text.rstrip(
+        "\ufffd"
+    )  # a budget that ends inside a character leaves what fits of it
     assert "\ufffd" not in text and text.startswith("\u20ac\u20ac")
 
 
@@ -286,5 +364,7 @@ def test_verifiers_that_read_what_is_not_given(verifier: str) -> None:
     with serving(TEXT) as server:
         judge = server.address("tiny-judge") if verifier.startswith("judge") else None
         names = server.address(), server.address("tiny-draft")
-        with pytest.raises(SettingError, match=rf"verifier '{verifier}' needs of tiny-.* at .*log-probabilities"):
+        with pytest.raises(
+            SettingError, match=rf"verifier '{verifier}' needs of tiny-.* at .*log-probabilities"
+        ):
             Reasoner(*names, verifier, judge=judge, servers=Servers(patience=QUICK))

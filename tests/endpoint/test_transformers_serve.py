@@ -1,7 +1,9 @@
-"""A real server: `transformers serve` with our tiny checkpoints, on the CPU, started once for all tests here.
+"""A real server: `transformers serve` with our tiny checkpoints, on the CPU, started once for all
+tests here.
 
-It speaks text, cuts behind the stop string's token, cannot list its models offline, and seeds one generator for everybody; so at
-temperature 0 its answers are those of the local models, and that is what is compared. Skipped where transformers[serving] is missing.
+It speaks text, cuts behind the stop string's token, cannot list its models offline, and seeds one
+generator for everybody; so at temperature 0 its answers are those of the local models, and that is
+what is compared. Skipped where transformers[serving] is missing.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from pathlib import Path
 import pytest
 
 from lr.cli import main
-from lr.endpoint.abilities import Filters, Seeds, Stops
-from lr.endpoint.failures import EndpointError
-from lr.endpoint.http import Patience
-from lr.endpoint.models import ServedModel
-from lr.endpoint.settings import Servers
+from lr.lab.endpoint.abilities import Filters, Seeds, Stops
+from lr.lab.endpoint.failures import EndpointError
+from lr.lab.endpoint.http import Patience
+from lr.lab.endpoint.models import ServedModel
+from lr.lab.endpoint.settings import Servers
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split, problem
 from lr.tiny.names import checkpoint_path
@@ -46,10 +48,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("serve") / "log.txt"
     script = "from transformers.cli.transformers import main; main()"
-    words = ["serve", "--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"]
+    words = [
+        "serve",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+    ]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     with log.open("w") as out:
-        process = subprocess.Popen([sys.executable, "-c", script, *words], env=environment, stdout=out, stderr=out)
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, *words], env=environment, stdout=out, stderr=out
+        )
     try:
         _wait(process, f"http://127.0.0.1:{port}/health", log)
         yield f"openai:http://127.0.0.1:{port}"
@@ -81,7 +95,10 @@ def at(server: str, name: str) -> str:
 def plain() -> dict[str, str]:
     """What the local target answers, greedily."""
     local = Reasoner(verifier="exact")
-    return {question: local.generate(question, mode="ar", temperature=0).text for question in QUESTIONS[:1]}
+    return {
+        question: local.generate(question, mode="ar", temperature=0).text
+        for question in QUESTIONS[:1]
+    }
 
 
 def test_what_it_can_do(server: str) -> None:
@@ -94,9 +111,15 @@ def test_what_it_can_do(server: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("target", "draft"), [("served", "local"), ("local", "served"), ("served", "served")])
-def test_greedy_answers_are_the_local_ones(server: str, plain: dict[str, str], target: str, draft: str) -> None:
-    """Plain decoding and Lookahead Reasoning with the exact verifier, any mix of models: the local target's text."""
+@pytest.mark.parametrize(
+    ("target", "draft"), [("served", "local"), ("local", "served"), ("served", "served")]
+)
+def test_greedy_answers_are_the_local_ones(
+    server: str, plain: dict[str, str], target: str, draft: str
+) -> None:
+    """Plain decoding and Lookahead Reasoning with the exact verifier, any mix of models: the local
+    target's text.
+    """
     names = [
         at(server, name) if where == "served" else name
         for where, name in ((target, "tiny-target"), (draft, "tiny-draft"))
@@ -107,11 +130,16 @@ def test_greedy_answers_are_the_local_ones(server: str, plain: dict[str, str], t
         result = reasoner.generate(question, temperature=0, depth=2)
         assert result.text == wanted and result.finished and result.stats.judged > 0
         if target == "local":
-            assert reasoner.generate(question, mode="lr+sd", drafter="ngram", temperature=0).text == wanted
+            assert (
+                reasoner.generate(question, mode="lr+sd", drafter="ngram", temperature=0).text
+                == wanted
+            )
 
 
 def test_the_oracle_accepts_what_it_accepts_here(server: str) -> None:
-    """With the oracle the emitted text is largely the draft's; the same pairs, the same verdicts, the same text."""
+    """With the oracle the emitted text is largely the draft's; the same pairs, the same verdicts,
+    the same text.
+    """
     with (
         Reasoner(at(server, "tiny-target"), at(server, "tiny-draft"), "oracle") as there,
         Reasoner(verifier="oracle") as here,
@@ -123,7 +151,9 @@ def test_the_oracle_accepts_what_it_accepts_here(server: str) -> None:
 
 
 def test_the_judge_says_what_it_says_here(server: str) -> None:
-    """The served judge gives words, the local one probabilities; on these pairs they mean the same."""
+    """The served judge gives words, the local one probabilities; on these pairs they mean the
+    same.
+    """
     with Reasoner("tiny-target", "tiny-draft", "judge", judge=at(server, "tiny-judge")) as there:
         served = there.generate(QUESTIONS[0], temperature=0)
     with Reasoner("tiny-target", "tiny-draft", "judge") as here:
@@ -132,16 +162,25 @@ def test_the_judge_says_what_it_says_here(server: str) -> None:
 
 
 def test_sampling_runs(server: str) -> None:
-    """Seeds are one generator's there, so only the form is the same: steps, an end, a draft that is judged."""
+    """Seeds are one generator's there, so only the form is the same: steps, an end, a draft that is
+    judged.
+    """
     with Reasoner(at(server, "tiny-target"), at(server, "tiny-draft"), "oracle") as reasoner:
         result = reasoner.generate(QUESTIONS[1], temperature=0.8, top_k=20, width=2, depth=1)
     assert result.finished and result.stats.judged > 0
     assert result.text == reasoner.codec.decode(result.tokens)
 
 
-def test_the_official_flags(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_official_flags(
+    server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`--judge_port`, as the official tool has it."""
-    judge = ["--judge_port", server.rpartition(":")[2], "--judge_model", str(checkpoint_path("tiny-judge"))]
+    judge = [
+        "--judge_port",
+        server.rpartition(":")[2],
+        "--judge_model",
+        str(checkpoint_path("tiny-judge")),
+    ]
     words = ["run", "--dataset", "tiny:2", "--use_spec", "--temperature", "0", "--concurrency", "2"]
     # the official tool's servers are at "localhost": so is ours, by another name
     assert main([*words, *judge, "--output", str(tmp_path / "out")]) == 0, capsys.readouterr().err
@@ -153,4 +192,7 @@ def test_the_official_flags(server: str, tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_name_that_it_does_not_have(server: str) -> None:
     with pytest.raises(EndpointError, match="answered"):
-        ServedModel.open(f"{server}/nobody/nothing", Servers(tokenizer="tiny-target", patience=Patience(attempts=1)))
+        ServedModel.open(
+            f"{server}/nobody/nothing",
+            Servers(tokenizer="tiny-target", patience=Patience(attempts=1)),
+        )

@@ -1,4 +1,5 @@
-"""vLLM, where somebody has one running: `LR_VLLM=openai:http://host:port/name pytest -m vllm tests/endpoint/test_vllm.py`.
+"""vLLM, where somebody has one running: `LR_VLLM=openai:http://host:port/name pytest -m vllm
+tests/endpoint/test_vllm.py`.
 
 The name must be that of a checkpoint directory or hub id that can be read here. Not run otherwise.
 """
@@ -9,9 +10,9 @@ import os
 
 import pytest
 
-from lr.endpoint.abilities import Seeds, Stops
-from lr.endpoint.models import ServedModel
-from lr.endpoint.settings import Servers
+from lr.lab.endpoint.abilities import Seeds, Stops
+from lr.lab.endpoint.models import ServedModel
+from lr.lab.endpoint.settings import Servers
 from lr.reasoner import Reasoner
 
 ADDRESS = os.environ.get("LR_VLLM", "")
@@ -25,7 +26,9 @@ def test_ids_go_in_and_out() -> None:
 
 
 def test_greedy_lookahead_is_plain_decoding() -> None:
-    """The target as its own draft: every step is equal, but for ties between numbers that batches round differently."""
+    """The target as its own draft: every step is equal, but for ties between numbers that batches
+    round differently.
+    """
     with Reasoner(ADDRESS, ADDRESS, "exact") as reasoner:
         how = {"temperature": 0, "max_tokens": 200}
         plain = reasoner.generate("What is 17 + 25?", mode="ar", **how)

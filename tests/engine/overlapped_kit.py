@@ -1,4 +1,6 @@
-"""What the tests of the overlapped driver share: workers whose draft is a random model, slowed down or broken on purpose."""
+"""What the tests of the overlapped driver share: workers whose draft is a random model, slowed down
+or broken on purpose.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ class Parts:
 
 @dataclass(frozen=True)
 class Trouble:
-    """Before a forward: sleep up to `delay` seconds at random; from forward number `after` on, do what `then` says."""
+    """Before a forward: sleep up to `delay` seconds at random; from forward number `after` on, do
+    what `then` says.
+    """
 
     delay: float = 0.0
     seed: int = 0
@@ -141,20 +145,35 @@ class Setting:
         return Streams(target.stream.child(str(prompt)), draft.child(str(prompt)), self.coupling)
 
     def begin(
-        self, worker: DraftWorker, config: SchedulerConfig, prompts: Sequence[list[int]], verifier: Verifier
+        self,
+        worker: DraftWorker,
+        config: SchedulerConfig,
+        prompts: Sequence[list[int]],
+        verifier: Verifier,
     ) -> tuple[Overlapped, list[Chain]]:
         """The driver and the chains of one run, not started."""
         trace = Trace()
         target = self.target(trace)
         run = worker.begin(self.draft_plan(), trace)
         chains = [
-            Chain(prompt, LookaheadScheduler(config), target, run.chain(trace), self.streams(target, prompt), trace)
+            Chain(
+                prompt,
+                LookaheadScheduler(config),
+                target,
+                run.chain(trace),
+                self.streams(target, prompt),
+                trace,
+            )
             for prompt in prompts
         ]
         return Overlapped(target, run, verifier), chains
 
     def run(
-        self, worker: DraftWorker, config: SchedulerConfig, prompts: Sequence[list[int]], verifier: Verifier
+        self,
+        worker: DraftWorker,
+        config: SchedulerConfig,
+        prompts: Sequence[list[int]],
+        verifier: Verifier,
     ) -> list[list[EmittedStep]]:
         """The output of a run to its end. Every block is back, here and in the worker."""
         driver, chains = self.begin(worker, config, prompts, verifier)
@@ -168,7 +187,9 @@ class Setting:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists. One that has ended but was not waited for counts as alive: it would be an orphan of ours."""
+    """Whether a process exists. One that has ended but was not waited for counts as alive: it would
+    be an orphan of ours.
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

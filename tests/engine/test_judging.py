@@ -1,4 +1,6 @@
-"""What drivers give to verifiers: log-probabilities and hidden states by the prefill that is due anyway, a target step only in doubt."""
+"""What drivers give to verifiers: log-probabilities and hidden states by the prefill that is due
+anyway, a target step only in doubt.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ EVERYTHING = Need.TARGET_STEP | Need.TARGET_LOGPROBS | Need.HIDDEN
 @pytest.fixture(scope="module")
 def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Reasoner:
     folder = tmp_path_factory.mktemp("checkpoints")
-    target, draft = write_checkpoint(folder / "target", seed=1, layers=2), write_checkpoint(folder / "draft", seed=2)
+    target, draft = (
+        write_checkpoint(folder / "target", seed=1, layers=2),
+        write_checkpoint(folder / "draft", seed=2),
+    )
     return Reasoner(target, draft, "exact", dtype=torch.float64)
 
 
@@ -44,12 +49,18 @@ class Witness:
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         self.pairs += pairs
-        return [Verdict(sum(pair.draft.tokens) % 3 > 0, why="by the sum of the ids") for pair in pairs]
+        return [
+            Verdict(sum(pair.draft.tokens) % 3 > 0, why="by the sum of the ids") for pair in pairs
+        ]
 
 
 def reread(reasoner: Reasoner, tokens: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities [n, v] after each token and hidden states [n, e] of it, by one forward from scratch."""
-    runner = ModelRunner(reasoner.models.target, num_blocks=40, vocab_size=reasoner.codec.vocab_size)
+    """Log-probabilities [n, v] after each token and hidden states [n, e] of it, by one forward from
+    scratch.
+    """
+    runner = ModelRunner(
+        reasoner.models.target, num_blocks=40, vocab_size=reasoner.codec.vocab_size
+    )
     [(logits, hidden)] = runner.read([runner.open(tokens)])
     return logits.log_softmax(-1), hidden
 
@@ -57,9 +68,13 @@ def reread(reasoner: Reasoner, tokens: Sequence[int]) -> tuple[torch.Tensor, tor
 @pytest.mark.parametrize("need", [Need.TARGET_LOGPROBS, Need.HIDDEN, EVERYTHING])
 @pytest.mark.parametrize("schedule", ["sync", "depth"])
 @pytest.mark.parametrize("driver", ["lockstep", "overlapped"])
-def test_pairs_hold_what_the_verifier_needs(reasoner: Reasoner, need: Need, schedule: str, driver: str) -> None:
+def test_pairs_hold_what_the_verifier_needs(
+    reasoner: Reasoner, need: Need, schedule: str, driver: str
+) -> None:
     witness = Witness(need)
-    reasoner.generate(QUESTION, variant=Variant(witness), depth=3, schedule=schedule, driver=driver, **HOW)
+    reasoner.generate(
+        QUESTION, variant=Variant(witness), depth=3, schedule=schedule, driver=driver, **HOW
+    )
     assert len(witness.pairs) > 4
     for pair in witness.pairs:
         assert (pair.target is not None) == bool(need & Need.TARGET_STEP)
@@ -73,22 +88,35 @@ def test_pairs_hold_what_the_verifier_needs(reasoner: Reasoner, need: Need, sche
 
 @pytest.mark.parametrize("need", [Need.NOTHING, Need.TARGET_LOGPROBS, Need.TARGET_STEP, EVERYTHING])
 def test_reading_the_draft_steps_changes_no_token(reasoner: Reasoner, need: Need) -> None:
-    plain = reasoner.generate(QUESTION, variant=Variant(Witness(need & Need.TARGET_STEP)), depth=3, **HOW)
-    assert reasoner.generate(QUESTION, variant=Variant(Witness(need)), depth=3, **HOW).tokens == plain.tokens
+    plain = reasoner.generate(
+        QUESTION, variant=Variant(Witness(need & Need.TARGET_STEP)), depth=3, **HOW
+    )
+    assert (
+        reasoner.generate(QUESTION, variant=Variant(Witness(need)), depth=3, **HOW).tokens
+        == plain.tokens
+    )
 
 
 def test_the_reading_is_the_prefill_and_costs_no_token_twice(reasoner: Reasoner) -> None:
-    """With a verifier that needs no target step, the target reads every token of the chain at most once, and the drafts that fell."""
+    """With a verifier that needs no target step, the target reads every token of the chain at most
+    once, and the drafts that fell.
+    """
     witness = Witness(Need.TARGET_LOGPROBS)
     result = reasoner.generate(QUESTION, variant=Variant(witness), depth=1, schedule="sync", **HOW)
     drafted = sum(len(pair.draft.tokens) for pair in witness.pairs)
     own = sum(
-        len(e.step.tokens) for _, e in result.trace.events if isinstance(e, StepWritten) and e.role is Role.TARGET
+        len(e.step.tokens)
+        for _, e in result.trace.events
+        if isinstance(e, StepWritten) and e.role is Role.TARGET
     )
     fed = sum(
-        e.tokens for _, e in result.trace.events if getattr(e, "role", None) is Role.TARGET and hasattr(e, "branches")
+        e.tokens
+        for _, e in result.trace.events
+        if getattr(e, "role", None) is Role.TARGET and hasattr(e, "branches")
     )
-    twice = len(witness.pairs) + len(result.steps)  # the last token of a prefix or of a step may be read again
+    twice = len(witness.pairs) + len(
+        result.steps
+    )  # the last token of a prefix or of a step may be read again
     assert fed <= len(result.prompt) + drafted + own + twice
 
 
@@ -108,8 +136,14 @@ def halfway(reasoner: Reasoner) -> float:
 def target_steps(reasoner: Reasoner, verifier: Cascade) -> tuple[int, int, list[str]]:
     """Steps of the target that were written, steps of the answer, and the reasons for accepting."""
     result = reasoner.generate(QUESTION, variant=Variant(verifier), depth=1, schedule="sync", **HOW)
-    written = sum(isinstance(e, StepWritten) and e.role is Role.TARGET for _, e in result.trace.events)
-    return written, len(result.steps), [s.verdict.why for s in result.steps if s.verdict is not None]
+    written = sum(
+        isinstance(e, StepWritten) and e.role is Role.TARGET for _, e in result.trace.events
+    )
+    return (
+        written,
+        len(result.steps),
+        [s.verdict.why for s in result.steps if s.verdict is not None],
+    )
 
 
 def test_a_target_step_is_written_only_in_doubt(reasoner: Reasoner, halfway: float) -> None:
@@ -122,8 +156,12 @@ def test_a_target_step_is_written_only_in_doubt(reasoner: Reasoner, halfway: flo
     assert not any("is sure" in why for why in reasons)
 
 
-def test_glancing_and_asking_everybody_give_the_same_answer(reasoner: Reasoner, halfway: float) -> None:
-    """The same cascade without its glance has a target step written for every pair; the verdicts are the same."""
+def test_glancing_and_asking_everybody_give_the_same_answer(
+    reasoner: Reasoner, halfway: float
+) -> None:
+    """The same cascade without its glance has a target step written for every pair; the verdicts
+    are the same.
+    """
     asked_at_once = cascade(halfway)
     asked_at_once.glance_need = Need.TARGET_STEP
     results = [
@@ -141,7 +179,9 @@ def test_a_glance_that_fails_is_not_sure(reasoner: Reasoner) -> None:
     assert written == steps
 
 
-def test_a_failing_read_leaves_nothing_behind(reasoner: Reasoner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_read_leaves_nothing_behind(
+    reasoner: Reasoner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(self: ModelRunner, branches: Sequence[Branch]) -> list[RaggedBatch]:
         raise RuntimeError("out of luck")
 

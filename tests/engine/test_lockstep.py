@@ -1,4 +1,6 @@
-"""The scheduler on real (random) models: the end-to-end oracle, many problems at once, and the survivor law."""
+"""The scheduler on real (random) models: the end-to-end oracle, many problems at once, and the
+survivor law.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class ByContent:
         return [Verdict(hash((p.prefix, p.draft.tokens)) % 3 > 0, "by content") for p in pairs]
 
 
-def writers(temperature: float, seed: int, k: int = 0, **how: object) -> tuple[StepWriter, StepWriter]:
+def writers(
+    temperature: float, seed: int, k: int = 0, **how: object
+) -> tuple[StepWriter, StepWriter]:
     target = writer(Role.TARGET, MODELS[0], temperature=temperature, seed=seed, **how)  # type: ignore[arg-type]
     draft = writer(Role.DRAFT, MODELS[2], temperature=temperature, seed=seed, **how)  # type: ignore[arg-type]
     for made in (target, draft):
@@ -48,11 +52,17 @@ def writers(temperature: float, seed: int, k: int = 0, **how: object) -> tuple[S
 
 
 def chain(
-    config: SchedulerConfig, target: StepWriter, draft: StepWriter, prompt: list[int], coupling: Coupling
+    config: SchedulerConfig,
+    target: StepWriter,
+    draft: StepWriter,
+    prompt: list[int],
+    coupling: Coupling,
 ) -> Chain:
     streams = Streams(target.stream.child(str(prompt)), draft.stream.child(str(prompt)), coupling)
     trace = Trace()
-    return Chain(prompt, LookaheadScheduler(config), target, LocalDrafts(draft, trace), streams, trace)
+    return Chain(
+        prompt, LookaheadScheduler(config), target, LocalDrafts(draft, trace), streams, trace
+    )
 
 
 def run(
@@ -105,7 +115,9 @@ def test_exact_verification_emits_plain_decoding(
     rows: int | None,
     coupling: Coupling,
 ) -> None:
-    """The end-to-end oracle: token for token, whatever the schedule, the width, the token level and the pace of the draft."""
+    """The end-to-end oracle: token for token, whatever the schedule, the width, the token level and
+    the pace of the draft.
+    """
     limits = Limits(40, 12)
     config = SchedulerConfig(limits, schedule, min(depth, 3) if width > 1 else depth, width, rows)
     [emitted] = run(
@@ -127,7 +139,13 @@ def test_exact_verification_emits_plain_decoding(
 @pytest.mark.parametrize("seed", range(6))
 def test_the_synchronous_schedule_is_the_reference_loop(depth: int, seed: int) -> None:
     limits = Limits(60, 14)
-    [emitted] = run(SchedulerConfig(limits, Schedule.SYNC, depth), PROMPTS[:1], ByContent(), temperature=1.1, seed=seed)
+    [emitted] = run(
+        SchedulerConfig(limits, Schedule.SYNC, depth),
+        PROMPTS[:1],
+        ByContent(),
+        temperature=1.1,
+        seed=seed,
+    )
     target, draft = writers(1.1, seed)
     for made in (target, draft):
         made.stream = made.stream.child(str(PROMPTS[0]))
@@ -154,16 +172,23 @@ def test_paper_and_depth_emit_the_same_at_every_depth_and_pace(width: int, seed:
 
 @pytest.mark.parametrize("schedule", Schedule)
 def test_problems_do_not_influence_each_other(schedule: Schedule) -> None:
-    """One driver, three chains in the same forwards: each emits what it emits alone, in any order."""
+    """One driver, three chains in the same forwards: each emits what it emits alone, in any
+    order.
+    """
     config = SchedulerConfig(Limits(50, 14), schedule, 3)
     together = run(config, PROMPTS, ByContent(), temperature=1.1, seed=4, k=2)
-    assert together == [run(config, [prompt], ByContent(), temperature=1.1, seed=4, k=2)[0] for prompt in PROMPTS]
+    assert together == [
+        run(config, [prompt], ByContent(), temperature=1.1, seed=4, k=2)[0] for prompt in PROMPTS
+    ]
     assert together[::-1] == run(config, PROMPTS[::-1], ByContent(), temperature=1.1, seed=4, k=2)
 
 
 def test_stopping_early_gives_everything_back() -> None:
     target, draft = writers(1.1, 3)
-    chains = [chain(SchedulerConfig(Limits(60, 14), depth=4), target, draft, p, Coupling.INDEPENDENT) for p in PROMPTS]
+    chains = [
+        chain(SchedulerConfig(Limits(60, 14), depth=4), target, draft, p, Coupling.INDEPENDENT)
+        for p in PROMPTS
+    ]
     steps = Lockstep(target, draft, ByContent()).run(chains)
     next(steps)
     steps.close()
@@ -172,7 +197,9 @@ def test_stopping_early_gives_everything_back() -> None:
 
 
 def test_a_thousand_rounds_leave_the_pool_as_it_was() -> None:
-    """Not only is nothing held: the ids that the pool will hand out next are the same, and what is held never grows."""
+    """Not only is nothing held: the ids that the pool will hand out next are the same, and what is
+    held never grows.
+    """
     target, draft = writers(1.1, 3)
     pools = [made.runner.cache.pool for made in (target, draft)]  # type: ignore[attr-defined]
     rounds, most = 0, 0

@@ -1,4 +1,6 @@
-"""The overlapped driver emits what lockstep emits, whatever the timing, and gives every block back."""
+"""The overlapped driver emits what lockstep emits, whatever the timing, and gives every block
+back.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,18 @@ def lockstep(
     setting: Setting, config: SchedulerConfig, prompts: list[list[int]], verifier: Verifier
 ) -> list[list[EmittedStep]]:
     target, trace = setting.target(), Trace()
-    draft = setting.draft_plan().writer(DRAFT, writer(Role.DRAFT, DRAFT).segmenter.token_bytes, trace)  # type: ignore[attr-defined]
+    draft = setting.draft_plan().writer(
+        DRAFT, writer(Role.DRAFT, DRAFT).segmenter.token_bytes, trace
+    )  # type: ignore[attr-defined]
     chains = [
-        Chain(p, LookaheadScheduler(config), target, LocalDrafts(draft, trace), setting.streams(target, p), trace)
+        Chain(
+            p,
+            LookaheadScheduler(config),
+            target,
+            LocalDrafts(draft, trace),
+            setting.streams(target, p),
+            trace,
+        )
         for p in prompts
     ]
     for _ in Lockstep(target, draft, verifier).run(chains):
@@ -79,18 +90,24 @@ def test_the_output_is_that_of_lockstep(
 ) -> None:
     """Whole `EmittedStep`s are equal: tokens, origins, verdicts, rejected rivals."""
     setting = Setting(TARGET, temperature, seed, k, coupling)
-    config = SchedulerConfig(Limits(40, 12), schedule, min(depth, 3) if width > 1 else depth, width, rows)
+    config = SchedulerConfig(
+        Limits(40, 12), schedule, min(depth, 3) if width > 1 else depth, width, rows
+    )
     expected = lockstep(setting, config, PROMPTS[:1], ByTokens())
     assert setting.run(process, config, PROMPTS[:1], ByTokens()) == expected
 
 
 @pytest.mark.parametrize("schedule", Schedule)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_exact_verification_emits_plain_decoding(process: DraftWorker, schedule: Schedule, temperature: float) -> None:
+def test_exact_verification_emits_plain_decoding(
+    process: DraftWorker, schedule: Schedule, temperature: float
+) -> None:
     """The end-to-end oracle."""
     setting = Setting(TARGET, temperature, seed=5, k=2)
     limits = Limits(60, 12)
-    [emitted] = setting.run(process, SchedulerConfig(limits, schedule, 4, 2), PROMPTS[:1], ExactVerifier())
+    [emitted] = setting.run(
+        process, SchedulerConfig(limits, schedule, 4, 2), PROMPTS[:1], ExactVerifier()
+    )
     plain = Setting(TARGET, temperature, seed=5).target()
     plain.stream = setting.streams(plain, PROMPTS[0]).target
     assert [e.step for e in emitted] == [e.step for e in decode_plainly(PROMPTS[0], plain, limits)]
@@ -99,7 +116,9 @@ def test_exact_verification_emits_plain_decoding(process: DraftWorker, schedule:
 @pytest.mark.parametrize("delay", [0.002, 0.02])
 @pytest.mark.parametrize("schedule", Schedule)
 def test_a_slow_draft_changes_nothing(schedule: Schedule, delay: float) -> None:
-    """The worker sleeps at random before every forward: more than the target's forward takes, and much more."""
+    """The worker sleeps at random before every forward: more than the target's forward takes, and
+    much more.
+    """
     config = SchedulerConfig(Limits(50, 14), schedule, 3, 2)
     expected = lockstep(Setting(TARGET, seed=8), config, PROMPTS, ByTokens())
     for seed in range(2):
@@ -117,7 +136,10 @@ def test_problems_do_not_influence_each_other(thread: DraftWorker, schedule: Sch
 
 def test_two_runs_at_once_share_a_worker(thread: DraftWorker) -> None:
     """Step by step in turns: each emits what it emits alone."""
-    config, settings_ = SchedulerConfig(Limits(60, 14)), [Setting(TARGET, seed=seed) for seed in (1, 2)]
+    config, settings_ = (
+        SchedulerConfig(Limits(60, 14)),
+        [Setting(TARGET, seed=seed) for seed in (1, 2)],
+    )
     alone = [setting.run(thread, config, PROMPTS[:1], ByTokens())[0] for setting in settings_]
     begun = [setting.begin(thread, config, PROMPTS[:1], ByTokens()) for setting in settings_]
     runs = [driver.run(chains) for driver, chains in begun]
@@ -137,9 +159,13 @@ def advance(run: Iterator[tuple[Chain, EmittedStep]], output: list[EmittedStep])
 
 
 def test_many_rounds_leave_the_worker_as_it_was(thread: DraftWorker) -> None:
-    """Rejections and late cancellations by the hundred; one cache in the worker all along, empty at the end (`Setting.run`)."""
+    """Rejections and late cancellations by the hundred; one cache in the worker all along, empty at
+    the end (`Setting.run`).
+    """
     setting = Setting(TARGET, temperature=1.3, seed=1, endless=True)
-    [emitted] = setting.run(thread, SchedulerConfig(Limits(450, 8), Schedule.DEPTH, 3, 2), PROMPTS[:1], ByTokens())
+    [emitted] = setting.run(
+        thread, SchedulerConfig(Limits(450, 8), Schedule.DEPTH, 3, 2), PROMPTS[:1], ByTokens()
+    )
     assert len(emitted) > 50
     assert len({e.origin for e in emitted}) > 1
 
@@ -161,13 +187,21 @@ def test_stopping_early_gives_everything_back(thread: DraftWorker, after: int) -
 
 
 def test_the_worker_reads_a_prompt_once(thread: DraftWorker) -> None:
-    """A rejected draft leaves what it has read to the node that it began from: every later forward of the draft is a short one."""
+    """A rejected draft leaves what it has read to the node that it began from: every later forward
+    of the draft is a short one.
+    """
     prompt = [5, 6, 7, 8, 9] * 20
     setting = Setting(TARGET, seed=6, endless=True)
-    driver, chains = setting.begin(thread, SchedulerConfig(Limits(60, 10), depth=1), [prompt], Never())
+    driver, chains = setting.begin(
+        thread, SchedulerConfig(Limits(60, 10), depth=1), [prompt], Never()
+    )
     for _ in driver.run(chains):
         pass
-    rows = [e.tokens for _, e in chains[0].trace.events if isinstance(e, ForwardPass) and e.role is Role.DRAFT]
+    rows = [
+        e.tokens
+        for _, e in chains[0].trace.events
+        if isinstance(e, ForwardPass) and e.role is Role.DRAFT
+    ]
     assert len(chains[0].emitted) > 3
     assert rows[0] == len(prompt)
     assert max(rows[1:]) < len(prompt) / 2  # a few steps of the target at most
@@ -181,7 +215,9 @@ class Never(ByTokens):
 
 
 def test_the_trace_shows_both_at_work_at_the_same_time(process: DraftWorker) -> None:
-    """Events of both sides stand in the order of their times, and a forward of the draft falls into one of the target."""
+    """Events of both sides stand in the order of their times, and a forward of the draft falls into
+    one of the target.
+    """
     spans = []
     for seed in range(20):
         driver, chains = Setting(TARGET, seed=seed, endless=True).begin(
@@ -199,10 +235,18 @@ def test_the_trace_shows_both_at_work_at_the_same_time(process: DraftWorker) -> 
 
 
 def overlaps(events: list) -> list[float]:
-    """Seconds for which a forward of the draft and one of the target went on at the same time, one number per pair."""
+    """Seconds for which a forward of the draft and one of the target went on at the same time, one
+    number per pair.
+    """
     spans = {
-        role: [(when - e.seconds, when) for when, e in events if isinstance(e, ForwardPass) and e.role is role]
+        role: [
+            (when - e.seconds, when)
+            for when, e in events
+            if isinstance(e, ForwardPass) and e.role is role
+        ]
         for role in Role
     }
-    both = [(min(a[1], b[1]) - max(a[0], b[0])) for a in spans[Role.DRAFT] for b in spans[Role.TARGET]]
+    both = [
+        (min(a[1], b[1]) - max(a[0], b[0])) for a in spans[Role.DRAFT] for b in spans[Role.TARGET]
+    ]
     return [seconds for seconds in both if seconds > 0]

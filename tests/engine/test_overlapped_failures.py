@@ -1,4 +1,6 @@
-"""When the draft worker fails, hangs, dies or is no longer wanted: clear errors, no process left behind, and the next run works."""
+"""When the draft worker fails, hangs, dies or is no longer wanted: clear errors, no process left
+behind, and the next run works.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,16 @@ def is_clean(setting_target: object) -> bool:
 
 @pytest.mark.parametrize(
     ("then", "error", "text"),
-    [("run out of blocks", OutOfBlocks, "9 more blocks"), ("raise a bug", DraftWorkerError, "ValueError: a bug")],
+    [
+        ("run out of blocks", OutOfBlocks, "9 more blocks"),
+        ("raise a bug", DraftWorkerError, "ValueError: a bug"),
+    ],
 )
 def test_what_the_worker_raises_is_raised_here(then: str, error: type[LRError], text: str) -> None:
     """As in lockstep; the worker itself goes on, but this run of it is over."""
-    with DraftWorker(parts(DRAFT, Trouble(after=5, then=then)), where=Where.THREAD, patience=60) as worker:
+    with DraftWorker(
+        parts(DRAFT, Trouble(after=5, then=then)), where=Where.THREAD, patience=60
+    ) as worker:
         driver, chains = Setting(TARGET, endless=True).begin(worker, CONFIG, PROMPTS, ByTokens())
         with pytest.raises(error, match=text):
             list(driver.run(chains))
@@ -99,7 +106,9 @@ def test_a_worker_without_a_run_ends_with_its_owner() -> None:
 
 def test_closing_while_a_run_is_at_work() -> None:
     worker = DraftWorker(parts(DRAFT), where=Where.THREAD)
-    driver, chains = Setting(TARGET, seed=3, endless=True).begin(worker, CONFIG, PROMPTS, ByTokens())
+    driver, chains = Setting(TARGET, seed=3, endless=True).begin(
+        worker, CONFIG, PROMPTS, ByTokens()
+    )
     steps = driver.run(chains)
     next(steps)
     worker.close()
@@ -181,7 +190,9 @@ def is_zombie(pid: int) -> bool:
 
 
 def test_a_plain_script_needs_no_guard(tmp_path: Path) -> None:
-    """The second process does not import the script that asked for it: what stands there happens once."""
+    """The second process does not import the script that asked for it: what stands there happens
+    once.
+    """
     script = tmp_path / "plain.py"
     script.write_text(
         "import lr\n"

@@ -13,7 +13,9 @@ from lr.model.weights import load_model
 
 
 def layout(target: str, draft: str, judge: str = "cpu") -> Layout:
-    return Layout(tuple(map(torch.device, target.split())), torch.device(draft), torch.device(judge))
+    return Layout(
+        tuple(map(torch.device, target.split())), torch.device(draft), torch.device(judge)
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,16 +49,22 @@ def test_a_thread_shares_the_weights_a_process_loads_its_own() -> None:
     apart = draft_worker(layout("cpu", "cpu"), model, "tiny-draft", torch.float32, (b"x",))
     other = apart.load().model
     assert apart.where is Where.PROCESS and other is not model
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True)
+    )
 
 
 def test_a_worker_thread_on_the_same_weights_answers_as_lockstep_does() -> None:
-    """What one GPU for both does, on the CPU: the thread and the target's driver use one model object at the same time."""
+    """What one GPU for both does, on the CPU: the thread and the target's driver use one model
+    object at the same time.
+    """
     with Reasoner("tiny-target", "tiny-draft", "oracle") as reasoner:
         models = reasoner.models
         assert models.draft is not None
         tokens = tuple(map(models.codec.token_bytes, range(models.codec.vocab_size)))
-        worker = draft_worker(layout("cuda:0", "cuda:0"), models.draft, "tiny-draft", torch.float32, tokens)
+        worker = draft_worker(
+            layout("cuda:0", "cuda:0"), models.draft, "tiny-draft", torch.float32, tokens
+        )
         assert models.worker is not None
         models.worker.load, models.worker.where = worker.load, worker.where
         question = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"

@@ -1,4 +1,6 @@
-"""Replay: real models, decided by a process. What comes out must follow the process, whatever the driver."""
+"""Replay: real models, decided by a process. What comes out must follow the process, whatever the
+driver.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,24 @@ import pytest
 import torch
 
 from lr import Reasoner
-from lr.engine.chance import Constant, Resampled
-from lr.engine.process import LengthsOf, Process, described
-from lr.engine.process_run import INSTRUCTIONS, JudgeReads, ReplayDrafter, ReplayRule, ReplayRun, ReplayVerifier
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
+from lr.lab.bench.process import LengthsOf, Process, described
+from lr.lab.bench.process_run import (
+    INSTRUCTIONS,
+    JudgeReads,
+    ReplayDrafter,
+    ReplayRule,
+    ReplayRun,
+    ReplayVerifier,
+)
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
 from lr.result import Result
 from lr.rng import Stream
 from lr.spec.acceptance import Draws, Proposal
 from lr.theory.calibration import Calibration, exactly
+from lr.theory.chance import Constant, Resampled
 from lr.theory.from_paper import paper_calibration
 from lr.types import Role
 
@@ -33,9 +42,13 @@ def reasoner() -> Reasoner:
     return Reasoner("dummy:tiny-target", "dummy:tiny-draft", "exact", dtype=torch.float32)
 
 
-def replay(reasoner: Reasoner, process: Process, verifier: ReplayVerifier | None = None, **changes: object) -> Result:
+def replay(
+    reasoner: Reasoner, process: Process, verifier: ReplayVerifier | None = None, **changes: object
+) -> Result:
     options = GenerateOptions(**{"mode": "lr", "max_tokens": 400, "drafter": "ngram", **changes})  # type: ignore[arg-type]
-    return ReplayRun(reasoner.models, verifier or ReplayVerifier(process), "x" * 20, options, process).finish()
+    return ReplayRun(
+        reasoner.models, verifier or ReplayVerifier(process), "x" * 20, options, process
+    ).finish()
 
 
 def chance_of(successes: int, trials: int, p: float) -> float:
@@ -76,7 +89,9 @@ def test_steps_are_accepted_as_the_process_says(reasoner: Reasoner, alpha: float
 @pytest.mark.parametrize("mode", ["sd", "lr+sd"])
 def test_tokens_are_accepted_as_the_process_says(reasoner: Reasoner, mode: str) -> None:
     process = Process(0.5, 0.7, Constant(60), Constant(60))
-    rounds = replay(reasoner, process, mode=mode, num_speculative_tokens=4, max_tokens=400).stats.rounds
+    rounds = replay(
+        reasoner, process, mode=mode, num_speculative_tokens=4, max_tokens=400
+    ).stats.rounds
     assert rounds.conditional_acceptance is not None
     assert chance_of(rounds.accepted, rounds.tried, 0.7) > 1e-6
 
@@ -92,7 +107,8 @@ def test_the_answer_does_not_depend_on_the_driver(reasoner: Reasoner) -> None:
     process = Process(0.6, 0.6, Resampled((3.0, 8.0, 11.0)), Resampled((2.0, 9.0)))
     with reasoner:
         one, other = (
-            replay(reasoner, process, driver=driver, temperature=0.6) for driver in ("lockstep", "overlapped")
+            replay(reasoner, process, driver=driver, temperature=0.6)
+            for driver in ("lockstep", "overlapped")
         )
     assert one.tokens == other.tokens
     assert [step.origin for step in one.steps] == [step.origin for step in other.steps]
@@ -101,12 +117,16 @@ def test_the_answer_does_not_depend_on_the_driver(reasoner: Reasoner) -> None:
 def test_the_judge_reads_and_gives_its_blocks_back(reasoner: Reasoner) -> None:
     model = load_model("dummy:tiny-judge", dtype=torch.float32)
     seen: list[tuple[int, int]] = []
-    runner = ModelRunner(model, num_blocks=64, observer=lambda branches, tokens, _: seen.append((branches, tokens)))
+    runner = ModelRunner(
+        model, num_blocks=64, observer=lambda branches, tokens, _: seen.append((branches, tokens))
+    )
     reads = JudgeReads(runner)
     result = replay(reasoner, FIXED, ReplayVerifier(FIXED, reads), max_tokens=100)
     assert seen[0] == (1, INSTRUCTIONS)
     assert sum(branches for branches, _ in seen[1:]) >= result.stats.judged > 0
-    assert result.tokens == replay(reasoner, FIXED, max_tokens=100).tokens  # it costs; it does not decide
+    assert (
+        result.tokens == replay(reasoner, FIXED, max_tokens=100).tokens
+    )  # it costs; it does not decide
     reads.close()
     assert runner.cache.pool.num_used == 0
 
@@ -119,7 +139,9 @@ def test_the_rule_has_its_law() -> None:
     for seed in range(4000):
         [decision] = rule.verify(torch.eye(4), [proposal], [Draws(Stream.root(seed), 0)])
         counts[len(decision.nodes)] += 1
-        assert decision.token == len(decision.nodes)  # the target's own draw at the place where it stops
+        assert decision.token == len(
+            decision.nodes
+        )  # the target's own draw at the place where it stops
     for outcome, count in zip(outcomes, counts, strict=True):
         assert chance_of(count, 4000, outcome.probability) > 1e-6
 
@@ -134,9 +156,15 @@ def test_processes_from_the_paper_and_from_a_calibration() -> None:
     assert paper.alpha1 == 0.50 and 0 < paper.alpha2 < 1
     assert "assumed" in str(described(paper)["target_lengths"])
     found = paper_calibration("r1", "AIME24")
-    measured = Calibration(**{**vars(found), "alpha1": exactly(0.25), "target_lengths": (3, 5), "draft_lengths": (2,)})
+    measured = Calibration(
+        **{**vars(found), "alpha1": exactly(0.25), "target_lengths": (3, 5), "draft_lengths": (2,)}
+    )
     process = Process.of_calibration(measured)
-    assert (process.alpha1, process.target, process.draft) == (0.25, Resampled((3.0, 5.0)), Resampled((2.0,)))
+    assert (process.alpha1, process.target, process.draft) == (
+        0.25,
+        Resampled((3.0, 5.0)),
+        Resampled((2.0,)),
+    )
     with pytest.raises(SettingError, match=r"alpha1 is 1.5"):
         Process(1.5, 0.5)
     assert partial(LengthsOf, process)(Role.DRAFT)(lambda token: b"").length(4) == 2

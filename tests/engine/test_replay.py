@@ -1,4 +1,6 @@
-"""Traces of models: their statistics are the run's, they come again event for event, and a change is found and named."""
+"""Traces of models: their statistics are the run's, they come again event for event, and a change
+is found and named.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +16,24 @@ import pytest
 from door_kit import write_checkpoint
 
 from lr.cli import main
-from lr.engine.chance import Bernoulli, Lognormal
-from lr.engine.replay import replay, replay_on
-from lr.engine.scripted import ScriptedRun, shuffled
-from lr.engine.simulate import ENDLESS, World, simulate
-from lr.engine.texts import TextScript
-from lr.engine.traced import save_trace, trace_of
-from lr.engine.virtual import scripted_trace, simulated_trace
-from lr.engine.virtual_replay import replay_virtual
 from lr.errors import SettingError
+from lr.lab.scripted.scripted import ScriptedRun, shuffled
+from lr.lab.scripted.texts import TextScript
+from lr.lab.trace.file import Record, TraceError, TraceFile, parse_trace, read_trace, trace_lines
+from lr.lab.trace.film import state_at
+from lr.lab.trace.replay import replay, replay_on
+from lr.lab.trace.traced import save_trace, trace_of
+from lr.lab.trace.verdicts import verdicts_of
+from lr.lab.trace.virtual import scripted_trace, simulated_trace
+from lr.lab.trace.virtual_replay import replay_virtual
 from lr.reasoner import Reasoner
 from lr.spec.limits import Limits
 from lr.spec.schedule import Schedule, SchedulerConfig
 from lr.spec.seams import Variant
 from lr.spec.verifiers.base import Need, Pair
+from lr.theory.chance import Bernoulli, Lognormal
+from lr.theory.simulate import ENDLESS, World, simulate
 from lr.trace import STATISTICS, ForwardPass, Trace, summarise
-from lr.tracing.file import Record, TraceError, TraceFile, parse_trace, read_trace, trace_lines
-from lr.tracing.film import state_at
-from lr.tracing.verdicts import verdicts_of
 from lr.types import Verdict
 
 QUESTION = "At first Ann has 7 coins. How many coins does Ann have?"
@@ -50,7 +52,9 @@ MODES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reasoner]:
     folder = tmp_path_factory.mktemp("checkpoints")
-    target, draft = (write_checkpoint(folder / name, seed=seed) for name, seed in (("t", 1), ("d", 2)))
+    target, draft = (
+        write_checkpoint(folder / name, seed=seed) for name, seed in (("t", 1), ("d", 2))
+    )
     with Reasoner(target, draft, "random:0.6") as made:
         yield made
 
@@ -74,7 +78,9 @@ def test_every_event_comes_again(reasoner: Reasoner, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_trace_tells_every_token_of_the_answer(reasoner: Reasoner, mode: str) -> None:
-    """Tokens and rounds add up to the steps, every token has a source, and no branch is left at the end."""
+    """Tokens and rounds add up to the steps, every token has a source, and no branch is left at the
+    end.
+    """
     trace = traced(reasoner, **MODES[mode])
     state = state_at(trace, len(trace.records))
     assert state.done
@@ -149,7 +155,9 @@ def test_a_verifier_that_does_not_say_the_same_twice(reasoner: Reasoner) -> None
 
         def judge(self, pairs: list[Pair]) -> list[Verdict]:
             Moody.asked += len(pairs)
-            return [Verdict((Moody.asked + i) % 3 > 0, f"call {Moody.asked}") for i in range(len(pairs))]
+            return [
+                Verdict((Moody.asked + i) % 3 > 0, f"call {Moody.asked}") for i in range(len(pairs))
+            ]
 
     run = reasoner.run(QUESTION, variant=Variant(verifier=Moody()), detailed=True, **SHORT)
     run.finish()
@@ -157,7 +165,9 @@ def test_a_verifier_that_does_not_say_the_same_twice(reasoner: Reasoner) -> None
     assert len(verdicts_of(trace)) == sum(record.kind == "judged" for record in trace.records) > 2
     with pytest.raises(TraceError, match=r"one's own \(verifier=Moody\)"):
         replay(trace)
-    mended = dataclasses.replace(trace, header=dataclasses.replace(trace.header, variant=None, verifier="never"))
+    mended = dataclasses.replace(
+        trace, header=dataclasses.replace(trace.header, variant=None, verifier="never")
+    )
     assert replay(mended, recorded=True).difference is None
     assert replay(mended).difference is not None
 
@@ -191,7 +201,10 @@ def test_scripts_and_simulations_come_again(schedule: Schedule) -> None:
     assert max(r.time for r in trace.records if r.kind == "emit") == outcome.seconds
     assert replay_virtual(trace) == (len(trace.records), None)
     other = dataclasses.replace(
-        trace, header=dataclasses.replace(trace.header, depth=3, options=trace.header.options | {"steps": 29})
+        trace,
+        header=dataclasses.replace(
+            trace.header, depth=3, options=trace.header.options | {"steps": 29}
+        ),
     )
     assert replay_virtual(other)[1] is not None
 
@@ -204,7 +217,9 @@ def test_details_do_not_change_the_statistics() -> None:
     assert summarise(plain) == summarise(detailed)
 
 
-def test_the_command(reasoner: Reasoner, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    reasoner: Reasoner, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = reasoner.run(QUESTION, detailed=True, mode="lr", **SHORT)
     run.finish()
     file, lanes = tmp_path / "t.jsonl", tmp_path / "p.json"
@@ -240,7 +255,7 @@ def test_the_command(reasoner: Reasoner, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_lanes_never_overlap(reasoner: Reasoner, tmp_path: Path) -> None:
-    from lr.tracing.perfetto import perfetto
+    from lr.lab.trace.perfetto import perfetto
 
     world = World(Bernoulli(0.6), target=Lognormal(1.0, 0.4), draft=Lognormal(0.2, 0.4))
     simulated = simulated_trace(SchedulerConfig(ENDLESS, depth=3, width=2), world, 30)
@@ -248,7 +263,9 @@ def test_lanes_never_overlap(reasoner: Reasoner, tmp_path: Path) -> None:
         lanes: dict[tuple[int, int], list[tuple[float, float]]] = {}
         for event in perfetto(trace)["traceEvents"]:
             if event["ph"] == "X":
-                lanes.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+                lanes.setdefault((event["pid"], event["tid"]), []).append(
+                    (event["ts"], event["ts"] + event["dur"])
+                )
         assert len(lanes) > 2
         for spans in lanes.values():
             spans.sort()
@@ -279,5 +296,5 @@ def test_a_failed_run_leaves_its_trace(reasoner: Reasoner, tmp_path: Path) -> No
 def test_reading_needs_no_torch() -> None:
     import subprocess
 
-    program = "import sys, lr.commands.trace, lr.tracing.perfetto, lr.engine.virtual_replay; assert 'torch' not in sys.modules"
+    program = "import sys, lr.commands.trace, lr.lab.trace.perfetto, lr.lab.trace.virtual_replay; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

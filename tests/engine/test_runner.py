@@ -1,4 +1,6 @@
-"""Branches and ragged forwards: whatever shares a batch, a branch gets what it would get alone; nothing is ever half done."""
+"""Branches and ragged forwards: whatever shares a batch, a branch gets what it would get alone;
+nothing is ever half done.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def close(a: torch.Tensor, b: torch.Tensor) -> bool:
 def test_a_ragged_batch_gives_what_each_branch_gives_alone(
     backend: AttentionBackend, counts: list[tuple[int, int]]
 ) -> None:
-    """m tokens cached, then c more, for several branches of different m and c in one forward, against one prefill each."""
+    """m tokens cached, then c more, for several branches of different m and c in one forward,
+    against one prefill each.
+    """
     made = runner(backend)
     branches = []
     for i, (m, c) in enumerate(counts):
@@ -68,7 +72,9 @@ def test_a_ragged_batch_gives_what_each_branch_gives_alone(
         branch.tokens = list(ids)
         branches.append(branch)
     pending = [len(branch.pending) for branch in branches]
-    for branch, rows, count in zip(branches, made.feed(branches, logits="all"), pending, strict=True):
+    for branch, rows, count in zip(
+        branches, made.feed(branches, logits="all"), pending, strict=True
+    ):
         assert close(rows, alone(branch.tokens)[-count:])
 
 
@@ -85,7 +91,9 @@ def test_forks_share_the_past_and_part_ways(backend: AttentionBackend) -> None:
     rows = made.feed(twins)
     for twin, row in zip(twins, rows, strict=True):
         assert close(row, alone(twin.tokens)[-1])
-    assert made.cache.copied_blocks == 3  # one partly filled block each; the root still holds the original
+    assert (
+        made.cache.copied_blocks == 3
+    )  # one partly filled block each; the root still holds the original
     root.append(5)
     assert close(made.feed([root])[0], alone(root.tokens)[-1])
 
@@ -122,7 +130,10 @@ def test_last_is_the_last_row_of_all() -> None:
 @pytest.mark.parametrize("limit", [1, 3, 5, 8])
 def test_long_prompts_go_in_pieces(limit: int, logits: str) -> None:
     whole, pieces = runner(), runner(max_batch_tokens=limit)
-    made = [r.feed([r.open(tokens(11, 1)), r.open(tokens(2, 2))], logits=logits) for r in (whole, pieces)]  # type: ignore[arg-type]
+    made = [
+        r.feed([r.open(tokens(11, 1)), r.open(tokens(2, 2))], logits=logits)
+        for r in (whole, pieces)
+    ]  # type: ignore[arg-type]
     for a, b in zip(*made, strict=True):
         assert close(a, b)
 
@@ -145,14 +156,18 @@ def test_several_runners_do_not_disturb_each_other() -> None:
 
 def test_the_observer_hears_of_every_forward() -> None:
     heard: list[tuple[int, int]] = []
-    made = ModelRunner(MODEL, num_blocks=8, block_size=4, observer=lambda b, n, s: heard.append((b, n)))
+    made = ModelRunner(
+        MODEL, num_blocks=8, block_size=4, observer=lambda b, n, s: heard.append((b, n))
+    )
     branches = [made.open([1, 2, 3]), made.open([4])]
     made.feed(branches)
     assert heard == [(2, 4)]
 
 
 def state(made: ModelRunner, branches: list[Branch]) -> object:
-    return [(list(b.tokens), list(b.table.blocks), b.table.length) for b in branches], made.cache.pool.num_free
+    return [
+        (list(b.tokens), list(b.table.blocks), b.table.length) for b in branches
+    ], made.cache.pool.num_free
 
 
 def test_out_of_blocks_changes_nothing() -> None:

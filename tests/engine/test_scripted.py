@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lr.engine.scripted import ScriptedRun, newest, oldest, shuffled
-from lr.engine.texts import TextScript, quoted, step_of, text_of
-from lr.engine.transcript import event_line
+from lr.lab.scripted.scripted import ScriptedRun, newest, oldest, shuffled
+from lr.lab.scripted.texts import TextScript, quoted, step_of, text_of
+from lr.lab.scripted.transcript import event_line
 from lr.spec.commands import Cancel, DraftFailed, Kind, NodeId, Targeted, Unsure, Work
 from lr.spec.limits import Limits
 from lr.spec.schedule import Schedule, SchedulerConfig
@@ -21,11 +21,15 @@ SCRIPT = TextScript(["a.", "b.", "c$"], ["A.|A.", "X.|B.", "C$|C."])
 
 def examples() -> list[tuple[str, str]]:
     """(program, what it prints) as the document has them."""
-    return re.findall(r"```python\n(.*?)```.*?```text\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    return re.findall(
+        r"```python\n(.*?)```.*?```text\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL
+    )
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_document_shows_what_the_code_prints(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_document_shows_what_the_code_prints(
+    number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     program, printed = examples()[number]
     exec(compile(program, str(DOCUMENT), "exec"), {"__name__": "document"})
     assert capsys.readouterr().out == printed
@@ -50,7 +54,9 @@ def test_another_order_is_another_story_with_the_same_end(schedule: Schedule) ->
 
 
 def test_one_event_at_a_time() -> None:
-    """`step` completes the piece that it is given; `turns` has all that has happened, `prefixes` what is alive."""
+    """`step` completes the piece that it is given; `turns` has all that has happened, `prefixes`
+    what is alive.
+    """
     run = ScriptedRun(SchedulerConfig(Limits(100), Schedule.DEPTH, 1), SCRIPT)
     assert [text_of(step) for step in run.prefixes[NodeId(0, 1)]] == []
     turn = run.step(Work(Kind.DRAFT, NodeId(0, 1)))
@@ -77,7 +83,9 @@ def test_a_stale_event_changes_nothing() -> None:
 
 
 def test_a_step_that_is_too_long_is_cut() -> None:
-    run = ScriptedRun(SchedulerConfig(Limits(100, 3), Schedule.DEPTH, 0), TextScript(["abcd.", "e$"]))
+    run = ScriptedRun(
+        SchedulerConfig(Limits(100, 3), Schedule.DEPTH, 0), TextScript(["abcd.", "e$"])
+    )
     first, second = run.run()
     assert (text_of(first.step), first.step.finish) == ("abc", Finish.LENGTH)
     assert (text_of(second.step), second.step.finish) == ("e$", Finish.EOS)

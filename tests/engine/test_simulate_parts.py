@@ -9,11 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lr.engine.chance import Bernoulli, BetaSiblings, Constant, JudgeErrors, Lognormal, Replay, Resampled
-from lr.engine.workers import Workers
 from lr.errors import SettingError
 from lr.rng import Stream, uniform
 from lr.spec.commands import Kind, NodeId, Work
+from lr.theory.chance import (
+    Bernoulli,
+    BetaSiblings,
+    Constant,
+    JudgeErrors,
+    Lognormal,
+    Replay,
+    Resampled,
+)
+from lr.theory.workers import Workers
 
 KEYS = [Stream.root(3).key(i) for i in range(4000)]
 
@@ -33,7 +41,9 @@ def test_the_worked_example() -> None:
 
 
 def test_a_queue_is_served_in_order_and_a_job_keeps_its_slot_until_its_last_row() -> None:
-    """One slot. Job 0 has rows of 1 and 3, so job 1 begins at 3; a waiting row that is cancelled has no span."""
+    """One slot. Job 0 has rows of 1 and 3, so job 1 begins at 3; a waiting row that is cancelled
+    has no span.
+    """
     workers = Workers(slots=1)
     workers.submit(0.0, [(work(0), 1.0), (work(1), 3.0)])
     workers.submit(0.5, [(work(2), 1.0), (work(3), 1.0)])
@@ -44,7 +54,12 @@ def test_a_queue_is_served_in_order_and_a_job_keeps_its_slot_until_its_last_row(
         span = workers.complete(time)
         ended.append((span.work.node.number, span.start, span.end))
     assert ended == [(0, 0.0, 1.0), (1, 0.0, 3.0), (3, 3.0, 4.0), (4, 4.0, 6.0)]
-    assert (workers.peak, workers.begun, workers.completed, workers.busy) == (2, 4, 4, 1 + 3 + 1 + 2)
+    assert (workers.peak, workers.begun, workers.completed, workers.busy) == (
+        2,
+        4,
+        4,
+        1 + 3 + 1 + 2,
+    )
 
 
 def test_a_cancelled_row_makes_room_and_makes_the_others_faster() -> None:
@@ -70,7 +85,9 @@ def test_a_cancelled_row_makes_room_and_makes_the_others_faster() -> None:
 def test_workers_against_a_plain_reckoning(
     lengths: list[float], gaps: list[float], overhead: float, slots: int | None
 ) -> None:
-    """One row per job. The reckoning keeps what is left of each row and moves from event to event."""
+    """One row per job. The reckoning keeps what is left of each row and moves from event to
+    event.
+    """
     arrivals = [(sum(gaps[: i + 1]), i, length) for i, length in enumerate(lengths)]
     workers = Workers(slots, overhead)
     ended: dict[int, float] = {}
@@ -125,12 +142,19 @@ def test_durations() -> None:
 def test_acceptance() -> None:
     hits = sum(Bernoulli(0.3).equivalent(0, 0, key) for key in KEYS)
     assert abs(hits - 0.3 * len(KEYS)) < 5 * math.sqrt(len(KEYS) * 0.21)
-    assert [Replay([True, False]).equivalent(i, 0, 0) for i in range(4)] == [True, False, True, False]
+    assert [Replay([True, False]).equivalent(i, 0, 0) for i in range(4)] == [
+        True,
+        False,
+        True,
+        False,
+    ]
     both = sum(
         BetaSiblings(1, 1).equivalent(0, p, a) and BetaSiblings(1, 1).equivalent(0, p, b)
         for p, a, b in zip(KEYS[:1000], KEYS[1000:2000], KEYS[2000:3000], strict=True)
     )
-    assert abs(both - 1000 / 3) < 5 * math.sqrt(1000 * 2 / 9)  # E A^2 = 1/3 for a uniform A, not 1/4
+    assert abs(both - 1000 / 3) < 5 * math.sqrt(
+        1000 * 2 / 9
+    )  # E A^2 = 1/3 for a uniform A, not 1/4
     assert all(BetaSiblings(1e9, 1e-3).equivalent(0, key, key) for key in KEYS[:10])
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lr.eval.answers import boxed, reply
+from lr.lab.eval.answers import boxed, reply
 
 TABLE = [
     (r"so \boxed{42}.", "42"),

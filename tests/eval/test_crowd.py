@@ -1,4 +1,6 @@
-"""Problems that are worked on together get the answers that each gets alone (fp64), in every mode and with either driver."""
+"""Problems that are worked on together get the answers that each gets alone (fp64), in every mode
+and with either driver.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ import torch
 
 from lr.engine.answer import Asked
 from lr.engine.crowd import Crowd
-from lr.eval.items import Item, Task
-from lr.eval.running import Plan
-from lr.eval.store import Key
+from lr.lab.eval.items import Item, Task
+from lr.lab.eval.running import Plan
+from lr.lab.eval.store import Key
 from lr.reasoner import Reasoner, make_options
 from lr.tiny.language import Split, problem
 
@@ -41,22 +43,35 @@ def test_together_as_alone(reasoner: Reasoner, options: dict) -> None:
     alone = {question: reasoner.generate(question, **settings) for question in QUESTIONS}
     made = make_options(**settings)
     for together in (2, 3):
-        asked = [Asked(reasoner.models, reasoner.verifier, question, made, share=together) for question in QUESTIONS]
+        asked = [
+            Asked(reasoner.models, reasoner.verifier, question, made, share=together)
+            for question in QUESTIONS
+        ]
         finished = list(Crowd(asked, together).run())
         assert sorted(one.question for one in finished) == sorted(QUESTIONS)
         for one in finished:
             assert one.result.tokens == alone[one.question].tokens
-            assert [step.origin for step in one.steps] == [step.origin for step in alone[one.question].steps]
+            assert [step.origin for step in one.steps] == [
+                step.origin for step in alone[one.question].steps
+            ]
             stats, single = one.result.stats, alone[one.question].stats
-            assert (stats.tokens, stats.accepted, stats.judged) == (single.tokens, single.accepted, single.judged)
+            assert (stats.tokens, stats.accepted, stats.judged) == (
+                single.tokens,
+                single.accepted,
+                single.judged,
+            )
             assert 0 < stats.target_seconds <= stats.seconds
-            assert one.result.trace.events == sorted(one.result.trace.events, key=lambda pair: pair[0])
+            assert one.result.trace.events == sorted(
+                one.result.trace.events, key=lambda pair: pair[0]
+            )
 
 
 def test_leaving_early_gives_everything_back(reasoner: Reasoner) -> None:
     """The conservation law of the caches is checked after every test."""
     made = make_options(mode="lr", max_tokens=150)
-    running = Crowd([Asked(reasoner.models, reasoner.verifier, q, made, share=3) for q in QUESTIONS], 3).run()
+    running = Crowd(
+        [Asked(reasoner.models, reasoner.verifier, q, made, share=3) for q in QUESTIONS], 3
+    ).run()
     next(running)
     running.close()
 

@@ -1,4 +1,6 @@
-"""The experiment on two languages, through the command; and what the run's fingerprint of its data covers."""
+"""The experiment on two languages, through the command; and what the run's fingerprint of its data
+covers.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +12,42 @@ from pathlib import Path
 import pytest
 
 from lr.cli import main
-from lr.eval.datasets import load_items
-from lr.eval.experiments.domains import COLUMNS, FAMILIES
-from lr.eval.experiments.lab import Arm, Lab, LabModels
-from lr.eval.items import Item
+from lr.lab.eval.datasets import load_items
+from lr.lab.eval.experiments.domains import COLUMNS, FAMILIES
+from lr.lab.eval.experiments.lab import Arm, Lab, LabModels
+from lr.lab.eval.items import Item
 
 WORDS = ["experiment", "domains", "--problems", "2", "--max_tokens", "60", "--threads", "1"]
 
 
-def test_both_languages_side_by_side_and_nothing_done_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_languages_side_by_side_and_nothing_done_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [*WORDS, "--output", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
     assert main(words) == 0
     content = json.loads((tmp_path / "out" / "domains.json").read_text(encoding="utf-8"))
     rows = [dict(zip(content["columns"], row, strict=True)) for row in content["rows"]]
-    assert content["columns"] == list(COLUMNS) and all(len(row) == len(COLUMNS) for row in content["rows"])
+    assert content["columns"] == list(COLUMNS) and all(
+        len(row) == len(COLUMNS) for row in content["rows"]
+    )
     modes = ["ar", "sd", "lr", "lr+sd", "draft"]
-    assert [(row["language"], row["mode"]) for row in rows] == [(one, mode) for one in FAMILIES for mode in modes]
+    assert [(row["language"], row["mode"]) for row in rows] == [
+        (one, mode) for one in FAMILIES for mode in modes
+    ]
     assert all(0 < row["steps kept"] <= 1 for row in rows if row["mode"].startswith("lr"))
     assert all(row["of orders"] is not None for row in rows if row["mode"] == "lr")
     made = sorted((tmp_path / "work").rglob("[0-9].json"))
-    assert {path.relative_to(tmp_path / "work").parts[:2] for path in made} == {("domains", one) for one in FAMILIES}
+    assert {path.relative_to(tmp_path / "work").parts[:2] for path in made} == {
+        ("domains", one) for one in FAMILIES
+    }
     times = {path: path.stat().st_mtime_ns for path in made}
     lost = tmp_path / "work" / "domains" / "plans" / "lr" / "1.json"
     lost.unlink()
     assert main(words) == 0
     changed = {path for path, time in times.items() if path.stat().st_mtime_ns != time}
-    assert changed == {lost, lost.parent / "pairs" / lost.name}, "only the answer that was missing is made again"
+    assert changed == {lost, lost.parent / "pairs" / lost.name}, (
+        "only the answer that was missing is made again"
+    )
     assert "robot" in json.loads(lost.read_text(encoding="utf-8"))["question"]
     capsys.readouterr()
     assert main([*words, "--seed", "1"]) == 2
@@ -43,7 +55,11 @@ def test_both_languages_side_by_side_and_nothing_done_twice(tmp_path: Path, caps
 
 
 def test_domains_are_the_tiny_languages(capsys: pytest.CaptureFixture[str]) -> None:
-    for extra in (["--dataset", "tiny:4"], ["--draft_model", "tiny-draft"], ["--model", "m", "--draft_model", "d"]):
+    for extra in (
+        ["--dataset", "tiny:4"],
+        ["--draft_model", "tiny-draft"],
+        ["--model", "m", "--draft_model", "d"],
+    ):
         assert main([*WORDS, *extra]) == 2
         assert "leave out --" in capsys.readouterr().err
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lr.eval.answers import chosen_letter, code_block, final_answer
-from lr.eval.equality import MathChecker, plain_number
-from lr.eval.grading import Grader
-from lr.eval.items import Item, Task
+from lr.lab.eval.answers import chosen_letter, code_block, final_answer
+from lr.lab.eval.equality import MathChecker, plain_number
+from lr.lab.eval.grading import Grader
+from lr.lab.eval.items import Item, Task
 
 EQUAL = [
     ("204", "204.0"),
@@ -93,11 +93,21 @@ def test_a_worker_that_dies_costs_one_answer(tmp_path: Path) -> None:
             assert not checker.compare("x", "y").equal
 
 
-NUMBERS = {"073": 73, "$1,000.50": 1000.5, " 42. ": 42, "-3": -3, "1{,}000": 1000, "1.": 1, r"\$18.00": 18}
+NUMBERS = {
+    "073": 73,
+    "$1,000.50": 1000.5,
+    " 42. ": 42,
+    "-3": -3,
+    "1{,}000": 1000,
+    "1.": 1,
+    r"\$18.00": 18,
+}
 NO_NUMBERS = ("50%", "1,2", "1,00,0", r"\frac12", "", "--3", "1e3", "²", "x", "9" * 2000)
 
 
-@pytest.mark.parametrize(("text", "value"), [*NUMBERS.items(), *((text, None) for text in NO_NUMBERS)])
+@pytest.mark.parametrize(
+    ("text", "value"), [*NUMBERS.items(), *((text, None) for text in NO_NUMBERS)]
+)
 def test_plain_numbers(text: str, value: float | None) -> None:
     assert plain_number(text) == value
 

@@ -1,4 +1,6 @@
-"""Experiments in a very small size: every one runs, writes its three files, and finds again what it has done."""
+"""Experiments in a very small size: every one runs, writes its three files, and finds again what it
+has done.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ import pytest
 
 from lr.cli import main
 from lr.commands.experiment import PROBLEMS
-from lr.eval.experiments.budget import BUDGETS, arm_of, splits
-from lr.eval.experiments.lab import Outcome
-from lr.eval.experiments.show import Finding, cell, write_finding
-from lr.eval.figure import Bars
-from lr.eval.report import RunResults, make_row
-from lr.eval.spans import Span, covered
-from lr.eval.store import Key
+from lr.lab.eval.experiments.budget import BUDGETS, arm_of, splits
+from lr.lab.eval.experiments.lab import Outcome
+from lr.lab.eval.experiments.show import Finding, cell, write_finding
+from lr.lab.eval.figure import Bars
+from lr.lab.eval.report import RunResults, make_row
+from lr.lab.eval.spans import Span, covered
+from lr.lab.eval.store import Key
 
 
 def test_an_experiment(tmp_path: Path) -> None:
@@ -39,11 +41,15 @@ def test_an_experiment(tmp_path: Path) -> None:
     files = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert files == [f"{name}.{ending}" for ending in ("json", "md", "png", "svg")]
     content = json.loads((tmp_path / "out" / f"{name}.json").read_text(encoding="utf-8"))
-    assert len(content["rows"]) >= 2 and all(len(row) == len(content["columns"]) for row in content["rows"])
+    assert len(content["rows"]) >= 2 and all(
+        len(row) == len(content["columns"]) for row in content["rows"]
+    )
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("[0-9].json")}
     assert len(times) >= 4
     assert main(words) == 0
-    assert all(path.stat().st_mtime_ns == time for path, time in times.items()), "nothing is done twice"
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items()), (
+        "nothing is done twice"
+    )
     lockstep, overlapped = content["rows"]
     assert lockstep[6] == 0.0, "on one thread draft and target are never at work together"
     assert overlapped[1] > 0
@@ -52,7 +58,7 @@ def test_an_experiment(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["speedup", "width", "segmentation", "budget"])
 def test_every_experiment_shows_what_its_arms_give(name: str) -> None:
     """From results made by hand: the table has a cell for every column."""
-    experiment = import_module(f"lr.eval.experiments.{name}")
+    experiment = import_module(f"lr.lab.eval.experiments.{name}")
     lab = SimpleNamespace(tiny=True, verifier="judge")
     stats = {
         "accepted": 3,
@@ -64,20 +70,32 @@ def test_every_experiment_shows_what_its_arms_give(name: str) -> None:
     }
     runs = {}
     for arm in experiment.arms(lab):
-        made = {"generation_tokens": [1] * 60, "time_taken": 2.0, "speed": 30.0, "right": True, "answer": "1"}
+        made = {
+            "generation_tokens": [1] * 60,
+            "time_taken": 2.0,
+            "speed": 30.0,
+            "right": True,
+            "answer": "1",
+        }
         made |= {"stats": stats, "steps": [["accepted", 20], ["correction", 40]]}
-        runs[arm.name] = RunResults(Path(arm.name), {Key(0): made, Key(1): made}, {"mode": arm.mode}, ("cpu",))
+        runs[arm.name] = RunResults(
+            Path(arm.name), {Key(0): made, Key(1): made}, {"mode": arm.mode}, ("cpu",)
+        )
     baseline = next(run for run in runs.values() if run.mode == "ar")
-    finding = experiment.find(lab, Outcome(runs, {arm: make_row(run, baseline) for arm, run in runs.items()}))
+    finding = experiment.find(
+        lab, Outcome(runs, {arm: make_row(run, baseline) for arm, run in runs.items()})
+    )
     assert len(finding.rows) >= 6 and all(len(row) == len(finding.columns) for row in finding.rows)
     assert finding.panels and all(cell(row[0]) for row in finding.rows)
 
 
 def test_the_accuracy_of_verifiers_falls_with_what_they_let_through(tmp_path: Path) -> None:
-    """Twelve problems are enough to tell the oracle from no verification at all: all but one right against one in four."""
-    from lr.eval.datasets import load_items
-    from lr.eval.experiments import verifiers
-    from lr.eval.experiments.lab import Lab, LabModels
+    """Twelve problems are enough to tell the oracle from no verification at all: all but one right
+    against one in four.
+    """
+    from lr.lab.eval.datasets import load_items
+    from lr.lab.eval.experiments import verifiers
+    from lr.lab.eval.experiments.lab import Lab, LabModels
 
     lab = Lab(LabModels(judge=None), load_items("tiny:12"), tmp_path, concurrency=12)
     arms = [arm for arm in verifiers.arms(lab) if arm.name in ("ar", "oracle", "always")]
@@ -101,19 +119,33 @@ def test_the_splits_of_a_budget() -> None:
     assert {k1 * k2 for k1, k2 in splits()} == set(BUDGETS)
     assert [split for split in splits() if split[0] * split[1] == 4] == [(1, 4), (2, 2), (4, 1)]
     both = arm_of(4, 2)
-    assert both.mode == "lr+sd" and both.options["depth"] == 3 and both.options["max_target_rows"] == 4
+    assert (
+        both.mode == "lr+sd" and both.options["depth"] == 3 and both.options["max_target_rows"] == 4
+    )
     assert both.options["num_speculative_tokens"] == 1
     assert [arm_of(*split).mode for split in ((1, 1), (1, 4), (4, 1))] == ["ar", "sd", "lr"]
 
 
 def test_a_finding_is_written_whole(tmp_path: Path) -> None:
     finding = Finding(
-        "A title", ("a", "b"), [(1, float("nan")), ("x", (0.5, 0.25))], [Bars("bars", ["a"], [float("nan")])], ["So."]
+        "A title",
+        ("a", "b"),
+        [(1, float("nan")), ("x", (0.5, 0.25))],
+        [Bars("bars", ["a"], [float("nan")])],
+        ["So."],
     )
     write_finding("name", finding, tmp_path, "lr some", {"cpu": "some"})
     text = (tmp_path / "name.md").read_text(encoding="utf-8")
-    assert "| 1 |  |" in text and "| x | 0.50 to 0.25 |" in text and "- So." in text and "lr some" in text
-    assert json.loads((tmp_path / "name.json").read_text(encoding="utf-8"))["rows"] == [[1, None], ["x", [0.5, 0.25]]]
+    assert (
+        "| 1 |  |" in text
+        and "| x | 0.50 to 0.25 |" in text
+        and "- So." in text
+        and "lr some" in text
+    )
+    assert json.loads((tmp_path / "name.json").read_text(encoding="utf-8"))["rows"] == [
+        [1, None],
+        ["x", [0.5, 0.25]],
+    ]
     assert cell(None) == "" and cell(3) == "3"
 
 

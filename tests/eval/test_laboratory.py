@@ -1,4 +1,6 @@
-"""The verifier laboratory on numbers by hand and on pairs that a run has kept; the drift ledger against a forward of its own."""
+"""The verifier laboratory on numbers by hand and on pairs that a run has kept; the drift ledger
+against a forward of its own.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ import torch
 
 from lr.cli import main
 from lr.errors import SettingError
-from lr.eval.drift import Page, accepted_pairs, entries, ledger, summary
-from lr.eval.grading import Grader
-from lr.eval.keeping import pair_from_json, pair_to_json
-from lr.eval.laboratory import (
+from lr.lab.eval.drift import Page, accepted_pairs, entries, ledger, summary
+from lr.lab.eval.grading import Grader
+from lr.lab.eval.keeping import pair_from_json, pair_to_json
+from lr.lab.eval.laboratory import (
     Replayed,
     auc,
     average_precision,
@@ -27,11 +29,11 @@ from lr.eval.laboratory import (
     replay,
     swapped,
 )
-from lr.eval.report import read_run
-from lr.eval.store import Key
+from lr.lab.eval.report import read_run
+from lr.lab.eval.store import Key
+from lr.lab.trace.file import read_trace
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Pair
-from lr.tracing.file import read_trace
 from lr.types import Finish, Step, Verdict
 
 HALF = [True, False, True, False]
@@ -45,9 +47,14 @@ def test_curves_by_hand() -> None:
     assert auc([4.0, 3.0, 2.0, 1.0], [True, True, False, False]) == 1.0
     assert auc([1.0] * 4, HALF) == 0.5, "ties count half"
     assert auc([1.0, 2.0], [True, True]) is None
-    assert average_precision([4.0, 3.0, 2.0, 1.0], [True, False, True, False]) == pytest.approx((1 + 2 / 3) / 2)
+    assert average_precision([4.0, 3.0, 2.0, 1.0], [True, False, True, False]) == pytest.approx(
+        (1 + 2 / 3) / 2
+    )
     assert average_precision([1.0], [False]) is None
-    assert reliability([0.05, 0.95, 0.99], [False, True, False]) == [(0.05, 0.0, 1), (pytest.approx(0.97), 0.5, 2)]
+    assert reliability([0.05, 0.95, 0.99], [False, True, False]) == [
+        (0.05, 0.0, 1),
+        (pytest.approx(0.97), 0.5, 2),
+    ]
     assert calibration_error([0.05, 0.95], [False, True]) == pytest.approx(0.05)
     assert calibration_error([7.0], [True]) is None, "a score from 0 to 9 is no probability"
 
@@ -62,7 +69,9 @@ def test_quality_by_hand() -> None:
         and found.order_flips == 0.25
         and found.order_shift == pytest.approx(0.1)
     )
-    folded = Replayed((Verdict(True, "equal"), Verdict(False, "", 0.2), Verdict(False, "fails")), 0.1)
+    folded = Replayed(
+        (Verdict(True, "equal"), Verdict(False, "", 0.2), Verdict(False, "fails")), 0.1
+    )
     assert folded.scores == [1.0, 0.2, 0.0], "what was decided without a score stands at the edge"
     nothing = quality(Replayed((Verdict(False, ""),) * 4, 1.0), HALF)
     assert nothing.precision is None and nothing.error is None and nothing.auc == 0.5
@@ -94,12 +103,19 @@ def reasoner() -> Iterator[Reasoner]:
 
 def test_every_judged_pair_is_kept(runs: dict[str, Path]) -> None:
     pairs = load_pairs(runs["lr"])
-    results = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in runs["lr"].glob("[0-9].json")}
+    results = {
+        path.name: json.loads(path.read_text(encoding="utf-8"))
+        for path in runs["lr"].glob("[0-9].json")
+    }
     for name, record in results.items():
         mine = [one for one in pairs if one.key.file == name]
-        prompt = record["full_tokens"][: len(record["full_tokens"]) - len(record["generation_tokens"])]
+        prompt = record["full_tokens"][
+            : len(record["full_tokens"]) - len(record["generation_tokens"])
+        ]
         assert len(mine) >= record["stats"]["judged"] > 0
-        assert all(list(one.pair.prefix[: len(prompt)]) == prompt for one in mine), "pairs of one problem stay together"
+        assert all(list(one.pair.prefix[: len(prompt)]) == prompt for one in mine), (
+            "pairs of one problem stay together"
+        )
         trace = read_trace(runs["lr"] / "traces" / f"{name}l")
         assert trace.complete and asdict(trace.stats)["judged"] == record["stats"]["judged"]
     with pytest.raises(SettingError, match="--save_pairs"):
@@ -111,7 +127,10 @@ def test_a_replay_says_what_the_verifier_says(runs: dict[str, Path]) -> None:
         name = "long"
 
         def judge(self, pairs: list[Pair]) -> list[Verdict]:
-            return [Verdict(len(pair.draft.tokens) > 15, "", float(len(pair.draft.tokens))) for pair in pairs]
+            return [
+                Verdict(len(pair.draft.tokens) > 15, "", float(len(pair.draft.tokens)))
+                for pair in pairs
+            ]
 
     pairs = [one.pair for one in load_pairs(runs["lr"])]
     made = replay(Long(), pairs, batch=3)
@@ -122,11 +141,22 @@ def test_a_replay_says_what_the_verifier_says(runs: dict[str, Path]) -> None:
 
 
 def test_verify(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["verify", str(runs["lr"]), "--verifier", "oracle", "exact", "--json", str(tmp_path / "v.json")]
+    words = [
+        "verify",
+        str(runs["lr"]),
+        "--verifier",
+        "oracle",
+        "exact",
+        "--json",
+        str(tmp_path / "v.json"),
+    ]
     assert main([*words, "--figure", str(tmp_path / "v.png")]) == 0
     assert "oracle" in capsys.readouterr().out
     found = json.loads((tmp_path / "v.json").read_text(encoding="utf-8"))
-    assert found["oracle"]["precision"] == found["oracle"]["recall"] == 1.0 and found["oracle"]["order_flips"] == 0.0
+    assert (
+        found["oracle"]["precision"] == found["oracle"]["recall"] == 1.0
+        and found["oracle"]["order_flips"] == 0.0
+    )
     assert found["exact"]["accepted"] < found["oracle"]["accepted"] < 1
     assert (tmp_path / "v.svg").stat().st_size > 1000
     assert main(["verify", str(tmp_path)]) == 2
@@ -150,18 +180,42 @@ def test_the_ledger_is_what_one_forward_says(
         branch = runner.open([*some.prefix, *step.tokens])
         logits = runner.feed([branch], "all")[0][len(some.prefix) - 1 : -1]
         runner.close(branch)
-        chosen = torch.log_softmax(logits.double(), -1).gather(-1, torch.tensor(step.tokens)[:, None])
+        chosen = torch.log_softmax(logits.double(), -1).gather(
+            -1, torch.tensor(step.tokens)[:, None]
+        )
         assert value == pytest.approx(float(chosen.sum()), abs=1e-3)
     pages = ledger(made, run, plain)
     assert [page.key.number for page in pages] == [0, 1, 2, 3]
     assert sum(page.steps for page in pages) == len(made)
-    assert main(["drift", str(runs["lr"]), "--baseline", str(runs["ar"]), "--json", str(tmp_path / "d.json")]) == 0
+    assert (
+        main(
+            [
+                "drift",
+                str(runs["lr"]),
+                "--baseline",
+                str(runs["ar"]),
+                "--json",
+                str(tmp_path / "d.json"),
+            ]
+        )
+        == 0
+    )
     assert "furthest" in capsys.readouterr().out
     written = json.loads((tmp_path / "d.json").read_text(encoding="utf-8"))
-    assert [round(page["drift"], 3) for page in written["problems"]] == [round(page.drift, 3) for page in pages]
+    assert [round(page["drift"], 3) for page in written["problems"]] == [
+        round(page.drift, 3) for page in pages
+    ]
 
 
 def test_flips() -> None:
-    pages = [Page(Key(0), 2, -3.0, True, True), Page(Key(1), 1, -9.0, False, True), Page(Key(2), 0, 0.0, True, None)]
+    pages = [
+        Page(Key(0), 2, -3.0, True, True),
+        Page(Key(1), 1, -9.0, False, True),
+        Page(Key(2), 0, 0.0, True, None),
+    ]
     assert [page.flipped for page in pages] == ["same", "lost", ""]
-    assert summary(pages) == {"same": (1, -3.0, -1.5), "lost": (1, -9.0, -9.0), "not compared": (1, 0.0, 0.0)}
+    assert summary(pages) == {
+        "same": (1, -3.0, -1.5),
+        "lost": (1, -9.0, -9.0),
+        "not compared": (1, 0.0, 0.0),
+    }

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from lr.errors import SettingError
-from lr.eval.datasets import load_items
-from lr.eval.items import Task, fingerprint
-from lr.eval.layouts import read_item
-from lr.eval.prompts import ask
+from lr.lab.eval.datasets import load_items
+from lr.lab.eval.items import Task, fingerprint
+from lr.lab.eval.layouts import read_item
+from lr.lab.eval.prompts import ask
 from lr.tiny.language import Split, problem
 
 MATHS = [
@@ -36,10 +36,19 @@ def test_mathematics(line: dict, gold: str) -> None:
 
 
 def test_options_are_shuffled_by_the_question_and_the_seed() -> None:
-    line = {"Question": "Which?", "Correct Answer": "red", **{f"Incorrect Answer {i}": f"wrong {i}" for i in (1, 2, 3)}}
+    line = {
+        "Question": "Which?",
+        "Correct Answer": "red",
+        **{f"Incorrect Answer {i}": f"wrong {i}" for i in (1, 2, 3)},
+    }
     items = [read_item(line | {"Question": f"Which {i}?"}, i) for i in range(60)]
     for item in items:
-        assert item.task is Task.CHOICE and sorted(item.choices) == ["red", "wrong 1", "wrong 2", "wrong 3"]
+        assert item.task is Task.CHOICE and sorted(item.choices) == [
+            "red",
+            "wrong 1",
+            "wrong 2",
+            "wrong 3",
+        ]
         assert item.gold is not None and item.choices["ABCD".index(item.gold)] == "red"
     counts = [sum(item.gold == letter for item in items) for letter in "ABCD"]
     assert min(counts) >= 3, (
@@ -71,7 +80,11 @@ def test_human_eval() -> None:
     }
     item = read_item(line, 0)
     assert item.task is Task.CODE and item.name == "T/0"
-    assert item.tests is not None and item.tests.check is not None and item.tests.check.rstrip().endswith("check(f)")
+    assert (
+        item.tests is not None
+        and item.tests.check is not None
+        and item.tests.check.rstrip().endswith("check(f)")
+    )
     assert "def f(x):" in ask(item)
 
 
@@ -79,7 +92,12 @@ def test_live_code_bench_without_running_its_pickle(tmp_path: Path) -> None:
     cases = [{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}]
     hidden = base64.b64encode(zlib.compress(pickle.dumps(json.dumps(cases)))).decode()
     item = read_item(
-        {"question_content": "Add.", "public_test_cases": json.dumps(cases), "private_test_cases": hidden}, 0
+        {
+            "question_content": "Add.",
+            "public_test_cases": json.dumps(cases),
+            "private_test_cases": hidden,
+        },
+        0,
     )
     assert item.tests is not None and item.tests.cases == (("1 2\n", "3\n"),) * 2
 
@@ -87,9 +105,13 @@ def test_live_code_bench_without_running_its_pickle(tmp_path: Path) -> None:
         def __reduce__(self) -> tuple:
             return Path.touch, (tmp_path / "went off",)
 
-    bomb = base64.b64encode(zlib.compress(pickle.dumps([Bomb(), json.dumps(cases)], protocol=0))).decode()
+    bomb = base64.b64encode(
+        zlib.compress(pickle.dumps([Bomb(), json.dumps(cases)], protocol=0))
+    ).decode()
     with pytest.raises(Exception):  # noqa: B017 - whatever it says, it did not run it
-        read_item({"question_content": "Add.", "public_test_cases": "[]", "private_test_cases": bomb}, 0)
+        read_item(
+            {"question_content": "Add.", "public_test_cases": "[]", "private_test_cases": bomb}, 0
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -110,7 +132,12 @@ def test_functional_cases_become_a_check() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [{"turns": ["Write a poem.", "Shorter."]}, {"prompt": "Write a poem."}, {"question": "Write a poem."}]
+    "line",
+    [
+        {"turns": ["Write a poem.", "Shorter."]},
+        {"prompt": "Write a poem."},
+        {"question": "Write a poem."},
+    ],
 )
 def test_free_form(line: dict) -> None:
     item = read_item(line, 0)
@@ -118,7 +145,8 @@ def test_free_form(line: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [{"text": "x", "label": 1}, {}, {"problem": "x", "answer": ""}, {"prompt": "x", "test": "y"}]
+    "line",
+    [{"text": "x", "label": 1}, {}, {"problem": "x", "answer": ""}, {"prompt": "x", "test": "y"}],
 )
 def test_unknown_layouts_are_refused_with_their_fields(line: dict) -> None:
     with pytest.raises(SettingError, match=", ".join(line) or "none") as refused:
@@ -129,12 +157,16 @@ def test_unknown_layouts_are_refused_with_their_fields(line: dict) -> None:
 def test_tiny_problems_are_held_out_and_numbered() -> None:
     items = load_items("tiny:5", start=2, end=4)
     assert [item.number for item in items] == [2, 3]
-    assert items[0].question == problem(Split.TEST, 2).question and items[0].gold == str(problem(Split.TEST, 2).answer)
+    assert items[0].question == problem(Split.TEST, 2).question and items[0].gold == str(
+        problem(Split.TEST, 2).answer
+    )
 
 
 def test_files(tmp_path: Path) -> None:
     file = tmp_path / "some.jsonl"
-    file.write_text('{"problem": "a", "answer": 1}\n\n{"problem": "b", "answer": 2}\n', encoding="utf-8")
+    file.write_text(
+        '{"problem": "a", "answer": 1}\n\n{"problem": "b", "answer": 2}\n', encoding="utf-8"
+    )
     assert [item.gold for item in load_items(str(file))] == ["1", "2"]
     assert fingerprint(load_items(str(file))) != fingerprint(load_items(str(file), end=1))
     for name, message in [

@@ -1,4 +1,6 @@
-"""Reports: exact numbers from hand-made runs, refusals, the official tool's folders, and the statistics against scipy."""
+"""Reports: exact numbers from hand-made runs, refusals, the official tool's folders, and the
+statistics against scipy.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from scipy.stats import binomtest
 
 from lr.cli import main
 from lr.errors import SettingError
-from lr.eval.grading import Grader
-from lr.eval.report import RunResults, choose_baseline, make_row, read_run
-from lr.eval.statistics import accuracy, bootstrap, ratio, sign_test, wilson
-from lr.eval.store import Key
-from lr.eval.tables import document, markdown, notes
+from lr.lab.eval.grading import Grader
+from lr.lab.eval.report import RunResults, choose_baseline, make_row, read_run
+from lr.lab.eval.statistics import accuracy, bootstrap, ratio, sign_test, wilson
+from lr.lab.eval.store import Key
+from lr.lab.eval.tables import document, markdown, notes
 
 SETTINGS = {"data": "d", "seed": 0, "temperature": 0.6, "model": "m", "mode": "ar"}
 
@@ -48,7 +50,11 @@ def test_numbers_by_hand() -> None:
         "wasted_target_tokens": 25,
     }
     ours = made(
-        "lr", [record(60, 2.0, stats=stats), record(120, 4.0, stats=stats | {"rounds": {"accepted": 1, "drafted": 4}})]
+        "lr",
+        [
+            record(60, 2.0, stats=stats),
+            record(120, 4.0, stats=stats | {"rounds": {"accepted": 1, "drafted": 4}}),
+        ],
     )
     row = make_row(ours, base)
     assert row.tokens == 180 and row.seconds == 6.0 and row.speed == 30.0
@@ -65,7 +71,9 @@ def test_only_common_answers_are_paired() -> None:
     assert make_row(made("lr", [record(100, 5.0), record(100, 5.0)]), base).speedup == 2.0
 
 
-@pytest.mark.parametrize("change", [{"data": "e"}, {"temperature": 0.0}, {"seed": 1}, {"model": "other"}])
+@pytest.mark.parametrize(
+    "change", [{"data": "e"}, {"temperature": 0.0}, {"seed": 1}, {"model": "other"}]
+)
 def test_runs_with_other_data_or_sampling_are_refused(change: dict[str, Any]) -> None:
     base = made("ar", [record(10, 1.0)])
     with pytest.raises(SettingError, match=f"differ in {next(iter(change))}"):
@@ -111,17 +119,24 @@ def test_the_command_writes_all_forms(tmp_path: Path, capsys: pytest.CaptureFixt
         folder = tmp_path / mode
         folder.mkdir()
         (folder / "run.json").write_text(
-            json.dumps({"settings": SETTINGS | {"mode": mode}, "devices": ["cpu"]}), encoding="utf-8"
+            json.dumps({"settings": SETTINGS | {"mode": mode}, "devices": ["cpu"]}),
+            encoding="utf-8",
         )
         for number in range(8):
-            (folder / f"{number}.json").write_text(json.dumps(record(10 + number, seconds)), encoding="utf-8")
+            (folder / f"{number}.json").write_text(
+                json.dumps(record(10 + number, seconds)), encoding="utf-8"
+            )
     outputs = [str(tmp_path / name) for name in ("r.json", "r.md", "r.png")]
     words = ["report", str(tmp_path / "lr"), str(tmp_path / "ar")]
-    assert main([*words, "--json", outputs[0], "--markdown", outputs[1], "--figure", outputs[2]]) == 0
+    assert (
+        main([*words, "--json", outputs[0], "--markdown", outputs[1], "--figure", outputs[2]]) == 0
+    )
     shown = capsys.readouterr().out
     assert "2.00" in shown and "All on the same devices: cpu." in shown
     rows = json.loads(Path(outputs[0]).read_text(encoding="utf-8"))["rows"]
-    assert rows[0]["speedup"] == pytest.approx(2.0) and rows[0]["speedup_interval"][0] == pytest.approx(2.0)
+    assert rows[0]["speedup"] == pytest.approx(2.0) and rows[0]["speedup_interval"][
+        0
+    ] == pytest.approx(2.0)
     assert "| lr | lr | 8 | 100.0%" in Path(outputs[1]).read_text(encoding="utf-8")
     assert all((tmp_path / name).stat().st_size > 1000 for name in ("r.png", "r.svg"))
     assert main([*words, "--baseline", "sd"]) == 2
@@ -151,7 +166,9 @@ def test_intervals_for_proportions(right: int, total: int) -> None:
 
 
 def test_bootstrap_intervals() -> None:
-    """The interval of a mean of 100 fair coins has about the width that theory gives, and problems are what is drawn."""
+    """The interval of a mean of 100 fair coins has about the width that theory gives, and problems
+    are what is drawn.
+    """
     grades = [[bool(i % 2)] * 4 for i in range(100)]
     mean, (low, high) = accuracy(grades)
     assert mean == 0.5 and 0.17 < high - low < 0.23, (

@@ -1,4 +1,6 @@
-"""`lr run` as a stranger meets it: the official commands, what contradicts, what is refused, interruption and going on."""
+"""`lr run` as a stranger meets it: the official commands, what contradicts, what is refused,
+interruption and going on.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from source_tree import ROOT
+from tests_root import ROOT
 
 from lr.cli import main
 from lr.commands.run import Run
@@ -24,10 +26,10 @@ from lr.commands.run_progress import Tally
 from lr.engine.answer import Asked
 from lr.engine.crowd import Crowd
 from lr.errors import LRError, SettingError
-from lr.eval.grading import Grade, Grader
-from lr.eval.items import Item
-from lr.eval.modes import engine_options, family_sampling
-from lr.eval.running import Done
+from lr.lab.eval.grading import Grade, Grader
+from lr.lab.eval.items import Item
+from lr.lab.eval.modes import engine_options, family_sampling
+from lr.lab.eval.running import Done
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
@@ -43,7 +45,11 @@ OFFICIAL_MODES = {
 
 def installed(*words: str, **more: Any) -> subprocess.Popen[str]:
     """The command in a process of its own, on a machine without CUDA devices."""
-    surroundings = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    surroundings = os.environ | {
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+    }
     return subprocess.Popen(
         [sys.executable, "-m", "lr", "run", *words],
         stdout=subprocess.PIPE,
@@ -55,15 +61,19 @@ def installed(*words: str, **more: Any) -> subprocess.Popen[str]:
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
-    return {path.name: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
+    return {
+        path.name: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")
+    }
 
 
 def test_the_four_official_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Word for word but for the file's name; the machine has no CUDA device, so the tiny family answers, and says so.
+    """Word for word but for the file's name; the machine has no CUDA device, so the tiny family
+    answers, and says so.
 
-    One of them in a process of its own, the others through the same door in this one, which spares the start.
+    One of them in a process of its own, the others through the same door in this one, which spares
+    the start.
     """
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.chdir(tmp_path)
@@ -77,10 +87,16 @@ def test_the_four_official_commands(
             code = main(["run", "--dataset", str(SAMPLE), *switches])
             out, err = capsys.readouterr()
         assert code == 0, err
-        assert "no CUDA device here" in err and f"mode {mode}: 10 answers" in err and "Traceback" not in err
+        assert (
+            "no CUDA device here" in err
+            and f"mode {mode}: 10 answers" in err
+            and "Traceback" not in err
+        )
         folders.append(tmp_path / out.strip())
         files = read(folders[-1])
-        assert sorted(files) == sorted([*(f"{i}.json" for i in range(10)), "run.json", "session-0.json"])
+        assert sorted(files) == sorted(
+            [*(f"{i}.json" for i in range(10)), "run.json", "session-0.json"]
+        )
         official = {
             "question",
             "full_text",
@@ -100,15 +116,31 @@ def test_the_four_official_commands(
 
 
 @pytest.mark.parametrize("mode", ["ar", "sd", "lr", "lr+sd", "draft", "specreason"])
-def test_modes_on_tiny_problems(mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_modes_on_tiny_problems(
+    mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     count = 20 if mode in OFFICIAL_MODES else 6
-    words = ["run", "--dataset", f"tiny:{count}", "--mode", mode, "--concurrency", "10", "--output", str(tmp_path)]
-    words += ["--verifier", "oracle"] if mode in OFFICIAL_MODES else []  # the judge decides in the test above
+    words = [
+        "run",
+        "--dataset",
+        f"tiny:{count}",
+        "--mode",
+        mode,
+        "--concurrency",
+        "10",
+        "--output",
+        str(tmp_path),
+    ]
+    words += (
+        ["--verifier", "oracle"] if mode in OFFICIAL_MODES else []
+    )  # the judge decides in the test above
     words += [*OFFICIAL_MODES.get(mode, ()), "--threads", "1"]
     assert main(words) == 0
     files = read(tmp_path)
     right = sum(files[f"{i}.json"]["right"] for i in range(count))
-    assert right >= count - 1 or mode in ("draft", "specreason"), "these two are worse, by design and by threshold"
+    assert right >= count - 1 or mode in ("draft", "specreason"), (
+        "these two are worse, by design and by threshold"
+    )
     if mode == "lr":
         assert all(files[f"{i}.json"]["stats"]["judged"] > 0 for i in range(count))
         assert main(words) == 0
@@ -123,14 +155,18 @@ def test_kill_9_in_the_middle_and_again(tmp_path: Path) -> None:
         time.sleep(0.01)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.glob("[0-9]*.json")}
+    before = {
+        path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.glob("[0-9]*.json")
+    }
     assert 2 <= len(before) < 60, "it was killed in the middle"
     for _, content in before.values():
         json.loads(content)
     assert main(["run", *words]) == 0
     after = read(tmp_path)
     assert {f"{i}.json" for i in range(60)} <= after.keys() and not list(tmp_path.glob(".*"))
-    assert all((path.stat().st_mtime_ns, path.read_bytes()) == old for path, old in before.items()), "none done twice"
+    assert all(
+        (path.stat().st_mtime_ns, path.read_bytes()) == old for path, old in before.items()
+    ), "none done twice"
     assert after["session-1.json"]["problems"] == 60 - len(before)
     assert main(["run", *words, "--seed", "1"]) == 2, "another run does not go on in this folder"
 
@@ -178,8 +214,19 @@ def test_an_answer_whose_grade_is_pending_when_a_model_fails_is_kept(
     assert {"0.json", "1.json"} <= read(tmp_path).keys()
 
 
-def test_a_prompt_that_does_not_fit_counts_as_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--dataset", "tiny:2", "--mode", "draft", "--max_tokens_len", "5", "--output", str(tmp_path)]
+def test_a_prompt_that_does_not_fit_counts_as_answered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "--dataset",
+        "tiny:2",
+        "--mode",
+        "draft",
+        "--max_tokens_len",
+        "5",
+        "--output",
+        str(tmp_path),
+    ]
     assert main(["run", *words]) == 0
     said = capsys.readouterr().err
     assert "2 of 2 answers: 0/2 right" in said and "goes on" not in said
@@ -208,10 +255,16 @@ def test_a_disk_that_fills_stops_the_run_cleanly(
     ("words", "expected"),
     [
         (["--mode", "ar", "--use_spec"], "--mode ar contradicts --use_spec, which means mode lr"),
-        (["--mode", "lr", "--use_spec", "--enable_n_gram"], "contradicts --use_spec and --enable_n_gram"),
+        (
+            ["--mode", "lr", "--use_spec", "--enable_n_gram"],
+            "contradicts --use_spec and --enable_n_gram",
+        ),
         (["--enable_n_gram", "--drafter", "draft"], "leave one of them out"),
         (["--judge_port", "80000"], "expected a number from 1 to 65535"),
-        (["--judge_port", "8000", "--judge_model", "openai:http://localhost:8001/judge"], "give one"),
+        (
+            ["--judge_port", "8000", "--judge_model", "openai:http://localhost:8001/judge"],
+            "give one",
+        ),
         (["--target_gpu_id", "one"], "numbers of CUDA devices"),
         (["--max_depth", "0"], "depth is 0"),
         (["--concurrency", "0"], "concurrency is 0"),
@@ -223,7 +276,10 @@ def test_a_disk_that_fills_stops_the_run_cleanly(
     ],
 )
 def test_what_is_refused_before_anything_is_loaded(
-    words: list[str], expected: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str],
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(RunModels, "load", lambda *_, **__: pytest.fail("models were loaded"))
     assert main(["run", "--dataset", "tiny:3", *words]) == 2
@@ -240,8 +296,17 @@ def test_unknown_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_official_defaults() -> None:
     flags = Run()
-    assert (flags.dataset, flags.prefix, flags.max_depth, flags.width) == ("aime-2024.jsonl", "AIME", 4, 1)
-    assert (flags.num_speculative_tokens, flags.prompt_lookup_max, flags.max_tokens_len) == (6, 2, 37000)
+    assert (flags.dataset, flags.prefix, flags.max_depth, flags.width) == (
+        "aime-2024.jsonl",
+        "AIME",
+        4,
+        1,
+    )
+    assert (flags.num_speculative_tokens, flags.prompt_lookup_max, flags.max_tokens_len) == (
+        6,
+        2,
+        37000,
+    )
     assert (flags.models.target_gpu_id, flags.models.draft_gpu_id) == ("0,1", "2")
     assert Run(use_spec=True, mode="lr+sd").chosen_mode() == "lr+sd"
     with pytest.raises(SettingError):
@@ -253,7 +318,9 @@ def test_the_models_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     chosen, note = RunModels().chosen("aime.jsonl")
     assert (chosen.model, chosen.draft_model, chosen.judge_model) == OFFICIAL and note is None
-    assert chosen.devices() == ("cuda:0", "cuda:2", "cuda:2"), "the judge's default device is not there"
+    assert chosen.devices() == ("cuda:0", "cuda:2", "cuda:2"), (
+        "the judge's default device is not there"
+    )
     with pytest.raises(SettingError, match="has 3 CUDA devices"):
         RunModels(draft_gpu_id="7").devices()
     assert RunModels().chosen("tiny:5")[0].model == TINY[0]
@@ -269,7 +336,11 @@ def test_every_model_goes_to_its_own_device(monkeypatch: pytest.MonkeyPatch) -> 
         seen[name] = str(device)
         return load_model(name, device="cpu", dtype=dtype)
 
-    for place in ("lr.parallel.start.load_model", "lr.engine.casting.load_model", "lr.engine.verification.load_model"):
+    for place in (
+        "lr.model.parallel.start.load_model",
+        "lr.engine.casting.load_model",
+        "lr.engine.verification.load_model",
+    ):
         monkeypatch.setattr(place, load)
     for place in ("lr.engine.casting.find_device", "lr.engine.placement.find_device"):
         monkeypatch.setattr(place, torch.device)
@@ -280,7 +351,12 @@ def test_every_model_goes_to_its_own_device(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_sampling_by_family() -> None:
-    assert family_sampling("Qwen/Qwen3-32B") == {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
+    assert family_sampling("Qwen/Qwen3-32B") == {
+        "temperature": 0.6,
+        "top_p": 0.95,
+        "top_k": 20,
+        "min_p": 0.0,
+    }
     assert family_sampling("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B")["top_k"] == 0
     assert family_sampling("other") == {}
     options = engine_options("lr", "acceptance", GenerateOptions(depth=4, width=3))

@@ -1,4 +1,6 @@
-"""Programs behind walls: whatever they try, they are contained, graded wrong, and the next one runs."""
+"""Programs behind walls: whatever they try, they are contained, graded wrong, and the next one
+runs.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,16 @@ from pathlib import Path
 import pytest
 
 from lr.errors import SettingError
-from lr.eval import sandbox as rooms
-from lr.eval.grading import Grader, whole_program
-from lr.eval.items import CodeTests, Item, Task
-from lr.eval.sandbox import CANDIDATES, NONE, Limits, Sandbox, Walls, holds, open_sandbox
+from lr.lab.eval import sandbox as rooms
+from lr.lab.eval.grading import Grader, whole_program
+from lr.lab.eval.items import CodeTests, Item, Task
+from lr.lab.eval.sandbox import CANDIDATES, NONE, Limits, Sandbox, Walls, holds, open_sandbox
 
 HELD = [walls for walls in CANDIDATES if sys.platform == "linux" and holds(walls)]
 LIMITS = Limits(seconds=3, memory_mb=400)
-needs_walls = pytest.mark.skipif(not HELD, reason="this kernel has neither user namespaces nor Landlock with seccomp")
+needs_walls = pytest.mark.skipif(
+    not HELD, reason="this kernel has neither user namespaces nor Landlock with seccomp"
+)
 
 ATTACKS = {
     "endless loop": "while True: pass",
@@ -60,7 +64,9 @@ def test_every_attack_is_contained_and_the_run_goes_on(walls: Walls, tmp_path: P
 
 
 @needs_walls
-def test_nothing_of_a_program_is_alive_afterwards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nothing_of_a_program_is_alive_afterwards(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """In a place of its own: other tests run programs at the same time."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     program = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\nwhile True: pass"
@@ -83,10 +89,15 @@ def _target(path: Path) -> str:
 @needs_walls
 def test_programs_that_behave_work_as_usual() -> None:
     box = open_sandbox(LIMITS)
-    ran = box.run("import sys, json, threading\nopen('own', 'w').write('x')\nprint(sum(map(int, sys.stdin)))", "1\n2\n")
+    ran = box.run(
+        "import sys, json, threading\nopen('own', 'w').write('x')\nprint(sum(map(int, sys.stdin)))",
+        "1\n2\n",
+    )
     assert (ran.code, ran.output) == (0, "3\n"), ran.errors
     assert "ZeroDivisionError" in box.run("1 / 0").last_error
-    assert box.run("import os; print(sorted(os.environ))").output.count("'") <= 14, "none of our environment"
+    assert box.run("import os; print(sorted(os.environ))").output.count("'") <= 14, (
+        "none of our environment"
+    )
 
 
 @needs_walls
@@ -94,17 +105,25 @@ def test_code_is_graded_by_its_tests() -> None:
     grader = Grader(open_sandbox(LIMITS))
     starter = "from math import floor\n\ndef half(x):\n    '''Half of x.'''\n"
     item = Item(
-        0, starter, Task.CODE, tests=CodeTests("def check(f):\n    assert f(5) == 2\ncheck(half)\n"), starter=starter
+        0,
+        starter,
+        Task.CODE,
+        tests=CodeTests("def check(f):\n    assert f(5) == 2\ncheck(half)\n"),
+        starter=starter,
     )
-    assert grader.grade(item, "```python\ndef half(x):\n    return floor(x / 2)\n```").right is True, (
-        "the imports that were given"
+    assert (
+        grader.grade(item, "```python\ndef half(x):\n    return floor(x / 2)\n```").right is True
+    ), "the imports that were given"
+    assert grader.grade(item, "```python\n    return floor(x / 2)\n```").right is True, (
+        "a continuation"
     )
-    assert grader.grade(item, "```python\n    return floor(x / 2)\n```").right is True, "a continuation"
     wrong = grader.grade(item, "```python\ndef half(x):\n    return x\n```")
     assert wrong.right is False and "AssertionError" in wrong.why
     assert grader.grade(item, "I cannot.").right is False
     cases = Item(0, "Add.", Task.CODE, tests=CodeTests(cases=(("1 2", "3\n"), ("2 2", "4"))))
-    assert grader.grade(cases, "```python\nprint(sum(map(int, input().split())))\n```").right is True
+    assert (
+        grader.grade(cases, "```python\nprint(sum(map(int, input().split())))\n```").right is True
+    )
     bad = grader.grade(cases, "```python\nprint(3)\n```")
     assert bad.right is False and bad.why == "case 1: other output"
 
@@ -122,7 +141,9 @@ def test_without_walls_code_is_refused_unless_allowed(monkeypatch: pytest.Monkey
     box = open_sandbox(LIMITS, unsafe=True)
     assert box.walls == NONE
     assert box.run("print(1)").output == "1\n"
-    assert box.run("x = []\nwhile True: x.append(bytearray(10_000_000))").code != 0, "the limits hold all the same"
+    assert box.run("x = []\nwhile True: x.append(bytearray(10_000_000))").code != 0, (
+        "the limits hold all the same"
+    )
 
 
 def test_a_wall_that_is_missing_is_noticed() -> None:

@@ -1,4 +1,6 @@
-"""Results survive: whole files or none, the same run goes on, another one is refused, a full disk stops cleanly."""
+"""Results survive: whole files or none, the same run goes on, another one is refused, a full disk
+stops cleanly.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lr.errors import SettingError
-from lr.eval.store import Key, StorageError, Store
+from lr.lab.eval.store import Key, StorageError, Store
 
 HEAD = {"settings": {"mode": "lr", "seed": 0}, "versions": {}}
 
@@ -19,7 +21,15 @@ def test_names_of_files() -> None:
     for key in (Key(0), Key(7), Key(7, 3), Key(120, 15)):
         assert Key.of(key.file) == key
     assert Key(7).file == "7.json", "the official tool's name"
-    for other in ("run.json", "session-0.json", "7.json.broken", "a.json", "1.2.3.json", ".7.json.4.tmp", "7.txt"):
+    for other in (
+        "run.json",
+        "session-0.json",
+        "7.json.broken",
+        "a.json",
+        "1.2.3.json",
+        ".7.json.4.tmp",
+        "7.txt",
+    ):
         assert Key.of(other) is None
 
 
@@ -56,7 +66,9 @@ def test_an_unwritable_place_is_an_error_at_once(tmp_path: Path) -> None:
         Store.open(tmp_path / "run", HEAD, least_free=1 << 62)
 
 
-def test_a_disk_that_fills_leaves_every_finished_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_leaves_every_finished_file_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store.open(tmp_path, HEAD)
     store.write("0.json", {"text": "first"})
 

@@ -1,7 +1,9 @@
-"""What the tests of the cache share: a small cache, tokens with a key and value of their own, contents, snapshots.
+"""What the tests of the cache share: a small cache, tokens with a key and value of their own,
+contents, snapshots.
 
-A "token" is an integer; each (token, layer, head, coordinate) has its own key, and the value is minus the key. So whatever
-is mixed up, layers, heads, slots or branches, is seen by comparing for equality.
+A "token" is an integer; each (token, layer, head, coordinate) has its own key, and the value is
+minus the key. So whatever is mixed up, layers, heads, slots or branches, is seen by comparing for
+equality.
 """
 
 from typing import Any
@@ -54,7 +56,9 @@ def filled(cache: PagedKVCache, length: int, first: int = 1) -> BlockTable:
 
 
 def assert_contents(cache: PagedKVCache, tables: list[BlockTable], tokens: list[list[int]]) -> None:
-    """Each table contains exactly the keys and values of its tokens; nothing that is gathered is NaN."""
+    """Each table contains exactly the keys and values of its tokens; nothing that is gathered is
+    NaN.
+    """
     for table, expected in zip(tables, tokens, strict=True):
         assert table.length == len(expected)
     rows = [(table, expected) for table, expected in zip(tables, tokens, strict=True) if expected]
@@ -71,7 +75,9 @@ def assert_contents(cache: PagedKVCache, tables: list[BlockTable], tokens: list[
 
 
 def snapshot(cache: PagedKVCache) -> dict[str, Any]:
-    """All bookkeeping of the cache, the order of future block ids included, and what its held blocks contain."""
+    """All bookkeeping of the cache, the order of future block ids included, and what its held
+    blocks contain.
+    """
     pool = cache.pool
     held = [block for block in range(pool.num_blocks) if pool.refcount(block)]
     return {
@@ -83,7 +89,9 @@ def snapshot(cache: PagedKVCache) -> dict[str, Any]:
     }
 
 
-def blocks_needed(tables: list[BlockTable], counts: list[int], live: frozenset[BlockTable]) -> tuple[int, int]:
+def blocks_needed(
+    tables: list[BlockTable], counts: list[int], live: frozenset[BlockTable]
+) -> tuple[int, int]:
     """(new blocks, copied blocks) of an append, by formula.
 
     Of r holders of a partly filled last block, w write into it: min(w, r - 1) of them copy it.

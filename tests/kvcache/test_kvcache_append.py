@@ -4,7 +4,15 @@ from typing import Any
 
 import pytest
 import torch
-from kvcache_kit import assert_contents, blocks_needed, extend, filled, small_cache, snapshot, write_tokens
+from kvcache_kit import (
+    assert_contents,
+    blocks_needed,
+    extend,
+    filled,
+    small_cache,
+    snapshot,
+    write_tokens,
+)
 
 from lr.errors import OutOfBlocks, ProtocolError
 
@@ -31,7 +39,9 @@ def test_fork_costs_no_block_and_no_copy_and_the_prefix_is_stored_once() -> None
 @pytest.mark.parametrize("forks", [1, 2, 3])
 @pytest.mark.parametrize("block_size", [1, 2, 3, 4])
 def test_copies_by_formula(block_size: int, forks: int, root_writes: bool, together: bool) -> None:
-    """Of r = forks + 1 holders, w write: min(w, r - 1) copies if the last block is partly filled, else none."""
+    """Of r = forks + 1 holders, w write: min(w, r - 1) copies if the last block is partly filled,
+    else none.
+    """
     for prefix in range(1, 9):
         cache = small_cache(64, block_size)
         root = filled(cache, prefix)
@@ -49,7 +59,9 @@ def test_copies_by_formula(block_size: int, forks: int, root_writes: bool, toget
         assert cache.copied_blocks == copies
         assert cache.pool.num_used == used + copies + grown
         start = list(range(1, prefix + 1))
-        assert_contents(cache, writers + idle, [start + tokens for tokens in new] + [start] * len(idle))
+        assert_contents(
+            cache, writers + idle, [start + tokens for tokens in new] + [start] * len(idle)
+        )
 
 
 def test_append_yields_slots_in_batch_order_with_lengths_advanced() -> None:
@@ -76,7 +88,9 @@ def test_nothing_appended_copies_nothing() -> None:
 
 
 def test_out_of_blocks_changes_nothing() -> None:
-    """Six blocks of 4: the root and its fork hold 2; 4 are free. Room in the copy counts, the copies themselves too."""
+    """Six blocks of 4: the root and its fork hold 2; 4 are free. Room in the copy counts, the
+    copies themselves too.
+    """
     cache = small_cache(6)
     root = filled(cache, 6)
     twin = cache.fork(root)
@@ -106,7 +120,9 @@ def test_exception_inside_restores_everything(counts: list[int]) -> None:
         assert after[part] == before[part]
     assert_contents(cache, [root, twin, other], [[*range(1, 7)], [*range(1, 7)], [50, 51, 52]])
     extend(cache, [root, twin, other], [[7], [8], [9]])
-    assert_contents(cache, [root, twin, other], [[*range(1, 8)], [*range(1, 7), 8], [50, 51, 52, 9]])
+    assert_contents(
+        cache, [root, twin, other], [[*range(1, 8)], [*range(1, 7), 8], [50, 51, 52, 9]]
+    )
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -145,7 +161,9 @@ def test_failure_while_copying_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_follower_that_repeats_prepare_and_write_has_the_same_contents() -> None:
-    """What a tensor-parallel rank does: no pool, no refcounts, only the leader's `fresh`, `copies` and slots."""
+    """What a tensor-parallel rank does: no pool, no refcounts, only the leader's `fresh`, `copies`
+    and slots.
+    """
     leader, follower = small_cache(), small_cache()
     tables = [leader.new()]
     for token in range(1, 30):
@@ -161,8 +179,12 @@ def test_a_follower_that_repeats_prepare_and_write_has_the_same_contents() -> No
         leader.truncate(tables[-1], tables[-1].length - token % 2)
     for table in tables:
         slots = torch.tensor(table.slots(0, table.length))
-        assert torch.equal(leader.keys.flatten(1, 2)[:, slots], follower.keys.flatten(1, 2)[:, slots])
-        assert torch.equal(leader.values.flatten(1, 2)[:, slots], follower.values.flatten(1, 2)[:, slots])
+        assert torch.equal(
+            leader.keys.flatten(1, 2)[:, slots], follower.keys.flatten(1, 2)[:, slots]
+        )
+        assert torch.equal(
+            leader.values.flatten(1, 2)[:, slots], follower.values.flatten(1, 2)[:, slots]
+        )
     assert leader.copied_blocks == follower.copied_blocks > 0
 
 
@@ -193,7 +215,10 @@ def test_no_change_of_the_branches_inside_an_append() -> None:
             with pytest.raises(ProtocolError, match="open"):
                 change(other)
         for tables in ([other], []):
-            with pytest.raises(ProtocolError, match="open"), cache.append(tables, [1] * len(tables)):
+            with (
+                pytest.raises(ProtocolError, match="open"),
+                cache.append(tables, [1] * len(tables)),
+            ):
                 pytest.fail("the append must not begin")
     assert_contents(cache, [root, other], [[1, 2, 3, 4, 5, 6, 7], [1, 2]])
 

@@ -26,11 +26,16 @@ def test_shapes_and_bytes() -> None:
     assert cache.keys.shape == cache.values.shape == (3, 4, 7, 2, 5)
     both = cache.keys.nbytes + cache.values.nbytes
     assert cache.bytes_per_block * cache.num_blocks == both
-    shape = {name: SETTINGS[name] for name in ("num_layers", "num_kv_heads", "head_dim", "block_size", "dtype")}
+    shape = {
+        name: SETTINGS[name]
+        for name in ("num_layers", "num_kv_heads", "head_dim", "block_size", "dtype")
+    }
     assert bytes_per_block(**shape) == cache.bytes_per_block
 
 
-@pytest.mark.parametrize("name", ["num_layers", "num_kv_heads", "head_dim", "num_blocks", "block_size"])
+@pytest.mark.parametrize(
+    "name", ["num_layers", "num_kv_heads", "head_dim", "num_blocks", "block_size"]
+)
 @pytest.mark.parametrize("size", [0, -3])
 def test_sizes_must_be_positive(name: str, size: int) -> None:
     with pytest.raises(SettingError, match=f"{name} is {size}"):
@@ -92,7 +97,9 @@ def test_allocated_blocks_are_zero_and_freed_ones_poisoned() -> None:
     root = filled(cache, 5)
     for memory in (cache.keys, cache.values):
         assert memory[:, root.blocks].isfinite().all()
-        assert torch.equal(memory[:, root.blocks[1], 1:], torch.zeros_like(memory[:, root.blocks[1], 1:]))
+        assert torch.equal(
+            memory[:, root.blocks[1], 1:], torch.zeros_like(memory[:, root.blocks[1], 1:])
+        )
     cache.release(root)
     assert cache.keys.isnan().all()
     assert cache.values.isnan().all()

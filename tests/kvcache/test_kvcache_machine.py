@@ -1,7 +1,8 @@
-"""A random program of forks, appends, failures and releases against a model that is a list of token lists.
+"""A random program of forks, appends, failures and releases against a model that is a list of token
+lists.
 
-After every step: the law holds, every live branch contains exactly its tokens (freed blocks are full of NaN), and the
-number of blocks that an append took and copied is the one of the formula.
+After every step: the law holds, every live branch contains exactly its tokens (freed blocks are
+full of NaN), and the number of blocks that an append took and copied is the one of the formula.
 """
 
 import pytest
@@ -38,7 +39,9 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: 0 < len(self.tables) < TABLES)
     @rule(pick=PICK, cut=st.integers(0, 3))
     def fork(self, pick: int, cut: int) -> None:
-        """A twin, cut back by a few tokens as after a rejection: holders of one block then differ in length."""
+        """A twin, cut back by a few tokens as after a rejection: holders of one block then differ
+        in length.
+        """
         index = pick % len(self.tables)
         keep = max(0, len(self.tokens[index]) - cut)
         free = self.cache.pool.num_free
@@ -54,13 +57,22 @@ class CacheMachine(RuleBasedStateMachine):
         fail=st.booleans(),
     )
     def extend(self, order: list[int], counts: list[int], fail: bool) -> None:
-        """Append to a few branches in any order; half of the time the forward fails after its writes."""
+        """Append to a few branches in any order; half of the time the forward fails after its
+        writes.
+        """
         chosen = [index for index in order if index < len(self.tables)][: len(counts)]
         tables, counts = [self.tables[index] for index in chosen], counts[: len(chosen)]
-        tokens = [[self.next_token + 10 * row + j for j in range(count)] for row, count in enumerate(counts)]
+        tokens = [
+            [self.next_token + 10 * row + j for j in range(count)]
+            for row, count in enumerate(counts)
+        ]
         self.next_token += 10 * len(counts)
         new, copies = blocks_needed(tables, counts, self.cache.live_tables)
-        free, copied, before = self.cache.pool.num_free, self.cache.copied_blocks, snapshot(self.cache)
+        free, copied, before = (
+            self.cache.pool.num_free,
+            self.cache.copied_blocks,
+            snapshot(self.cache),
+        )
         if new + copies > free:
             with pytest.raises(OutOfBlocks) as full, self.cache.append(tables, counts):
                 pytest.fail("the append must not begin")
@@ -85,9 +97,16 @@ class CacheMachine(RuleBasedStateMachine):
                 self.tokens[index] += some
 
     @precondition(lambda self: 0 < len(self.tables) < TABLES)
-    @rule(pick=PICK, cut=st.integers(0, 3), counts=st.tuples(*[st.integers(1, 4)] * 2), fail=st.booleans())
+    @rule(
+        pick=PICK,
+        cut=st.integers(0, 3),
+        counts=st.tuples(*[st.integers(1, 4)] * 2),
+        fail=st.booleans(),
+    )
     def fork_and_extend(self, pick: int, cut: int, counts: tuple[int, int], fail: bool) -> None:
-        """The move that copies: a branch and its twin are both written to, the twin first if `pick` is odd."""
+        """The move that copies: a branch and its twin are both written to, the twin first if `pick`
+        is odd.
+        """
         index = pick % len(self.tables)
         self.fork(index, cut)
         pair = [index, len(self.tables) - 1]
@@ -118,7 +137,9 @@ class CacheMachine(RuleBasedStateMachine):
     def law_and_contents(self) -> None:
         self.cache.check(self.tables)
         assert_contents(self.cache, self.tables, self.tokens)
-        free = [block for block in range(self.cache.num_blocks) if not self.cache.pool.refcount(block)]
+        free = [
+            block for block in range(self.cache.num_blocks) if not self.cache.pool.refcount(block)
+        ]
         assert self.cache.keys[:, free].isnan().all()
 
     def teardown(self) -> None:
@@ -129,6 +150,9 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 CacheMachine.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 TestCacheMachine = CacheMachine.TestCase

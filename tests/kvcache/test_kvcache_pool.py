@@ -29,7 +29,9 @@ def test_worked_example_of_the_pool() -> None:
 
 @given(st.lists(st.integers(-5, 5), max_size=40))
 def test_pool_never_hands_out_a_held_block(moves: list[int]) -> None:
-    """Positive: allocate so many. Negative: drop that many of the oldest held blocks; zero shares the oldest."""
+    """Positive: allocate so many. Negative: drop that many of the oldest held blocks; zero shares
+    the oldest.
+    """
     pool, held = BlockPool(12), list[int]()
     for move in moves:
         if move > 0 and move > pool.num_free:
@@ -47,7 +49,9 @@ def test_pool_never_hands_out_a_held_block(moves: list[int]) -> None:
             for block in held[:-move]:
                 held.remove(block)
                 assert pool.drop(block) is (block not in held)
-        assert [pool.refcount(block) for block in range(12)] == [held.count(block) for block in range(12)]
+        assert [pool.refcount(block) for block in range(12)] == [
+            held.count(block) for block in range(12)
+        ]
         assert pool.num_used == len(set(held)) == 12 - pool.num_free
 
 

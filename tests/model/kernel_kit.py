@@ -1,9 +1,11 @@
-"""The attention kernels that a test machine lacks, in plain PyTorch, after their documentation, and strict about what they are given.
+"""The attention kernels that a test machine lacks, in plain PyTorch, after their documentation, and
+strict about what they are given.
 
-What a CUDA kernel would read silently wrong (an int64 table, a length beyond the pages, a page id that does not exist, borders that do
-not cover the queries) is an assertion here; so an adapter that passes a wrong argument fails on the CPU. They compute in the dtype of
-the queries: in fp64 the adapters must agree with the reference to rounding. `half_only` refuses other dtypes, as the kernels do, and
-`page_multiple` is their rule for the page size.
+What a CUDA kernel would read silently wrong (an int64 table, a length beyond the pages, a page id
+that does not exist, borders that do not cover the queries) is an assertion here; so an adapter that
+passes a wrong argument fails on the CPU. They compute in the dtype of the queries: in fp64 the
+adapters must agree with the reference to rounding. `half_only` refuses other dtypes, as the kernels
+do, and `page_multiple` is their rule for the page size.
 """
 
 from __future__ import annotations
@@ -45,14 +47,27 @@ class Emulated:
     ) -> Tensor:
         """`torch.nn.attention.varlen.varlen_attn` of PyTorch 2.13, with a block table."""
         self._called("varlen_attn")
-        assert block_table is not None and seqused_k is not None and return_aux is None and num_splits is None
+        assert (
+            block_table is not None
+            and seqused_k is not None
+            and return_aux is None
+            and num_splits is None
+        )
         assert cu_seq_k is None, "FlashAttention 3 takes no cu_seq_k together with a block table"
         assert enable_gqa or query.shape[1] == key.shape[2], "heads differ, enable_gqa is off"
         assert window_size in ((-1, -1), (-1, 0)), "only full and causal attention are emulated"
         borders = self._borders(cu_seq_q, len(query), max_q)
         lengths = self._lengths(seqused_k, len(borders) - 1, max_k, query)
         return self._mix(
-            query, key, value, borders, lengths, block_table, max_k, causal=window_size == (-1, 0), scale=scale
+            query,
+            key,
+            value,
+            borders,
+            lengths,
+            block_table,
+            max_k,
+            causal=window_size == (-1, 0),
+            scale=scale,
         )
 
     def flash_attn_varlen_func(
@@ -79,7 +94,9 @@ class Emulated:
         assert ends[0] == 0 and len(ends) == len(borders)
         lengths = [b - a for a, b in pairwise(ends)]
         assert max(lengths) <= max_seqlen_k
-        return self._mix(q, k, v, borders, lengths, block_table, max_seqlen_k, causal=causal, scale=softmax_scale)
+        return self._mix(
+            q, k, v, borders, lengths, block_table, max_seqlen_k, causal=causal, scale=softmax_scale
+        )
 
     def flash_attn_with_kvcache(
         self,
@@ -95,16 +112,31 @@ class Emulated:
         window_size: tuple[int, int] = (-1, -1),
         num_splits: int = 0,
     ) -> Tensor:
-        """`flash_attn.flash_attn_with_kvcache` of version 2: queries [b, c, h, d], nothing new to store, a block table."""
+        """`flash_attn.flash_attn_with_kvcache` of version 2: queries [b, c, h, d], nothing new to
+        store, a block table.
+        """
         self._called("flash_attn_with_kvcache")
         assert k is None and v is None, "the adapter stores keys and values itself"
-        assert window_size == (-1, -1) and num_splits == 0 and block_table is not None and cache_seqlens is not None
+        assert (
+            window_size == (-1, -1)
+            and num_splits == 0
+            and block_table is not None
+            and cache_seqlens is not None
+        )
         b, c = q.shape[:2]
         span = block_table.shape[1] * k_cache.shape[1]
         lengths = self._lengths(cache_seqlens, b, span, q)
         borders = list(range(0, b * c + 1, c))
         mixed = self._mix(
-            q.flatten(0, 1), k_cache, v_cache, borders, lengths, block_table, span, causal=causal, scale=softmax_scale
+            q.flatten(0, 1),
+            k_cache,
+            v_cache,
+            borders,
+            lengths,
+            block_table,
+            span,
+            causal=causal,
+            scale=softmax_scale,
         )
         return mixed.view(b, c, *mixed.shape[1:])
 
@@ -120,7 +152,9 @@ class Emulated:
         found: list[int] = borders.tolist()
         assert found[0] == 0 and found[-1] == rows, f"borders {found} of {rows} rows"
         counts = [b - a for a, b in pairwise(found)]
-        assert min(counts) >= 1 and max(counts) <= longest, f"counts {counts}, at most {longest} are announced"
+        assert min(counts) >= 1 and max(counts) <= longest, (
+            f"counts {counts}, at most {longest} are announced"
+        )
         return found
 
     def _lengths(self, used: Tensor, branches: int, longest: int, like: Tensor) -> list[int]:
@@ -143,22 +177,36 @@ class Emulated:
         causal: bool,
         scale: float | None,
     ) -> Tensor:
-        """Softmax attention of each branch over its pages. Causal is aligned to the bottom right."""
+        """Softmax attention of each branch over its pages. Causal is aligned to the bottom
+        right.
+        """
         h, d = q.shape[1:]
         blocks, size, kv, _ = keys.shape
-        if self.half_only and not (q.dtype == keys.dtype and q.dtype in (torch.float16, torch.bfloat16)):
+        if self.half_only and not (
+            q.dtype == keys.dtype and q.dtype in (torch.float16, torch.bfloat16)
+        ):
             raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
         if size % self.page_multiple:
-            raise RuntimeError(f"Paged KV cache block size must be divisible by {self.page_multiple}")
-        assert q.dtype == keys.dtype == values.dtype and keys.shape == values.shape and keys.shape[-1] == d
+            raise RuntimeError(
+                f"Paged KV cache block size must be divisible by {self.page_multiple}"
+            )
+        assert (
+            q.dtype == keys.dtype == values.dtype
+            and keys.shape == values.shape
+            and keys.shape[-1] == d
+        )
         assert all(tensor.stride(-1) == 1 for tensor in (q, keys, values))
         assert d % 8 == 0 and d <= 256 and h % kv == 0
         self._index(table, q)
         assert table.shape[0] == len(lengths) and table.shape[1] * size >= max(lengths)
-        assert longest <= table.shape[1] * size, "the pages do not hold as many keys as are announced"
+        assert longest <= table.shape[1] * size, (
+            "the pages do not hold as many keys as are announced"
+        )
         assert int(table.min()) >= 0 and int(table.max()) < blocks, "a page that does not exist"
         pages = table.long()
-        assert keys[pages].isfinite().all() and values[pages].isfinite().all(), "a page that may be read is not finite"
+        assert keys[pages].isfinite().all() and values[pages].isfinite().all(), (
+            "a page that may be read is not finite"
+        )
         mixed = torch.empty_like(q)
         for i, length in enumerate(lengths):
             start, stop = borders[i], borders[i + 1]

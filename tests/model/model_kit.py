@@ -1,7 +1,8 @@
-"""What the tests of `lr.model` share: small random Hugging Face checkpoints, and causal attention without a cache.
+"""What the tests of `lr.model` share: small random Hugging Face checkpoints, and causal attention
+without a cache.
 
-Hugging Face initialises biases to zero and norms to one, which would hide a bias left out or two norms mixed up; here every
-parameter is random.
+Hugging Face initialises biases to zero and norms to one, which would hide a bias left out or two
+norms mixed up; here every parameter is random.
 """
 
 from __future__ import annotations
@@ -36,11 +37,15 @@ KINDS = ("qwen3", "qwen2")
 
 
 def hf_model(kind: str, *, seed: int = 0, **changes: Any) -> Any:
-    """A random transformers model in fp64, in eval mode. Qwen3 heads have 16 dimensions (hidden / heads would be 8)."""
+    """A random transformers model in fp64, in eval mode. Qwen3 heads have 16 dimensions (hidden /
+    heads would be 8).
+    """
     settings: dict[str, Any] = {**SIZES, "attn_implementation": "sdpa", **changes}
     if kind == "qwen2":
         return randomised(Qwen2ForCausalLM(Qwen2Config(**settings)).double().eval(), seed)
-    return randomised(Qwen3ForCausalLM(Qwen3Config(**{"head_dim": 16, **settings})).double().eval(), seed)
+    return randomised(
+        Qwen3ForCausalLM(Qwen3Config(**{"head_dim": 16, **settings})).double().eval(), seed
+    )
 
 
 def randomised(model: Any, seed: int) -> Any:
@@ -64,14 +69,18 @@ def our_logits(model: CausalLM, tokens: Tensor) -> Tensor:
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (heads.transpose(0, 1)[None] for heads in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[
+            0
+        ].transpose(0, 1)
 
     with torch.no_grad():
         return model.logits(model.trunk(tokens, torch.arange(len(tokens)), attend))
 
 
 def random_tokens(count: int, seed: int = 1) -> Tensor:
-    return torch.randint(SIZES["vocab_size"], (count,), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        SIZES["vocab_size"], (count,), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def edit_json(path: Path, **changes: Any) -> None:

@@ -1,4 +1,6 @@
-"""What the tests of `lr.parallel` share: a scenario that uses every way in which a cache changes, and looks at processes."""
+"""What the tests of `lr.model.parallel` share: a scenario that uses every way in which a cache
+changes, and looks at processes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def readings(model: CausalLM, vocabulary: int, backend: AttentionBackend | None = None) -> Tensor:
-    """Everything a model says in a scenario with a prompt in pieces, forks, copy on write, cut branches and hidden states, in a row."""
+    """Everything a model says in a scenario with a prompt in pieces, forks, copy on write, cut
+    branches and hidden states, in a row.
+    """
     runner = ModelRunner(model, num_blocks=24, block_size=4, max_batch_tokens=8, backend=backend)
     noise = torch.Generator().manual_seed(5)
 
@@ -51,7 +55,9 @@ def readings(model: CausalLM, vocabulary: int, backend: AttentionBackend | None 
 
 
 def children(pid: int) -> set[int]:
-    """The processes that a process has started, those that have ended but were not waited for excepted."""
+    """The processes that a process has started, those that have ended but were not waited for
+    excepted.
+    """
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

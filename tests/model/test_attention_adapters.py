@@ -1,7 +1,9 @@
-"""Every kind of attention against the reference in fp64, over ragged batches, forks and reused blocks, for kernels that are not here.
+"""Every kind of attention against the reference in fp64, over ragged batches, forks and reused
+blocks, for kernels that are not here.
 
-The kernels are emulated strictly after their documentation (`kernel_kit.py`), so what is tested is what the adapters pass to them.
-Freed blocks are full of NaN, and the kit refuses pages that are not finite.
+The kernels are emulated strictly after their documentation (`kernel_kit.py`), so what is tested is
+what the adapters pass to them. Freed blocks are full of NaN, and the kit refuses pages that are not
+finite.
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ LAYERS, HEADS, KV_HEADS, DIM = 2, 6, 2, 8
 def kinds(block_size: int, emulated: Emulated | None = None) -> list[AttentionKind]:
     kernels = emulated or Emulated()
     flash = FlashKernels(kernels.flash_attn_varlen_func, kernels.flash_attn_with_kvcache)
-    return [SDPA, varlen_attention(kernels.varlen_attn, block_size), flash_attention(flash, block_size)]
+    return [
+        SDPA,
+        varlen_attention(kernels.varlen_attn, block_size),
+        flash_attention(flash, block_size),
+    ]
 
 
 def new_cache(block_size: int) -> PagedKVCache:
@@ -51,7 +57,9 @@ def new_cache(block_size: int) -> PagedKVCache:
 
 
 class Scene:
-    """A cache whose branches grow, fork, shrink and end; every forward is computed by the reference and by each kind."""
+    """A cache whose branches grow, fork, shrink and end; every forward is computed by the reference
+    and by each kind.
+    """
 
     def __init__(self, block_size: int, seed: int) -> None:
         self.cache, self.block_size = new_cache(block_size), block_size
@@ -80,7 +88,9 @@ class Scene:
             self.tables.remove(table)
 
     def forward(self, kinds: list[AttentionKind]) -> None:
-        """A few new tokens for some branches: prompts, single tokens and runs between, all in one batch."""
+        """A few new tokens for some branches: prompts, single tokens and runs between, all in one
+        batch.
+        """
         chosen = self.chance.sample(self.tables, self.chance.randint(1, len(self.tables)))
         counts = [self.chance.choice(self.sizes) for _ in chosen]
         with self.cache.append(chosen, counts) as slots:
@@ -93,12 +103,18 @@ class Scene:
                 for kind in kinds:
                     assert kind.rows is not None
                     for attend in (kind.ragged(batch, self.cache), kind.rows(pages, self.cache)):
-                        torch.testing.assert_close(attend(layer, q, k, v), expected, rtol=0, atol=1e-12)
+                        torch.testing.assert_close(
+                            attend(layer, q, k, v), expected, rtol=0, atol=1e-12
+                        )
 
 
 def rows_of(batch: RaggedBatch) -> RowPages:
     """The rows of a batch with the pages of their branches, one page more than they need."""
-    tables = [row for row, count in zip(block_rows(batch.tables), batch.counts, strict=True) for _ in range(count)]
+    tables = [
+        row
+        for row, count in zip(block_rows(batch.tables), batch.counts, strict=True)
+        for _ in range(count)
+    ]
     blocks = torch.tensor([row + row[-1:] for row in tables], dtype=torch.int32)
     return RowPages(batch.positions, batch.slots, blocks)
 
@@ -116,16 +132,25 @@ def test_every_kind_agrees_with_the_reference(seed: int, block_size: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("counts", "expected"), [((1, 1, 1), "flash_attn_with_kvcache"), ((1, 4), "flash_attn_varlen_func")]
+    ("counts", "expected"),
+    [((1, 1, 1), "flash_attn_with_kvcache"), ((1, 4), "flash_attn_varlen_func")],
 )
-def test_decoding_takes_the_kernel_that_divides_long_contexts(counts: tuple[int, ...], expected: str) -> None:
+def test_decoding_takes_the_kernel_that_divides_long_contexts(
+    counts: tuple[int, ...], expected: str
+) -> None:
     emulated, cache = Emulated(), new_cache(4)
     [_, _, flash] = kinds(4, emulated)
     tables = [cache.new() for _ in counts]
     with cache.append(tables, counts) as slots:
-        batch = RaggedBatch.build(tables, [[0] * count for count in counts], slots, wanted=counts, device=CPU)
+        batch = RaggedBatch.build(
+            tables, [[0] * count for count in counts], slots, wanted=counts, device=CPU
+        )
         flash.ragged(batch, cache)(
-            0, *(torch.randn(sum(counts), heads, DIM).double() for heads in (HEADS, KV_HEADS, KV_HEADS))
+            0,
+            *(
+                torch.randn(sum(counts), heads, DIM).double()
+                for heads in (HEADS, KV_HEADS, KV_HEADS)
+            ),
         )
     assert emulated.calls == {expected: 1}
 
@@ -143,7 +168,9 @@ class Wrong(Emulated):
             if name in named:
                 named[name] = change(named[name])  # type: ignore[operator]
             else:
-                place = ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"].index(name)
+                place = ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"].index(
+                    name
+                )
                 positional[place] = change(positional[place])  # type: ignore[operator]
         return super().varlen_attn(*positional, **named)  # type: ignore[arg-type]
 
@@ -158,7 +185,9 @@ WRONG = {
     "lengths beyond the pages": {"seqused_k": lambda used: used + 40},
     "not causal": {"window_size": lambda window: (-1, -1)},
     "borders one too few": {"cu_seq_q": lambda borders: borders[:-1]},
-    "borders that are counts": {"cu_seq_q": lambda borders: torch.cat((borders[:1], borders.diff()))},
+    "borders that are counts": {
+        "cu_seq_q": lambda borders: torch.cat((borders[:1], borders.diff()))
+    },
     "too few queries announced": {"max_q": lambda most: most - 1},
     "too few keys announced": {"max_k": lambda most: most - 1},
     "heads not shared": {"enable_gqa": lambda gqa: False},
@@ -167,15 +196,23 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_argument_is_noticed(name: str) -> None:
-    """Whatever the adapter could pass wrongly either stops the kit or changes the result: the test above can fail."""
+    """Whatever the adapter could pass wrongly either stops the kit or changes the result: the test
+    above can fail.
+    """
     scene = Scene(4, seed=3)
     scene.tables = [scene.cache.new(), scene.cache.new()]
     with scene.cache.append(scene.tables, [7, 3]):
-        scene.cache.keys[:, :4] = torch.randn(scene.cache.keys[:, :4].shape, generator=scene.noise).double()
-        scene.cache.values[:, :4] = torch.randn(scene.cache.keys[:, :4].shape, generator=scene.noise).double()
+        scene.cache.keys[:, :4] = torch.randn(
+            scene.cache.keys[:, :4].shape, generator=scene.noise
+        ).double()
+        scene.cache.values[:, :4] = torch.randn(
+            scene.cache.keys[:, :4].shape, generator=scene.noise
+        ).double()
     wrong = varlen_attention(Wrong(**WRONG[name]).varlen_attn, 4)
     with scene.cache.append(scene.tables, [3, 2]) as slots:
-        batch = RaggedBatch.build(scene.tables, [[0] * 3, [0] * 2], slots, wanted=[1, 1], device=CPU)
+        batch = RaggedBatch.build(
+            scene.tables, [[0] * 3, [0] * 2], slots, wanted=[1, 1], device=CPU
+        )
         q, k, v = scene.heads(5)
         expected = reference_attention(batch, scene.cache)(0, q, k, v)
         try:
@@ -188,7 +225,9 @@ def test_a_wrong_argument_is_noticed(name: str) -> None:
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=15, deadline=None)
 def test_long_runs_by_themselves_agree_with_the_reference(seed: int) -> None:
-    """What SDPA does on CUDA, on the CPU: prompts, long chunks after a cache, and single tokens in one batch."""
+    """What SDPA does on CUDA, on the CPU: prompts, long chunks after a cache, and single tokens in
+    one batch.
+    """
     apart = replace(SDPA, ragged=partial(grouped_attention, long_apart=True))
     scene = Scene(4, seed)
     scene.sizes = [1, 2, LONG, LONG + 3]
@@ -211,4 +250,6 @@ def test_a_kind_can_be_sent_to_another_process() -> None:
         for kind in kinds(4):
             sent = pickle.loads(pickle.dumps(kind))
             assert (sent.name, sent.block_size) == (kind.name, kind.block_size)
-            torch.testing.assert_close(sent.ragged(batch, cache)(0, *heads), expected, rtol=0, atol=1e-12)
+            torch.testing.assert_close(
+                sent.ragged(batch, cache)(0, *heads), expected, rtol=0, atol=1e-12
+            )

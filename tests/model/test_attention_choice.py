@@ -1,4 +1,6 @@
-"""Which kind of attention is chosen, why the others are not, and what happens when one is asked for that cannot run."""
+"""Which kind of attention is chosen, why the others are not, and what happens when one is asked for
+that cannot run.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ MISSING = "it is not there"
 
 
 def installed(varlen: Any = MISSING, flash: Emulated | None = None) -> Installed:
-    kernels = MISSING if flash is None else FlashKernels(flash.flash_attn_varlen_func, flash.flash_attn_with_kvcache)
+    kernels = (
+        MISSING
+        if flash is None
+        else FlashKernels(flash.flash_attn_varlen_func, flash.flash_attn_with_kvcache)
+    )
     return Installed(varlen, kernels, devices=("cpu",))
 
 
@@ -45,7 +51,9 @@ HALF = Emulated(half_only=True)
         (installed(), "sdpa", 16),
     ],
 )
-def test_the_first_that_works_is_taken_with_its_smallest_block(there: Installed, taken: str, block_size: int) -> None:
+def test_the_first_that_works_is_taken_with_its_smallest_block(
+    there: Installed, taken: str, block_size: int
+) -> None:
     kind = choose_attention("auto", BF16, there)
     assert (kind.name, kind.block_size) == (taken, block_size)
 
@@ -92,11 +100,16 @@ def test_the_probe_is_content_with_what_is_right() -> None:
     ("needs", "why"),
     [
         (AttentionNeeds(CPU, torch.float32, 4, 2, 16), "float16 or bfloat16, not in float32"),
-        (AttentionNeeds(CPU, torch.bfloat16, 4, 2, 12), "multiple of 8 and at most 256 dimensions, not 12"),
+        (
+            AttentionNeeds(CPU, torch.bfloat16, 4, 2, 12),
+            "multiple of 8 and at most 256 dimensions, not 12",
+        ),
         (AttentionNeeds(CPU, torch.bfloat16, 4, 2, 512), "not 512"),
     ],
 )
-def test_what_flash_attention_cannot_do_is_said_without_trying(needs: AttentionNeeds, why: str) -> None:
+def test_what_flash_attention_cannot_do_is_said_without_trying(
+    needs: AttentionNeeds, why: str
+) -> None:
     for name in ("varlen", "flash"):
         with pytest.raises(SettingError, match=re.escape(why)):
             choose_attention(name, needs, installed(HALF.varlen_attn, HALF))
@@ -105,17 +118,24 @@ def test_what_flash_attention_cannot_do_is_said_without_trying(needs: AttentionN
 
 def test_what_is_asked_for_is_taken_or_refused() -> None:
     there = installed(HALF.varlen_attn, HALF)
-    assert [choose_attention(name, BF16, there).name for name in ("flash", "varlen", "sdpa", "reference")] == [
-        *("flash", "varlen", "sdpa", "reference")
-    ]
-    with pytest.raises(SettingError, match=r"'flash' cannot be used on cpu with bfloat16: it is not there\. Leave"):
+    assert [
+        choose_attention(name, BF16, there).name
+        for name in ("flash", "varlen", "sdpa", "reference")
+    ] == [*("flash", "varlen", "sdpa", "reference")]
+    with pytest.raises(
+        SettingError, match=r"'flash' cannot be used on cpu with bfloat16: it is not there\. Leave"
+    ):
         choose_attention("flash", BF16, installed(HALF.varlen_attn))
-    with pytest.raises(SettingError, match="attention is 'fast', expected auto, varlen, flash, sdpa or reference"):
+    with pytest.raises(
+        SettingError, match="attention is 'fast', expected auto, varlen, flash, sdpa or reference"
+    ):
         choose_attention("fast", BF16)
 
 
 def test_this_machine() -> None:
-    """What is found here is either a function or a sentence; on the CPU it is SDPA, whatever is installed."""
+    """What is found here is either a function or a sentence; on the CPU it is SDPA, whatever is
+    installed.
+    """
     found = look_around()
     assert callable(found.varlen) or "torch" in found.varlen
     assert isinstance(found.flash, FlashKernels) or "flash-attn" in found.flash
@@ -139,13 +159,16 @@ def test_pages_that_a_kernel_cannot_read_are_refused() -> None:
     assert ModelRunner(model, num_blocks=4).cache.block_size == 64
     assert ModelRunner(model, num_blocks=4, block_size=128).cache.block_size == 128
     with pytest.raises(
-        SettingError, match=r"block_size is 16, but attention 'varlen' reads blocks of a multiple of 64"
+        SettingError,
+        match=r"block_size is 16, but attention 'varlen' reads blocks of a multiple of 64",
     ):
         ModelRunner(model, num_blocks=4, block_size=16)
 
 
 def test_a_model_with_graphs_gets_a_block_for_inert_rows() -> None:
-    model = CausalLM(ModelConfig(23, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True)).double()
+    model = CausalLM(
+        ModelConfig(23, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True)
+    ).double()
     model.graphs = GraphShapes(rows=(2,), spans=(16,), after=0)
     runner = ModelRunner(model, num_blocks=4)
     assert runner.graphs is not None

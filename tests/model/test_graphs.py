@@ -1,6 +1,8 @@
-"""Forwards on static buffers, replayed: whatever the shape and whatever ran before, they give what the ordinary forward gives.
+"""Forwards on static buffers, replayed: whatever the shape and whatever ran before, they give what
+the ordinary forward gives.
 
-The recorder is the twin without CUDA, which overwrites its results as a graph does. What only a GPU can show is marked `gpu`.
+The recorder is the twin without CUDA, which overwrites its results as a graph does. What only a GPU
+can show is marked `gpu`.
 """
 
 from __future__ import annotations
@@ -42,15 +44,21 @@ KERNELS = Emulated()
 KINDS = [
     SDPA,
     varlen_attention(KERNELS.varlen_attn, 4),
-    flash_attention(FlashKernels(KERNELS.flash_attn_varlen_func, KERNELS.flash_attn_with_kvcache), 4),
+    flash_attention(
+        FlashKernels(KERNELS.flash_attn_varlen_func, KERNELS.flash_attn_with_kvcache), 4
+    ),
 ]
 
 
 class Pair:
-    """The same branches on two runners: one as ever, one that replays. Every forward is compared, hidden states too."""
+    """The same branches on two runners: one as ever, one that replays. Every forward is compared,
+    hidden states too.
+    """
 
     def __init__(self, kind: AttentionKind, shapes: GraphShapes = SHAPES) -> None:
-        made = [ModelRunner(MODEL, num_blocks=80, block_size=4, backend=kind.ragged) for _ in range(2)]
+        made = [
+            ModelRunner(MODEL, num_blocks=80, block_size=4, backend=kind.ragged) for _ in range(2)
+        ]
         self.runners = made
         for runner in made:
             runner.cache.poison_freed = True
@@ -83,7 +91,9 @@ class Pair:
         results = []
         for side, runner in enumerate(self.runners):
             branches = [self.branches[i][side] for i in chosen]
-            results.append(runner.read(branches) if wanted == "read" else runner.feed(branches, logits=wanted))  # type: ignore[arg-type]
+            results.append(
+                runner.read(branches) if wanted == "read" else runner.feed(branches, logits=wanted)
+            )  # type: ignore[arg-type]
         for plain, replayed in zip(*results, strict=True):
             torch.testing.assert_close(replayed, plain, rtol=0, atol=1e-11)
 
@@ -91,7 +101,9 @@ class Pair:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("seed", range(4))
 def test_replayed_forwards_are_the_ordinary_ones(kind: AttentionKind, seed: int) -> None:
-    """Branches open, fork, rewind and close at random between batches of every size, shapes beyond the largest included."""
+    """Branches open, fork, rewind and close at random between batches of every size, shapes beyond
+    the largest included.
+    """
     chance, pair = random.Random(seed), Pair(kind)
     for _ in range(40):
         act = chance.random()
@@ -149,7 +161,9 @@ class Counting(EagerRecorder):
         return counted
 
 
-def decode(recorder: EagerRecorder, shapes: GraphShapes, steps: int) -> tuple[list[Tensor], StepGraphs]:
+def decode(
+    recorder: EagerRecorder, shapes: GraphShapes, steps: int
+) -> tuple[list[Tensor], StepGraphs]:
     runner = ModelRunner(MODEL, num_blocks=40, block_size=4)
     assert SDPA.rows is not None
     runner.graphs = graphs = StepGraphs(MODEL, runner.cache, SDPA.rows, shapes, recorder)
@@ -161,7 +175,9 @@ def decode(recorder: EagerRecorder, shapes: GraphShapes, steps: int) -> tuple[li
 
 
 def test_a_shape_is_recorded_when_it_pays() -> None:
-    """Twelve tokens decoded one by one: the fourth time is recorded and replayed; from token 9 on the span is another shape."""
+    """Twelve tokens decoded one by one: the fourth time is recorded and replayed; from token 9 on
+    the span is another shape.
+    """
     recorder = Counting()
     rows, graphs = decode(recorder, GraphShapes(rows=(1,), spans=(8, 40), after=3), 12)
     assert graphs.recorded == [(1, 8), (1, 40)]
@@ -171,7 +187,9 @@ def test_a_shape_is_recorded_when_it_pays() -> None:
 
 
 def test_shapes_are_recorded_beforehand() -> None:
-    """Three rows that will grow to 16 tokens: the shapes of 4 rows up to 6 and up to 16 tokens, and none while decoding."""
+    """Three rows that will grow to 16 tokens: the shapes of 4 rows up to 6 and up to 16 tokens, and
+    none while decoding.
+    """
     recorder = Counting()
     runner = ModelRunner(MODEL, num_blocks=40, block_size=4)
     assert SDPA.rows is not None
@@ -197,7 +215,8 @@ class Failing(EagerRecorder):
 def test_what_cannot_be_recorded_goes_the_ordinary_way() -> None:
     rows, graphs = decode(Failing(), SHAPES, 5)
     assert (
-        graphs.failure == "recording 1 rows of up to 6 tokens failed: operation not permitted when stream is capturing"
+        graphs.failure
+        == "recording 1 rows of up to 6 tokens failed: operation not permitted when stream is capturing"
     )
     plain, _ = decode(Counting(), GraphShapes(rows=(1,), spans=(1,)), 5)
     torch.testing.assert_close(rows, plain, rtol=0, atol=1e-12)
@@ -205,31 +224,56 @@ def test_what_cannot_be_recorded_goes_the_ordinary_way() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "span", "expected"),
-    [(1, 1, (1, 6)), (3, 6, (4, 6)), (8, 7, (8, 16)), (5, 40, (8, 40)), (9, 1, None), (1, 41, None)],
+    [
+        (1, 1, (1, 6)),
+        (3, 6, (4, 6)),
+        (8, 7, (8, 16)),
+        (5, 40, (8, 40)),
+        (9, 1, None),
+        (1, 41, None),
+    ],
 )
 def test_the_smallest_shape(rows: int, span: int, expected: tuple[int, int] | None) -> None:
     assert SHAPES.smallest(rows, span) == expected
     limited = GraphShapes(SHAPES.rows, SHAPES.spans, 0, largest=128)
-    assert limited.smallest(rows, span) == (expected if expected is None or expected[0] * expected[1] <= 128 else None)
+    assert limited.smallest(rows, span) == (
+        expected if expected is None or expected[0] * expected[1] <= 128 else None
+    )
 
 
-@pytest.mark.parametrize("wrong", [{"rows": ()}, {"rows": (2, 1)}, {"spans": (0, 4)}, {"after": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"rows": ()}, {"rows": (2, 1)}, {"spans": (0, 4)}, {"after": -1}]
+)
 def test_shapes_that_make_no_sense(wrong: dict[str, tuple[int, ...]]) -> None:
     with pytest.raises(SettingError, match=f"{next(iter(wrong))} is"):
         GraphShapes(**wrong)  # type: ignore[arg-type]
 
 
 class Forbidden(torch.utils._python_dispatch.TorchDispatchMode):
-    """Notes what a CUDA graph may not contain: reading a value back, shapes that depend on values, copies from the host."""
+    """Notes what a CUDA graph may not contain: reading a value back, shapes that depend on values,
+    copies from the host.
+    """
 
-    WORDS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "_to_copy.device", "pin_memory")
+    WORDS = (
+        "_local_scalar_dense",
+        "nonzero",
+        "masked_select",
+        "unique",
+        "is_nonzero",
+        "_to_copy.device",
+        "pin_memory",
+    )
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[str] = []
 
     def __torch_dispatch__(
-        self, func: Callable[..., object], types: object, args: tuple = (), kwargs: dict | None = None
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple = (),
+        kwargs: dict | None = None,
     ) -> object:
         self.seen.append(str(func))
         return func(*args, **(kwargs or {}))
@@ -255,12 +299,16 @@ class Watched(EagerRecorder):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_what_is_recorded_can_be_recorded(dtype: torch.dtype) -> None:
-    """The same operations every time, whatever is in the buffers, and none that asks the device for a value."""
+    """The same operations every time, whatever is in the buffers, and none that asks the device for
+    a value.
+    """
     model = random_model().to(dtype)
     recorder = Watched()
     runner = ModelRunner(model, num_blocks=40, block_size=4)
     assert SDPA.rows is not None
-    runner.graphs = StepGraphs(model, runner.cache, SDPA.rows, GraphShapes((4,), (40,), 0), recorder)
+    runner.graphs = StepGraphs(
+        model, runner.cache, SDPA.rows, GraphShapes((4,), (40,), 0), recorder
+    )
     branches = [runner.open([1, 2, 3]), runner.open([4])]
     for token in (5, 6, 7, 8):
         runner.feed(branches)

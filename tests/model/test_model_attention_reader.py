@@ -1,4 +1,6 @@
-"""A branch that is alone in its batch is read in place where its blocks lie in a row, else gathered: nobody can see the difference."""
+"""A branch that is alone in its batch is read in place where its blocks lie in a row, else
+gathered: nobody can see the difference.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> CausalLM:
 
 
 def written(runner: ModelRunner, *, with_neighbour: bool) -> Branch:
-    """A branch of 20 tokens in blocks of 4; a neighbour that grows in turn with it takes every other block."""
+    """A branch of 20 tokens in blocks of 4; a neighbour that grows in turn with it takes every
+    other block.
+    """
     branch = runner.open(TOKENS[:4])
     both = [branch, runner.open(TOKENS[20:24])] if with_neighbour else [branch]
     for start in range(4, 24, 4):

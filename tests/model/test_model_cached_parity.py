@@ -1,7 +1,9 @@
-"""A chunk after a cache: m tokens fed earlier, then c more, against transformers' forward over the whole sequence.
+"""A chunk after a cache: m tokens fed earlier, then c more, against transformers' forward over the
+whole sequence.
 
-Blocks hold 16 tokens; m stands before, at and behind their edges. In the caches here free memory is full of NaN, and so is every
-block that is given back: whoever reads what is not the branch's own fails.
+Blocks hold 16 tokens; m stands before, at and behind their edges. In the caches here free memory is
+full of NaN, and so is every block that is given back: whoever reads what is not the branch's own
+fails.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ Case = tuple[Path, Tensor]
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
-    """kind -> (directory, transformers' logits [t, v] of TOKENS), made once. Heads in groups of two, positions beyond YaRN's 32."""
+    """kind -> (directory, transformers' logits [t, v] of TOKENS), made once. Heads in groups of
+    two, positions beyond YaRN's 32.
+    """
 
     @cache
     def make(kind: str) -> Case:
@@ -59,11 +63,17 @@ def runner_for(model: CausalLM, backend: AttentionBackend, **settings: Any) -> M
     return runner
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=["fp64", "fp32"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=["fp64", "fp32"]
+)
 @pytest.mark.parametrize("backend", [reference_attention, paged_attention])
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunk_after_cache(
-    checkpoint: Callable[[str], Case], kind: str, backend: AttentionBackend, dtype: torch.dtype, tolerance: float
+    checkpoint: Callable[[str], Case],
+    kind: str,
+    backend: AttentionBackend,
+    dtype: torch.dtype,
+    tolerance: float,
 ) -> None:
     directory, expected = checkpoint(kind)
     scale = float(expected.abs().max())
@@ -83,7 +93,9 @@ def test_chunk_after_cache(
 
 @pytest.mark.parametrize("backend", [reference_attention, paged_attention])
 @pytest.mark.parametrize("kind", KINDS)
-def test_ragged_batch(checkpoint: Callable[[str], Case], kind: str, backend: AttentionBackend) -> None:
+def test_ragged_batch(
+    checkpoint: Callable[[str], Case], kind: str, backend: AttentionBackend
+) -> None:
     """All branches of the grid in one forward, in a scrambled order, are what each is alone."""
     directory, expected = checkpoint(kind)
     runner = runner_for(load_model(directory, dtype=torch.float64), backend)
@@ -100,8 +112,12 @@ def test_ragged_batch(checkpoint: Callable[[str], Case], kind: str, backend: Att
 
 
 @pytest.mark.parametrize("backend", [reference_attention, paged_attention])
-def test_after_rewind_and_fork(checkpoint: Callable[[str], Case], backend: AttentionBackend) -> None:
-    """What was rejected leaves no trace: wrong tokens are fed and taken back, on a branch and on its fork, inside shared blocks."""
+def test_after_rewind_and_fork(
+    checkpoint: Callable[[str], Case], backend: AttentionBackend
+) -> None:
+    """What was rejected leaves no trace: wrong tokens are fed and taken back, on a branch and on
+    its fork, inside shared blocks.
+    """
     directory, expected = checkpoint("qwen3")
     runner = runner_for(load_model(directory, dtype=torch.float64), backend)
     trunk = runner.open(TOKENS[:21].tolist())
@@ -121,9 +137,13 @@ def test_after_rewind_and_fork(checkpoint: Callable[[str], Case], backend: Atten
 
 @pytest.mark.parametrize("backend", [reference_attention, paged_attention])
 @pytest.mark.parametrize("at_once", [1, 7, 16])
-def test_prompt_in_pieces(checkpoint: Callable[[str], Case], backend: AttentionBackend, at_once: int) -> None:
+def test_prompt_in_pieces(
+    checkpoint: Callable[[str], Case], backend: AttentionBackend, at_once: int
+) -> None:
     """A prompt longer than one forward may take gives the same logits after every token."""
     directory, expected = checkpoint("qwen2")
-    runner = runner_for(load_model(directory, dtype=torch.float64), backend, max_batch_tokens=at_once)
+    runner = runner_for(
+        load_model(directory, dtype=torch.float64), backend, max_batch_tokens=at_once
+    )
     (logits,) = runner.feed([runner.open(TOKENS.tolist())], logits="all")
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)

@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lr.errors import CheckpointError, SettingError
@@ -32,12 +41,19 @@ TEMPLATE = (
 
 
 def byte_level(
-    *, added: tuple[str, ...] = ("<think>", "</think>"), size: int = 320, chat_template: str | None = TEMPLATE
+    *,
+    added: tuple[str, ...] = ("<think>", "</think>"),
+    size: int = 320,
+    chat_template: str | None = TEMPLATE,
 ) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of Qwen's kind: NFC, split into words, some merges, special tokens and others that are not."""
+    """A byte-level BPE of Qwen's kind: NFC, split into words, some merges, special tokens and
+    others that are not.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
-    split = pre_tokenizers.Split(Regex(r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"), "isolated")
+    split = pre_tokenizers.Split(
+        Regex(r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"), "isolated"
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
@@ -47,7 +63,9 @@ def byte_level(
     tokenizer.train_from_iterator(CORPUS, trainer)
     tokenizer.add_special_tokens(["<|pad|>", "<|start|>", "<|end|>"])
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in added])
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>")
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>"
+    )
     fast.chat_template = chat_template
     return fast
 
@@ -95,7 +113,9 @@ def test_the_byte_map_is_that_of_the_tokenizers_library() -> None:
 @settings(deadline=None)
 @given(st.text())
 def test_bytes_of_tokens_are_the_bytes_of_the_text(text: str) -> None:
-    """Also where characters are torn over several tokens. Qwen normalises to NFC before it encodes, so that is what comes back."""
+    """Also where characters are torn over several tokens. Qwen normalises to NFC before it encodes,
+    so that is what comes back.
+    """
     codec = toy()
     tokens = codec.encode(text)
     expected = unicodedata.normalize("NFC", text)
@@ -106,9 +126,13 @@ def test_bytes_of_tokens_are_the_bytes_of_the_text(text: str) -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 290), max_size=30))
 def test_decoding_any_ids_is_what_transformers_decodes(tokens: list[int]) -> None:
-    """Ids at random are rarely valid UTF-8: both put one U+FFFD in the place of each broken piece."""
+    """Ids at random are rarely valid UTF-8: both put one U+FFFD in the place of each broken
+    piece.
+    """
     codec = toy()
-    assert codec.decode(tokens) == codec.tokenizer.decode(tokens, clean_up_tokenization_spaces=False)
+    assert codec.decode(tokens) == codec.tokenizer.decode(
+        tokens, clean_up_tokenization_spaces=False
+    )
 
 
 def test_bytes_of_special_and_added_tokens(codec: Codec) -> None:
@@ -128,20 +152,32 @@ def test_boundaries_fused_and_split(codec: Codec) -> None:
 
 @pytest.mark.parametrize("token", [-1, 10_000])
 def test_ids_that_are_no_tokens(codec: Codec, token: int) -> None:
-    with pytest.raises(SettingError, match=rf"token id {token} is not .* \(0 to {codec.vocab_size - 1}\)"):
+    with pytest.raises(
+        SettingError, match=rf"token id {token} is not .* \(0 to {codec.vocab_size - 1}\)"
+    ):
         codec.token_bytes(token)
 
 
 def with_decoder(vocabulary: list[str], decoder: Any) -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.WordLevel({text: i for i, text in enumerate(vocabulary)}, unk_token=vocabulary[0]))
+    tokenizer = Tokenizer(
+        models.WordLevel({text: i for i, text in enumerate(vocabulary)}, unk_token=vocabulary[0])
+    )
     tokenizer.decoder = decoder
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=vocabulary[1])
 
 
 def test_sentencepiece_style() -> None:
-    """Llama's way: a lower block is a space, <0x0A> the byte 10; something that only resembles a byte is text."""
-    decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
-    table = byte_table(with_decoder(["<unk>", "</s>", "\u2581the", "<0x0A>", "<0xE4>", "<0xZZ>", "\u4e2d"], decoder))
+    """Llama's way: a lower block is a space, <0x0A> the byte 10; something that only resembles a
+    byte is text.
+    """
+    decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    table = byte_table(
+        with_decoder(
+            ["<unk>", "</s>", "\u2581the", "<0x0A>", "<0xE4>", "<0xZZ>", "\u4e2d"], decoder
+        )
+    )
     assert table[2:] == [b" the", b"\n", b"\xe4", b"<0xZZ>", "\u4e2d".encode()]
     assert table[1] == b""
 
@@ -152,7 +188,8 @@ def test_plain_concatenation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decoder", "named"), [(decoders.WordPiece(), "WordPiece"), (decoders.Metaspace(), "Metaspace"), (None, "none")]
+    ("decoder", "named"),
+    [(decoders.WordPiece(), "WordPiece"), (decoders.Metaspace(), "Metaspace"), (None, "none")],
 )
 def test_tokens_without_bytes_of_their_own_are_refused(decoder: Any, named: str) -> None:
     codec = Codec(with_decoder(["<unk>", "</s>", "the"], decoder), name="toy")
@@ -163,7 +200,9 @@ def test_tokens_without_bytes_of_their_own_are_refused(decoder: Any, named: str)
 def test_holes_in_the_vocabulary() -> None:
     tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "</s>": 1, "x": 5}, unk_token="<unk>"))
     tokenizer.decoder = decoders.Fuse()
-    codec = Codec(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>"), name="holes")
+    codec = Codec(
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>"), name="holes"
+    )
     assert codec.vocab_size == 6
     assert [codec.token_bytes(i) for i in (3, 5)] == [b"", b"x"]
 
@@ -179,19 +218,27 @@ def test_loaded_is_what_was_saved(saved: Callable[..., Path]) -> None:
         assert codec.encode(text) == tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
-def test_the_file_of_the_tokenizer_counts_not_the_class_of_the_model(saved: Callable[..., Path]) -> None:
-    """config.json says qwen3, tokenizer_config.json Qwen2Tokenizer, and the words are cut as tokenizer.json says.
+def test_the_file_of_the_tokenizer_counts_not_the_class_of_the_model(
+    saved: Callable[..., Path],
+) -> None:
+    """config.json says qwen3, tokenizer_config.json Qwen2Tokenizer, and the words are cut as
+    tokenizer.json says.
 
-    AutoTokenizer puts the class's own pre-tokenizer in its place; were that to end, this test would say so.
+    AutoTokenizer puts the class's own pre-tokenizer in its place; were that to end, this test would
+    say so.
     """
     tokenizer = byte_level()
-    alphabet = {character: i for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    alphabet = {
+        character: i for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))
+    }
     whole = Tokenizer(models.BPE({**alphabet, "ab\u0120cd": 256}, [], ignore_merges=True))
     whole.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     whole.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=whole, eos_token="<|end|>")
     directory = saved(tokenizer, {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]})
-    stated = json.loads((directory / "tokenizer_config.json").read_text()) | {"tokenizer_class": "Qwen2Tokenizer"}
+    stated = json.loads((directory / "tokenizer_config.json").read_text()) | {
+        "tokenizer_class": "Qwen2Tokenizer"
+    }
     (directory / "tokenizer_config.json").write_text(json.dumps(stated))
     assert Codec.load(directory).encode("ab cd") == [256]
     assert AutoTokenizer.from_pretrained(directory)("ab cd")["input_ids"] != [256]
@@ -206,7 +253,9 @@ def test_vocabulary_and_merges_without_tokenizer_json(saved: Callable[..., Path]
         json.dumps({"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|end|>"})
     )
     (directory / "vocab.json").write_text(json.dumps(content["model"]["vocab"]))
-    (directory / "merges.txt").write_text("\n".join(" ".join(pair) for pair in content["model"]["merges"]))
+    (directory / "merges.txt").write_text(
+        "\n".join(" ".join(pair) for pair in content["model"]["merges"])
+    )
     codec = Codec.load(directory)
     assert codec.decode(codec.encode(CORPUS[0])) == CORPUS[0]
     assert codec.encode(" apples") == byte_level()(" apples")["input_ids"]
@@ -238,7 +287,14 @@ def test_a_vocabulary_without_end(saved: Callable[..., Path]) -> None:
 
 
 def test_generation_defaults(saved: Callable[..., Path]) -> None:
-    stated = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": None, "pad_token_id": 1}
+    stated = {
+        "do_sample": True,
+        "temperature": 0.6,
+        "top_p": 0.95,
+        "top_k": 20,
+        "min_p": None,
+        "pad_token_id": 1,
+    }
     defaults = Codec.load(saved(byte_level(), {}, stated)).generation_defaults
     assert defaults == GenerationDefaults(do_sample=True, temperature=0.6, top_p=0.95, top_k=20)
     assert Codec.load(saved(byte_level(), name="bare")).generation_defaults == GenerationDefaults()
@@ -287,7 +343,9 @@ def test_a_template_that_does_not_know_thinking_ignores_it() -> None:
 
 def test_chat_ids_are_those_of_transformers(codec: Codec) -> None:
     messages = [{"role": "user", "content": "h\u00e9llo\n\n<think>"}]
-    theirs = codec.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    theirs = codec.tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_dict=False
+    )
     assert codec.chat("h\u00e9llo\n\n<think>") == theirs
 
 
@@ -308,7 +366,9 @@ def test_a_template_that_refuses() -> None:
 
 
 def test_tokenizers_that_agree(codec: Codec) -> None:
-    """The same, and one that knows more added tokens behind the common ones (as Qwen3's next to Qwen2.5's)."""
+    """The same, and one that knows more added tokens behind the common ones (as Qwen3's next to
+    Qwen2.5's).
+    """
     more = Codec(byte_level(added=("<think>", "</think>", "<tool>")), name="more")
     assert same_tokenizer(codec, codec)
     assert same_tokenizer(codec, more)
@@ -325,7 +385,9 @@ def test_added_tokens_that_contradict(codec: Codec) -> None:
 
 
 def test_vocabularies_that_differ(codec: Codec) -> None:
-    """More merges in one: its ids mean something else from there on. The first three are named, and what to do is said."""
+    """More merges in one: its ids mean something else from there on. The first three are named, and
+    what to do is said.
+    """
     other = Codec(byte_level(size=280), name="small")
     assert not same_tokenizer(codec, other)
     with pytest.raises(SettingError) as refusal:

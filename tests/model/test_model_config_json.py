@@ -66,7 +66,9 @@ def test_qwen3() -> None:
 
 
 def test_qwen2() -> None:
-    """Shaped like DeepSeek-R1-Distill-Qwen: sliding window named but not used, no head_dim, own epsilon."""
+    """Shaped like DeepSeek-R1-Distill-Qwen: sliding window named but not used, no head_dim, own
+    epsilon.
+    """
     raw = {
         **QWEN2,
         "sliding_window": 4096,
@@ -77,11 +79,17 @@ def test_qwen2() -> None:
     }
     config = read_config(raw)
     assert (config.head_dim, config.qkv_bias, config.qk_norm) == (16, True, False)
-    assert (config.rms_norm_eps, config.rope_theta, config.tie_word_embeddings) == (1e-5, 1e4, False)
+    assert (config.rms_norm_eps, config.rope_theta, config.tie_word_embeddings) == (
+        1e-5,
+        1e4,
+        False,
+    )
 
 
 def test_defaults_of_absent_keys() -> None:
-    """transformers' own: 128 for Qwen3, hidden / heads for Qwen2. (That they are, `test_model_parity.py` shows.)"""
+    """transformers' own: 128 for Qwen3, hidden / heads for Qwen2. (That they are,
+    `test_model_parity.py` shows.)
+    """
     three, two = read_config(QWEN3), read_config(QWEN2)
     assert (three.head_dim, two.head_dim) == (128, 16)
     for config in (three, two):
@@ -101,8 +109,14 @@ def test_model_type_alone_is_enough() -> None:
         ({"rope_theta": 5e5}, {"rope_theta": 5e5}),
         ({"rope_type": "default", "rope_theta": 5e5}, {"rope_theta": 5e5, "rope_scaling": None}),
         ({**YARN, "rope_theta": 5e5}, {"rope_theta": 5e5, "rope_scaling": YARN}),
-        ({**YARN, "rope_theta": 5e5}, {"rope_theta": 5e5, "rope_scaling": {**YARN, "rope_type": None, "type": "yarn"}}),
-        ({**YARN, "rope_theta": 5e5}, {"rope_theta": 5e5, "rope_scaling": {**YARN, "type": "yarn", "mscale": None}}),
+        (
+            {**YARN, "rope_theta": 5e5},
+            {"rope_theta": 5e5, "rope_scaling": {**YARN, "rope_type": None, "type": "yarn"}},
+        ),
+        (
+            {**YARN, "rope_theta": 5e5},
+            {"rope_theta": 5e5, "rope_scaling": {**YARN, "type": "yarn", "mscale": None}},
+        ),
         ({**YARN}, {"rope_theta": 1e4, "rope_scaling": YARN}),
     ],
 )
@@ -127,8 +141,14 @@ def test_yarn() -> None:
     )
     ratio = {"rope_type": "yarn", "original_max_position_embeddings": 128}
     assert read_config({**QWEN3, "rope_scaling": ratio}).yarn == YarnScaling(512 / 128, 128)
-    assert read_config({**QWEN3, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}}).yarn == YarnScaling(2.0, 512)
-    outside = {**QWEN3, "original_max_position_embeddings": 64, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}}
+    assert read_config(
+        {**QWEN3, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}}
+    ).yarn == YarnScaling(2.0, 512)
+    outside = {
+        **QWEN3,
+        "original_max_position_embeddings": 64,
+        "rope_scaling": {"rope_type": "yarn", "factor": 2.0},
+    }
     assert read_config(outside).yarn == YarnScaling(2.0, 64)
 
 
@@ -138,20 +158,41 @@ def test_context_with_yarn() -> None:
     scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
     assert read_config(stretched).max_position_embeddings == 40960
     assert read_config({**stretched, "rope_scaling": scaling}).max_position_embeddings == 131072
-    assert read_config({**stretched, "rope_scaling": {**scaling, "factor": 1.0}}).max_position_embeddings == 40960
+    assert (
+        read_config(
+            {**stretched, "rope_scaling": {**scaling, "factor": 1.0}}
+        ).max_position_embeddings
+        == 40960
+    )
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, "LlamaForCausalLM"),
-    ("moe", {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}, "Qwen3MoeForCausalLM"),
+    (
+        "moe",
+        {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"},
+        "Qwen3MoeForCausalLM",
+    ),
     ("nothing named", {"architectures": None, "model_type": None}, "architectures = None"),
     ("unknown type only", {"architectures": None, "model_type": "gpt2"}, "'gpt2'"),
     ("two architectures", {"architectures": ["Qwen3ForCausalLM", "Other"]}, "Other"),
-    ("a text for a list", {"architectures": "Qwen3ForCausalLM"}, "architectures = 'Qwen3ForCausalLM'"),
+    (
+        "a text for a list",
+        {"architectures": "Qwen3ForCausalLM"},
+        "architectures = 'Qwen3ForCausalLM'",
+    ),
     ("type against architecture", {"model_type": "qwen2"}, "model_type = 'qwen2'"),
     ("activation", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-    ("sliding window", {"use_sliding_window": True, "sliding_window": 128}, "use_sliding_window = True"),
-    ("sliding layers", {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
+    (
+        "sliding window",
+        {"use_sliding_window": True, "sliding_window": 128},
+        "use_sliding_window = True",
+    ),
+    (
+        "sliding layers",
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        "sliding_attention",
+    ),
     ("linear layers", {"layer_types": ["linear_attention"]}, "linear_attention"),
     ("quantised", {"quantization_config": {"quant_method": "awq"}}, "awq"),
     ("experts", {"num_experts": 8}, "num_experts = 8"),
@@ -160,18 +201,38 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bias everywhere", {"attention_bias": True}, "attention_bias = True"),
     ("3d positions", {"use_mrope": True}, "use_mrope = True"),
     ("rope linear", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
-    ("rope dynamic", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type = 'dynamic'"),
-    ("rope llama3", {"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "rope_type = 'llama3'"),
+    (
+        "rope dynamic",
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+        "rope_type = 'dynamic'",
+    ),
+    (
+        "rope llama3",
+        {"rope_parameters": {"rope_type": "llama3", "factor": 8.0}},
+        "rope_type = 'llama3'",
+    ),
     ("rope longrope", {"rope_scaling": {"rope_type": "longrope"}}, "rope_type = 'longrope'"),
     ("unused scaling", {"rope_scaling": {"rope_type": "default", "factor": 2.0}}, "factor"),
     ("unknown in yarn", {"rope_scaling": {**YARN, "short_factor": [1.0]}}, "short_factor"),
     ("rope per layer type", {"rope_parameters": {"full_attention": YARN}}, "full_attention"),
     ("rope a text", {"rope_scaling": "yarn"}, "rope_scaling = 'yarn'"),
     ("partial rotation", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-    ("partial rotation inside", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+    (
+        "partial rotation inside",
+        {"rope_parameters": {"partial_rotary_factor": 0.5}},
+        "partial_rotary_factor",
+    ),
     ("two thetas", {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}}, "contradict"),
-    ("two scalings", {"rope_scaling": YARN, "rope_parameters": {**YARN, "factor": 2.0}}, "rope_scaling"),
-    ("default and yarn", {"rope_scaling": YARN, "rope_parameters": {"rope_type": "default"}}, "rope_scaling"),
+    (
+        "two scalings",
+        {"rope_scaling": YARN, "rope_parameters": {**YARN, "factor": 2.0}},
+        "rope_scaling",
+    ),
+    (
+        "default and yarn",
+        {"rope_scaling": YARN, "rope_parameters": {"rope_type": "default"}},
+        "rope_scaling",
+    ),
     ("two types", {"rope_scaling": {**YARN, "type": "linear"}}, "rope_scaling.type = 'linear'"),
     (
         "two contexts",
@@ -181,7 +242,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("no factor", {"rope_scaling": {**YARN, "factor": -1}}, "factor = -1"),
     ("factor a text", {"rope_scaling": {**YARN, "factor": "4"}}, "factor = '4'"),
     ("truncate a number", {"rope_scaling": {**YARN, "truncate": 3}}, "truncate = 3"),
-    ("heads do not divide", {"num_attention_heads": 4, "num_key_value_heads": 3}, "num_key_value_heads = 3"),
+    (
+        "heads do not divide",
+        {"num_attention_heads": 4, "num_key_value_heads": 3},
+        "num_key_value_heads = 3",
+    ),
     ("odd head", {"head_dim": 15}, "head_dim = 15"),
     ("head of null", {"head_dim": None}, "head_dim = None"),
     ("no layers", {"num_hidden_layers": 0}, "num_hidden_layers = 0"),
@@ -194,7 +259,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "named"), [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED])
+@pytest.mark.parametrize(
+    ("changes", "named"), [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED]
+)
 def test_refusals(changes: dict[str, Any], named: str) -> None:
     """Each says the offending value, what was expected, and what to do."""
     with pytest.raises(CheckpointError) as refusal:
@@ -212,18 +279,27 @@ def test_qwen2_heads_must_divide_the_hidden_size() -> None:
 
 def test_missing_keys_are_listed_together() -> None:
     raw = {
-        key: value for key, value in QWEN3.items() if key not in ("hidden_size", "vocab_size", "num_key_value_heads")
+        key: value
+        for key, value in QWEN3.items()
+        if key not in ("hidden_size", "vocab_size", "num_key_value_heads")
     }
     with pytest.raises(CheckpointError, match="lacks vocab_size, hidden_size, num_key_value_heads"):
         read_config(raw)
 
 
-@pytest.mark.parametrize("raw", [QWEN3, QWEN2, {**QWEN3, "rope_scaling": {**YARN, "mscale": 0.5, "truncate": False}}])
+@pytest.mark.parametrize(
+    "raw", [QWEN3, QWEN2, {**QWEN3, "rope_scaling": {**YARN, "mscale": 0.5, "truncate": False}}]
+)
 def test_written_and_read_again(tmp_path: Path, raw: dict[str, Any]) -> None:
     """As a mapping, as a file, and as the directory it lies in."""
     config = read_config(raw)
     (tmp_path / "config.json").write_text(json.dumps(config_json(config)))
-    assert read_config(config_json(config)) == read_config(tmp_path) == read_config(tmp_path / "config.json") == config
+    assert (
+        read_config(config_json(config))
+        == read_config(tmp_path)
+        == read_config(tmp_path / "config.json")
+        == config
+    )
 
 
 @pytest.mark.parametrize("both", [False, True])

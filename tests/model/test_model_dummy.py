@@ -1,4 +1,6 @@
-"""Models without a checkpoint: shapes by name, weights that are seeded and do not overflow, a tokenizer that fills the vocabulary."""
+"""Models without a checkpoint: shapes by name, weights that are seeded and do not overflow, a
+tokenizer that fills the vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def test_deep_dummy_models_stay_finite_in_bf16_and_are_seeded(kind: str, tmp_pat
     for (name, one), other in zip(model.named_parameters(), again.parameters(), strict=True):
         assert one.shape == other.shape and other.isfinite().all(), name
     twin = load_model(f"dummy:{tmp_path}", dtype=torch.float32)
-    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), twin.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(again.parameters(), twin.parameters(), strict=True)
+    )
 
     def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
@@ -68,7 +72,9 @@ def test_deep_dummy_models_stay_finite_in_bf16_and_are_seeded(kind: str, tmp_pat
     with torch.inference_mode():
         hidden = model.trunk(torch.arange(40), torch.arange(40), attend)
         logits = model.logits(hidden).float()
-    assert 0.5 < hidden.float().pow(2).mean().sqrt() < 2  # the residual stream neither dies nor grows
+    assert (
+        0.5 < hidden.float().pow(2).mean().sqrt() < 2
+    )  # the residual stream neither dies nor grows
     assert logits.isfinite().all() and 0.3 < logits.std() < 3
 
 
@@ -77,7 +83,11 @@ def test_the_tokenizer_has_all_bytes_and_fills_the_vocabulary(tmp_path: Path) ->
     assert codec.vocab_size == shape("tiny-target").vocab_size
     text = "An é,\n\nand \x00."
     assert codec.encode(text) == list(text.encode()) and codec.decode(text.encode()) == text
-    assert codec.eos_ids == {256} and codec.token_bytes(256) == b"" and codec.token_bytes(257) == b" w257"
+    assert (
+        codec.eos_ids == {256}
+        and codec.token_bytes(256) == b""
+        and codec.token_bytes(257) == b" w257"
+    )
     assert codec.chat("abc") == [97, 98, 99]
     (tmp_path / "config.json").write_text(json.dumps(config_json(tiny_config(1, 100))))
     with pytest.raises(CheckpointError, match=r"vocabulary of 100; .* needs 257"):
@@ -88,7 +98,14 @@ def test_the_tokenizer_has_all_bytes_and_fills_the_vocabulary(tmp_path: Path) ->
 def test_dummy_models_answer_in_all_modes(driver: str) -> None:
     with Reasoner("dummy:tiny-target", "dummy:tiny-draft", "exact") as reasoner:
         answers = [
-            reasoner.generate("hello", mode=mode, max_tokens=24, max_step_tokens=6, driver=driver, acceptance="match")
+            reasoner.generate(
+                "hello",
+                mode=mode,
+                max_tokens=24,
+                max_step_tokens=6,
+                driver=driver,
+                acceptance="match",
+            )
             for mode in ("ar", "sd", "lr", "lr+sd")
         ]
     assert len(answers[0].tokens) == 24

@@ -1,4 +1,6 @@
-"""Where checkpoints come from, and what is said when files are missing, broken or not what they claim."""
+"""Where checkpoints come from, and what is said when files are missing, broken or not what they
+claim.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,13 @@ def edit_index(directory: Path, **entries: str | None) -> None:
 
 
 def test_no_such_thing(tmp_path: Path) -> None:
-    for name in ("nonesuch", "./no/such/place", str(tmp_path / "absent"), tmp_path / "absent", "a/b/c"):
+    for name in (
+        "nonesuch",
+        "./no/such/place",
+        str(tmp_path / "absent"),
+        tmp_path / "absent",
+        "a/b/c",
+    ):
         message = refusal(name)
         assert repr(str(name)) in message
         assert "tiny-target" in message
@@ -100,7 +108,9 @@ def test_a_directory_goes_before_the_hub(checkpoint: Path, monkeypatch: pytest.M
     assert resolve(name).samefile(checkpoint)
 
 
-@pytest.mark.parametrize("error", [ConnectionError("offline\nsecond line"), ValueError(), FileNotFoundError("404")])
+@pytest.mark.parametrize(
+    "error", [ConnectionError("offline\nsecond line"), ValueError(), FileNotFoundError("404")]
+)
 def test_a_failed_download(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def download(*_: Any, **__: Any) -> str:
         raise error
@@ -149,7 +159,9 @@ def test_a_truncated_file(checkpoint: Path, size: int) -> None:
 
 
 def test_a_git_lfs_pointer(checkpoint: Path) -> None:
-    (checkpoint / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    (checkpoint / "model.safetensors").write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    )
     assert "Git LFS pointer" in refusal(checkpoint)
 
 
@@ -198,7 +210,11 @@ def test_an_index_without_a_map(sharded: Path, content: str) -> None:
 
 def test_parts_of_tensors(sharded: Path) -> None:
     """What tensor parallelism reads: rows or columns of a tensor, without the rest."""
-    whole = {key: value for file in sharded.glob("*.safetensors") for key, value in load_file(file).items()}
+    whole = {
+        key: value
+        for file in sharded.glob("*.safetensors")
+        for key, value in load_file(file).items()
+    }
     with open_tensors(sharded) as tensors:
         assert set(tensors) == set(whole)
         key = "model.layers.0.mlp.down_proj.weight"

@@ -1,4 +1,6 @@
-"""The memory plan: exact where it counts (against models and caches that are really made), clear where something does not fit."""
+"""The memory plan: exact where it counts (against models and caches that are really made), clear
+where something does not fit.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def cast(devices: dict[str, str | tuple[str, ...]], **changes: object) -> Cast:
         where = devices[role]
         return place(name, (where,) if isinstance(where, str) else where, BF16)
 
-    made = Cast(at("target", "Qwen/Qwen3-32B"), at("draft", "Qwen/Qwen3-1.7B"), at("judge", "Qwen/Qwen2.5-7B-Instruct"))
+    made = Cast(
+        at("target", "Qwen/Qwen3-32B"),
+        at("draft", "Qwen/Qwen3-1.7B"),
+        at("judge", "Qwen/Qwen2.5-7B-Instruct"),
+    )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -69,9 +75,13 @@ def test_ranks_share_matrices_not_norms_nor_single_heads() -> None:
     norms = 64 * (2 * 5120 + 2 * 128) + 5120
     assert half == (whole - 2 * norms) // 2 + 2 * norms
     few = tiny_config(2, 300)  # 4 heads, 2 KV heads
-    a_head = 2 * 2 * few.head_dim * few.hidden_size * 2  # k and v rows of a head in both layers, bf16
+    a_head = (
+        2 * 2 * few.head_dim * few.hidden_size * 2
+    )  # k and v rows of a head in both layers, bf16
     split = weight_bytes(few, BF16, 4)
-    matrices = weight_bytes(few, BF16) - 2 * 2 * few.num_kv_heads * few.head_dim * few.hidden_size * 2
+    matrices = (
+        weight_bytes(few, BF16) - 2 * 2 * few.num_kv_heads * few.head_dim * few.hidden_size * 2
+    )
     norms = 2 * (2 * (2 * 128 + 2 * 32) + 128)
     assert split == (matrices - norms) // 4 + norms + a_head
     assert cache_bytes(few, BF16, 5, 16, ranks=4) == cache_bytes(few, BF16, 5, 16, ranks=2)
@@ -79,10 +89,16 @@ def test_ranks_share_matrices_not_norms_nor_single_heads() -> None:
 
 def test_needs_add_up_where_models_share_a_device() -> None:
     apart = plan_run(
-        cast({"target": ("cuda:0", "cuda:1"), "draft": "cuda:2", "judge": "cuda:3"}), PAPER, 37000, free=lambda _: 0
+        cast({"target": ("cuda:0", "cuda:1"), "draft": "cuda:2", "judge": "cuda:3"}),
+        PAPER,
+        37000,
+        free=lambda _: 0,
     )
     together = plan_run(
-        cast({"target": "cuda:0", "draft": "cuda:0", "judge": "cuda:0"}), PAPER, 37000, free=lambda _: 0
+        cast({"target": "cuda:0", "draft": "cuda:0", "judge": "cuda:0"}),
+        PAPER,
+        37000,
+        free=lambda _: 0,
     )
     assert [device.device for device in apart.devices] == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
     assert [len(device.needs) for device in together.devices] == [3]
@@ -94,7 +110,12 @@ def test_needs_add_up_where_models_share_a_device() -> None:
 
 
 def test_two_names_of_one_gpu_are_one_device() -> None:
-    plan = plan_run(cast({"target": "cuda", "draft": "cuda:0", "judge": "cuda"}), PAPER, 4096, free=lambda _: None)
+    plan = plan_run(
+        cast({"target": "cuda", "draft": "cuda:0", "judge": "cuda"}),
+        PAPER,
+        4096,
+        free=lambda _: None,
+    )
     assert [(device.device, len(device.needs)) for device in plan.devices] == [("cuda:0", 3)]
 
 
@@ -123,7 +144,9 @@ def test_larger_blocks_are_counted_as_the_run_reserves_them() -> None:
     [need] = plan_run(Cast(large), PAPER, 4096, free=lambda _: None).devices[0].needs
     assert need.cache == cache_bytes(large.config, BF16, blocks_for(PAPER, 4096, 1, 256), 256)
     assert large.blocks(17) == 2  # 272 tokens
-    [given] = plan_run(Cast(large), PAPER, 4096, num_blocks=32, free=lambda _: None).devices[0].needs
+    [given] = (
+        plan_run(Cast(large), PAPER, 4096, num_blocks=32, free=lambda _: None).devices[0].needs
+    )
     assert given.cache == cache_bytes(large.config, BF16, 2, 256) and given.per_token == 0
 
 
@@ -139,7 +162,9 @@ def test_what_does_not_fit_is_said_with_all_numbers_and_what_helps() -> None:
     assert "--draft_gpu_id" in text and "--target_gpu_id 0,1" in text
     longest = plan.devices[0].longest(37000)
     assert f"--max_tokens_len {longest // 64 * 64} instead of 37000" in text
-    plan_run(place_all, PAPER, longest // 64 * 64, free=lambda _: 84 * GIB).check()  # the advice is right
+    plan_run(
+        place_all, PAPER, longest // 64 * 64, free=lambda _: 84 * GIB
+    ).check()  # the advice is right
     with pytest.raises(MemoryShortError):
         plan_run(place_all, PAPER, longest + 256, free=lambda _: 84 * GIB).check()
     with pytest.raises(MemoryShortError) as caught:
@@ -148,7 +173,9 @@ def test_what_does_not_fit_is_said_with_all_numbers_and_what_helps() -> None:
 
 
 def test_the_plan_of_a_run_is_what_the_run_reserves() -> None:
-    """The twin on the CPU: given a number of free bytes, a run that is said to fit takes no more for weights and cache."""
+    """The twin on the CPU: given a number of free bytes, a run that is said to fit takes no more
+    for weights and cache.
+    """
     from lr import Reasoner
 
     reasoner = Reasoner("tiny-target", "tiny-draft", "exact")

@@ -41,7 +41,9 @@ def replaced_module(layer: DecoderLayer) -> DecoderLayer:
 
 
 def assigned(layer: DecoderLayer) -> DecoderLayer:
-    layer.load_state_dict({name: value.clone() for name, value in layer.state_dict().items()}, assign=True)
+    layer.load_state_dict(
+        {name: value.clone() for name, value in layer.state_dict().items()}, assign=True
+    )
     return layer
 
 
@@ -65,7 +67,9 @@ CHANGES: list[Callable[[DecoderLayer], DecoderLayer]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_forward_sees_is_what_parameters_lists(change: Callable[[DecoderLayer], DecoderLayer]) -> None:
+def test_what_forward_sees_is_what_parameters_lists(
+    change: Callable[[DecoderLayer], DecoderLayer],
+) -> None:
     original = DecoderLayer(CONFIG, 0)
     layer = change(original)
     assert list(layer.parameters())
@@ -85,7 +89,9 @@ def test_linear_is_linear() -> None:
 
 
 def test_kept_head_weights_follow_every_change_of_the_norms() -> None:
-    """Attention keeps the stacked weights of its norms; a change in place, a replaced tensor and `to` must all be seen."""
+    """Attention keeps the stacked weights of its norms; a change in place, a replaced tensor and
+    `to` must all be seen.
+    """
     layer = DecoderLayer(CONFIG, 0).requires_grad_(False)
     attention = layer.attention
     assert attention.q_norm is not None
@@ -97,7 +103,8 @@ def test_kept_head_weights_follow_every_change_of_the_norms() -> None:
 
     def expected() -> torch.Tensor:
         return torch.stack(
-            [attention.q_norm.weight] * attention.num_heads + [attention.k_norm.weight] * attention.num_kv_heads
+            [attention.q_norm.weight] * attention.num_heads
+            + [attention.k_norm.weight] * attention.num_kv_heads
         )
 
     first = stacked()
@@ -111,10 +118,15 @@ def test_kept_head_weights_follow_every_change_of_the_norms() -> None:
     assert torch.equal(stacked(), expected())
     layer.requires_grad_(True)
     attention._head_weights(attention.q_norm.weight, attention.k_norm.weight).sum().backward()
-    assert attention.q_norm.weight.grad is not None  # what is kept without gradients is no use for training
+    assert (
+        attention.q_norm.weight.grad is not None
+    )  # what is kept without gradients is no use for training
     layer.requires_grad_(False)
     with torch.inference_mode():
-        attention.q_norm.weight = torch.nn.Parameter(torch.ones(attention.head_dim), requires_grad=False)
+        attention.q_norm.weight = torch.nn.Parameter(
+            torch.ones(attention.head_dim), requires_grad=False
+        )
         assert torch.equal(
-            attention._head_weights(attention.q_norm.weight, attention.k_norm.weight)[0], torch.ones(attention.head_dim)
+            attention._head_weights(attention.q_norm.weight, attention.k_norm.weight)[0],
+            torch.ones(attention.head_dim),
         )

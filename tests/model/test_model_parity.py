@@ -17,12 +17,17 @@ from lr.model.weights import load_model
 
 
 def assert_parity(model: Any, directory: Path, tolerance: float = 1e-10) -> None:
-    """Logits of 80 random tokens agree; they are spread widely enough for that to mean something."""
+    """Logits of 80 random tokens agree; they are spread widely enough for that to mean
+    something.
+    """
     tokens = random_tokens(80)
     expected = hf_logits(model, tokens)
     assert expected.std() > 0.5
     torch.testing.assert_close(
-        our_logits(load_model(directory, dtype=torch.float64), tokens), expected, rtol=0, atol=tolerance
+        our_logits(load_model(directory, dtype=torch.float64), tokens),
+        expected,
+        rtol=0,
+        atol=tolerance,
     )
 
 
@@ -30,8 +35,12 @@ def assert_parity(model: Any, directory: Path, tolerance: float = 1e-10) -> None
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("kind", KINDS)
-def test_logits(tmp_path: Path, kind: str, kv_heads: int, tied: bool, rope: dict[str, Any] | None) -> None:
-    model = hf_model(kind, num_key_value_heads=kv_heads, tie_word_embeddings=tied, rope_parameters=rope)
+def test_logits(
+    tmp_path: Path, kind: str, kv_heads: int, tied: bool, rope: dict[str, Any] | None
+) -> None:
+    model = hf_model(
+        kind, num_key_value_heads=kv_heads, tie_word_embeddings=tied, rope_parameters=rope
+    )
     model.save_pretrained(tmp_path)
     assert_parity(model, tmp_path)
 
@@ -39,7 +48,9 @@ def test_logits(tmp_path: Path, kind: str, kv_heads: int, tied: bool, rope: dict
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("head_dim", [6, 8, 16])
 def test_head_dim_is_a_setting_of_its_own(tmp_path: Path, kind: str, head_dim: int) -> None:
-    """hidden / heads is 8 here. Qwen2 checkpoints may state a head_dim too, and transformers follows it."""
+    """hidden / heads is 8 here. Qwen2 checkpoints may state a head_dim too, and transformers
+    follows it.
+    """
     model = hf_model(kind, head_dim=head_dim)
     model.save_pretrained(tmp_path)
     assert load_model(tmp_path).config.head_dim == head_dim
@@ -58,7 +69,9 @@ def test_several_shards(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("theta", [100.0, 1_000_000])
 @pytest.mark.parametrize("eps", [1e-6, 1e-2])
 def test_theta_and_epsilon(tmp_path: Path, theta: float, eps: float) -> None:
-    model = hf_model("qwen3", rms_norm_eps=eps, rope_parameters={"rope_type": "default", "rope_theta": theta})
+    model = hf_model(
+        "qwen3", rms_norm_eps=eps, rope_parameters={"rope_type": "default", "rope_theta": theta}
+    )
     model.save_pretrained(tmp_path)
     assert_parity(model, tmp_path)
 
@@ -81,9 +94,13 @@ YARN_VARIANTS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("variant", YARN_VARIANTS, ids=str)
 def test_yarn_frequencies(variant: dict[str, Any], head_dim: int) -> None:
     """The frequencies and the factor themselves, bit for bit, for every setting that YaRN has."""
-    hf = hf_model("qwen3", num_hidden_layers=1, head_dim=head_dim, rope_parameters={**YARN, **variant}).config
+    hf = hf_model(
+        "qwen3", num_hidden_layers=1, head_dim=head_dim, rope_parameters={**YARN, **variant}
+    ).config
     expected, expected_factor = ROPE_INIT_FUNCTIONS["yarn"](hf, device="cpu")
-    frequencies, factor = inverse_frequencies(read_config({**hf.to_dict(), "architectures": ["Qwen3ForCausalLM"]}))
+    frequencies, factor = inverse_frequencies(
+        read_config({**hf.to_dict(), "architectures": ["Qwen3ForCausalLM"]})
+    )
     assert frequencies.dtype is torch.float32
     assert torch.equal(frequencies, expected)
     assert factor == expected_factor
@@ -102,7 +119,9 @@ def test_both_spellings_of_rope_give_the_same_logits(tmp_path: Path) -> None:
     tokens = random_tokens(80)
     new = our_logits(load_model(tmp_path), tokens)
     scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
-    edit_json(tmp_path / "config.json", rope_parameters=None, rope_theta=10_000.0, rope_scaling=scaling)
+    edit_json(
+        tmp_path / "config.json", rope_parameters=None, rope_theta=10_000.0, rope_scaling=scaling
+    )
     assert torch.equal(our_logits(load_model(tmp_path), tokens), new)
     edit_json(tmp_path / "config.json", rope_scaling=None)
     assert not torch.allclose(our_logits(load_model(tmp_path), tokens), new)
@@ -110,19 +129,32 @@ def test_both_spellings_of_rope_give_the_same_logits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_absent_keys_mean_what_they_mean_to_transformers(tmp_path: Path, kind: str) -> None:
-    """A config.json with sizes alone: head_dim, theta, epsilon, tying and activation are transformers' defaults."""
+    """A config.json with sizes alone: head_dim, theta, epsilon, tying and activation are
+    transformers' defaults.
+    """
     model = hf_model(kind, **({"head_dim": 128} if kind == "qwen3" else {}))
     model.save_pretrained(tmp_path)
-    absent = ("head_dim", "rope_parameters", "rms_norm_eps", "tie_word_embeddings", "hidden_act", "attention_bias")
+    absent = (
+        "head_dim",
+        "rope_parameters",
+        "rms_norm_eps",
+        "tie_word_embeddings",
+        "hidden_act",
+        "attention_bias",
+    )
     edit_json(tmp_path / "config.json", **dict.fromkeys(absent), layer_types=None)
     reread = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
     assert_parity(reread, tmp_path)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1), (torch.float16, 0.01)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1), (torch.float16, 0.01)]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_lower_precision(tmp_path: Path, kind: str, dtype: torch.dtype, tolerance: float) -> None:
-    """The whole computation in `dtype`, against transformers in fp64: only rounding is between them."""
+    """The whole computation in `dtype`, against transformers in fp64: only rounding is between
+    them.
+    """
     model = hf_model(kind)
     model.save_pretrained(tmp_path)
     tokens = random_tokens(40)

@@ -1,4 +1,6 @@
-"""Loading and saving: every key is accounted for, whatever is wrong is said, nothing is left half done."""
+"""Loading and saving: every key is accounted for, whatever is wrong is said, nothing is left half
+done.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,14 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def edit_tensors(directory: Path, *, drop: tuple[str, ...] = (), **tensors: Tensor) -> None:
-    """Write the weights anew without some tensors and with others (`__` in a name stands for a dot)."""
+    """Write the weights anew without some tensors and with others (`__` in a name stands for a
+    dot).
+    """
     content = load_file(directory / "model.safetensors")
     kept = {key: tensor for key, tensor in content.items() if key not in drop}
     save_file(
-        kept | {key.replace("__", "."): tensor for key, tensor in tensors.items()}, directory / "model.safetensors"
+        kept | {key.replace("__", "."): tensor for key, tensor in tensors.items()},
+        directory / "model.safetensors",
     )
 
 
@@ -67,7 +72,9 @@ def test_a_loaded_model(checkpoint: Path, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("spelling", ["dtype", "torch_dtype"])
 def test_dtype_of_the_checkpoint(checkpoint: Path, spelling: str) -> None:
-    """None is what config.json says, in either spelling; where it says nothing, what the embedding has."""
+    """None is what config.json says, in either spelling; where it says nothing, what the embedding
+    has.
+    """
     assert load_model(checkpoint).dtype is torch.float32
     edit_json(checkpoint / "config.json", dtype=None)
     assert load_model(checkpoint).dtype is torch.float32
@@ -104,7 +111,9 @@ def test_on_a_cuda_device(checkpoint: Path) -> None:
 
 
 def test_one_tensor_at_a_time(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each tensor that is read is let go before the next one: besides the model, loading holds one tensor."""
+    """Each tensor that is read is let go before the next one: besides the model, loading holds one
+    tensor.
+    """
     read: list[weakref.ref[Tensor]] = []
     plain = TensorFiles.slice
 
@@ -126,7 +135,9 @@ def test_one_tensor_at_a_time(checkpoint: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pieces_cover_every_parameter_once(kind: str) -> None:
-    """Rows of every parameter, in order and without gap or overlap: what tensor parallelism slices along."""
+    """Rows of every parameter, in order and without gap or overlap: what tensor parallelism slices
+    along.
+    """
     model = CausalLM(read_config({**hf_model(kind).config.to_dict(), "architectures": None}))
     rows: dict[str, int] = {}
     for piece in pieces(model.config):
@@ -157,7 +168,9 @@ def test_long_lists_are_cut(checkpoint: Path) -> None:
 
 
 def test_biases_that_the_architecture_does_not_have(checkpoint: Path) -> None:
-    """A Qwen2 checkpoint that calls itself Qwen3 and the other way round: neither is computed with something left out."""
+    """A Qwen2 checkpoint that calls itself Qwen3 and the other way round: neither is computed with
+    something left out.
+    """
     edit_json(checkpoint / "config.json", architectures=["Qwen2ForCausalLM"], model_type="qwen2")
     message = refusal(checkpoint)
     assert "6 missing: model.layers.0.self_attn.q_proj.bias" in message
@@ -222,7 +235,12 @@ def test_saved_for_transformers_and_for_us(tmp_path: Path, kind: str, tied: bool
 def test_saving_over_a_checkpoint(checkpoint: Path) -> None:
     """Weights, index and configuration are replaced; the tokenizer and the notes stay."""
     bf16 = load_model(checkpoint, dtype=torch.bfloat16)
-    for name in ("tokenizer.json", "model_card.md", "model.safetensors.index.json", "model-00001-of-00002.safetensors"):
+    for name in (
+        "tokenizer.json",
+        "model_card.md",
+        "model.safetensors.index.json",
+        "model-00001-of-00002.safetensors",
+    ):
         (checkpoint / name).write_text("{}")
     (checkpoint / "notes").mkdir()
     save_model(bf16, checkpoint)

@@ -1,4 +1,6 @@
-"""A rank that dies, hangs or fails ends the run with its number and the reason; nothing is left behind, and nobody waits for ever."""
+"""A rank that dies, hangs or fails ends the run with its number and the reason; nothing is left
+behind, and nobody waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,18 @@ from parallel_kit import alive, children, ranks_of, shared_memory, wait_for
 
 from lr.cli import main
 from lr.engine.runner import ModelRunner
-from lr.parallel.leader import LeaderLM
-from lr.parallel.network import RankLM
-from lr.parallel.start import Spread, load_on, load_parallel, spread_over
-from lr.parallel.watch import WorkerError
+from lr.model.parallel.leader import LeaderLM
+from lr.model.parallel.network import RankLM
+from lr.model.parallel.start import Spread, load_on, load_parallel, spread_over
+from lr.model.parallel.watch import WorkerError
 
 CPU = torch.device("cpu")
 SERVED = "openai:http://127.0.0.1:9/nobody"
 LIMIT = 30.0
 """Seconds within which a run must have ended."""
-needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc"
+)
 
 
 def feed_for_ever(model: LeaderLM) -> None:
@@ -50,7 +54,9 @@ def fails_soon(model: LeaderLM, send: signal.Signals, to: int) -> WorkerError:
     with pytest.raises(WorkerError) as caught:
         feed_for_ever(model)
     assert time.monotonic() - started < LIMIT
-    assert wait_for(lambda: not any(map(alive, pids)), 5), "no rank is left, the stopped one included"
+    assert wait_for(lambda: not any(map(alive, pids)), 5), (
+        "no rank is left, the stopped one included"
+    )
     with pytest.raises(WorkerError) as again:
         model.logits(torch.zeros(1, model.config.hidden_size))
     assert str(again.value) == str(caught.value)
@@ -77,7 +83,9 @@ def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:
     (pid,) = model.team.pids
     number = model.team.number()
     model.team.load(tmp_path / "elsewhere", number, None)
-    with pytest.raises(WorkerError, match=r"rank 1 \(process \d+\) failed: there is no checkpoint '[^']*elsewhere'"):
+    with pytest.raises(
+        WorkerError, match=r"rank 1 \(process \d+\) failed: there is no checkpoint '[^']*elsewhere'"
+    ):
         model.team.loaded(number)
     assert wait_for(lambda: not alive(pid), 5)
     with pytest.raises(WorkerError, match="elsewhere"):
@@ -85,7 +93,9 @@ def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_pass_ends_the_team(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in a notebook: the ranks would be out of step, and say so instead of waiting for each other."""
+    """Ctrl-C in a notebook: the ranks would be out of step, and say so instead of waiting for each
+    other.
+    """
     model = load_parallel("tiny-target", spread_over(2, "cpu"))
     (pid,) = model.team.pids
     monkeypatch.setattr(RankLM, "trunk", _interrupt)
@@ -103,7 +113,11 @@ def _interrupt(*_: object) -> None:
 @contextmanager
 def lr(*words: str, torchrun: int = 0) -> Iterator[subprocess.Popen[str]]:
     """The command line, in a process group of its own."""
-    starter = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(torchrun)] if torchrun else []
+    starter = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(torchrun)]
+        if torchrun
+        else []
+    )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = subprocess.Popen(
         [sys.executable, *starter, "-m", "lr", *words],
@@ -181,7 +195,7 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
 
 LEADER = """
 import torch
-from lr.parallel.start import load_parallel, spread_over
+from lr.model.parallel.start import load_parallel, spread_over
 model = load_parallel("tiny-target", spread_over(2, "cpu"), torch.float32)
 print(*model.team.pids, flush=True)
 while True:
@@ -190,7 +204,9 @@ while True:
 
 
 def test_ranks_end_when_their_leader_is_killed() -> None:
-    with subprocess.Popen([sys.executable, "-c", LEADER], stdout=subprocess.PIPE, text=True) as leader:
+    with subprocess.Popen(
+        [sys.executable, "-c", LEADER], stdout=subprocess.PIPE, text=True
+    ) as leader:
         assert leader.stdout is not None
         rank = int(leader.stdout.readline())
         assert alive(rank)
@@ -200,7 +216,18 @@ def test_ranks_end_when_their_leader_is_killed() -> None:
 
 def test_torchrun_gives_the_same_answer(capsys: pytest.CaptureFixture[str]) -> None:
     question = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
-    words = ["generate", question, "--mode", "ar", "--device", "cpu", "--dtype", "float64", "--max_tokens", "20"]
+    words = [
+        "generate",
+        question,
+        "--mode",
+        "ar",
+        "--device",
+        "cpu",
+        "--dtype",
+        "float64",
+        "--max_tokens",
+        "20",
+    ]
     assert main(words) == 0
     alone = capsys.readouterr().out
     with lr(*words, torchrun=2) as run:
@@ -214,15 +241,35 @@ def test_the_command_line_refuses_what_cannot_be(
 ) -> None:
     assert main(["generate", "How many?", "--tensor_parallel", "3", "--device", "cpu"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("error: tensor_parallel is 3, and this model's query heads (4) cannot be divided")
+    assert said.startswith(
+        "error: tensor_parallel is 3, and this model's query heads (4) cannot be divided"
+    )
     assert main(["generate", "How many?", "--tensor_parallel", "0", "--device", "cpu"]) == 2
     assert "tensor_parallel is 0" in capsys.readouterr().err
     assert (
-        main(["generate", "How many?", "--tensor_parallel", "2", "--device", "cpu", "--mode", "ar", "--model", SERVED])
+        main(
+            [
+                "generate",
+                "How many?",
+                "--tensor_parallel",
+                "2",
+                "--device",
+                "cpu",
+                "--mode",
+                "ar",
+                "--model",
+                SERVED,
+            ]
+        )
         == 2
     )
     assert "the server spreads its models itself" in capsys.readouterr().err
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }.items():
         monkeypatch.setenv(name, value)
     assert main(["info"]) == 2
     assert "without torchrun" in capsys.readouterr().err

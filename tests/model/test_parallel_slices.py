@@ -1,4 +1,6 @@
-"""Who has which slice: the parts put together are the whole, each rank reads only its own, and what cannot be divided is refused."""
+"""Who has which slice: the parts put together are the whole, each rank reads only its own, and what
+cannot be divided is refused.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from model_kit import KINDS, edit_json, hf_model
 from lr.errors import CheckpointError, SettingError
 from lr.model.config_json import read_config
 from lr.model.files import TensorFiles, resolve
+from lr.model.parallel.loading import load_part
+from lr.model.parallel.network import RankLM
+from lr.model.parallel.ranks import Ranks
+from lr.model.parallel.slices import cuts, part_of
+from lr.model.parallel.start import Spread, load_parallel, spread_over
 from lr.model.weights import load_model
-from lr.parallel.loading import load_part
-from lr.parallel.network import RankLM
-from lr.parallel.ranks import Ranks
-from lr.parallel.slices import cuts, part_of
-from lr.parallel.start import Spread, load_parallel, spread_over
 
 CPU = torch.device("cpu")
 WIDE = {
@@ -54,21 +56,33 @@ def test_the_parts_are_the_whole(kind: str, size: int, tmp_path: Path) -> None:
             assert torch.equal(torch.cat(mine, dim=1), parameter)
         else:
             heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
-            sizes = [h * config.head_dim for h in heads] if "qkv" in name else [config.intermediate_size] * 2
+            sizes = (
+                [h * config.head_dim for h in heads]
+                if "qkv" in name
+                else [config.intermediate_size] * 2
+            )
             columns = zip(*(one.split([n // size for n in sizes]) for one in mine), strict=True)
             assert torch.equal(torch.cat([torch.cat(column) for column in columns]), parameter)
 
 
 def test_ranks_that_outnumber_the_kv_heads_share_them() -> None:
-    """8 query heads, 2 KV heads, 4 ranks: query heads 6 and 7 of rank 3 look at KV head 1, which rank 2 has too."""
+    """8 query heads, 2 KV heads, 4 ranks: query heads 6 and 7 of rank 3 look at KV head 1, which
+    rank 2 has too.
+    """
     config = read_config(resolve("tiny-target"))
-    config = part_of(config, 1).__class__(**{**vars(config), "num_heads": 8, "num_kv_heads": 2, "head_dim": 16})
+    config = part_of(config, 1).__class__(
+        **{**vars(config), "num_heads": 8, "num_kv_heads": 2, "head_dim": 16}
+    )
     found = {}
     for rank in range(4):
         for cut in cuts(config, rank, 4):
-            if cut.key.endswith(("layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight")):
+            if cut.key.endswith(
+                ("layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight")
+            ):
                 found[rank, cut.key.split(".")[-2]] = (cut.rows, cut.first)
-    assert [found[rank, "q_proj"][0] for rank in range(4)] == [range(32 * r, 32 * r + 32) for r in range(4)]
+    assert [found[rank, "q_proj"][0] for rank in range(4)] == [
+        range(32 * r, 32 * r + 32) for r in range(4)
+    ]
     assert [found[rank, "k_proj"] for rank in range(4)] == [
         (range(16), 32),
         (range(16), 32),
@@ -97,11 +111,15 @@ class CountedSlice:
 def test_a_rank_reads_its_part_and_no_more(
     size: int, tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hf_model("qwen3", **WIDE, tie_word_embeddings=tied).save_pretrained(tmp_path, max_shard_size="100KB")
+    hf_model("qwen3", **WIDE, tie_word_embeddings=tied).save_pretrained(
+        tmp_path, max_shard_size="100KB"
+    )
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     read: Counter[str] = Counter()
     plain = TensorFiles.slice
-    monkeypatch.setattr(TensorFiles, "slice", lambda self, key: CountedSlice(plain(self, key), key, read))
+    monkeypatch.setattr(
+        TensorFiles, "slice", lambda self, key: CountedSlice(plain(self, key), key, read)
+    )
     load_model(tmp_path)
     whole, total = dict(read), sum(read.values())
     norms = sum(count for key, count in whole.items() if "norm" in key)
@@ -116,7 +134,9 @@ def test_a_rank_reads_its_part_and_no_more(
     assert together == total + (size - 1) * norms, "norms are read by all, everything else once"
 
 
-def test_a_stored_head_that_should_be_the_embedding_is_compared_by_whoever_has_the_rows(tmp_path: Path) -> None:
+def test_a_stored_head_that_should_be_the_embedding_is_compared_by_whoever_has_the_rows(
+    tmp_path: Path,
+) -> None:
     hf_model("qwen3", tie_word_embeddings=False).save_pretrained(tmp_path)
     edit_json(tmp_path / "config.json", tie_word_embeddings=True)
     with pytest.raises(CheckpointError, match="its own"):

@@ -1,4 +1,6 @@
-"""Small worlds for the acceptance rules: conditional tables for target and draft, shapes of trees, rounds ready to be verified."""
+"""Small worlds for the acceptance rules: conditional tables for target and draft, shapes of trees,
+rounds ready to be verified.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,16 @@ KINDS = ["random", "peaked", "zeros", "equal", "disjoint", "one-hot", "one-hot d
 
 
 def table(make: Callable[[torch.Generator], Tensor], seed: int) -> Model:
-    """A model whose law after every prefix is made anew, but is always the same for the same prefix."""
+    """A model whose law after every prefix is made anew, but is always the same for the same
+    prefix.
+    """
     known: dict[tuple[int, ...], Tensor] = {}
 
     def after(text: tuple[int, ...]) -> Tensor:
         if text not in known:
-            generator = torch.Generator().manual_seed(random.Random(f"{seed} {text}").getrandbits(60))
+            generator = torch.Generator().manual_seed(
+                random.Random(f"{seed} {text}").getrandbits(60)
+            )
             known[text] = make(generator)
         return known[text]
 
@@ -50,7 +56,9 @@ def pair(kind: str, seed: int, v: int) -> tuple[Model, Model]:
     def half(generator: torch.Generator, first: int) -> Tensor:
         """Only the tokens first, first + 2, ... are possible."""
         law = torch.zeros(v, dtype=torch.float64)
-        law[first::2] = torch.rand(len(law[first::2]), dtype=torch.float64, generator=generator) + 0.1
+        law[first::2] = (
+            torch.rand(len(law[first::2]), dtype=torch.float64, generator=generator) + 0.1
+        )
         return law / law.sum()
 
     makers = {
@@ -67,7 +75,9 @@ def pair(kind: str, seed: int, v: int) -> tuple[Model, Model]:
 
 
 def random_proposal(rng: random.Random, v: int, *, trees: bool, longest: int = 4) -> Proposal:
-    """A proposal of 0 to `longest` tokens: a chain or, where allowed, a tree; certain or with random rows of q."""
+    """A proposal of 0 to `longest` tokens: a chain or, where allowed, a tree; certain or with
+    random rows of q.
+    """
     n = rng.randint(0, longest)
     parents = tuple(rng.randint(ROOT, node - 1) if trees else node - 1 for node in range(n))
     tokens = tuple(rng.randrange(v) for _ in range(n))

@@ -1,4 +1,6 @@
-"""Every drafter and every rule by name, on random models, for the tests of token-level speculation."""
+"""Every drafter and every rule by name, on random models, for the tests of token-level
+speculation.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def runner_of(model: CausalLM) -> ModelRunner:
 
 
 class Stubborn:
-    """Proposes the same tokens whatever the text: mostly wrong, sometimes with the end of the text or a boundary inside."""
+    """Proposes the same tokens whatever the text: mostly wrong, sometimes with the end of the text
+    or a boundary inside.
+    """
 
     name = "stubborn"
     trees = False
@@ -40,7 +44,10 @@ class Stubborn:
         self.tokens = tuple(tokens)
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        return [Proposal.chain(self.tokens[: min(k, c.limit)]) if c.limit > 0 else EMPTY for c in contexts]
+        return [
+            Proposal.chain(self.tokens[: min(k, c.limit)]) if c.limit > 0 else EMPTY
+            for c in contexts
+        ]
 
     def forget(self, branches: Iterable[Branch]) -> None:
         pass
@@ -53,12 +60,18 @@ DRAFTERS: dict[str, Callable[[SamplingParams], Drafter]] = {
     "draft shared": lambda s: ModelDrafter(runner_of(DRAFT), s, coupling=Coupling.SHARED),
     "draft unsure": lambda s: ModelDrafter(runner_of(DRAFT), s, min_confidence=0.5),
     "tree": lambda s: TreeDrafter(runner_of(DRAFT), s, branching=(3, 2, 1), eos_ids=END),
-    "tree shared": lambda s: TreeDrafter(runner_of(DRAFT), s, branching=(2, 2, 2), coupling=Coupling.SHARED),
+    "tree shared": lambda s: TreeDrafter(
+        runner_of(DRAFT), s, branching=(2, 2, 2), coupling=Coupling.SHARED
+    ),
     "step": lambda s: StepDrafter(),
     "step, else ngram": lambda s: StepDrafter(LookupDrafter(3, 1)),
     "stubborn": lambda s: Stubborn(),
 }
-RULES: dict[str, AcceptanceRule] = {"reject": RejectRule(), "block": BlockRule(), "match": MatchRule()}
+RULES: dict[str, AcceptanceRule] = {
+    "reject": RejectRule(),
+    "block": BlockRule(),
+    "match": MatchRule(),
+}
 TREES = {"tree", "tree shared"}
 COUPLED = {"draft shared", "tree shared"}
 

@@ -1,4 +1,6 @@
-"""What the tests of the scheduler share: a random script, the straight-line oracles, and a clerk who checks the books."""
+"""What the tests of the scheduler share: a random script, the straight-line oracles, and a clerk
+who checks the books.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lr.engine.scripted import Prefix, Script, ScriptedRun, cut
-from lr.engine.transcript import Turn
+from lr.lab.scripted.scripted import Prefix, Script, ScriptedRun, cut
+from lr.lab.scripted.transcript import Turn
 from lr.spec.commands import (
     Cancel,
     Command,
@@ -35,7 +37,9 @@ from lr.types import EmittedStep, Finish, Origin, Step, Verdict
 
 @dataclass(frozen=True)
 class RandomScript:
-    """Random steps and verdicts, each a function of its own content, as the keyed draws of real models are."""
+    """Random steps and verdicts, each a function of its own content, as the keyed draws of real
+    models are.
+    """
 
     seed: int
     aligned: float = 0.6
@@ -51,7 +55,13 @@ class RandomScript:
         chance = self._chance(*key)
         tokens = tuple(chance.randrange(50) for _ in range(chance.choice([1, 1, 2, 3, 5])))
         lot = chance.random()
-        finish = Finish.EOS if lot < self.eos else Finish.LENGTH if lot < self.eos + self.cut else Finish.BOUNDARY
+        finish = (
+            Finish.EOS
+            if lot < self.eos
+            else Finish.LENGTH
+            if lot < self.eos + self.cut
+            else Finish.BOUNDARY
+        )
         return Step(tokens, finish)
 
     def draft(self, prefix: Prefix, sibling: int) -> Step | None:
@@ -69,7 +79,9 @@ class RandomScript:
 
 
 def algorithm_1(script: Script, limits: Limits, depth: int) -> list[EmittedStep]:
-    """Algorithm 1 of the paper, word for word, for one draft step per position: g drafts, then g + 1 target steps, then the verdicts."""
+    """Algorithm 1 of the paper, word for word, for one draft step per position: g drafts, then g +
+    1 target steps, then the verdicts.
+    """
     chain: list[EmittedStep] = []
 
     def steps() -> Prefix:
@@ -78,10 +90,18 @@ def algorithm_1(script: Script, limits: Limits, depth: int) -> list[EmittedStep]
     def written(steps: Sequence[Step]) -> int:
         return sum(len(step.tokens) for step in steps)
 
-    while limits.step_limit(written(steps())) and not (chain and chain[-1].step.finish is Finish.EOS):
+    while limits.step_limit(written(steps())) and not (
+        chain and chain[-1].step.finish is Finish.EOS
+    ):
         base, drafts = steps(), list[Step]()
-        eligible = may_be_drafted(base[-1] if base else None, ignore_half_sentence=limits.ignore_half_sentence)
-        while eligible and len(drafts) < depth and (limit := limits.step_limit(written([*base, *drafts]))):
+        eligible = may_be_drafted(
+            base[-1] if base else None, ignore_half_sentence=limits.ignore_half_sentence
+        )
+        while (
+            eligible
+            and len(drafts) < depth
+            and (limit := limits.step_limit(written([*base, *drafts])))
+        ):
             step = script.draft((*base, *drafts), 0)
             if step is None:
                 break
@@ -95,7 +115,9 @@ def algorithm_1(script: Script, limits: Limits, depth: int) -> list[EmittedStep]
             if goes_on and (limit := limits.step_limit(written(prefix))):
                 targets.append(cut(script.target(prefix), limit))
         for j, draft in enumerate(drafts):
-            verdict = verdict_by_form(draft, targets[j]) or script.judge((*base, *drafts[:j]), draft, targets[j])
+            verdict = verdict_by_form(draft, targets[j]) or script.judge(
+                (*base, *drafts[:j]), draft, targets[j]
+            )
             assert verdict is not None
             if not verdict.aligned:
                 chain.append(EmittedStep(len(chain), targets[j], Origin.CORRECTION, verdict, draft))
@@ -103,20 +125,26 @@ def algorithm_1(script: Script, limits: Limits, depth: int) -> list[EmittedStep]
             chain.append(EmittedStep(len(chain), draft, Origin.ACCEPTED, verdict))
         else:
             if len(targets) > len(drafts):
-                chain.append(EmittedStep(len(chain), targets[-1], Origin.BONUS if drafts else Origin.TARGET))
+                chain.append(
+                    EmittedStep(len(chain), targets[-1], Origin.BONUS if drafts else Origin.TARGET)
+                )
     return chain
 
 
 @dataclass
 class Told:
-    """What a run must give: its steps, and the nodes whose branch was the root's, one after the other."""
+    """What a run must give: its steps, and the nodes whose branch was the root's, one after the
+    other.
+    """
 
     chain: list[EmittedStep] = field(default_factory=list)
     survivors: list[Survive] = field(default_factory=list)
 
 
 def oracle(script: Script, config: SchedulerConfig) -> Told:
-    """One position after the other, everything waited for: what every schedule must emit at any width."""
+    """One position after the other, everything waited for: what every schedule must emit at any
+    width.
+    """
     told, limits, level = Told(), config.limits, 0
     node = after = NodeId(0, 0)
     while True:
@@ -129,10 +157,16 @@ def oracle(script: Script, config: SchedulerConfig) -> Told:
             told.survivors.append(Survive(after if accepted else node, after))
             level = level + 1 if accepted else 0
             node = after
-        if config.schedule is Schedule.SYNC and not config.needs_target_step and level == config.depth:
+        if (
+            config.schedule is Schedule.SYNC
+            and not config.needs_target_step
+            and level == config.depth
+        ):
             level = 0  # no bonus waits at the end of the cycle
         at_end = config.schedule is Schedule.SYNC and level == config.depth
-        eligible = may_be_drafted(prefix[-1] if prefix else None, ignore_half_sentence=limits.ignore_half_sentence)
+        eligible = may_be_drafted(
+            prefix[-1] if prefix else None, ignore_half_sentence=limits.ignore_half_sentence
+        )
         target = cut(script.target(prefix), limit)
         rejected: list[tuple[Step, Verdict]] = []
         for j in range(config.width if eligible and config.depth and not at_end else 0):
@@ -149,13 +183,19 @@ def oracle(script: Script, config: SchedulerConfig) -> Told:
         else:
             after = NodeId(index + 1, index + 1)
             if rejected:
-                told.chain.append(EmittedStep(index, target, Origin.CORRECTION, rejected[-1][1], rejected[-1][0]))
+                told.chain.append(
+                    EmittedStep(index, target, Origin.CORRECTION, rejected[-1][1], rejected[-1][0])
+                )
             else:
                 bonus = config.schedule is Schedule.SYNC and level > 0
-                told.chain.append(EmittedStep(index, target, Origin.BONUS if bonus else Origin.TARGET))
+                told.chain.append(
+                    EmittedStep(index, target, Origin.BONUS if bonus else Origin.TARGET)
+                )
 
 
-def _verdict(script: Script, config: SchedulerConfig, prefix: Prefix, draft: Step, target: Step) -> Verdict:
+def _verdict(
+    script: Script, config: SchedulerConfig, prefix: Prefix, draft: Step, target: Step
+) -> Verdict:
     if not config.needs_target_step:
         alone = verdict_by_form(draft, draft) or script.judge(prefix, draft, None)
         if alone is not None:
@@ -166,7 +206,9 @@ def _verdict(script: Script, config: SchedulerConfig, prefix: Prefix, draft: Ste
 
 
 class Clerk:
-    """Checks the books of a run: what begins ends, once; no work for a node that is not there; never more rows than allowed."""
+    """Checks the books of a run: what begins ends, once; no work for a node that is not there;
+    never more rows than allowed.
+    """
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
@@ -223,7 +265,9 @@ class Clerk:
         self.alive |= set(nodes)
 
     def _leave(self, node: NodeId) -> None:
-        assert not [work for work in self.running if work.node == node], "released while work for it is in flight"
+        assert not [work for work in self.running if work.node == node], (
+            "released while work for it is in flight"
+        )
         self.alive.remove(node)
         self.gone.add(node)
 
@@ -242,12 +286,19 @@ class Clerk:
 
 def work_of(event: Event) -> Work:
     """The work that an event reports."""
-    kinds = {Drafted: Kind.DRAFT, DraftFailed: Kind.DRAFT, Targeted: Kind.TARGET, Judged: Kind.JUDGE}
+    kinds = {
+        Drafted: Kind.DRAFT,
+        DraftFailed: Kind.DRAFT,
+        Targeted: Kind.TARGET,
+        Judged: Kind.JUDGE,
+    }
     return Work(kinds.get(type(event), Kind.SCORE), event.node)
 
 
 def run_and_check(run: ScriptedRun, stale: random.Random | None = None) -> Clerk:
-    """Run to the end with the clerk looking on, now and then with a stale event, which must change nothing."""
+    """Run to the end with the clerk looking on, now and then with a stale event, which must change
+    nothing.
+    """
     clerk = Clerk(run.scheduler.config)
     clerk.read(run.turns[0])
     cancelled: list[Work] = []

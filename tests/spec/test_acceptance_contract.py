@@ -1,4 +1,6 @@
-"""What every acceptance rule must do. A new rule is a class, a line in `lr/spec/rules/choose.py`, and passes this file."""
+"""What every acceptance rule must do. A new rule is a class, a line in `lr/spec/rules/choose.py`,
+and passes this file.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def some_round(rule: AcceptanceRule, seed: int, branches: int) -> Round:
     return rows, proposals, [draws(seed, i, offset=rng.randrange(50)) for i in range(branches)]
 
 
-def decide(rule: AcceptanceRule, rows: list[Tensor], proposals: list[Proposal], chances: list[Draws]) -> list[Decision]:
+def decide(
+    rule: AcceptanceRule, rows: list[Tensor], proposals: list[Proposal], chances: list[Draws]
+) -> list[Decision]:
     return rule.verify(torch.cat(rows), proposals, chances)
 
 
@@ -62,7 +66,9 @@ def test_nothing_proposed_is_plain_sampling(rule: AcceptanceRule) -> None:
 def test_a_batch_decides_as_each_branch_alone(rule: AcceptanceRule) -> None:
     for seed in range(20):
         rows, proposals, chances = some_round(rule, seed, branches=7)
-        alone = [decide(rule, [r], [p], [d])[0] for r, p, d in zip(rows, proposals, chances, strict=True)]
+        alone = [
+            decide(rule, [r], [p], [d])[0] for r, p, d in zip(rows, proposals, chances, strict=True)
+        ]
         assert decide(rule, rows, proposals, chances) == alone
         order = list(range(7))
         random.Random(seed).shuffle(order)
@@ -73,7 +79,9 @@ def test_a_batch_decides_as_each_branch_alone(rule: AcceptanceRule) -> None:
 def test_accepts_a_path_and_emits_what_the_target_can_write(rule: AcceptanceRule) -> None:
     for seed in range(30):
         rows, proposals, chances = some_round(rule, seed, branches=5)
-        for row, proposal, decision in zip(rows, proposals, decide(rule, rows, proposals, chances), strict=True):
+        for row, proposal, decision in zip(
+            rows, proposals, decide(rule, rows, proposals, chances), strict=True
+        ):
             last = decision.nodes[-1] if decision.nodes else ROOT
             assert proposal.path(last) == decision.nodes
             assert 0 <= decision.token < V
@@ -128,10 +136,15 @@ def test_outcomes_are_a_law(rule: AcceptanceRule) -> None:
 
 @pytest.mark.parametrize("certain", [True, False], ids=["certain", "drawn"])
 def test_verify_follows_its_outcomes(rule: AcceptanceRule, certain: bool) -> None:
-    """2,000 rounds with keys of their own against the law, drafts given. Chi-square, false alarm 1e-6, seed fixed."""
+    """2,000 rounds with keys of their own against the law, drafts given. Chi-square, false alarm
+    1e-6, seed fixed.
+    """
     rng = random.Random(5)
     n, length = 2000, 3
-    rows = (torch.rand(length + 1, V, dtype=torch.float64, generator=torch.Generator().manual_seed(5)) + 0.2).log()
+    rows = (
+        torch.rand(length + 1, V, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+        + 0.2
+    ).log()
     rows = rows.softmax(-1)
     q = None if certain else random_rows(rng, length, V) * 0.5 + 0.5 / V
     parents = (ROOT, ROOT, 0) if rule.trees else (ROOT, 0, 1)
@@ -148,21 +161,32 @@ def test_verify_follows_its_outcomes(rule: AcceptanceRule, certain: bool) -> Non
     rare = [cell for cell, mean in cells.items() if mean < 5]
     seen, means = [counts[cell] for cell in common], [cells[cell] for cell in common]
     if sum(cells[cell] for cell in rare) > 0:
-        seen, means = [*seen, sum(counts[cell] for cell in rare)], [*means, sum(cells[cell] for cell in rare)]
+        seen, means = (
+            [*seen, sum(counts[cell] for cell in rare)],
+            [*means, sum(cells[cell] for cell in rare)],
+        )
     assert stats.chisquare(seen, means).pvalue > FALSE_ALARM
 
 
 def test_drafts_drawn_with_the_targets_own_keys_do_no_harm(rule: AcceptanceRule) -> None:
-    """Coupling "shared": coins and replacements are independent of the drafts' noise all the same. False alarm 1e-6, seed fixed."""
+    """Coupling "shared": coins and replacements are independent of the drafts' noise all the same.
+    False alarm 1e-6, seed fixed.
+    """
     n = 3000
     p, q = random_rows(random.Random(11), 2, V) * 0.8 + 0.2 / V
     chances = [draws(13, i) for i in range(n)]
     drafts = sample(q.expand(n, V), [chance.sample_key(0) for chance in chances])
     proposals = [Proposal.chain((token,), q[None]) for token in drafts]
     decisions = rule.verify(p.expand(2 * n, V), proposals, chances)
-    first = Counter(d if decision.nodes else decision.token for d, decision in zip(drafts, decisions, strict=True))
+    first = Counter(
+        d if decision.nodes else decision.token
+        for d, decision in zip(drafts, decisions, strict=True)
+    )
     if rule.lossless:
-        assert stats.chisquare([first[token] for token in range(V)], (n * p).tolist()).pvalue > FALSE_ALARM
+        assert (
+            stats.chisquare([first[token] for token in range(V)], (n * p).tolist()).pvalue
+            > FALSE_ALARM
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -182,7 +206,9 @@ def test_rows_as_a_model_gives_them(rule: AcceptanceRule) -> None:
         tokens = (rows if q is None else q)[:4].argmax(-1).tolist()
         [decision] = rule.verify(rows, [Proposal.chain(tokens, q)], [draws(1)])
         assert 0 <= len(decision.nodes) <= 4
-    [decision] = rule.verify(rows, [Proposal.chain(rows[:4].argmax(-1).tolist(), rows[:4])], [draws(1)])
+    [decision] = rule.verify(
+        rows, [Proposal.chain(rows[:4].argmax(-1).tolist(), rows[:4])], [draws(1)]
+    )
     assert rule.name == "match" or len(decision.nodes) == 4, "p = q: everything stays"
 
 

@@ -1,4 +1,6 @@
-"""How many drafts stay: the enumerated mean equals theory's, and block verification never keeps less than token-wise rejection."""
+"""How many drafts stay: the enumerated mean equals theory's, and block verification never keeps
+less than token-wise rejection.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,9 @@ def test_rejection(kind: str) -> None:
         product([min(p, q) for p, q in zip(along(target, text), along(draft, text), strict=True)])
         for text in prefixes(v, n)
     )
-    assert expected_accepted(RejectRule(), target, drawn_drafts(draft, CHAINS[n - 1])) == pytest.approx(
-        theory, abs=EXACT
-    )
+    assert expected_accepted(
+        RejectRule(), target, drawn_drafts(draft, CHAINS[n - 1])
+    ) == pytest.approx(theory, abs=EXACT)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -54,33 +56,43 @@ def test_block(kind: str) -> None:
     for text in prefixes(v, n):
         qs = along(draft, text)
         theory += product(qs) * block_weights(along(target, text), qs)[-1]
-    assert expected_accepted(BlockRule(), target, drawn_drafts(draft, CHAINS[n - 1])) == pytest.approx(
-        theory, abs=EXACT
-    )
+    assert expected_accepted(
+        BlockRule(), target, drawn_drafts(draft, CHAINS[n - 1])
+    ) == pytest.approx(theory, abs=EXACT)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_match_with_noise_of_its_own(kind: str) -> None:
     """E accepted = sum over all prefixes of the product of p q along them."""
     target, draft = pair(kind, 11, 3)
-    theory = sum(product(along(target, text)) * product(along(draft, text)) for text in prefixes(3, 3))
-    assert expected_accepted(MatchRule(), target, drawn_drafts(draft, CHAINS[2])) == pytest.approx(theory, abs=EXACT)
+    theory = sum(
+        product(along(target, text)) * product(along(draft, text)) for text in prefixes(3, 3)
+    )
+    assert expected_accepted(MatchRule(), target, drawn_drafts(draft, CHAINS[2])) == pytest.approx(
+        theory, abs=EXACT
+    )
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_leviathan_closed_form(n: int) -> None:
-    """With p and q the same everywhere: 1 + E accepted = (1 - a^(n+1)) / (1 - a) with a = sum of min(p, q)."""
+    """With p and q the same everywhere: 1 + E accepted = (1 - a^(n+1)) / (1 - a) with a = sum of
+    min(p, q).
+    """
     p = torch.tensor([0.5, 0.3, 0.1, 0.1], dtype=torch.float64)
     q = torch.tensor([0.2, 0.3, 0.4, 0.1], dtype=torch.float64)
     a = 0.7
-    mean = expected_accepted(RejectRule(), context_free(p), drawn_drafts(context_free(q), CHAINS[n - 1]))
+    mean = expected_accepted(
+        RejectRule(), context_free(p), drawn_drafts(context_free(q), CHAINS[n - 1])
+    )
     assert 1 + mean == pytest.approx((1 - a ** (n + 1)) / (1 - a), abs=EXACT)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_candidates_for_one_place(kind: str, k: int) -> None:
-    """Drawn with replacement, the residuals do not depend on what was drawn: 1 - product of (1 - sum min(r_j, q)), r_1 = p."""
+    """Drawn with replacement, the residuals do not depend on what was drawn: 1 - product of (1 -
+    sum min(r_j, q)), r_1 = p.
+    """
     target, draft = pair(kind, 3, 4)
     left, missed = target(()).tolist(), 1.0
     for _ in range(k):
@@ -98,7 +110,9 @@ def test_likeliest_candidates_for_one_place(k: int) -> None:
     target, draft = pair("random", 4, 4)
     theory = float(target(())[draft(()).topk(k).indices].sum())
     for rule in (RejectRule(), MatchRule()):
-        assert expected_accepted(rule, target, certain_drafts(draft, (ROOT,) * k)) == pytest.approx(theory, abs=EXACT)
+        assert expected_accepted(rule, target, certain_drafts(draft, (ROOT,) * k)) == pytest.approx(
+            theory, abs=EXACT
+        )
 
 
 def test_without_replacement_beats_with_replacement_on_average() -> None:
@@ -106,7 +120,9 @@ def test_without_replacement_beats_with_replacement_on_average() -> None:
     for seed in range(15):
         target, draft = pair("random", seed, 4)
         with_, without = (
-            expected_accepted(RejectRule(), target, drawn_drafts(draft, (ROOT,) * 3, replace=replace))
+            expected_accepted(
+                RejectRule(), target, drawn_drafts(draft, (ROOT,) * 3, replace=replace)
+            )
             for replace in (True, False)
         )
         gains.append(without - with_)
@@ -119,7 +135,10 @@ def test_block_never_keeps_less(kind: str) -> None:
     for seed in range(30):
         target, draft = pair(kind, seed, 3)
         drafts = list(drawn_drafts(draft, CHAINS[1]))
-        gains.append(expected_accepted(BlockRule(), target, drafts) - expected_accepted(RejectRule(), target, drafts))
+        gains.append(
+            expected_accepted(BlockRule(), target, drafts)
+            - expected_accepted(RejectRule(), target, drafts)
+        )
     assert min(gains) > -EXACT
     if kind in ("random", "peaked", "zeros"):
         assert sum(gain > 1e-3 for gain in gains) > 3
@@ -130,13 +149,21 @@ def test_block_never_keeps_less(kind: str) -> None:
 def test_block_on_certain_drafts_is_rejection() -> None:
     target, draft = pair("random", 1, 4)
     drafts = list(certain_drafts(draft, CHAINS[2]))
-    block, reject = (expected_accepted(rule, target, drafts) for rule in (BlockRule(), RejectRule()))
+    block, reject = (
+        expected_accepted(rule, target, drafts) for rule in (BlockRule(), RejectRule())
+    )
     assert block == pytest.approx(reject, abs=EXACT)
 
 
 def test_the_example_of_the_block_verification_paper() -> None:
-    """p = (1/3, 2/3), q = (2/3, 1/3), two drafts: token-wise 10/9 tokens stay on average, as a block 11/9."""
+    """p = (1/3, 2/3), q = (2/3, 1/3), two drafts: token-wise 10/9 tokens stay on average, as a
+    block 11/9.
+    """
     p = torch.tensor([1 / 3, 2 / 3], dtype=torch.float64)
     drafts = list(drawn_drafts(context_free(p.flip(0)), CHAINS[1]))
-    assert expected_accepted(RejectRule(), context_free(p), drafts) == pytest.approx(10 / 9, abs=EXACT)
-    assert expected_accepted(BlockRule(), context_free(p), drafts) == pytest.approx(11 / 9, abs=EXACT)
+    assert expected_accepted(RejectRule(), context_free(p), drafts) == pytest.approx(
+        10 / 9, abs=EXACT
+    )
+    assert expected_accepted(BlockRule(), context_free(p), drafts) == pytest.approx(
+        11 / 9, abs=EXACT
+    )

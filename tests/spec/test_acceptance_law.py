@@ -1,4 +1,6 @@
-"""Every rule marked lossless emits exactly the target's law: all drafts and all outcomes added up, to 1e-12."""
+"""Every rule marked lossless emits exactly the target's law: all drafts and all outcomes added up,
+to 1e-12.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ def drafts_of(how: str, draft: Model, parents: tuple[int, ...]) -> Drafts:
 def largest_error(rule: str, target: Model, drafts: Drafts, length: int) -> float:
     drafts = list(drafts)
     assert sum(weight for weight, _ in drafts) == pytest.approx(1, abs=EXACT)
-    return float((round_law(choose_rule(rule), target, drafts, length) - plain_law(target, length)).abs().max())
+    return float(
+        (round_law(choose_rule(rule), target, drafts, length) - plain_law(target, length))
+        .abs()
+        .max()
+    )
 
 
 @pytest.mark.parametrize("how", ["drawn", "certain"])
@@ -70,7 +76,9 @@ def test_many_random_chains(rule: str) -> None:
 @pytest.mark.parametrize("parents", [*CHAINS[:2], *TREES[:3]], ids=str)
 @pytest.mark.parametrize("kind", ["random", "zeros", "disjoint"])
 def test_sample_matching_by_its_own_walk(kind: str, parents: tuple[int, ...]) -> None:
-    """`match` decides by `follow` on the target's draws; here over all draws, with their probabilities, instead of its closed law."""
+    """`match` decides by `follow` on the target's draws; here over all draws, with their
+    probabilities, instead of its closed law.
+    """
     v, target, draft = 3, *pair(kind, 5, 3)
     length = depth(parents) + 1
     law = torch.zeros([v] * length, dtype=torch.float64)
@@ -97,5 +105,11 @@ def test_worked_example() -> None:
     assert (first, a.tokens, second, b.tokens) == (0.8, (0,), 0.2, (1,))
     rejected, kept = choose_rule("reject").outcomes(target_rows(target, a), a)
     assert kept.probability == pytest.approx(0.625) and kept.nodes == (0,) and kept.untouched
-    assert rejected.probability == pytest.approx(0.375) and rejected.law().tolist() == [0, 1] and not rejected.untouched
-    assert [outcome.probability for outcome in choose_rule("reject").outcomes(target_rows(target, b), b)] == [0, 1]
+    assert (
+        rejected.probability == pytest.approx(0.375)
+        and rejected.law().tolist() == [0, 1]
+        and not rejected.untouched
+    )
+    assert [
+        outcome.probability for outcome in choose_rule("reject").outcomes(target_rows(target, b), b)
+    ] == [0, 1]

@@ -1,4 +1,6 @@
-"""Sample matching emits, token for token, what plain decoding emits with the same keys; shared noise agrees as often as computed."""
+"""Sample matching emits, token for token, what plain decoding emits with the same keys; shared
+noise agrees as often as computed.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,17 @@ def plain_decoding(target: Model, draw: Draws, length: int) -> tuple[int, ...]:
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6), st.sampled_from(["random", "zeros", "one-hot"]), st.integers(1, 3))
 def test_is_plain_decoding_token_for_token(seed: int, kind: str, branches: int) -> None:
-    """Whatever is proposed, in whatever batch: the tokens are those of plain decoding, and it stops only where it must."""
+    """Whatever is proposed, in whatever batch: the tokens are those of plain decoding, and it stops
+    only where it must.
+    """
     rng = random.Random(seed)
     target, _ = pair(kind, seed % 50, 4)
     proposals = [random_proposal(rng, 4, trees=True, longest=6) for _ in range(branches)]
     chances = [draws(seed, i, offset=rng.randrange(100)) for i in range(branches)]
     probs = torch.cat([target_rows(target, proposal) for proposal in proposals])
-    for proposal, draw, decision in zip(proposals, chances, MatchRule().verify(probs, proposals, chances), strict=True):
+    for proposal, draw, decision in zip(
+        proposals, chances, MatchRule().verify(probs, proposals, chances), strict=True
+    ):
         emitted = (*(proposal.tokens[node] for node in decision.nodes), decision.token)
         assert emitted == plain_decoding(target, draw, len(emitted))
         last = decision.nodes[-1] if decision.nodes else -1
@@ -77,9 +83,13 @@ def test_follow() -> None:
     assert follow(EMPTY, [6]).token == 6
 
 
-@pytest.mark.parametrize("kind", ["random", "peaked", "zeros", "disjoint", "equal", "one-hot draft"])
+@pytest.mark.parametrize(
+    "kind", ["random", "peaked", "zeros", "disjoint", "equal", "one-hot draft"]
+)
 def test_shared_noise_agrees_as_the_closed_form_says(kind: str) -> None:
-    """20,000 pairs of samples from the sampler itself; the cells "both are x" and "they differ". False alarm 1e-6 per kind, seed fixed."""
+    """20,000 pairs of samples from the sampler itself; the cells "both are x" and "they differ".
+    False alarm 1e-6 per kind, seed fixed.
+    """
     n, v = 20_000, 6
     target, draft = pair(kind, SEED, v)
     p, q = target(()), draft(())
@@ -108,7 +118,9 @@ def assert_fits(counts: list[int], expected: list[float]) -> None:
     assert stats.chisquare([c for c, _ in cells], [e for _, e in cells]).pvalue > FALSE_ALARM
 
 
-@pytest.mark.parametrize("kind", ["random", "peaked", "zeros", "disjoint", "equal", "one-hot", "one-hot draft"])
+@pytest.mark.parametrize(
+    "kind", ["random", "peaked", "zeros", "disjoint", "equal", "one-hot", "one-hot draft"]
+)
 def test_agreement_lies_between_its_bounds(kind: str) -> None:
     for seed in range(50):
         target, draft = pair(kind, seed, 5)
@@ -127,15 +139,26 @@ def test_two_tokens() -> None:
 
 
 def test_shared_noise_is_worth_it() -> None:
-    """Fifty tokens, a draft near the target: noise of its own hardly ever agrees, shared noise nearly as often as is possible."""
+    """Fifty tokens, a draft near the target: noise of its own hardly ever agrees, shared noise
+    nearly as often as is possible.
+    """
     generator = torch.Generator().manual_seed(SEED)
     rows = []
     for _ in range(50):
         scores = torch.randn(50, dtype=torch.float64, generator=generator)
         p = (scores * 1.5).softmax(-1)
-        q = (scores * 1.5 + torch.randn(50, dtype=torch.float64, generator=generator) * 0.8).softmax(-1)
+        q = (
+            scores * 1.5 + torch.randn(50, dtype=torch.float64, generator=generator) * 0.8
+        ).softmax(-1)
         shared = float(shared_noise_agreement(p, q).sum())
-        rows.append((independent_agreement(p, q), shared_noise_bound(p, q), shared, 1 - total_variation(p, q)))
+        rows.append(
+            (
+                independent_agreement(p, q),
+                shared_noise_bound(p, q),
+                shared,
+                1 - total_variation(p, q),
+            )
+        )
     own, bound, shared, best = (sum(column) / len(rows) for column in zip(*rows, strict=True))
     assert own < 0.15 < bound < shared < best < 0.8
     assert best - shared < 0.1

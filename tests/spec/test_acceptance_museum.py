@@ -1,4 +1,6 @@
-"""The museum: every exhibit fails the test that the real rules pass, by the amount the collection states."""
+"""The museum: every exhibit fails the test that the real rules pass, by the amount the collection
+states.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ import pytest
 import torch
 from acceptance_kit import EXACT, pair
 
-from lr.spec import museum
+from lr.lab import counterexamples as museum
+from lr.lab.counterexamples import Exhibit, bias, exhibits, law_of_rounds
 from lr.spec.acceptance import ROOT
-from lr.spec.museum import Exhibit, bias, exhibits, law_of_rounds
 from lr.spec.rules.block import BlockRule
 from lr.spec.rules.choose import RULES, choose_rule
 from lr.spec.rules.coupling import total_variation
@@ -46,11 +48,17 @@ def test_bias_is_as_stated(exhibit: Exhibit) -> None:
 
 @pytest.mark.parametrize("exhibit", exhibits(), ids=lambda exhibit: exhibit.name)
 def test_fails_the_test_of_the_real_rules(exhibit: Exhibit) -> None:
-    """With a law that depends on the text, as in `test_acceptance_law.py`: off by far more than 1e-12."""
+    """With a law that depends on the text, as in `test_acceptance_law.py`: off by far more than
+    1e-12.
+    """
     for seed in range(10):
         model, draft = pair("random", seed, 4)
         target = lambda text: exhibit.warp(model(text))  # noqa: B023, E731
-        error = (round_law(exhibit.rule, target, exhibit.drafts(draft), 2) - plain_law(target, 2)).abs().max()
+        error = (
+            (round_law(exhibit.rule, target, exhibit.drafts(draft), 2) - plain_law(target, 2))
+            .abs()
+            .max()
+        )
         if float(error) > 1e-3:
             return
     raise AssertionError("looks right in ten random worlds")
@@ -73,11 +81,15 @@ def test_one_fresh_sample_for_one_candidate_is_sample_matching() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_old_noise_in_a_new_round(rule: str) -> None:
-    """A draft place that is drawn again with the same noise: harmless unless the rule looked behind the place where it stopped."""
+    """A draft place that is drawn again with the same noise: harmless unless the rule looked behind
+    the place where it stopped.
+    """
     p = torch.tensor([1 / 3, 2 / 3], dtype=torch.float64)
     q = p.flip(0)
     right = plain_law(context_free(p), 4)
-    assert total_variation(law_of_rounds(choose_rule(rule), p, q, 4, reuse_noise=False), right) < EXACT
+    assert (
+        total_variation(law_of_rounds(choose_rule(rule), p, q, 4, reuse_noise=False), right) < EXACT
+    )
     reused = total_variation(law_of_rounds(choose_rule(rule), p, q, 4, reuse_noise=True), right)
     assert (reused > 0.01) == choose_rule(rule).looks_ahead
     assert reused == pytest.approx(7 / 108, abs=EXACT) if rule == BlockRule.name else reused < EXACT

@@ -73,7 +73,9 @@ def test_residual() -> None:
 
 
 def test_the_keys_of_one_step_are_all_different() -> None:
-    """Samples, replacements and coins of all places of a step, whichever place the rounds begin at."""
+    """Samples, replacements and coins of all places of a step, whichever place the rounds begin
+    at.
+    """
     places = range(50)
     keys = {draws(offset=start).sample_key(depth) for start in places for depth in range(10)}
     assert keys == {draws().sample_key(place) for place in range(59)} and len(keys) == 59
@@ -84,7 +86,9 @@ def test_the_keys_of_one_step_are_all_different() -> None:
 
 
 def test_pick() -> None:
-    a, b, c, d = (Outcome(p, (i,), lambda: law(1), False) for i, p in enumerate((0.5, 0.0, 0.4999, 0.0)))
+    a, b, c, d = (
+        Outcome(p, (i,), lambda: law(1), False) for i, p in enumerate((0.5, 0.0, 0.4999, 0.0))
+    )
     assert pick([a, b, c, d], 0.0) is a
     assert pick([a, b, c, d], 0.4999) is a
     assert pick([a, b, c, d], 0.5) is c
@@ -93,7 +97,9 @@ def test_pick() -> None:
 
 
 def test_chances_of_siblings() -> None:
-    """p (0.5, 0.3, 0.2); tokens 0 then 1, certain: 0.5, then 0.3 of the 0.5 left. Token 0 again: no chance."""
+    """p (0.5, 0.3, 0.2); tokens 0 then 1, certain: 0.5, then 0.3 of the 0.5 left. Token 0 again: no
+    chance.
+    """
     p = law(0.5, 0.3, 0.2).repeat(4, 1)
     siblings = Proposal((0, 1, 0), (ROOT,) * 3)
     assert acceptance_chances(p, siblings, siblings.families()) == pytest.approx([0.5, 0.6, 0])

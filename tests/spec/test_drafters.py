@@ -1,4 +1,6 @@
-"""What each drafter proposes, by hand and against plain definitions; and what every drafter must keep to."""
+"""What each drafter proposes, by hand and against plain definitions; and what every drafter must
+keep to.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def context(tokens: list[int], limit: int = 9, offset: int = 0) -> Context:
     return Context(Branch(list(tokens), BlockTable(4)), limit, Draws(Stream.root(1), offset))
 
 
-def chain(drafter: LookupDrafter | SuffixDrafter, tokens: list[int], k: int = 4, limit: int = 9) -> tuple[int, ...]:
+def chain(
+    drafter: LookupDrafter | SuffixDrafter, tokens: list[int], k: int = 4, limit: int = 9
+) -> tuple[int, ...]:
     [proposal] = drafter.propose([context(tokens, limit)], k)
     return proposal.tokens
 
@@ -42,7 +46,10 @@ def chain(drafter: LookupDrafter | SuffixDrafter, tokens: list[int], k: int = 4,
     [
         ([5, 8, 9, 1, 5, 8], (9, 1, 5, 8)),
         ([5, 8, 1, 5, 8, 2, 5, 8], (2, 5, 8)),  # the most recent occurrence
-        ([7, 8, 3, 8, 4, 7, 8], (3, 8, 4, 7)),  # the longer n-gram wins over the more recent shorter one
+        (
+            [7, 8, 3, 8, 4, 7, 8],
+            (3, 8, 4, 7),
+        ),  # the longer n-gram wins over the more recent shorter one
         ([8, 3, 1, 2, 8], (3, 1, 2, 8)),  # falls back to one token
         ([1, 2, 3], ()),
         ([4, 4], (4,)),
@@ -103,7 +110,9 @@ def test_the_automaton_knows_every_substring(tokens: list[int]) -> None:
 
 @given(TEXTS, TEXTS)
 def test_common_beginning(a: list[int], b: list[int]) -> None:
-    expected = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    expected = next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
     assert common(a, b) == expected
     assert common(a + b, a) == len(a)
 
@@ -113,7 +122,9 @@ def runner(seed: int = 7) -> ModelRunner:
 
 
 def test_a_draft_model_proposes_what_it_would_write() -> None:
-    """Its q are its own laws, its tokens the keyed draws from them; one token behind or many, it catches up."""
+    """Its q are its own laws, its tokens the keyed draws from them; one token behind or many, it
+    catches up.
+    """
     sampling = SamplingParams(0.8, top_p=0.9)
     drafter, reference = ModelDrafter(runner(), sampling), runner()
     seen = context([5, 6, 7])
@@ -143,7 +154,9 @@ def test_shared_coupling_draws_with_the_targets_keys() -> None:
 
 def test_independent_drafts_are_new_in_every_round() -> None:
     drafter = ModelDrafter(runner(), SamplingParams(3.0))
-    drawn = {drafter.propose([context([5, 6, 7], offset=offset)], 4)[0].tokens for offset in range(12)}
+    drawn = {
+        drafter.propose([context([5, 6, 7], offset=offset)], 4)[0].tokens for offset in range(12)
+    }
     assert len(drawn) > 6
 
 
@@ -162,7 +175,12 @@ def test_an_unsure_draft_stops_and_keeps_what_it_drew() -> None:
 def test_a_tree_has_the_shape_it_was_asked_for() -> None:
     drafter, reference = TreeDrafter(runner(), SamplingParams(0.0), branching=(3, 2, 1)), runner()
     [tree] = drafter.propose([context([5, 6, 7])], 8)
-    assert [len(tree.children(node)) for node in range(-1, len(tree))] == [3, *[2] * 3, *[1] * 6, *[0] * 6]
+    assert [len(tree.children(node)) for node in range(-1, len(tree))] == [
+        3,
+        *[2] * 3,
+        *[1] * 6,
+        *[0] * 6,
+    ]
     assert tree.q is None
     for node in range(-1, len(tree)):
         children = [tree.tokens[child] for child in tree.children(node)]
@@ -188,7 +206,9 @@ def test_a_shared_tree_begins_with_the_draw_itself() -> None:
     assert follow(tree, drawn).nodes == (0, 2)
 
 
-def offered(tokens: list[int], otherwise: LookupDrafter | None = None) -> tuple[StepDrafter, Context]:
+def offered(
+    tokens: list[int], otherwise: LookupDrafter | None = None
+) -> tuple[StepDrafter, Context]:
     """A branch with `tokens`, to which the step 5 6 7 8 from position 10 on was offered."""
     drafter, seen = StepDrafter(otherwise), context(tokens)
     drafter.offer(seen.branch, 10, (5, 6, 7, 8))
@@ -206,7 +226,9 @@ def offered(tokens: list[int], otherwise: LookupDrafter | None = None) -> tuple[
         ([5, 6, 7, 8, 1], ()),
     ],
 )
-def test_the_draft_step_is_proposed_as_long_as_the_target_agrees(written: list[int], expected: tuple[int, ...]) -> None:
+def test_the_draft_step_is_proposed_as_long_as_the_target_agrees(
+    written: list[int], expected: tuple[int, ...]
+) -> None:
     drafter, seen = offered([1] * 10 + written)
     [proposal] = drafter.propose([seen], 9)
     assert proposal.tokens == expected and proposal.q is None
@@ -245,7 +267,12 @@ def test_forgetting_reaches_the_drafter_behind() -> None:
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_contract(name: str) -> None:
     drafter = DRAFTERS[name](SamplingParams(0.8))
-    contexts = [context([5, 6, 7, 5, 6]), context([8], limit=0), context([8], limit=1), context([9, 9, 9, 9], limit=30)]
+    contexts = [
+        context([5, 6, 7, 5, 6]),
+        context([8], limit=0),
+        context([8], limit=1),
+        context([9, 9, 9, 9], limit=30),
+    ]
     before = [list(c.tokens) for c in contexts]
     for k in (1, 2, 5):
         proposals = drafter.propose(contexts, k)
@@ -258,9 +285,9 @@ def test_contract(name: str) -> None:
                 assert proposal.q.shape == (len(proposal), 12)
                 assert all(proposal.q[i, token] > 0 for i, token in enumerate(proposal.tokens))
                 assert (proposal.q.sum(-1) - 1).abs().max() < 1e-12
-    assert [p.tokens for p in DRAFTERS[name](SamplingParams(0.8)).propose(contexts[::-1], 5)][::-1] == [
-        p.tokens for p in DRAFTERS[name](SamplingParams(0.8)).propose(contexts, 5)
-    ]
+    assert [p.tokens for p in DRAFTERS[name](SamplingParams(0.8)).propose(contexts[::-1], 5)][
+        ::-1
+    ] == [p.tokens for p in DRAFTERS[name](SamplingParams(0.8)).propose(contexts, 5)]
     drafter.forget([c.branch for c in contexts])
     own = getattr(drafter, "runner", None)
     assert own is None or own.cache.pool.num_used == 0
@@ -274,7 +301,10 @@ def test_contract(name: str) -> None:
         (lambda: SuffixDrafter(0), "min_match is 0"),
         (lambda: ModelDrafter(runner(), SamplingParams(), min_confidence=2), "min_confidence is 2"),
         (lambda: TreeDrafter(runner(), SamplingParams(), branching=()), r"branching is \(\)"),
-        (lambda: TreeDrafter(runner(), SamplingParams(), branching=(2, 0)), r"branching is \(2, 0\)"),
+        (
+            lambda: TreeDrafter(runner(), SamplingParams(), branching=(2, 0)),
+            r"branching is \(2, 0\)",
+        ),
     ],
 )
 def test_impossible_drafters_are_refused(make, message: str) -> None:  # type: ignore[no-untyped-def]

@@ -1,4 +1,6 @@
-"""The guides in docs/ hold: their examples run and pass the contracts they name, and their tables are what the code says."""
+"""The guides in docs/ hold: their examples run and pass the contracts they name, and their tables
+are what the code says.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ import pytest
 import test_acceptance_contract as rule_contract
 import test_drafters as drafter_contract
 import test_verifier_contract as verifier_contract
-from source_tree import ROOT
+from tests_root import ROOT
 from verifier_kit import codec
 
-from lr.spec.museum import bias, exhibits
+from lr.lab.counterexamples import bias, exhibits
 from lr.spec.rules.choose import RULES
 
 VARIANTS = (ROOT / "docs" / "variants.md").read_text(encoding="utf-8")
@@ -36,12 +38,16 @@ def test_the_examples_are_short_and_run(guide: dict[str, Any]) -> None:
     assert all(block.count("\n") < 30 for block in BLOCKS)
 
 
-def test_the_drafter_passes_its_contract(guide: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drafter_passes_its_contract(
+    guide: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(drafter_kit.DRAFTERS, "repeat", lambda sampling: guide["RepeatDrafter"]())
     drafter_contract.test_contract("repeat")
 
 
-def test_the_rule_passes_its_contract(guide: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rule_passes_its_contract(
+    guide: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(RULES, "sure", guide["SureRule"])
     asked = [
         test
@@ -79,7 +85,9 @@ def test_the_table_of_rules_is_the_code() -> None:
     for name, make in RULES.items():
         rule = make()
         says = ["yes" if flag else "no" for flag in (rule.lossless, rule.trees)]
-        assert re.search(rf"^\| `{name}` \| {says[0]} \| {says[1]} \|", TOKEN_LEVEL, re.MULTILINE), name
+        assert re.search(
+            rf"^\| `{name}` \| {says[0]} \| {says[1]} \|", TOKEN_LEVEL, re.MULTILINE
+        ), name
 
 
 def test_the_museum_table_is_the_code() -> None:

@@ -1,4 +1,6 @@
-"""Algorithm 1 on real (random) models: what it emits, what it costs, and that it leaves nothing behind."""
+"""Algorithm 1 on real (random) models: what it emits, what it costs, and that it leaves nothing
+behind.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +46,24 @@ class Scripted:
     ignore=st.booleans(),
 )
 def test_exact_verification_emits_plain_decoding(
-    models: tuple[int, int], depth: int, seed: int, temperature: float, max_step_tokens: int, ignore: bool
+    models: tuple[int, int],
+    depth: int,
+    seed: int,
+    temperature: float,
+    max_step_tokens: int,
+    ignore: bool,
 ) -> None:
-    """The end-to-end oracle: any depth, any draft, any limits, and at every temperature, because draws are keyed."""
+    """The end-to-end oracle: any depth, any draft, any limits, and at every temperature, because
+    draws are keyed.
+    """
     limits = Limits(60, max_step_tokens, ignore)
     how = {"temperature": temperature, "seed": seed}
     plain = writer(Role.TARGET, MODELS[models[0]], **how)
     expected = list(decode_plainly(PROMPT, plain, limits))
-    target, draft = writer(Role.TARGET, MODELS[models[0]], **how), writer(Role.DRAFT, MODELS[models[1]], **how)
+    target, draft = (
+        writer(Role.TARGET, MODELS[models[0]], **how),
+        writer(Role.DRAFT, MODELS[models[1]], **how),
+    )
     emitted = list(lookahead(PROMPT, target, draft, ExactVerifier(), limits, depth))
     assert [e.step for e in emitted] == [e.step for e in expected]
     assert [e.index for e in emitted] == list(range(len(emitted)))
@@ -63,14 +75,18 @@ def test_greedy_with_the_targets_twin_as_draft_accepts_everything(depth: int) ->
     target, draft = writer(Role.TARGET, MODELS[1]), writer(Role.DRAFT, MODELS[1])
     limits = Limits(80, 6, ignore_half_sentence=False)
     emitted = list(lookahead(PROMPT, target, draft, ExactVerifier(), limits, depth))
-    assert tokens_of(emitted) == tokens_of(decode_plainly(PROMPT, writer(Role.TARGET, MODELS[1]), limits))
+    assert tokens_of(emitted) == tokens_of(
+        decode_plainly(PROMPT, writer(Role.TARGET, MODELS[1]), limits)
+    )
     uncut = [e for e in emitted if e.step.finish is not Finish.LENGTH]
     assert all(e.origin in (Origin.ACCEPTED, Origin.BONUS) for e in uncut)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5])
 def test_one_target_batch_per_cycle(depth: int) -> None:
-    """Per cycle: one forward of the trunk, then decoding of at most g + 1 rows; the first of those forwards has all unfinished rows."""
+    """Per cycle: one forward of the trunk, then decoding of at most g + 1 rows; the first of those
+    forwards has all unfinished rows.
+    """
     trace = Trace()
     target = writer(Role.TARGET, MODELS[0], temperature=1.5, trace=trace)
     draft = writer(Role.DRAFT, MODELS[2], temperature=1.5, trace=trace)
@@ -93,10 +109,15 @@ def test_one_target_batch_per_cycle(depth: int) -> None:
             steps.append(len(event.step.tokens))
     cycles.append((drafts, steps))
     for g, lengths in cycles:
-        assert len(lengths) in (g, g + 1)  # no row behind a draft that ends the text, was cut or used the budget up
+        assert len(lengths) in (
+            g,
+            g + 1,
+        )  # no row behind a draft that ends the text, was cut or used the budget up
         trunk, *decoding = forwards[: max(lengths)]
         assert trunk[0] == 1
-        assert [rows for rows, _ in decoding] == [sum(length > t for length in lengths) for t in range(1, max(lengths))]
+        assert [rows for rows, _ in decoding] == [
+            sum(length > t for length in lengths) for t in range(1, max(lengths))
+        ]
         assert all(rows == tokens for rows, tokens in decoding)
         del forwards[: max(lengths)]
     assert not forwards
@@ -104,12 +125,16 @@ def test_one_target_batch_per_cycle(depth: int) -> None:
 
 @pytest.fixture(scope="module")
 def clean_seed() -> int:
-    """A seed whose first cycle of depth 3 consists of seven steps that all end in a boundary, and that goes on after a rejection."""
+    """A seed whose first cycle of depth 3 consists of seven steps that all end in a boundary, and
+    that goes on after a rejection.
+    """
     for seed in range(300):
         trace, _, _ = run_scripted(seed, [True] * 99)
         first = [event for _, event in trace.events if isinstance(event, StepWritten)][:7]
         roles = [w.role for w in first]
-        whole = roles == [Role.DRAFT] * 3 + [Role.TARGET] * 4 and all(w.step.finish is Finish.BOUNDARY for w in first)
+        whole = roles == [Role.DRAFT] * 3 + [Role.TARGET] * 4 and all(
+            w.step.finish is Finish.BOUNDARY for w in first
+        )
         if whole and len(run_scripted(seed, [True, False])[2].asked) > 3:
             return seed
     raise AssertionError("no such seed")
@@ -137,7 +162,10 @@ def test_the_first_rejected_draft_is_replaced_and_later_ones_are_dropped(clean_s
     assert [e.origin for e in emitted[:2]] == [Origin.ACCEPTED, Origin.CORRECTION]
     assert emitted[1].rejected == verifier.asked[1].draft
     assert emitted[1].step == verifier.asked[1].target
-    assert verifier.asked[3].prefix == (*PROMPT, *tokens_of(emitted[:2]))  # the next cycle starts behind the correction
+    assert verifier.asked[3].prefix == (
+        *PROMPT,
+        *tokens_of(emitted[:2]),
+    )  # the next cycle starts behind the correction
 
 
 class Broken:
@@ -214,7 +242,9 @@ def test_stopping_early_releases_everything() -> None:
 
 
 def test_accepted_over_judged_is_the_acceptance_rate() -> None:
-    """THEORY 2b: drafts behind a rejection are not judged, so accepted / judged estimates alpha without bias."""
+    """THEORY 2b: drafts behind a rejection are not judged, so accepted / judged estimates alpha
+    without bias.
+    """
     trace = Trace()
     target = writer(Role.TARGET, MODELS[0], temperature=1.2, seed=5, trace=trace)
     draft = writer(Role.DRAFT, MODELS[2], temperature=1.2, seed=5, trace=trace)

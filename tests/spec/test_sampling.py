@@ -1,4 +1,6 @@
-"""The distribution against its definition and against transformers; keyed draws against their law."""
+"""The distribution against its definition and against transformers; keyed draws against their
+law.
+"""
 
 import pytest
 import torch
@@ -18,7 +20,9 @@ FALSE_ALARM = 1e-6
 @pytest.mark.parametrize("top_k", [0, 1, 5, 100])
 @pytest.mark.parametrize("top_p", [0.2, 0.9, 1.0])
 @pytest.mark.parametrize("min_p", [0.0, 0.3])
-def test_filters_agree_with_transformers(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
+def test_filters_agree_with_transformers(
+    temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
     from transformers.generation import logits_process as hf
 
     logits = torch.randn(6, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 3
@@ -68,7 +72,10 @@ def test_keyed_draws_follow_the_distribution() -> None:
     stream, n = Stream.root(7).child("sampling test"), 20_000
     drawn = sample(probs.expand(n, -1), [stream.key(i) for i in range(n)])
     counts = torch.bincount(torch.tensor(drawn), minlength=6).double()
-    assert chisquare(counts.numpy(), (probs[0].double() / probs[0].double().sum() * n).numpy()).pvalue > FALSE_ALARM
+    assert (
+        chisquare(counts.numpy(), (probs[0].double() / probs[0].double().sum() * n).numpy()).pvalue
+        > FALSE_ALARM
+    )
 
 
 def test_draws_depend_on_their_key_alone() -> None:
@@ -82,9 +89,12 @@ def test_draws_depend_on_their_key_alone() -> None:
 
 def test_equal_keys_share_their_noise() -> None:
     """Two models with similar distributions and one key agree far more often than with two keys."""
-    p = distribution(torch.randn(2000, 50, generator=torch.Generator().manual_seed(5)), SamplingParams(1.0))
+    p = distribution(
+        torch.randn(2000, 50, generator=torch.Generator().manual_seed(5)), SamplingParams(1.0)
+    )
     q = distribution(
-        p.log() + 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(6)), SamplingParams(1.0)
+        p.log() + 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(6)),
+        SamplingParams(1.0),
     )
     keys = [Stream.root(2).key(i) for i in range(2000)]
     others = [Stream.root(3).key(i) for i in range(2000)]
@@ -95,7 +105,9 @@ def test_equal_keys_share_their_noise() -> None:
 
 
 def test_few_candidates_in_a_large_vocabulary_have_the_same_clocks() -> None:
-    """Whether noise is made for all tokens or for the likely ones only cannot be seen in the draw."""
+    """Whether noise is made for all tokens or for the likely ones only cannot be seen in the
+    draw.
+    """
     probs = torch.rand(8, 500, generator=torch.Generator().manual_seed(4))
     few = torch.where(probs > 0.98, probs, 0.0)
     keys = [Stream.root(4).key(i) for i in range(8)]
@@ -105,8 +117,13 @@ def test_few_candidates_in_a_large_vocabulary_have_the_same_clocks() -> None:
 
 @pytest.mark.parametrize("sharpness", [0.1, 3.0])
 def test_top_p_of_a_large_vocabulary(sharpness: float) -> None:
-    """Flat rows need the whole vocabulary, steep ones a few tokens; both are the smallest set that holds top_p."""
-    logits = torch.randn(3, 1000, dtype=torch.float64, generator=torch.Generator().manual_seed(8)) * sharpness
+    """Flat rows need the whole vocabulary, steep ones a few tokens; both are the smallest set that
+    holds top_p.
+    """
+    logits = (
+        torch.randn(3, 1000, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+        * sharpness
+    )
     plain = distribution(logits, SamplingParams(1.0))
     kept = distribution(logits, SamplingParams(1.0, 0.9)) > 0
     for row, members in zip(plain, kept, strict=True):
@@ -118,7 +135,12 @@ def test_top_p_of_a_large_vocabulary(sharpness: float) -> None:
 
 
 def test_ties_at_the_edge_of_top_p_are_all_kept() -> None:
-    assert distribution(torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0]]), SamplingParams(1.0, 0.7))[0, 1:].count_nonzero() == 3
+    assert (
+        distribution(torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0]]), SamplingParams(1.0, 0.7))[
+            0, 1:
+        ].count_nonzero()
+        == 3
+    )
 
 
 @given(st.integers(0, 2**64 - 1))
@@ -126,7 +148,10 @@ def test_the_vectorised_mixer_is_the_scalar_one(word: int) -> None:
     assert _mix64(torch.tensor([_signed(word)])).item() == _signed(mix64(word))
 
 
-@given(st.lists(st.one_of(st.integers(-(2**70), 2**70), st.text(max_size=3)), max_size=4), st.integers(0, 1000))
+@given(
+    st.lists(st.one_of(st.integers(-(2**70), 2**70), st.text(max_size=3)), max_size=4),
+    st.integers(0, 1000),
+)
 def test_streams_tell_paths_apart(path: list[int | str], number: int) -> None:
     stream = Stream.root(0).child(*path)
     assert stream.key(number) == Stream.root(0).child(*path).key(number)

@@ -1,4 +1,6 @@
-"""How tokens are drawn on CUDA, where every question to the device makes the host wait: the same tokens, and one question."""
+"""How tokens are drawn on CUDA, where every question to the device makes the host wait: the same
+tokens, and one question.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,19 @@ def test_the_same_tokens(params: SamplingParams, seed: int) -> None:
     assert sample_at_once(probs, keys) == sample(probs, keys)
 
 
-@given(seed=st.integers(0, 10**6), top_k=st.integers(1, HEAD), top_p=st.floats(0.05, 0.999), levels=st.integers(1, 6))
+@given(
+    seed=st.integers(0, 10**6),
+    top_k=st.integers(1, HEAD),
+    top_p=st.floats(0.05, 0.999),
+    levels=st.integers(1, 6),
+)
 @settings(max_examples=60, deadline=None)
-def test_top_p_after_top_k_needs_no_second_look(seed: int, top_k: int, top_p: float, levels: int) -> None:
-    """Logits on a few levels, so that ties at the edge of top-k go far beyond the tokens that top-p looks at first."""
+def test_top_p_after_top_k_needs_no_second_look(
+    seed: int, top_k: int, top_p: float, levels: int
+) -> None:
+    """Logits on a few levels, so that ties at the edge of top-k go far beyond the tokens that top-p
+    looks at first.
+    """
     noise = torch.Generator().manual_seed(seed)
     logits = torch.randint(levels, (3, 300), generator=noise).double()
     both = distribution(logits, SamplingParams(temperature=1.0, top_k=top_k, top_p=top_p))
@@ -51,7 +62,9 @@ def test_top_p_after_top_k_needs_no_second_look(seed: int, top_k: int, top_p: fl
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("params", SETTINGS)
-def test_what_is_no_number_is_found_when_a_token_is_drawn(bad: float, params: SamplingParams) -> None:
+def test_what_is_no_number_is_found_when_a_token_is_drawn(
+    bad: float, params: SamplingParams
+) -> None:
     logits = torch.randn(2, 100, generator=torch.Generator().manual_seed(0))
     assert torch.equal(tainted(logits.softmax(-1), logits), logits.softmax(-1))
     assert tainted(logits.softmax(-1), torch.full_like(logits, -torch.inf)).isnan().all()
@@ -65,21 +78,32 @@ def test_what_is_no_number_is_found_when_a_token_is_drawn(bad: float, params: Sa
 
 
 class Looks(TorchDispatchMode):
-    """Counts the operations that read a value back, or whose result has a shape that depends on values."""
+    """Counts the operations that read a value back, or whose result has a shape that depends on
+    values.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
     def __torch_dispatch__(
-        self, func: Callable[..., object], types: object, args: tuple = (), kwargs: dict | None = None
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple = (),
+        kwargs: dict | None = None,
     ) -> object:
-        self.count += any(word in str(func) for word in ("_local_scalar_dense", "nonzero", "equal", "masked_select"))
+        self.count += any(
+            word in str(func)
+            for word in ("_local_scalar_dense", "nonzero", "equal", "masked_select")
+        )
         return func(*args, **(kwargs or {}))
 
 
 def test_nothing_is_asked_of_the_device_before_the_ids() -> None:
-    """`tolist` is no operation, so nothing at all may be counted; the ordinary way asks for the rows that are not zero."""
+    """`tolist` is no operation, so nothing at all may be counted; the ordinary way asks for the
+    rows that are not zero.
+    """
     probs = distribution(torch.randn(3, 500), SamplingParams(temperature=0.6, top_p=0.95, top_k=20))
     with Looks() as looks:
         sample_at_once(probs, [1, 2, 3])

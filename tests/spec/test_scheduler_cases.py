@@ -1,7 +1,8 @@
 """What the scheduler emits, case by case, in scripts that can be read.
 
-Steps are texts (`lr/engine/texts.py`): "a." ends in a boundary, "a$" ends the text, "a" was cut. The draft writes in capitals, so the
-output shows whose words were kept; steps that differ in nothing but case are aligned. "A.|B." are two alternatives; "-" none at all.
+Steps are texts (`lr/lab/scripted/texts.py`): "a." ends in a boundary, "a$" ends the text, "a" was
+cut. The draft writes in capitals, so the output shows whose words were kept; steps that differ in
+nothing but case are aligned. "A.|B." are two alternatives; "-" none at all.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from lr.engine.scripted import ScriptedRun, newest, oldest, shuffled
-from lr.engine.texts import TextScript, text_of
+from lr.lab.scripted.scripted import ScriptedRun, newest, oldest, shuffled
+from lr.lab.scripted.texts import TextScript, text_of
 from lr.spec.limits import Limits
 from lr.spec.schedule import Schedule, SchedulerConfig
 
@@ -35,11 +36,15 @@ class Case:
     needs_target_step: bool = True
 
     def config(self, schedule: Schedule) -> SchedulerConfig:
-        return SchedulerConfig(self.limits, schedule, self.depth, self.width, needs_target_step=self.needs_target_step)
+        return SchedulerConfig(
+            self.limits, schedule, self.depth, self.width, needs_target_step=self.needs_target_step
+        )
 
     @property
     def script(self) -> TextScript:
-        return TextScript(self.targets.split(), [text.replace("-", "") for text in self.drafts.split()])
+        return TextScript(
+            self.targets.split(), [text.replace("-", "") for text in self.drafts.split()]
+        )
 
 
 CASES = [

@@ -1,4 +1,6 @@
-"""Whatever happens first, the same comes out: random scripts, completed in random orders, against straight-line oracles."""
+"""Whatever happens first, the same comes out: random scripts, completed in random orders, against
+straight-line oracles.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_kit import RandomScript, algorithm_1, oracle, run_and_check
 
-from lr.engine.scripted import ScriptedRun, newest, oldest, shuffled
+from lr.lab.scripted.scripted import ScriptedRun, newest, oldest, shuffled
 from lr.spec.limits import Limits
 from lr.spec.schedule import LateDrafts, Schedule, SchedulerConfig
 
@@ -25,7 +27,10 @@ scripts = st.builds(
     unsure=st.sampled_from([0.0, 0.3, 1.0]),
 )
 limits = st.builds(
-    Limits, max_tokens=st.integers(1, 40), max_step_tokens=st.integers(1, 6), ignore_half_sentence=st.booleans()
+    Limits,
+    max_tokens=st.integers(1, 40),
+    max_step_tokens=st.integers(1, 6),
+    ignore_half_sentence=st.booleans(),
 )
 
 
@@ -45,8 +50,12 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
 
 @settings(max_examples=400, deadline=None)
 @given(script=scripts, config=configs(), seed=st.integers(0, 2**32))
-def test_any_order_gives_what_the_oracle_says(script: RandomScript, config: SchedulerConfig, seed: int) -> None:
-    """Same steps, same origins, same verdicts, same survivors; the books are checked on the way, stale events thrown in."""
+def test_any_order_gives_what_the_oracle_says(
+    script: RandomScript, config: SchedulerConfig, seed: int
+) -> None:
+    """Same steps, same origins, same verdicts, same survivors; the books are checked on the way,
+    stale events thrown in.
+    """
     told = oracle(script, config)
     for order in (oldest, newest, shuffled(seed), shuffled(seed + 1)):
         run = ScriptedRun(config, script, order)
@@ -63,7 +72,9 @@ def test_any_order_gives_what_the_oracle_says(script: RandomScript, config: Sche
     rows=st.sampled_from([None, 1, 2, 5]),
     seed=st.integers(0, 2**32),
 )
-def test_sync_is_algorithm_1(script: RandomScript, limits: Limits, depth: int, rows: int | None, seed: int) -> None:
+def test_sync_is_algorithm_1(
+    script: RandomScript, limits: Limits, depth: int, rows: int | None, seed: int
+) -> None:
     config = SchedulerConfig(limits, Schedule.SYNC, depth, max_target_rows=rows)
     assert ScriptedRun(config, script, shuffled(seed)).run() == algorithm_1(script, limits, depth)
 
@@ -74,7 +85,9 @@ def test_paper_and_depth_emit_the_same_at_any_depth(
     script: RandomScript, limits: Limits, width: int, seed: int
 ) -> None:
     runs = [
-        ScriptedRun(SchedulerConfig(limits, schedule, depth, width), script, shuffled(seed + depth)).run()
+        ScriptedRun(
+            SchedulerConfig(limits, schedule, depth, width), script, shuffled(seed + depth)
+        ).run()
         for schedule in (Schedule.PAPER, Schedule.DEPTH)
         for depth in (1, 2, 4)
     ]
@@ -87,7 +100,9 @@ def test_late_drafts_rejected_still_ends_and_keeps_the_books(
     script: RandomScript, config: SchedulerConfig, seed: int
 ) -> None:
     """What is emitted depends on the order now; everything else holds."""
-    config = replace(config, schedule=Schedule.DEPTH, late_drafts=LateDrafts.REJECT, needs_target_step=True)
+    config = replace(
+        config, schedule=Schedule.DEPTH, late_drafts=LateDrafts.REJECT, needs_target_step=True
+    )
     run_and_check(ScriptedRun(config, script, shuffled(seed)), random.Random(seed))
 
 
@@ -100,7 +115,9 @@ def test_late_drafts_rejected_depends_on_the_order() -> None:
 
 @pytest.mark.parametrize("schedule", Schedule)
 def test_the_row_limit_is_used(schedule: Schedule) -> None:
-    """Never more than the limit is checked above; here, that so many do run. Depth 3, width 2: a tree has up to 15 nodes."""
+    """Never more than the limit is checked above; here, that so many do run. Depth 3, width 2: a
+    tree has up to 15 nodes.
+    """
     script = RandomScript(5, aligned=0.9, eos=0, cut=0, fails=0)
     for rows in (1, 2, 3, 5):
         config = SchedulerConfig(Limits(60), schedule, 3, 2, max_target_rows=rows)

@@ -7,15 +7,26 @@ import random
 import pytest
 from scheduler_kit import RandomScript
 
-from lr.engine.scripted import ScriptedRun, shuffled
-from lr.engine.simulate import ENDLESS
-from lr.engine.texts import TextScript, step_of
 from lr.errors import ProtocolError, SettingError
-from lr.spec.commands import Cancel, Drafted, DraftFailed, Event, Judged, NodeId, Scored, Targeted, Unsure, Work
+from lr.lab.scripted.scripted import ScriptedRun, shuffled
+from lr.lab.scripted.texts import TextScript, step_of
+from lr.spec.commands import (
+    Cancel,
+    Drafted,
+    DraftFailed,
+    Event,
+    Judged,
+    NodeId,
+    Scored,
+    Targeted,
+    Unsure,
+    Work,
+)
 from lr.spec.limits import Limits
 from lr.spec.outbox import MEMORY
 from lr.spec.schedule import LateDrafts, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
+from lr.theory.simulate import ENDLESS
 from lr.types import Finish, Step, Verdict
 
 ROOT, CHILD, GRANDCHILD = NodeId(0, 0), NodeId(0, 1), NodeId(0, 2)
@@ -25,7 +36,9 @@ A_STEP = step_of("a.")
 
 def some_run() -> ScriptedRun:
     """Draft 0:1 is written; in flight are draft 0:2, target 0:0, target 0:1."""
-    run = ScriptedRun(SchedulerConfig(Limits(20, 5), Schedule.DEPTH, 2), TextScript(["a.", "b$"], ["A.", "B$"]))
+    run = ScriptedRun(
+        SchedulerConfig(Limits(20, 5), Schedule.DEPTH, 2), TextScript(["a.", "b$"], ["A.", "B$"])
+    )
     run.tell(Drafted(CHILD, A_STEP))
     return run
 
@@ -37,7 +50,9 @@ def some_run() -> ScriptedRun:
         pytest.param(DraftFailed(CHILD, "too late to fail"), id="written already"),
         pytest.param(Targeted(GRANDCHILD, A_STEP), id="not commanded yet"),
         pytest.param(Judged(CHILD, YES), id="not commanded yet: the pair is not complete"),
-        pytest.param(Scored(CHILD, YES), id="never commanded: the verifier needs the target's step"),
+        pytest.param(
+            Scored(CHILD, YES), id="never commanded: the verifier needs the target's step"
+        ),
         pytest.param(Unsure(CHILD), id="never commanded either"),
         pytest.param(Targeted(NodeId(0, 1, 1), A_STEP), id="no such sibling"),
         pytest.param(Targeted(NodeId(7, 7), A_STEP), id="no such place"),
@@ -55,7 +70,8 @@ def test_impossible_events_raise_and_change_nothing(event: Event) -> None:
 
 def test_the_message_says_what_is_in_work() -> None:
     with pytest.raises(
-        ProtocolError, match=r"target work for node 0:2 .* In work are: target 0:0, draft 0:2, target 0:1\."
+        ProtocolError,
+        match=r"target work for node 0:2 .* In work are: target 0:0, draft 0:2, target 0:1\.",
     ):
         some_run().tell(Targeted(GRANDCHILD, A_STEP))
 
@@ -91,7 +107,9 @@ def test_stale_events_are_ignored_once_each() -> None:
 
 
 def test_cancelled_work_is_forgotten_in_time() -> None:
-    """A chain of 5 MEMORY steps, each with work cancelled: what is remembered stays small, and the oldest is still taken as stale."""
+    """A chain of 5 MEMORY steps, each with work cancelled: what is remembered stays small, and the
+    oldest is still taken as stale.
+    """
     scheduler = LookaheadScheduler(SchedulerConfig(ENDLESS, Schedule.DEPTH, 2))
     scheduler.start()
     first: Work | None = None

@@ -1,4 +1,6 @@
-"""The scheduler, synchronous, against the straight-line loop of `lr/spec/reference.py`, with the same random models behind both."""
+"""The scheduler, synchronous, against the straight-line loop of `lr/spec/reference.py`, with the
+same random models behind both.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spec_kit import PROMPT, random_model, writer
 
-from lr.engine.scripted import Prefix, ScriptedRun, shuffled
+from lr.lab.scripted.scripted import Prefix, ScriptedRun, shuffled
 from lr.rng import Stream, uniform
 from lr.spec.limits import Limits
 from lr.spec.reference import lookahead
@@ -29,7 +31,9 @@ class ContentCoin:
         return [self.verdict(pair.prefix, pair.draft, pair.target_step) for pair in pairs]
 
     def verdict(self, prefix: tuple[int, ...], draft: Step, target: Step) -> Verdict:
-        number = uniform(Stream.root(0).child(*prefix, -1, *draft.tokens, -2, *target.tokens).key(0))
+        number = uniform(
+            Stream.root(0).child(*prefix, -1, *draft.tokens, -2, *target.tokens).key(0)
+        )
         return Verdict(number < 0.7, f"{number:.3f}")
 
 
@@ -60,8 +64,15 @@ class ModelScript:
 
 
 @settings(max_examples=25, deadline=None)
-@given(depth=st.integers(0, 4), seed=st.integers(0, 1000), max_step_tokens=st.integers(2, 8), ignore=st.booleans())
-def test_sync_emits_what_the_reference_loop_emits(depth: int, seed: int, max_step_tokens: int, ignore: bool) -> None:
+@given(
+    depth=st.integers(0, 4),
+    seed=st.integers(0, 1000),
+    max_step_tokens=st.integers(2, 8),
+    ignore=st.booleans(),
+)
+def test_sync_emits_what_the_reference_loop_emits(
+    depth: int, seed: int, max_step_tokens: int, ignore: bool
+) -> None:
     """Steps, origins, verdicts and what was rejected."""
     limits = Limits(24, max_step_tokens, ignore)
     target = writer(Role.TARGET, MODELS[0], temperature=1.0, seed=seed)

@@ -1,12 +1,25 @@
-"""When things happen: what is in work after which event, in scripts that can be read (see `test_scheduler_cases.py`)."""
+"""When things happen: what is in work after which event, in scripts that can be read (see
+`test_scheduler_cases.py`).
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from lr.engine.scripted import ScriptedRun
-from lr.engine.texts import TextScript, quoted, step_of, text_of
-from lr.spec.commands import Cancel, Draft, Drafted, Judge, Kind, NodeId, Score, Target, Targeted, Work
+from lr.lab.scripted.scripted import ScriptedRun
+from lr.lab.scripted.texts import TextScript, quoted, step_of, text_of
+from lr.spec.commands import (
+    Cancel,
+    Draft,
+    Drafted,
+    Judge,
+    Kind,
+    NodeId,
+    Score,
+    Target,
+    Targeted,
+    Work,
+)
 from lr.spec.limits import Limits
 from lr.spec.schedule import LateDrafts, Schedule, SchedulerConfig
 
@@ -41,11 +54,15 @@ def test_sync_has_two_barriers() -> None:
     assert do(run, "target 0:0") == "target 0:1"
     assert do(run, "target 0:1") == "judge 0:1, judge 0:2"
     assert do(run, "judge 0:2") == "judge 0:1"
-    assert do(run, "judge 0:1") == "draft 3:4"  # two accepted, the bonus: the next cycle begins at step 3
+    assert (
+        do(run, "judge 0:1") == "draft 3:4"
+    )  # two accepted, the bonus: the next cycle begins at step 3
 
 
 def test_depth_has_a_target_step_at_the_frontier() -> None:
-    """At most 2 drafts that are not verified; the target writes at 3 nodes. The window slides with the first accepted step."""
+    """At most 2 drafts that are not verified; the target writes at 3 nodes. The window slides with
+    the first accepted step.
+    """
     run = run_of("a. b. c. d$", "A. B. C. D$", DEPTH, 2)
     assert in_work(run) == "draft 0:1, target 0:0"
     assert do(run, "draft 0:1") == "draft 0:2, target 0:0, target 0:1"
@@ -55,7 +72,9 @@ def test_depth_has_a_target_step_at_the_frontier() -> None:
 
 
 def test_paper_has_pairs_in_flight() -> None:
-    """2 pairs that are not committed, drafts included: the target does not begin at the frontier."""
+    """2 pairs that are not committed, drafts included: the target does not begin at the
+    frontier.
+    """
     run = run_of("a. b. c. d$", "A. B. C. D$", PAPER, 2)
     assert in_work(run) == "draft 0:1, target 0:0"
     assert do(run, "draft 0:1") == "draft 0:2, target 0:0, target 0:1"
@@ -71,7 +90,9 @@ def test_a_rejection_cancels_what_is_below_it_and_keeps_what_is_above() -> None:
     for work in ("draft 0:1", "draft 0:2", "target 0:1"):
         do(run, work)
     assert in_work(run) == "draft 0:3, judge 0:2, target 0:0, target 0:2"
-    assert do(run, "judge 0:2") == "target 0:0"  # step 1 will be corrected: nothing is written behind the wrong one
+    assert (
+        do(run, "judge 0:2") == "target 0:0"
+    )  # step 1 will be corrected: nothing is written behind the wrong one
     do(run, "target 0:0")
     assert do(run, "judge 0:1") == "draft 2:3, target 2:2"
     assert [text_of(e.step) for e in run.emitted] == ["A.", "b."]
@@ -79,14 +100,18 @@ def test_a_rejection_cancels_what_is_below_it_and_keeps_what_is_above() -> None:
 
 @pytest.mark.parametrize("text", ["A$", "AAAA"], ids=["ends the text", "was cut"])
 @pytest.mark.parametrize("schedule", [PAPER, DEPTH])
-def test_nothing_is_written_behind_a_draft_step_that_ends_the_text_or_was_cut(schedule: Schedule, text: str) -> None:
+def test_nothing_is_written_behind_a_draft_step_that_ends_the_text_or_was_cut(
+    schedule: Schedule, text: str
+) -> None:
     script = TextScript(["a.", "b$"], [text, "B$"])
     run = ScriptedRun(SchedulerConfig(Limits(100, 4), schedule, 3), script)
     assert do(run, "draft 0:1") == "target 0:0"
 
 
 def test_siblings_are_decided_in_order() -> None:
-    """The second alternative is known to be aligned; it is accepted as soon as the first is known not to be."""
+    """The second alternative is known to be aligned; it is accepted as soon as the first is known
+    not to be.
+    """
     run = run_of("a. b$", "X.|A. B$|C$", DEPTH, 1, width=2)
     assert do(run, "draft 0:1.1") == "draft 0:1, target 0:0, target 0:1.1"
     do(run, "target 0:0")
@@ -94,7 +119,9 @@ def test_siblings_are_decided_in_order() -> None:
     assert not run.emitted
     do(run, "draft 0:1")
     assert do(run, "judge 0:1") == "draft 0:2.2, draft 0:2.3, target 0:1.1"
-    assert [(text_of(e.step), e.verdict.aligned) for e in run.emitted if e.verdict] == [("A.", True)]
+    assert [(text_of(e.step), e.verdict.aligned) for e in run.emitted if e.verdict] == [
+        ("A.", True)
+    ]
 
 
 def test_an_accepted_sibling_does_not_wait_for_later_ones() -> None:
@@ -112,7 +139,11 @@ def test_a_late_draft_is_waited_for_or_rejected() -> None:
     rejects = run_of("a. b$", "A. B$", DEPTH, 2, late_drafts=LateDrafts.REJECT)
     assert do(rejects, "target 0:0") == "draft 1:2, target 1:1"
     [emitted] = rejects.emitted
-    assert (text_of(emitted.step), emitted.origin.value, emitted.rejected) == ("a.", "correction", None)
+    assert (text_of(emitted.step), emitted.origin.value, emitted.rejected) == (
+        "a.",
+        "correction",
+        None,
+    )
     assert emitted.verdict and emitted.verdict.why == "the draft step was late"
     in_time = run_of("a. b$", "A. B$", DEPTH, 2, late_drafts=LateDrafts.REJECT)
     do(in_time, "draft 0:1")
@@ -123,7 +154,9 @@ def test_a_late_draft_is_waited_for_or_rejected() -> None:
 
 
 def test_rows_are_given_out_breadth_first() -> None:
-    """Synchronous, width 2, depth 2: 7 nodes on 3 rows. The root and its level go first; the last wave has only what is still possible."""
+    """Synchronous, width 2, depth 2: 7 nodes on 3 rows. The root and its level go first; the last
+    wave has only what is still possible.
+    """
     run = run_of("a. b. c$", "X.|A. B.|X. C$|C$", SYNC, 2, width=2, max_target_rows=3)
     while in_work(run).startswith("draft"):
         run.step()
@@ -144,7 +177,9 @@ def test_scores_take_rows_and_target_steps_come_last() -> None:
     assert do(run, "draft 0:1") == "draft 0:2, score 0:1"
     assert do(run, "draft 0:2") == "score 0:1"
     assert do(run, "score 0:1") == "draft 0:3, score 0:2"
-    assert do(run, "score 0:2") == "target 0:1"  # rejected: what is drafted behind it is cancelled, the target writes
+    assert (
+        do(run, "score 0:2") == "target 0:1"
+    )  # rejected: what is drafted behind it is cancelled, the target writes
     assert do(run, "target 0:1") == "draft 2:3"
 
 
@@ -157,7 +192,9 @@ def test_without_need_of_it_the_target_writes_at_the_root_only() -> None:
 
 
 def test_a_doubt_that_no_longer_matters_costs_the_target_nothing_more() -> None:
-    """The second alternative is in doubt, so the target writes; the first is accepted, so it stops."""
+    """The second alternative is in doubt, so the target writes; the first is accepted, so it
+    stops.
+    """
     run = run_of("a. b$", "A.|A?. B$|X$", DEPTH, 1, width=2, needs_target_step=False)
     do(run, "draft 0:1.1")
     assert do(run, "score 0:1.1") == "draft 0:1, target 0:0"
@@ -167,7 +204,9 @@ def test_a_doubt_that_no_longer_matters_costs_the_target_nothing_more() -> None:
 
 
 def test_a_pair_that_needs_no_verifier_is_decided_at_once() -> None:
-    """Synchronous: the root's target step was cut, so the verdicts on what follows are not waited for."""
+    """Synchronous: the root's target step was cut, so the verdicts on what follows are not waited
+    for.
+    """
     script = TextScript(["aaaaa", "b.", "c$"], ["A.", "B.", "C$"])
     run = ScriptedRun(SchedulerConfig(Limits(100, 4), SYNC, 2), script)
     for work in ("draft 0:1", "draft 0:2", "target 0:0", "target 0:1"):

@@ -1,4 +1,6 @@
-"""Sentence, fixed length and discourse: tables of token streams, and what holds for every rule that cuts steps."""
+"""Sentence, fixed length and discourse: tables of token streams, and what holds for every rule that
+cuts steps.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ SENTENCES = [
     ([b"It is *so*.", b" Then"], 1),
     ([b"primes, e.", b"g", b".", b" 7, ", b"are odd.", b" "], 5),
     ([b"(i.e. 7)", b" or Dr. No", b" vs. Mr. X"], None),
-    ([b"1", b".", b" First", b" 2.", b" go"], 4),  # "1." at the beginning of a line is a number, " 2." is not
+    (
+        [b"1", b".", b" First", b" 2.", b" go"],
+        4,
+    ),  # "1." at the beginning of a line is a number, " 2." is not
     ([b"- x\n2. y\n3. z"], None),
     ([b"the answer is \\boxed{A. B}", b".", b"\n"], 2),
     ([b"\\boxed{A. B", b". C", b"}", b" and on"], None),
@@ -102,7 +107,23 @@ ON_BYTES: dict[str, Make] = {
     "sentence": SentenceSegmenter,
     "discourse": lambda read: DiscourseSegmenter(read, least=3),
 }
-PIECES = [b"\n", b"\n\n", b" ", b"a", b" b", b".", b". c", b"!", b"7", b"{", b"}", b"", b"\n\nx", b" So", b"But,"]
+PIECES = [
+    b"\n",
+    b"\n\n",
+    b" ",
+    b"a",
+    b" b",
+    b".",
+    b". c",
+    b"!",
+    b"7",
+    b"{",
+    b"}",
+    b"",
+    b"\n\nx",
+    b" So",
+    b"But,",
+]
 PIECES += [b"e.g", b"1.", "ü".encode(), "ü".encode()[:1], b'"', b"- "]
 streams = st.lists(st.sampled_from(PIECES), max_size=16)
 
@@ -110,7 +131,9 @@ streams = st.lists(st.sampled_from(PIECES), max_size=16)
 @pytest.mark.parametrize("name", ON_BYTES)
 @given(tokens=streams)
 def test_cutting_bytes_into_other_tokens_moves_no_boundary(name: str, tokens: list[bytes]) -> None:
-    """The byte at which the boundary completes is the same when every byte is a token of its own."""
+    """The byte at which the boundary completes is the same when every byte is a token of its
+    own.
+    """
     whole = ends_at(tokens, ON_BYTES[name])
     single = ends_at([bytes([byte]) for token in tokens for byte in token], ON_BYTES[name])
     if whole is None:
@@ -128,14 +151,18 @@ def test_every_step_has_a_visible_character(name: SegmenterName, tokens: list[by
         assert b"".join(tokens[: end + 1]).strip()
 
 
-@pytest.mark.parametrize("options", [{"segmenter": "line"}, {"segment_tokens": 0}, {"segment_tokens": 2.5}])
+@pytest.mark.parametrize(
+    "options", [{"segmenter": "line"}, {"segment_tokens": 0}, {"segment_tokens": 2.5}]
+)
 def test_impossible_settings_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(SettingError, match=f"{next(iter(options))} is"):
         GenerateOptions(**options)  # type: ignore[arg-type]
 
 
 def test_fixed_steps_that_would_all_be_cut_are_refused() -> None:
-    with pytest.raises(SettingError, match="segment_tokens is 60, expected at most max_step_tokens = 50"):
+    with pytest.raises(
+        SettingError, match="segment_tokens is 60, expected at most max_step_tokens = 50"
+    ):
         GenerateOptions(segmenter="fixed", segment_tokens=60, max_step_tokens=50)
     assert GenerateOptions(segment_tokens=60, max_step_tokens=50).segmenter == "blank_line"
 
@@ -143,18 +170,30 @@ def test_fixed_steps_that_would_all_be_cut_are_refused() -> None:
 @pytest.fixture(scope="module")
 def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Reasoner:
     folder = tmp_path_factory.mktemp("checkpoints")
-    target, draft = write_checkpoint(folder / "target", seed=1, layers=2), write_checkpoint(folder / "draft", seed=2)
+    target, draft = (
+        write_checkpoint(folder / "target", seed=1, layers=2),
+        write_checkpoint(folder / "draft", seed=2),
+    )
     return Reasoner(target, draft, "exact", dtype=torch.float64)
 
 
 @pytest.mark.parametrize("segmenter", SEGMENTERS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_exact_lookahead_is_plain_decoding(reasoner: Reasoner, segmenter: str, temperature: float) -> None:
+def test_exact_lookahead_is_plain_decoding(
+    reasoner: Reasoner, segmenter: str, temperature: float
+) -> None:
     """And the steps are cut at the same places: one seed, one segmentation."""
-    how = {"segmenter": segmenter, "segment_tokens": 7, "temperature": temperature, "max_tokens": 80}
+    how = {
+        "segmenter": segmenter,
+        "segment_tokens": 7,
+        "temperature": temperature,
+        "max_tokens": 80,
+    }
     plain = reasoner.generate("How many?", mode="ar", **how)
     for mode in ("lr", "lr+sd"):
-        ahead = reasoner.generate("How many?", mode=mode, acceptance="match", coupling="shared", depth=3, **how)
+        ahead = reasoner.generate(
+            "How many?", mode=mode, acceptance="match", coupling="shared", depth=3, **how
+        )
         assert ahead.tokens == plain.tokens
         assert [step.tokens for step in ahead.steps] == [step.tokens for step in plain.steps]
 
@@ -165,10 +204,19 @@ def test_the_tiny_models_write_sentences_and_pieces() -> None:
     question = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
     texts = {}
     for name in SEGMENTERS:
-        result = reasoner.generate(question, mode="ar", temperature=0, segmenter=name, segment_tokens=5)
+        result = reasoner.generate(
+            question, mode="ar", temperature=0, segmenter=name, segment_tokens=5
+        )
         texts[name] = [step.text for step in result.steps]
         if name == "fixed":
             assert {len(step.tokens) for step in result.steps[:-1]} == {5}
-    assert len({"".join(steps) for steps in texts.values()}) == 1, "where steps end changes no greedy token"
-    assert len(texts["fixed"]) > len(texts["sentence"]) >= len(texts["blank_line"]) >= len(texts["discourse"])
+    assert len({"".join(steps) for steps in texts.values()}) == 1, (
+        "where steps end changes no greedy token"
+    )
+    assert (
+        len(texts["fixed"])
+        > len(texts["sentence"])
+        >= len(texts["blank_line"])
+        >= len(texts["discourse"])
+    )
     assert all(text.strip() for steps in texts.values() for text in steps)

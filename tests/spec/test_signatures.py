@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, codec, pair
 
-from lr.eval.signatures import cascade_rejection, draft_bottleneck, signatures, verifier_drift
+from lr.lab.eval.signatures import cascade_rejection, draft_bottleneck, signatures, verifier_drift
 from lr.spec.verifiers.audited import Audited
 from lr.spec.verifiers.base import Need
 from lr.spec.verifiers.coin import RandomVerifier
@@ -24,7 +24,12 @@ def trace_of(*events: tuple[float, Event]) -> Trace:
 
 
 def judged(marks: str) -> Trace:
-    return trace_of(*((float(i), StepJudged(i, Verdict(mark == "+", "by hand"))) for i, mark in enumerate(marks)))
+    return trace_of(
+        *(
+            (float(i), StepJudged(i, Verdict(mark == "+", "by hand")))
+            for i, mark in enumerate(marks)
+        )
+    )
 
 
 def forward(role: Role, begin: float, end: float) -> tuple[float, Event]:
@@ -44,7 +49,11 @@ def forward(role: Role, begin: float, end: float) -> tuple[float, Event]:
     ],
 )
 def test_rejections_that_bring_rejections(
-    marks: str, longest: int, after_accepted: float | None, after_rejected: float | None, cascades: bool
+    marks: str,
+    longest: int,
+    after_accepted: float | None,
+    after_rejected: float | None,
+    cascades: bool,
 ) -> None:
     found = cascade_rejection(judged(marks), least=5)
     assert found is not None
@@ -53,7 +62,9 @@ def test_rejections_that_bring_rejections(
         pytest.approx(after_accepted) if after_accepted is not None else None,
         pytest.approx(after_rejected) if after_rejected is not None else None,
     )
-    assert str(found).startswith("cascade rejection" if cascades else "no cascade") and str(longest) in str(found)
+    assert str(found).startswith("cascade rejection" if cascades else "no cascade") and str(
+        longest
+    ) in str(found)
 
 
 def test_thresholds_are_arguments() -> None:
@@ -64,7 +75,11 @@ def test_thresholds_are_arguments() -> None:
 
 
 def test_a_place_is_accepted_if_one_of_its_alternatives_is() -> None:
-    events = [StepJudged(0, Verdict(False, "")), StepJudged(0, Verdict(True, "")), StepJudged(1, Verdict(False, ""))]
+    events = [
+        StepJudged(0, Verdict(False, "")),
+        StepJudged(0, Verdict(True, "")),
+        StepJudged(1, Verdict(False, "")),
+    ]
     found = cascade_rejection(trace_of(*((0.0, event) for event in events)), least=1)
     assert found is not None and (found.places, found.longest, found.after_accepted) == (2, 1, 0.0)
 
@@ -79,7 +94,9 @@ def test_a_place_is_accepted_if_one_of_its_alternatives_is() -> None:
         ("++--", "--++", 0.5, True),  # the same rate, other pairs
     ],
 )
-def test_accepted_against_the_reference(verdicts: str, reference: str, drift: float, drifts: bool) -> None:
+def test_accepted_against_the_reference(
+    verdicts: str, reference: str, drift: float, drifts: bool
+) -> None:
     found = verifier_drift([m == "+" for m in verdicts], [m == "+" for m in reference], least=4)
     assert found is not None
     assert (found.drift, found.drifts) == (drift, drifts)
@@ -110,7 +127,11 @@ def test_the_target_waits(
     events: Sequence[tuple[str, float, float]], idle: float, drafting: float, starves: bool
 ) -> None:
     roles = {"t": Role.TARGET, "d": Role.DRAFT}
-    trace = trace_of(*sorted((forward(roles[r], begin, end) for r, begin, end in events), key=lambda pair: pair[0]))
+    trace = trace_of(
+        *sorted(
+            (forward(roles[r], begin, end) for r, begin, end in events), key=lambda pair: pair[0]
+        )
+    )
     found = draft_bottleneck(trace)
     assert found is not None and found.seconds == 10
     assert (found.target_idle, found.drafting) == (pytest.approx(idle), pytest.approx(drafting))
@@ -121,11 +142,18 @@ def test_the_target_waits(
 def test_too_few_events_say_nothing() -> None:
     assert signatures(trace_of()) == []
     assert draft_bottleneck(trace_of(forward(Role.DRAFT, 0, 1))) is None
-    assert [type(one).__name__ for one in signatures(trace_of(forward(Role.TARGET, 0, 1)))] == ["DraftBottleneck"]
+    assert [type(one).__name__ for one in signatures(trace_of(forward(Role.TARGET, 0, 1)))] == [
+        "DraftBottleneck"
+    ]
 
 
 def test_an_audit_changes_no_verdict_and_finds_the_drift() -> None:
-    pairs = [pair(ADD, ADD), pair(ADD_OTHERWISE, ADD), pair(ADD_WRONG, ADD), pair(ADD_WRONG, ADD)] * 2
+    pairs = [
+        pair(ADD, ADD),
+        pair(ADD_OTHERWISE, ADD),
+        pair(ADD_WRONG, ADD),
+        pair(ADD_WRONG, ADD),
+    ] * 2
     oracle = OracleVerifier(codec().decode)
     audit = Audited(RandomVerifier(1.0, 0, need=Need.NOTHING), oracle)
     assert audit.need is Need.TARGET_STEP and audit.name == "random:1"

@@ -1,4 +1,6 @@
-"""Token-level speculation inside steps: what must not change, whatever is drafted, accepted or cut."""
+"""Token-level speculation inside steps: what must not change, whatever is drafted, accepted or
+cut.
+"""
 
 from __future__ import annotations
 
@@ -47,19 +49,37 @@ def test_greedy_speculation_is_greedy_decoding(name: str, rule: str) -> None:
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
-@given(seed=st.integers(0, 999), k=st.integers(1, 8), model=st.integers(0, 2), temperature=st.sampled_from([0.6, 1.3]))
+@given(
+    seed=st.integers(0, 999),
+    k=st.integers(1, 8),
+    model=st.integers(0, 2),
+    temperature=st.sampled_from([0.6, 1.3]),
+)
 @settings(max_examples=8, deadline=None)
-def test_matching_emits_what_plain_decoding_draws(name: str, seed: int, k: int, model: int, temperature: float) -> None:
-    """At any temperature: sample matching uses the keys of plain decoding, so speculation changes no token."""
+def test_matching_emits_what_plain_decoding_draws(
+    name: str, seed: int, k: int, model: int, temperature: float
+) -> None:
+    """At any temperature: sample matching uses the keys of plain decoding, so speculation changes
+    no token.
+    """
     made = speculating(
-        model, DRAFTERS[name](SamplingParams(temperature)), "match", k, temperature=temperature, seed=seed
+        model,
+        DRAFTERS[name](SamplingParams(temperature)),
+        "match",
+        k,
+        temperature=temperature,
+        seed=seed,
     )
-    assert tokens_of(decode_plainly(PROMPT, made, LIMITS)) == plain(model, temperature=temperature, seed=seed)
+    assert tokens_of(decode_plainly(PROMPT, made, LIMITS)) == plain(
+        model, temperature=temperature, seed=seed
+    )
 
 
 @pytest.mark.parametrize(("name", "rule"), PAIRS)
 def test_branches_of_a_batch_do_not_influence_each_other(name: str, rule: str) -> None:
-    """A batch gives what separate runs give, and permuting it permutes the outputs, though each branch accepts another length."""
+    """A batch gives what separate runs give, and permuting it permutes the outputs, though each
+    branch accepts another length.
+    """
     how = {"temperature": 0.9, "seed": 3}
     prompts = [[5, 6, 7], [8], [5, 6, 5, 6, 5], [9, 0, 9, 0, 9, 0, 9]]
 
@@ -68,7 +88,10 @@ def test_branches_of_a_batch_do_not_influence_each_other(name: str, rule: str) -
         branches = [made.runner.open(prompts[i]) for i in order]
         written: list[list[Step]] = [[] for _ in order]
         for step in range(3):
-            jobs = [StepJob(branch, 100 * i + step, 14) for i, branch in zip(order, branches, strict=True)]
+            jobs = [
+                StepJob(branch, 100 * i + step, 14)
+                for i, branch in zip(order, branches, strict=True)
+            ]
             for steps, new in zip(written, made.write(jobs), strict=True):
                 steps.append(new)
             for branch in branches:
@@ -81,7 +104,9 @@ def test_branches_of_a_batch_do_not_influence_each_other(name: str, rule: str) -
 
 
 def test_forked_rows_are_followed_by_the_draft() -> None:
-    """A new branch is met by a fork of the draft's; closing it gives the draft's blocks back too."""
+    """A new branch is met by a fork of the draft's; closing it gives the draft's blocks back
+    too.
+    """
     drafter = ModelDrafter(runner_of(MODELS[1]), SamplingParams(0.0))
     made = speculating(0, drafter, "reject", 3)
     root = made.runner.open(PROMPT)
@@ -105,7 +130,9 @@ class Prophet:
     trees = False
     coupling = Coupling.INDEPENDENT
 
-    def __init__(self, text: list[int], *, then: list[int] | None = None, silent_until: int = 0) -> None:
+    def __init__(
+        self, text: list[int], *, then: list[int] | None = None, silent_until: int = 0
+    ) -> None:
         self.text, self.then, self.silent_until = text, then or [], silent_until
 
     def propose(self, contexts, k):  # type: ignore[no-untyped-def]
@@ -121,9 +148,15 @@ class Prophet:
 
 
 def ending_seed() -> tuple[int, list[int]]:
-    """A seed at which plain sampling begins with a step of at least 9 tokens and ends its text after at least 16, and that text."""
+    """A seed at which plain sampling begins with a step of at least 9 tokens and ends its text
+    after at least 16, and that text.
+    """
     for seed in range(500):
-        emitted = list(decode_plainly(PROMPT, writer(Role.TARGET, MODELS[0], temperature=1.2, seed=seed), LIMITS))
+        emitted = list(
+            decode_plainly(
+                PROMPT, writer(Role.TARGET, MODELS[0], temperature=1.2, seed=seed), LIMITS
+            )
+        )
         text = tokens_of(emitted)
         if text[-1] == EOS and len(text) >= 16 and len(emitted[0].step.tokens) >= 9:
             return seed, text
@@ -132,7 +165,9 @@ def ending_seed() -> tuple[int, list[int]]:
 
 @pytest.mark.parametrize("k", range(1, 9))
 def test_the_end_of_text_and_boundaries_inside_accepted_runs(k: int) -> None:
-    """Everything proposed is right, junk behind the end included: nothing behind the end or the boundary is emitted, at any offset."""
+    """Everything proposed is right, junk behind the end included: nothing behind the end or the
+    boundary is emitted, at any offset.
+    """
     seed, text = ending_seed()
     ended_inside = 0
     for shift in range(k + 1):  # moves the end through every place of the block
@@ -152,7 +187,9 @@ def test_the_budget_is_never_overshot(budget: int) -> None:
     text = plain(1)
     made = speculating(1, Prophet(PROMPT + text), "reject", 6)
     emitted = tokens_of(decode_plainly(PROMPT, made, Limits(budget, 14)))
-    assert emitted == tokens_of(decode_plainly(PROMPT, writer(Role.TARGET, MODELS[1]), Limits(budget, 14)))
+    assert emitted == tokens_of(
+        decode_plainly(PROMPT, writer(Role.TARGET, MODELS[1]), Limits(budget, 14))
+    )
     assert len(emitted) <= budget
 
 
@@ -164,7 +201,9 @@ def test_disjoint_draft_and_target_terminate() -> None:
 
 
 def test_padded_vocabularies_of_different_size() -> None:
-    """The draft's embedding has more rows than there are tokens, the target's has other padding; neither ever shows."""
+    """The draft's embedding has more rows than there are tokens, the target's has other padding;
+    neither ever shows.
+    """
     from lr.engine.runner import ModelRunner
 
     tokens = len(PIECES)
@@ -192,7 +231,9 @@ def test_one_look_is_one_forward_and_reads_every_node() -> None:
     for node in range(-1, 4):
         fresh = writer(Role.TARGET, MODELS[0]).runner
         text = [6, 5, *(tree.tokens[i] for i in tree.path(node))]
-        torch.testing.assert_close(looks[1][0][node + 1], fresh.feed([fresh.open(text)])[0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            looks[1][0][node + 1], fresh.feed([fresh.open(text)])[0], rtol=0, atol=1e-12
+        )
 
 
 def test_the_round_is_in_the_trace() -> None:

@@ -1,7 +1,9 @@
-"""Token-level speculation on the trained pair: greedy identity, and one chi-square per rule on the law that comes out.
+"""Token-level speculation on the trained pair: greedy identity, and one chi-square per rule on the
+law that comes out.
 
-The exact law is proved elsewhere by enumeration (test_acceptance_law.py); this is the same claim for the whole machine: trained models,
-ragged batches, caches, keyed draws. False alarm <= 1e-6 over all rules, seeds fixed.
+The exact law is proved elsewhere by enumeration (test_acceptance_law.py); this is the same claim
+for the whole machine: trained models, ragged batches, caches, keyed draws. False alarm <= 1e-6 over
+all rules, seeds fixed.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ BATCH, BATCHES = 250, 8
 
 
 def writer(dtype: torch.dtype, temperature: float, drafter: str, rule: str, k: int) -> StepWriter:
-    target, draft = (ModelRunner(model, num_blocks=6000, vocab_size=CODEC.vocab_size) for model in MODELS[dtype])
+    target, draft = (
+        ModelRunner(model, num_blocks=6000, vocab_size=CODEC.vocab_size) for model in MODELS[dtype]
+    )
     sampling = SamplingParams(temperature)
     coupling = Coupling.SHARED if "shared" in rule else Coupling.INDEPENDENT
     drafters: dict[str, Drafter] = {
@@ -80,7 +84,9 @@ def test_greedy_speculation_is_greedy_decoding(drafter: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_law_of_two_tokens(rule: str) -> None:
-    """Thousands of two-token continuations of one prompt at temperature 1, in batches of forks, against the target's own rows."""
+    """Thousands of two-token continuations of one prompt at temperature 1, in batches of forks,
+    against the target's own rows.
+    """
     made = writer(torch.float32, 1.0, RULES[rule], rule, 3)
     root = made.runner.open(CODEC.chat(problem(Split.TEST, 0).question))
     first = distribution(made.runner.feed([root])[0][None], made.sampling)[0].double()
@@ -89,7 +95,9 @@ def test_the_law_of_two_tokens(rule: str) -> None:
     pairs: list[tuple[int, ...]] = []
     for batch in range(BATCHES):
         branches = [made.runner.fork(root) for _ in range(BATCH)]
-        steps = made.write([StepJob(branch, batch * BATCH + i, 2) for i, branch in enumerate(branches)])
+        steps = made.write(
+            [StepJob(branch, batch * BATCH + i, 2) for i, branch in enumerate(branches)]
+        )
         pairs += [step.tokens for step in steps]
         for branch in branches:
             made.close(branch)

@@ -1,4 +1,6 @@
-"""The variants end to end on random checkpoints, and the seams they stand on: router, controller, a segmenter of one's own."""
+"""The variants end to end on random checkpoints, and the seams they stand on: router, controller, a
+segmenter of one's own.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_kit import RandomScript, run_and_check
 
-from lr.engine.scripted import ScriptedRun, newest, shuffled
 from lr.errors import SettingError
+from lr.lab.scripted.scripted import ScriptedRun, newest, shuffled
 from lr.reasoner import Reasoner
 from lr.spec.limits import Limits
 from lr.spec.schedule import Schedule, SchedulerConfig
@@ -37,7 +39,10 @@ HOW = {"segmenter": "fixed", "segment_tokens": 6, "max_tokens": 96, "temperature
 @pytest.fixture(scope="module")
 def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Reasoner:
     folder = tmp_path_factory.mktemp("checkpoints")
-    target, draft = write_checkpoint(folder / "target", seed=1, layers=2), write_checkpoint(folder / "draft", seed=2)
+    target, draft = (
+        write_checkpoint(folder / "target", seed=1, layers=2),
+        write_checkpoint(folder / "draft", seed=2),
+    )
     return Reasoner(target, draft, "exact", dtype=torch.float64)
 
 
@@ -65,7 +70,9 @@ def test_specreason_accepts_from_the_threshold_on_and_else_the_target_writes(
         assert step.verdict is not None and step.verdict.score is not None
         assert (step.origin is Origin.ACCEPTED) == (step.verdict.score >= threshold)
     own = [step.tokens for step in result.steps if step.origin is not Origin.ACCEPTED]
-    assert [step.tokens for step in steps_written(result, Role.TARGET)] == own, "no target step beside an accepted one"
+    assert [step.tokens for step in steps_written(result, Role.TARGET)] == own, (
+        "no target step beside an accepted one"
+    )
 
 
 def test_specreason_extremes_are_the_draft_alone_and_the_target_alone(reasoner: Reasoner) -> None:
@@ -86,7 +93,9 @@ def test_specreason_leaves_the_first_steps_to_the_target(reasoner: Reasoner) -> 
     score_of(variant)
     result = reasoner.generate(QUESTION, variant=variant, depth=1, schedule="sync", **HOW)
     origins = [step.origin for step in result.steps]
-    assert origins == [Origin.TARGET] * 3 + [Origin.ACCEPTED] * (len(origins) - 3) and len(origins) > 6
+    assert (
+        origins == [Origin.TARGET] * 3 + [Origin.ACCEPTED] * (len(origins) - 3) and len(origins) > 6
+    )
 
 
 def test_the_cascade_asks_the_target_only_where_the_draft_is_unsure(reasoner: Reasoner) -> None:
@@ -123,7 +132,9 @@ def test_a_draft_that_is_always_sure_costs_no_target_forward_at_all(reasoner: Re
     variant.verifier.cheap.least_mass = 0.0  # type: ignore[union-attr]
     result = reasoner.generate(QUESTION, variant=variant, depth=1, schedule="sync", **HOW)
     assert {step.origin for step in result.steps} == {Origin.ACCEPTED}
-    forwards = [e for _, e in result.trace.events if isinstance(e, ForwardPass) and e.role is Role.TARGET]
+    forwards = [
+        e for _, e in result.trace.events if isinstance(e, ForwardPass) and e.role is Role.TARGET
+    ]
     assert sum(e.tokens for e in forwards) <= len(result.prompt) + len(result.tokens)
 
 
@@ -155,7 +166,9 @@ class Zigzag:
 
 @pytest.mark.parametrize("schedule", ["sync", "paper", "depth"])
 @pytest.mark.parametrize("variant", [Variant(router=EveryOther()), Variant(controller=Zigzag())])
-def test_exact_lookahead_stays_plain_decoding(reasoner: Reasoner, schedule: str, variant: Variant) -> None:
+def test_exact_lookahead_stays_plain_decoding(
+    reasoner: Reasoner, schedule: str, variant: Variant
+) -> None:
     how = {**HOW, "coupling": "shared"}
     plain = reasoner.generate(QUESTION, mode="ar", **how)
     ahead = reasoner.generate(QUESTION, variant=variant, depth=4, schedule=schedule, **how)
@@ -177,7 +190,9 @@ def test_a_controller_that_gives_up_stops_the_drafts(reasoner: Reasoner) -> None
             return 0
 
     verifier = RandomVerifier(0.0, 0)
-    result = reasoner.generate(QUESTION, variant=Variant(verifier, controller=GiveUp()), depth=2, **HOW)
+    result = reasoner.generate(
+        QUESTION, variant=Variant(verifier, controller=GiveUp()), depth=2, **HOW
+    )
     assert {step.origin for step in result.steps[4:]} == {Origin.TARGET}
     assert result.stats.drafted < len(result.steps)
 
@@ -186,14 +201,18 @@ def test_a_segmenter_of_ones_own(reasoner: Reasoner) -> None:
     def fours(token_bytes: Callable[[int], bytes]) -> Segmenter:
         return FixedSegmenter(token_bytes, 4)
 
-    result = reasoner.generate(QUESTION, variant=Variant(segmenter=fours), max_tokens=40, temperature=1.0)
+    result = reasoner.generate(
+        QUESTION, variant=Variant(segmenter=fours), max_tokens=40, temperature=1.0
+    )
     how = {"segmenter": "fixed", "segment_tokens": 4, "max_tokens": 40, "temperature": 1.0}
     assert result.tokens == reasoner.generate(QUESTION, mode="ar", **how).tokens
     assert {len(step.tokens) for step in result.steps[:-1]} <= {4, 5}
 
 
 def test_target_first() -> None:
-    assert [TargetFirst(2).who_writes(i, None) for i in range(4)] == [Role.TARGET] * 2 + [Role.DRAFT] * 2
+    assert [TargetFirst(2).who_writes(i, None) for i in range(4)] == [Role.TARGET] * 2 + [
+        Role.DRAFT
+    ] * 2
 
 
 CONFIGS = st.builds(
@@ -207,12 +226,18 @@ CONFIGS = st.builds(
 
 
 @settings(max_examples=200, deadline=None)
-@given(script=st.builds(RandomScript, seed=st.integers(0, 2**32)), config=CONFIGS, seed=st.integers(0, 2**32))
+@given(
+    script=st.builds(RandomScript, seed=st.integers(0, 2**32)),
+    config=CONFIGS,
+    seed=st.integers(0, 2**32),
+)
 def test_a_router_keeps_the_output_independent_of_the_order(
     script: RandomScript, config: SchedulerConfig, seed: int
 ) -> None:
     config = replace(config, router=EveryOther())
-    runs = [ScriptedRun(config, script, order) for order in (newest, shuffled(seed), shuffled(seed + 1))]
+    runs = [
+        ScriptedRun(config, script, order) for order in (newest, shuffled(seed), shuffled(seed + 1))
+    ]
     for run in runs:
         run_and_check(run, random.Random(seed))
         assert run.emitted == runs[0].emitted
@@ -220,9 +245,17 @@ def test_a_router_keeps_the_output_independent_of_the_order(
 
 
 @settings(max_examples=200, deadline=None)
-@given(script=st.builds(RandomScript, seed=st.integers(0, 2**32)), config=CONFIGS, seed=st.integers(0, 2**32))
-def test_changing_depths_change_no_step(script: RandomScript, config: SchedulerConfig, seed: int) -> None:
-    """In the schedules without a barrier, whenever the depth changes; a synchronous cycle ends elsewhere, but the books stay in order."""
+@given(
+    script=st.builds(RandomScript, seed=st.integers(0, 2**32)),
+    config=CONFIGS,
+    seed=st.integers(0, 2**32),
+)
+def test_changing_depths_change_no_step(
+    script: RandomScript, config: SchedulerConfig, seed: int
+) -> None:
+    """In the schedules without a barrier, whenever the depth changes; a synchronous cycle ends
+    elsewhere, but the books stay in order.
+    """
     if config.schedule is not Schedule.SYNC:
         still = ScriptedRun(config, script)
         still.run()
@@ -233,7 +266,9 @@ def test_changing_depths_change_no_step(script: RandomScript, config: SchedulerC
         assert len(run.turns) < 10_000
     assert not run.work
     if config.schedule is not Schedule.SYNC:
-        assert [(e.step, e.origin) for e in run.emitted] == [(e.step, e.origin) for e in still.emitted]
+        assert [(e.step, e.origin) for e in run.emitted] == [
+            (e.step, e.origin) for e in still.emitted
+        ]
 
 
 def test_a_depth_that_cannot_be_is_refused() -> None:
@@ -244,5 +279,8 @@ def test_a_depth_that_cannot_be_is_refused() -> None:
 
 def test_variants_are_short() -> None:
     folder = Path(__file__).parents[2] / "lr" / "variants"
-    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in folder.glob("[a-z]*.py")}
+    lengths = {
+        path.name: len(path.read_text(encoding="utf-8").splitlines())
+        for path in folder.glob("[a-z]*.py")
+    }
     assert len(lengths) >= 2 and max(lengths.values()) < 50, lengths

@@ -1,4 +1,6 @@
-"""What verifiers that ask a model share: reading an answer, keeping prefixes; and the two that ask the target: score and likelihood."""
+"""What verifiers that ask a model share: reading an answer, keeping prefixes; and the two that ask
+the target: score and likelihood.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +49,14 @@ def test_reading_an_answer() -> None:
         [pytest.approx(5 / 7), pytest.approx(2 / 7)],
         pytest.approx(0.7),
     )
-    assert read_answer(logits, Parting((), (None, 1))) == ([pytest.approx(0.8), pytest.approx(0.2)], 1.0)
+    assert read_answer(logits, Parting((), (None, 1))) == (
+        [pytest.approx(0.8), pytest.approx(0.2)],
+        1.0,
+    )
     shares, mass = read_answer(torch.tensor([0.0, -800.0, -802.0]), Parting((), (1, 2)))
-    assert shares[0] == pytest.approx(1 / (1 + torch.e**-2)) and mass == 0.0  # exact, though both are next to nothing
+    assert (
+        shares[0] == pytest.approx(1 / (1 + torch.e**-2)) and mass == 0.0
+    )  # exact, though both are next to nothing
 
 
 def kept(watched: Watched, slots: int = 3) -> KeptPrefixes:
@@ -60,7 +67,11 @@ def kept(watched: Watched, slots: int = 3) -> KeptPrefixes:
 @given(
     calls=st.lists(
         st.lists(
-            st.tuples(st.lists(st.integers(0, 1), min_size=1, max_size=9), st.integers(1, 4), st.integers(0, 9)),
+            st.tuples(
+                st.lists(st.integers(0, 1), min_size=1, max_size=9),
+                st.integers(1, 4),
+                st.integers(0, 9),
+            ),
             min_size=1,
             max_size=4,
         ),
@@ -73,11 +84,16 @@ def kept(watched: Watched, slots: int = 3) -> KeptPrefixes:
 def test_kept_prefixes_change_nothing_but_the_work(
     calls: list[list[tuple[list[int], int, int]]], slots: int, num_blocks: int
 ) -> None:
-    """Rows over two tokens, so that much is shared: the logits are those of rows run alone, and never more than `slots` are kept."""
+    """Rows over two tokens, so that much is shared: the logits are those of rows run alone, and
+    never more than `slots` are kept.
+    """
     watched, alone = Watched(num_blocks=num_blocks, block_size=2), Watched()
     prefixes = kept(watched, slots)
     for call in calls:
-        rows = [Row(tokens, min(wanted, len(tokens)), min(keep, len(tokens))) for tokens, wanted, keep in call]
+        rows = [
+            Row(tokens, min(wanted, len(tokens)), min(keep, len(tokens)))
+            for tokens, wanted, keep in call
+        ]
         logits = prefixes.logits(rows)
         for row, got in zip(rows, logits, strict=True):
             for back in range(row.wanted):
@@ -147,11 +163,17 @@ def test_the_score_is_read_off_the_ten_digits(reading: Reading) -> None:
     encode, pairs = codec().encode, [pair(text) for text in TEXTS]
     verdicts = scored(Watched(), reading=reading).judge(pairs)
     for one, verdict in zip(pairs, verdicts, strict=True):
-        p = Watched().last_logits([*one.prefix, *one.draft.tokens, *encode(SCORE_QUESTION)]).softmax(-1)
+        p = (
+            Watched()
+            .last_logits([*one.prefix, *one.draft.tokens, *encode(SCORE_QUESTION)])
+            .softmax(-1)
+        )
         digits = torch.stack([p[encode(f" {digit}")[0]] for digit in range(10)])
         expected = float((digits / digits.sum()) @ torch.arange(10.0, dtype=torch.float64))
         likeliest = float(digits.argmax())
-        assert verdict.score == pytest.approx(expected if reading is Reading.EXPECTED else likeliest, rel=1e-9)
+        assert verdict.score == pytest.approx(
+            expected if reading is Reading.EXPECTED else likeliest, rel=1e-9
+        )
         assert verdict.aligned == (verdict.score >= 4.5)
 
 
@@ -165,7 +187,10 @@ def test_scores_need_no_target_step_and_use_the_chain_again() -> None:
     chain = (*first.prefix, *first.draft.tokens)
     second = Pair(chain, pair(GIVEN).draft)
     verifier.judge([second])
-    assert watched.forwards == [(1, len(chain) + question), (1, len(second.draft.tokens) + question)]
+    assert watched.forwards == [
+        (1, len(chain) + question),
+        (1, len(second.draft.tokens) + question),
+    ]
     verifier.close()
     assert watched.used == 0
 
@@ -176,7 +201,9 @@ def test_score_thresholds_are_inclusive_and_monotone() -> None:
     scores = [v.score for v in scored(Watched(3), **likeliest).judge(pairs)]
     counts = []
     for threshold in range(10):
-        aligned = [v.aligned for v in scored(Watched(3), threshold=threshold, **likeliest).judge(pairs)]
+        aligned = [
+            v.aligned for v in scored(Watched(3), threshold=threshold, **likeliest).judge(pairs)
+        ]
         assert aligned == [score >= threshold for score in scores]
         counts.append(sum(aligned))
     assert counts == sorted(counts, reverse=True) and counts[0] == len(pairs)
@@ -194,7 +221,9 @@ def test_likelihood_of_log_probabilities_at_hand() -> None:
     def at(*logprobs: float) -> Pair:
         return Pair((1,), Step((0,) * len(logprobs), Finish.BOUNDARY), logprobs=logprobs)
 
-    verdicts = LikelihoodVerifier(-1.0).judge([at(-0.5, -1.5), at(-0.5, -1.6), at(0.0), at(-float("inf"), 0.0)])
+    verdicts = LikelihoodVerifier(-1.0).judge(
+        [at(-0.5, -1.5), at(-0.5, -1.6), at(0.0), at(-float("inf"), 0.0)]
+    )
     assert [v.aligned for v in verdicts] == [True, False, True, False]
     assert [v.score for v in verdicts] == [-1.0, pytest.approx(-1.05), 0.0, -float("inf")]
 
@@ -239,4 +268,6 @@ def test_step_logprobs() -> None:
     logits = (
         torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]).log() + 3.0
     )  # a constant added to logits changes nothing
-    assert step_logprobs(logits, (1, 2)) == pytest.approx((torch.tensor([0.25, 0.8]).log()).tolist())
+    assert step_logprobs(logits, (1, 2)) == pytest.approx(
+        (torch.tensor([0.25, 0.8]).log()).tolist()
+    )

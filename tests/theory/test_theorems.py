@@ -1,4 +1,6 @@
-"""Theorems 3 and 4 by trying all integers, at random points of their box, and where they end. Seeds are fixed."""
+"""Theorems 3 and 4 by trying all integers, at random points of their box, and where they end. Seeds
+are fixed.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,11 @@ from lr.theory.theorems import (
 )
 
 
-def bests(a1, a2, c1, c2, budget: int, asynchronous: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(best with k1, k2 >= 2, best with k1 = 1, best with k2 = 1) [points], over all integers within the budget.
+def bests(
+    a1, a2, c1, c2, budget: int, asynchronous: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(best with k1, k2 >= 2, best with k1 = 1, best with k2 = 1) [points], over all integers
+    within the budget.
 
     Written with loops over k1 and k2, not with the code that is tested.
     """
@@ -38,11 +43,18 @@ def bests(a1, a2, c1, c2, budget: int, asynchronous: bool) -> tuple[np.ndarray, 
 
 @pytest.mark.parametrize("budget", [16, 18, 24, 32])
 def test_theorem_4_by_brute_force(budget: int) -> None:
-    """In the box the hybrid beats both pure methods: 1500 random points, a third of them near the corners, and the worst corner."""
+    """In the box the hybrid beats both pure methods: 1500 random points, a third of them near the
+    corners, and the worst corner.
+    """
     rng = np.random.default_rng(budget)
     u = rng.random((4, 1500))
     u[:, 500:1000] = np.where(u[:, 500:1000] < 0.5, 0.001, 0.999)
-    a1, a2, c1, c2 = 0.52 + 0.28 * u[0], 0.52 + 0.28 * u[1], 0.01 + (1 / 3 - 0.01) * u[2], 0.2 * u[3]
+    a1, a2, c1, c2 = (
+        0.52 + 0.28 * u[0],
+        0.52 + 0.28 * u[1],
+        0.01 + (1 / 3 - 0.01) * u[2],
+        0.2 * u[3],
+    )
     keep = theorem4_conditions(a1, a2, c1, c2, budget)
     assert keep.sum() > 1200
     both, tokens, steps = bests(*(x[keep] for x in (a1, a2, c1, c2)), budget, asynchronous=True)
@@ -50,7 +62,9 @@ def test_theorem_4_by_brute_force(budget: int) -> None:
 
 
 def test_theorem_4_ends_at_a_budget_of_10() -> None:
-    """The worst corner (a1 -> 0.8, a2 -> 0.52, c1 -> 0, c2 -> 0.2): 16 rows and 12 suffice, 10 do not, the hybrid loses."""
+    """The worst corner (a1 -> 0.8, a2 -> 0.52, c1 -> 0, c2 -> 0.2): 16 rows and 12 suffice, 10 do
+    not, the hybrid loses.
+    """
     ratios = {}
     for budget in (6, 8, 10, 12, 16):
         a1, a2, c1, c2 = (np.array([x]) for x in (0.7999, 0.5201, 1e-4, 0.1999))
@@ -59,7 +73,9 @@ def test_theorem_4_ends_at_a_budget_of_10() -> None:
         split = best_split(0.7999, 0.5201, 1e-4, 0.1999, budget, "async")
         assert split.hybrid_wins == (ratios[budget] > 1)
     assert ratios == pytest.approx({6: 0.839, 8: 0.900, 10: 0.956, 12: 1.005, 16: 1.087}, abs=2e-3)
-    assert not theorem4_conditions(0.79, 0.53, 0.1, 0.1, 10) and theorem4_conditions(0.79, 0.53, 0.1, 0.1, 16)
+    assert not theorem4_conditions(0.79, 0.53, 0.1, 0.1, 10) and theorem4_conditions(
+        0.79, 0.53, 0.1, 0.1, 16
+    )
 
 
 @pytest.mark.parametrize("budget", [4, 6, 8, 12, 16])
@@ -72,7 +88,10 @@ def test_theorem_3_by_brute_force(budget: int) -> None:
     says = theorem3(a1, a2, c1, c2, budget)
     both, tokens, steps = bests(a1, a2, c1, c2, budget, asynchronous=False)
     assert np.all(says.seven | says.eight)
-    assert np.all(both[says.hybrid] > np.maximum(tokens, steps)[says.hybrid]) and says.hybrid.sum() > 50
+    assert (
+        np.all(both[says.hybrid] > np.maximum(tokens, steps)[says.hybrid])
+        and says.hybrid.sum() > 50
+    )
     assert np.all(tokens[~says.seven] >= np.maximum(both, steps)[~says.seven])
     assert np.all(steps[~says.eight] >= np.maximum(both, tokens)[~says.eight])
     assert np.array_equal(says.hybrid, theorem3_holds(a1, a2, c1, c2, budget))
@@ -90,7 +109,9 @@ def test_conditions_7_and_8_compare_two_points_each() -> None:
 
 
 def test_outside_of_theorem_3_the_hybrid_can_lose() -> None:
-    """A draft as slow as it is good (a1 <= c1) is no use: token-level speculation alone is best, at every budget."""
+    """A draft as slow as it is good (a1 <= c1) is no use: token-level speculation alone is best, at
+    every budget.
+    """
     assert not theorem3_holds(0.3, 0.8, 0.4, 0.05, 16)
     split = best_split(0.3, 0.8, 0.4, 0.05, 16)
     assert split.k1 == 1 and not split.hybrid_wins
@@ -99,7 +120,12 @@ def test_outside_of_theorem_3_the_hybrid_can_lose() -> None:
 
 def test_large_budgets() -> None:
     """In the end the hybrid wins iff each method is of use by itself."""
-    for a1, a2, c1, c2 in [(0.6, 0.5, 0.2, 0.1), (0.6, 0.05, 0.2, 0.1), (0.15, 0.5, 0.2, 0.1), (0.9, 0.9, 0.05, 0.02)]:
+    for a1, a2, c1, c2 in [
+        (0.6, 0.5, 0.2, 0.1),
+        (0.6, 0.05, 0.2, 0.1),
+        (0.15, 0.5, 0.2, 0.1),
+        (0.9, 0.9, 0.05, 0.02),
+    ]:
         for asynchronous in (True, False):
             split = best_split(a1, a2, c1, c2, 600, "async" if asynchronous else "sync")
             assert split.hybrid_wins == hybrid_wins_at_last(a1, a2, c1, c2, asynchronous)

@@ -1,4 +1,6 @@
-"""The commands of theory: what they print, what they write, what they refuse. Small sizes; one calibration of the real tiny models."""
+"""The commands of theory: what they print, what they write, what they refuse. Small sizes; one
+calibration of the real tiny models.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,14 @@ def test_theory_prints_formulas_beside_their_simulation(capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("one", FORMULAS, ids=lambda f: f.name)
 @pytest.mark.parametrize(
-    "at", [Point(steps=1500), Point(0.35, 0.25, 3, 0.2, 0.05, 3, 2.0, 0.3, 0.2, 2, 1500, 1)], ids=["a", "b"]
+    "at",
+    [Point(steps=1500), Point(0.35, 0.25, 3, 0.2, 0.05, 3, 2.0, 0.3, 0.2, 2, 1500, 1)],
+    ids=["a", "b"],
 )
 def test_every_formula_agrees_with_the_clock(one, at: Point) -> None:
-    """Within 6 standard errors; each is of its own kind, so none is 0 for a formula that chance enters."""
+    """Within 6 standard errors; each is of its own kind, so none is 0 for a formula that chance
+    enters.
+    """
     value = one.value(at)
     assert value > 0
     if one.simulated is not None:
@@ -62,7 +68,10 @@ def test_what_is_wrong_is_said_in_one_message(
 
 def test_plans_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plan.json"
-    assert main(["plan", "--from", str(TINY), "--budget", "8", "--gpus", "4", "--json", str(path)]) == 0
+    assert (
+        main(["plan", "--from", str(TINY), "--budget", "8", "--gpus", "4", "--json", str(path)])
+        == 0
+    )
     shown = capsys.readouterr().out
     assert "best" in shown and "runner-up" in shown and "4 GPUs" in shown
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -88,8 +97,12 @@ def test_figures_are_drawn_twice_alike(tmp_path: Path, capsys: pytest.CaptureFix
         assert path.read_bytes() == (second / path.name).read_bytes()
 
 
-def test_the_tiny_models_are_calibrated_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Four problems: figures with wide intervals, but all there; then a comparison with what the models do."""
+def test_the_tiny_models_are_calibrated_and_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four problems: figures with wide intervals, but all there; then a comparison with what the
+    models do.
+    """
     path, table = tmp_path / "tiny.json", tmp_path / "reality.json"
     flags = ["--verifier", "oracle", "--problems"]
     assert main(["calibrate", *flags, "4", "--max_tokens", "80", "--output", str(path)]) == 0
@@ -99,7 +112,17 @@ def test_the_tiny_models_are_calibrated_and_compared(tmp_path: Path, capsys: pyt
     assert found.alpha1.low <= found.alpha1.value <= found.alpha1.high
     assert found.conditions["verifier"] == "oracle" and found.conditions["clock"] == "process_time"
     ways = ["--depths", "2", "--tokens", "2", "--inner", "0", "--schedules", "sync"]
-    words = ["theory", "reality", "--calibration", str(path), *flags, "2", *ways, "--json", str(table)]
+    words = [
+        "theory",
+        "reality",
+        "--calibration",
+        str(path),
+        *flags,
+        "2",
+        *ways,
+        "--json",
+        str(table),
+    ]
     assert main(words) == 0
     rows = json.loads(table.read_text(encoding="utf-8"))["rows"]
     assert [row["way"] for row in rows] == ["sd 2", "sync 2"]

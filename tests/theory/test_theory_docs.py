@@ -1,4 +1,6 @@
-"""`docs/theory.md` says what the code computes: its examples run, its tables are those of the recorded run and of the fits."""
+"""`docs/theory.md` says what the code computes: its examples run, its tables are those of the
+recorded run and of the fits.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def test_the_example_prints_what_it_says(capsys) -> None:
 
 
 def test_the_measured_table_is_the_recorded_run() -> None:
-    rows = json.loads((DOCS / "results" / "theory_reality.json").read_text(encoding="utf-8"))["rows"]
+    rows = json.loads((DOCS / "results" / "theory_reality.json").read_text(encoding="utf-8"))[
+        "rows"
+    ]
     assert as_markdown(rows) in PAGE
     assert max(abs(row["gap"]) for row in rows) < 0.10
 
@@ -47,14 +51,22 @@ def test_the_calibration_in_the_page_is_the_file() -> None:
 def test_the_fits_in_the_page_are_those_of_the_code() -> None:
     for pair in TABLE_1.values():
         found = fit_speedups(pair)
-        assert f"{pair.name}: c = {found.c:.3f}, v = {found.v:.3f}, R² = {found.r_squared:.2f}" in PAGE
-        for name, values, style in (("fitted", found.predicted, ".2f"), ("residual", found.residuals, "+.2f")):
+        assert (
+            f"{pair.name}: c = {found.c:.3f}, v = {found.v:.3f}, R² = {found.r_squared:.2f}" in PAGE
+        )
+        for name, values, style in (
+            ("fitted", found.predicted, ".2f"),
+            ("residual", found.residuals, "+.2f"),
+        ):
             assert f"| {name} | {' | '.join(format(x, style) for x in values)} |" in PAGE
     for row in TABLE_3:
         fit = fit_width(row)
         beta = " ".join(f"{x:.2f}" for x in fit.predicted)
         assert f"| {beta} |" in PAGE
-        assert f"| ({fit.p:.2f}, {fit.q:.2f}) | {fit.base_time:.2f} + {fit.per_row:.3f} (N - 3) |" in PAGE
+        assert (
+            f"| ({fit.p:.2f}, {fit.q:.2f}) | {fit.base_time:.2f} + {fit.per_row:.3f} (N - 3) |"
+            in PAGE
+        )
 
 
 def test_every_function_of_the_table_exists() -> None:
@@ -67,10 +79,15 @@ def test_every_function_of_the_table_exists() -> None:
     import lr.theory.token_level
     import lr.theory.width
 
-    rooms = [getattr(lr.theory, name) for name in ("asynchronous", "hybrid", "judging", "recurrence", "synchronous")]
+    rooms = [
+        getattr(lr.theory, name)
+        for name in ("asynchronous", "hybrid", "judging", "recurrence", "synchronous")
+    ]
     rooms += [lr.theory.theorems, lr.theory.token_level, lr.theory.width]
     table = PAGE.split("| formula |")[1].split("\n\n")[0]
     column = [line.split("|")[2] for line in table.splitlines()[2:] if line.startswith("|")]
     names = {name for cell in column for name in re.findall(r"`(\w+)", cell)}
     assert len(names) > 25
-    assert not [name for name in names if not any(callable(getattr(room, name, None)) for room in rooms)]
+    assert not [
+        name for name in names if not any(callable(getattr(room, name, None)) for room in rooms)
+    ]

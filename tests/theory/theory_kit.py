@@ -1,7 +1,9 @@
-"""What the tests of theory share: expectations by plain enumeration, and statistical bounds whose false-alarm probability is known.
+"""What the tests of theory share: expectations by plain enumeration, and statistical bounds whose
+false-alarm probability is known.
 
-SIGMAS: every Monte-Carlo check of this folder fails beyond so many standard errors. A normal variable goes there with probability 2e-9;
-there are fewer than 500 such checks, so one of them fails by chance with probability below 1e-6 (Bonferroni). Seeds are fixed.
+SIGMAS: every Monte-Carlo check of this folder fails beyond so many standard errors. A normal
+variable goes there with probability 2e-9; there are fewer than 500 such checks, so one of them
+fails by chance with probability below 1e-6 (Bonferroni). Seeds are fixed.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from lr.engine.simulate import Outcome
+from lr.theory.simulate import Outcome
 
 SIGMAS = 6.0
 ACCEPTED = np.arange(2000)
@@ -20,7 +22,9 @@ ACCEPTED = np.arange(2000)
 
 
 def expected(alpha: float, values: np.ndarray) -> float:
-    """E values[X] for P(X >= i) = alpha^i, term by term; `values` belongs to `ACCEPTED`, alpha <= 0.95."""
+    """E values[X] for P(X >= i) = alpha^i, term by term; `values` belongs to `ACCEPTED`, alpha <=
+    0.95.
+    """
     return float(np.sum((1 - alpha) * alpha**ACCEPTED * values))
 
 
@@ -31,7 +35,9 @@ def mean_is(values: Sequence[float], mean: float) -> None:
 
 
 def rate_is(outcome: Outcome, rate: float) -> None:
-    """Steps per time: over independent stages, steps - rate * time has mean 0 exactly if `rate` is right."""
+    """Steps per time: over independent stages, steps - rate * time has mean 0 exactly if `rate` is
+    right.
+    """
     mean_is([stage.accepted + 1 - rate * stage.seconds for stage in outcome.stages], 0.0)
 
 

@@ -1,4 +1,6 @@
-"""Plans: problems that are right and held out, and a grammar and an oracle that are inverse to each other."""
+"""Plans: problems that are right and held out, and a grammar and an oracle that are inverse to each
+other.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ DEEDS = [step for i in range(300) for step in plan(Split.TEST, i).steps]
 
 
 def test_a_plan_stays_what_it_was() -> None:
-    """Published numbers name problems by index; they must not change with a library or a refactoring."""
+    """Published numbers name problems by index; they must not change with a library or a
+    refactoring.
+    """
     what = plan(Split.TEST, 2)
     assert what.question == (
         "The robot starts in the kitchen. Order one: go north. Order two: go north. Order three: go east. Where is the robot?"
@@ -30,7 +34,9 @@ def test_a_plan_stays_what_it_was() -> None:
 def test_held_out_plans_are_never_trained_on() -> None:
     train = {plan(Split.TRAIN, i, seed).question for i in range(400) for seed in (0, 1)}
     test = {plan(Split.TEST, i, seed).question for i in range(400) for seed in (0, 1)}
-    assert len(train) > 720 and len(test) > 720, "short plans without a thing are few enough to come twice"
+    assert len(train) > 720 and len(test) > 720, (
+        "short plans without a thing are few enough to come twice"
+    )
     assert not train & test
     assert {split_of(question) for question in test} == {Split.TEST}
 
@@ -42,16 +48,22 @@ def test_the_house_is_a_square_without_a_way_out() -> None:
         for there, back in (("north", "south"), ("east", "west")):
             found = neighbour(room, there)
             assert found is None or neighbour(found, back) == room
-    assert sum(neighbour(room, side) is None for room in ROOMS for side in DIRECTIONS) == 4 * len(HOUSE)
+    assert sum(neighbour(room, side) is None for room in ROOMS for side in DIRECTIONS) == 4 * len(
+        HOUSE
+    )
 
 
 def test_every_solution_is_right() -> None:
-    """An independent walk through the house: orders in the question against the steps of the solution."""
+    """An independent walk through the house: orders in the question against the steps of the
+    solution.
+    """
     for i in range(300):
         what = plan(Split.TRAIN, i)
         goal, given, *orders, answer = what.steps
         said = re.findall(r"Order (\w+): (\w+) (?:the )?(\w+)\.", what.question)
-        assert [deed.number for deed in orders] == list(NUMBERS[: len(orders)]) and 3 <= len(orders) <= 6
+        assert [deed.number for deed in orders] == list(NUMBERS[: len(orders)]) and 3 <= len(
+            orders
+        ) <= 6
         room, held, lying = re.findall(r"starts in the (\w+)\.", what.question)[0], "", {}
         assert given.room == room
         for deed, (number, verb, word) in zip(orders, said, strict=True):
@@ -80,7 +92,9 @@ def test_round_trip(style: Style) -> None:
 
 
 def test_every_template_can_be_read_with_every_alternative() -> None:
-    """Not sampled: every template with every alternative of every place, the others at their first."""
+    """Not sampled: every template with every alternative of every place, the others at their
+    first.
+    """
     examples = {(deed.kind, deed.operation): deed for deed in DEEDS}
     assert examples.keys() == PIECES.keys()
     for key, templates in PIECES.items():
@@ -88,7 +102,9 @@ def test_every_template_can_be_read_with_every_alternative() -> None:
         for template in templates:
             for place, alternatives in enumerate(template):
                 for alternative in alternatives:
-                    words = [alternative if i == place else one[0] for i, one in enumerate(template)]
+                    words = [
+                        alternative if i == place else one[0] for i, one in enumerate(template)
+                    ]
                     text = glue(values.get(word, word) for word in words)
                     assert parse(text) == examples[key], text
 
@@ -114,13 +130,19 @@ def test_paraphrases_mean_the_same_and_other_words_do_not_in_either_order() -> N
 
 
 def test_minimal_changes_are_told_apart() -> None:
-    """One word that carries meaning changed for another of its kind, wherever it stands: never the same meaning, never an error."""
+    """One word that carries meaning changed for another of its kind, wherever it stands: never the
+    same meaning, never an error.
+    """
     rng = random.Random(2)
     kinds = (ROOMS, THINGS, tuple(DIRECTIONS), NUMBERS)
     changed = 0
     for deed in DEEDS:
         text = render(deed, rng.choice(list(Style)), rng)
-        places = [match for match in re.finditer(r"[a-z]+", text) if any(match.group() in kind for kind in kinds)]
+        places = [
+            match
+            for match in re.finditer(r"[a-z]+", text)
+            if any(match.group() in kind for kind in kinds)
+        ]
         if not places:
             continue
         place = rng.choice(places)
@@ -166,7 +188,9 @@ def test_drills_are_true() -> None:
         assert found == room == neighbour(origin, side)
         step, room = drill_text(rng, False)
         deed = parse(step)
-        assert isinstance(deed, Deed) and deed.room == room == neighbour(deed.origin, deed.direction)
+        assert isinstance(deed, Deed) and deed.room == room == neighbour(
+            deed.origin, deed.direction
+        )
 
 
 def test_boxed() -> None:

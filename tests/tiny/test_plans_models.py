@@ -1,4 +1,6 @@
-"""The models of plans: what they can do, and that every door opens on them with the oracle of their own language."""
+"""The models of plans: what they can do, and that every door opens on them with the oracle of their
+own language.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from lr.cli import main
 from lr.commands.run_models import RunModels
 from lr.engine.verification import choose_verifier, language_of, usual_verifier
 from lr.errors import SettingError
-from lr.eval.datasets import load_items
-from lr.eval.grading import Grader
-from lr.eval.items import Task
+from lr.lab.eval.datasets import load_items
+from lr.lab.eval.grading import Grader
+from lr.lab.eval.items import Task
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
 from lr.tiny.evaluate import EvalSettings, evaluate
@@ -28,7 +30,9 @@ from lr.tiny.vocabulary import build_tokenizer
 
 
 def test_target_and_draft_on_held_out_plans() -> None:
-    """The goals are 95 of 100 right and a draft whose steps mean the same half to four fifths of the time; 32 problems leave room."""
+    """The goals are 95 of 100 right and a draft whose steps mean the same half to four fifths of
+    the time; 32 problems leave room.
+    """
     report = evaluate("plans-target", "plans-draft", EvalSettings(problems=32, seed=2))
     assert report.target_accuracy >= 0.9
     assert report.draft_accuracy <= 0.75
@@ -64,9 +68,16 @@ def test_the_reasoner_judges_plans_by_their_oracle() -> None:
 def test_plans_as_a_data_set() -> None:
     items = load_items("plans:3")
     what = PLANS.problem(Split.TEST, 1, 0)
-    assert (items[1].question, items[1].gold, items[1].task) == (what.question, what.answer, Task.WORD)
+    assert (items[1].question, items[1].gold, items[1].task) == (
+        what.question,
+        what.answer,
+        Task.WORD,
+    )
     with Grader() as grader:
-        grades = [grader.grade(items[1], text) for text in (f"So \\boxed{{{what.answer}}}.", "So \\boxed{moon}.", "")]
+        grades = [
+            grader.grade(items[1], text)
+            for text in (f"So \\boxed{{{what.answer}}}.", "So \\boxed{moon}.", "")
+        ]
     assert [grade.right for grade in grades] == [True, False, False]
     with pytest.raises(SettingError, match="expected plans:N"):
         load_items("plans:0")
@@ -74,7 +85,11 @@ def test_plans_as_a_data_set() -> None:
 
 def test_which_models_a_run_takes() -> None:
     chosen, note = RunModels().chosen("plans:20")
-    assert (chosen.model, chosen.draft_model, chosen.judge_model) == ("plans-target", "plans-draft", None)
+    assert (chosen.model, chosen.draft_model, chosen.judge_model) == (
+        "plans-target",
+        "plans-draft",
+        None,
+    )
     assert chosen.verifier == "oracle" and note is None
     judged, _ = RunModels(model="plans-target", judge_model="some/judge").chosen("plans:20")
     assert (judged.verifier, judged.judge_model) == ("judge", "some/judge")
@@ -87,12 +102,30 @@ def test_through_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["generate", question, "--model", "plans-target", "--temperature", "0"]) == 0
     said = capsys.readouterr().out
     assert "\\boxed{tower}" in said
-    run = ["run", "--dataset", "plans:2", "--model", "plans-target", "--use_spec", "--output", str(tmp_path / "run")]
+    run = [
+        "run",
+        "--dataset",
+        "plans:2",
+        "--model",
+        "plans-target",
+        "--use_spec",
+        "--output",
+        str(tmp_path / "run"),
+    ]
     assert main(run) == 0
-    records = [json.loads((tmp_path / "run" / f"{i}.json").read_text(encoding="utf-8")) for i in range(2)]
-    assert [record["question"] for record in records] == [item.question for item in load_items("plans:2")]
+    records = [
+        json.loads((tmp_path / "run" / f"{i}.json").read_text(encoding="utf-8")) for i in range(2)
+    ]
+    assert [record["question"] for record in records] == [
+        item.question for item in load_items("plans:2")
+    ]
     assert all(record["right"] for record in records)
-    assert json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))["settings"]["verifier"] == "oracle"
+    assert (
+        json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))["settings"][
+            "verifier"
+        ]
+        == "oracle"
+    )
 
 
 def test_training_rows_of_plans() -> None:
@@ -101,11 +134,15 @@ def test_training_rows_of_plans() -> None:
     rows = RowMaker(tokenizer, Style.DRAFT, 0, PLANS)
     ids, weights = rows.problem_row(PLANS.problem(Split.TRAIN, 3, 0), random.Random(0))
     heavy = {
-        tokenizer.decode([token]).strip() for token, weight in zip(ids, weights, strict=True) if weight == RESULT_WEIGHT
+        tokenizer.decode([token]).strip()
+        for token, weight in zip(ids, weights, strict=True)
+        if weight == RESULT_WEIGHT
     }
     assert heavy and heavy <= set(ROOMS)
     ids, weights = rows.drill_row(80, random.Random(1))
-    assert {tokenizer.decode([t]).strip() for t, w in zip(ids, weights, strict=True) if w == RESULT_WEIGHT} <= set(
-        ROOMS
-    )
+    assert {
+        tokenizer.decode([t]).strip()
+        for t, w in zip(ids, weights, strict=True)
+        if w == RESULT_WEIGHT
+    } <= set(ROOMS)
     assert max(ids) < len(tokenizer) and min(len(ids), 80) == len(ids)

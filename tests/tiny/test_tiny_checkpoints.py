@@ -1,4 +1,6 @@
-"""The checkpoints that come with the package: found by name, loaded by plain transformers and by us alike, and able."""
+"""The checkpoints that come with the package: found by name, loaded by plain transformers and by us
+alike, and able.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def test_a_missing_file_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_all_are_small_and_a_family_speaks_the_same_tokens() -> None:
-    sizes = {name: sum(file.stat().st_size for file in checkpoint_path(name).iterdir()) for name in CHECKPOINTS}
+    sizes = {
+        name: sum(file.stat().st_size for file in checkpoint_path(name).iterdir())
+        for name in CHECKPOINTS
+    }
     for family, most in (("tiny", 12e6), ("plans", 4e6)):
         members = [name for name in CHECKPOINTS if name.startswith(family)]
         assert sum(sizes[name] for name in members) < most
@@ -51,11 +56,18 @@ def test_transformers_writes_the_same_greedy_tokens(name: str) -> None:
     assert tokenizer.decode(prompt, skip_special_tokens=True) == codec.decode(prompt)
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     ids = theirs.generate(
-        torch.tensor([prompt]), max_new_tokens=60, do_sample=False, temperature=None, top_k=None, top_p=None
+        torch.tensor([prompt]),
+        max_new_tokens=60,
+        do_sample=False,
+        temperature=None,
+        top_k=None,
+        top_p=None,
     )
     expected = ids[0, len(prompt) :].tolist()
 
-    runner = ModelRunner(load_model(name, dtype=torch.float32), num_blocks=32, vocab_size=codec.vocab_size)
+    runner = ModelRunner(
+        load_model(name, dtype=torch.float32), num_blocks=32, vocab_size=codec.vocab_size
+    )
     branch = runner.open(prompt)
     for _ in expected:
         branch.append(int(runner.feed([branch])[0].argmax()))
@@ -64,7 +76,9 @@ def test_transformers_writes_the_same_greedy_tokens(name: str) -> None:
 
 def test_the_target_solves_and_stays_in_the_language() -> None:
     codec = Codec.load("tiny-target")
-    runner = ModelRunner(load_model("tiny-target", dtype=torch.float32), num_blocks=200, vocab_size=codec.vocab_size)
+    runner = ModelRunner(
+        load_model("tiny-target", dtype=torch.float32), num_blocks=200, vocab_size=codec.vocab_size
+    )
     problems = [problem(Split.TEST, i, seed=1) for i in range(6)]
     branches = [runner.open(codec.chat(what.question)) for what in problems]
     starts = [len(branch) for branch in branches]
@@ -82,11 +96,15 @@ def test_the_target_solves_and_stays_in_the_language() -> None:
 
 
 def test_evaluate_measures_what_it_says() -> None:
-    """A model as its own draft: every token is accepted, and both solve equally well up to chance."""
+    """A model as its own draft: every token is accepted, and both solve equally well up to
+    chance.
+    """
     report = evaluate("tiny-draft", "tiny-draft", EvalSettings(problems=2, ablation_problems=2))
     total = report.total
     assert total.rates()["token acceptance"] == pytest.approx(1)
-    assert total.steps >= 8 and total.positions > 100 and total.exact <= total.accepted <= total.steps
+    assert (
+        total.steps >= 8 and total.positions > 100 and total.exact <= total.accepted <= total.steps
+    )
     assert "| token acceptance | 1.000 |" in report.table()
     assert [row.layer for row in report.ablation] == [None, 0, 1]
     whole, *lesser = report.ablation

@@ -1,4 +1,6 @@
-"""The tiny judge: its pairs, its rows, its measurement, and the trained checkpoint against the oracle on held-out runs."""
+"""The tiny judge: its pairs, its rows, its measurement, and the trained checkpoint against the
+oracle on held-out runs.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,16 @@ def test_pairs_are_labelled_by_the_oracle_and_balanced() -> None:
 
 def test_everything_that_can_differ_does() -> None:
     kinds = Counter(kind_of_difference(pair) for pair in PAIRS if not pair.same)
-    assert set(kinds) == {"several", "unreadable", "operation", "entity", "references", "operands", "result", "item"}
+    assert set(kinds) == {
+        "several",
+        "unreadable",
+        "operation",
+        "entity",
+        "references",
+        "operands",
+        "result",
+        "item",
+    }
     assert min(kinds.values()) >= 3
     assert {kind_of_difference(pair) for pair in PAIRS if pair.same} == {""}
 
@@ -51,7 +62,11 @@ def test_everything_that_can_differ_does() -> None:
 def test_some_equal_pairs_share_a_mistake() -> None:
     """7 + 3 = 11 in both steps is the same meaning: the judge compares and does not calculate."""
     steps = [parse(pair.first) for pair in PAIRS if pair.same]
-    sums = [step for step in steps if step is not None and step.operation in ("add", "sum", "total") and step.operands]
+    sums = [
+        step
+        for step in steps
+        if step is not None and step.operation in ("add", "sum", "total") and step.operands
+    ]
     wrong = [step for step in sums if sum(step.operands) != step.result]
     assert 0.02 < len(wrong) / len(sums) < 0.3
 
@@ -142,13 +157,21 @@ def test_batches_are_balanced_and_go_on_where_they_stopped() -> None:
     again = list(islice(rows.batches(batches[9].place, 2, 2000), 5))
     for a, b in zip(batches[10:15], again, strict=True):
         assert a.labels is not None and b.labels is not None
-        assert torch.equal(a.tokens, b.tokens) and torch.equal(a.labels, b.labels) and a.place == b.place
+        assert (
+            torch.equal(a.tokens, b.tokens)
+            and torch.equal(a.labels, b.labels)
+            and a.place == b.place
+        )
 
 
 def test_an_interrupted_training_ends_in_the_same_weights(tmp_path: Path) -> None:
     def trainer() -> Trainer:
         model = fresh_model(tiny_config(1, len(TOKENIZER)), seed=0)
-        return Trainer(model, JudgeRows(TOKENIZER, 0, PAIRS), Recipe(tokens=5000, batch=600, warmup=5, drills=0.0))
+        return Trainer(
+            model,
+            JudgeRows(TOKENIZER, 0, PAIRS),
+            Recipe(tokens=5000, batch=600, warmup=5, drills=0.0),
+        )
 
     straight, first, second = trainer(), trainer(), trainer()
     losses = [straight.step()[0] for _ in range(3)]
@@ -170,14 +193,26 @@ def test_balancing() -> None:
 
 
 def test_a_report_by_hand() -> None:
-    """Equal pairs score .9 and .4, different ones .6 and .1: at .5 one of each is wrong, and 3 of 4 comparisons are won."""
-    report = JudgeReport((0.9, 0.4, 0.6, 0.1), (True, True, False, False), ("", "", "item", "result"))
-    assert (report.agreement(), report.precision(), report.recall(), report.false_accepts()) == (0.5, 0.5, 0.5, 0.5)
+    """Equal pairs score .9 and .4, different ones .6 and .1: at .5 one of each is wrong, and 3 of 4
+    comparisons are won.
+    """
+    report = JudgeReport(
+        (0.9, 0.4, 0.6, 0.1), (True, True, False, False), ("", "", "item", "result")
+    )
+    assert (report.agreement(), report.precision(), report.recall(), report.false_accepts()) == (
+        0.5,
+        0.5,
+        0.5,
+        0.5,
+    )
     assert (report.agreement(0.7), report.precision(0.7), report.recall(0.7)) == (0.75, 1.0, 0.5)
     assert report.precision(1.0) == 1.0
     assert report.area == 0.75
     assert report.mistakes() == {"": (1, 2), "item": (1, 1), "result": (0, 1)}
-    assert (report.order_agreement(), report.order_agreement(0.7)) == (1.0, 0.5)  # .9 goes with .6, .4 with .1
+    assert (report.order_agreement(), report.order_agreement(0.7)) == (
+        1.0,
+        0.5,
+    )  # .9 goes with .6, .4 with .1
 
 
 class Knows:
@@ -186,8 +221,12 @@ class Knows:
     name = "knows"
 
     def judge(self, pairs):
-        texts = [[TOKENIZER.decode(s.tokens).strip() for s in (one.target, one.draft)] for one in pairs]
-        return [Verdict(True, "", 0.8 * same_meaning(*two) + 0.1 * (two[0] < two[1])) for two in texts]
+        texts = [
+            [TOKENIZER.decode(s.tokens).strip() for s in (one.target, one.draft)] for one in pairs
+        ]
+        return [
+            Verdict(True, "", 0.8 * same_meaning(*two) + 0.1 * (two[0] < two[1])) for two in texts
+        ]
 
 
 def test_pairs_are_put_in_both_orders() -> None:
@@ -195,18 +234,36 @@ def test_pairs_are_put_in_both_orders() -> None:
     report = judge_pairs(Knows(), codec.encode, PAIRS[:70])  # type: ignore[arg-type]
     assert len(report.scores) == 140
     assert report.agreement() == report.order_agreement() == report.area == 1.0
-    assert all(abs(a - b) == pytest.approx(0.1) for a, b in zip(report.scores[:70], report.scores[70:], strict=True))
+    assert all(
+        abs(a - b) == pytest.approx(0.1)
+        for a, b in zip(report.scores[:70], report.scores[70:], strict=True)
+    )
     assert milliseconds(Knows(), codec.encode, PAIRS[:5], 3, repeats=2) > 0  # type: ignore[arg-type]
 
 
 def test_the_first_text_is_the_targets() -> None:
     codec = Codec(TOKENIZER, name="tiny")
-    pair = as_pair(TextPair("Initially Ann has 7 coins.", "Before Ann owns 7 coins.", True), codec.encode)
+    pair = as_pair(
+        TextPair("Initially Ann has 7 coins.", "Before Ann owns 7 coins.", True), codec.encode
+    )
     assert codec.decode(pair.target_step.tokens) == "Initially Ann has 7 coins.\n\n"
 
 
 def test_meanings_are_compared_field_by_field() -> None:
     assert "references" in Meaning._fields
-    assert kind_of_difference(TextPair("Initially Ann has 7 coins.", "Initially Ann has 8 coins.", False)) == "result"
-    assert kind_of_difference(TextPair("Initially Ann has 7 coins.", "Initially Ben has 8 coins.", False)) == "several"
-    assert kind_of_difference(TextPair("Initially Ann has 7 coins.", "Initially Ann 8 coins.", False)) == "unreadable"
+    assert (
+        kind_of_difference(
+            TextPair("Initially Ann has 7 coins.", "Initially Ann has 8 coins.", False)
+        )
+        == "result"
+    )
+    assert (
+        kind_of_difference(
+            TextPair("Initially Ann has 7 coins.", "Initially Ben has 8 coins.", False)
+        )
+        == "several"
+    )
+    assert (
+        kind_of_difference(TextPair("Initially Ann has 7 coins.", "Initially Ann 8 coins.", False))
+        == "unreadable"
+    )

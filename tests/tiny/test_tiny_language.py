@@ -1,4 +1,6 @@
-"""The problems of the tiny language: deterministic, solvable, bounded, and held-out ones are never trained on."""
+"""The problems of the tiny language: deterministic, solvable, bounded, and held-out ones are never
+trained on.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ def test_a_problem_is_a_function_of_split_index_and_seed() -> None:
 
 
 def test_a_problem_stays_what_it_was() -> None:
-    """Published numbers name problems by index; they must not change with a library or a refactoring."""
+    """Published numbers name problems by index; they must not change with a library or a
+    refactoring.
+    """
     what = problem(Split.TEST, 7)
     assert what.question == (
         "At first Leo has 47 shells. Then Eva gets 2 times as many shells as Leo. "
@@ -43,7 +47,9 @@ def test_every_solution_is_right_and_within_bounds() -> None:
             assert step.kind is Kind.OPERATION and step.entity not in owned
             known = [owned[person] for person in step.references]
             assert list(step.operands[: len(known)]) == known
-            assert step.references[-1] == list(owned)[-1], "without far references each step uses the latest person"
+            assert step.references[-1] == list(owned)[-1], (
+                "without far references each step uses the latest person"
+            )
             assert step.result == calculate(step.operation, step.operands)
             owned[step.entity] = step.result
         assert all(value is not None and LOWEST <= value <= HIGHEST for value in owned.values())
@@ -70,6 +76,8 @@ def test_far_references_reach_back() -> None:
     assert 0.4 < far_share(1.0) < 0.8
 
 
-@pytest.mark.parametrize(("operation", "operands", "result"), [("half", (8, 2), 4), ("difference", (9, 4), 5)])
+@pytest.mark.parametrize(
+    ("operation", "operands", "result"), [("half", (8, 2), 4), ("difference", (9, 4), 5)]
+)
 def test_calculate(operation: str, operands: tuple[int, int], result: int) -> None:
     assert calculate(operation, operands) == result

@@ -1,4 +1,6 @@
-"""Grammar and oracle are inverse to each other, in both styles; the oracle tells the smallest changes of meaning apart."""
+"""Grammar and oracle are inverse to each other, in both styles; the oracle tells the smallest
+changes of meaning apart.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def test_round_trip(style: Style) -> None:
 
 
 def test_every_alternative_can_be_read() -> None:
-    """Not sampled: every template with every alternative of every place, the others at their first."""
+    """Not sampled: every template with every alternative of every place, the others at their
+    first.
+    """
     examples = {(m.kind, m.operation): m for m in MEANINGS}
     assert examples.keys() == PIECES.keys()
     from lr.tiny.grammar import slots
@@ -50,12 +54,16 @@ def test_the_styles_differ_but_overlap() -> None:
 
 
 def test_minimal_changes_are_told_apart() -> None:
-    """One number, one person, one item changed wherever it stands: never the same meaning, and never an error."""
+    """One number, one person, one item changed wherever it stands: never the same meaning, and
+    never an error.
+    """
     rng = random.Random(2)
     changed = 0
     for meaning in MEANINGS[:1500]:
         text = render(meaning, rng.choice(list(Style)), rng)
-        places = list(re.finditer(r"\d+|" + "|".join(rf"\b{word}\b" for word in (*NAMES, *ITEMS)), text))
+        places = list(
+            re.finditer(r"\d+|" + "|".join(rf"\b{word}\b" for word in (*NAMES, *ITEMS)), text)
+        )
         place = rng.choice(places)
         word = place.group()
         if word.isdigit():
@@ -73,7 +81,9 @@ def test_other_operations_mean_other_things() -> None:
     text = "Then Eva has 5 more than Ann, so we get 12 + 5 = 17 apples."
     assert parse(text) == step._replace(entity="Eva")
     assert not same_meaning(text, "Then Eva has 5 fewer than Ann, so we get 12 - 5 = 7 apples.")
-    assert same_meaning(text, "I read that Eva holds 5 extra than Ann: you find 12 plus 5 makes 17 apples now.")
+    assert same_meaning(
+        text, "I read that Eva holds 5 extra than Ann: you find 12 plus 5 makes 17 apples now."
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Rows, optimiser and loop: the loss falls where it should, and an interrupted training ends in the very same weights."""
+"""Rows, optimiser and loop: the loss falls where it should, and an interrupted training ends in the
+very same weights.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,12 @@ def test_as_many_processes_as_before(tmp_path: Path) -> None:
     one = trainer()
     one.progress.places = ((0, 0), (1, 0))
     torch.save(
-        {"progress": {"step": 0, "tokens": 0, "places": one.progress.places}, "model": {}, "muon": [], "adam": {}},
+        {
+            "progress": {"step": 0, "tokens": 0, "places": one.progress.places},
+            "model": {},
+            "muon": [],
+            "adam": {},
+        },
         tmp_path / "state.pt",
     )
     with pytest.raises(SettingError, match="written by 2 processes"):
@@ -78,7 +85,9 @@ def test_schedule() -> None:
 
 
 def test_a_row_has_loss_on_its_own_style_only() -> None:
-    """The prompt carries none, nor does a step of the other style; every step that carries loss can be read."""
+    """The prompt carries none, nor does a step of the other style; every step that carries loss can
+    be read.
+    """
     foreign = 0
     for i in range(40):
         what = problem(Split.TRAIN, i)
@@ -113,7 +122,11 @@ def test_batches_resume_at_a_place_and_are_shared_out() -> None:
     batches = list(islice(rows().batches((0, 0), 1, 1200, 0.4), 6))
     again = list(islice(rows().batches(batches[2].place, 1, 1200, 0.4), 3))
     for a, b in zip(batches[3:], again, strict=True):
-        assert torch.equal(a.tokens, b.tokens) and torch.equal(a.weights, b.weights) and a.place == b.place
+        assert (
+            torch.equal(a.tokens, b.tokens)
+            and torch.equal(a.weights, b.weights)
+            and a.place == b.place
+        )
     assert all(batch.tokens.numel() < 1700 for batch in batches)
     other = next(rows().batches((1, 0), 2, 1200, 0.4))
     assert not torch.equal(other.tokens, batches[0].tokens)
@@ -134,13 +147,20 @@ def test_muon_moves_against_the_gradient_at_its_rate() -> None:
 
 
 def test_rectangles_agree_with_the_sampler() -> None:
-    """Greedy continuations, token by token with a cache, are the argmax of the full causal pass over prompt and continuation."""
+    """Greedy continuations, token by token with a cache, are the argmax of the full causal pass
+    over prompt and continuation.
+    """
     model = fresh_model(tiny_config(2, len(TOKENIZER)), seed=1)
     torch.nn.init.normal_(model.layers[0].mlp.down.weight, std=0.1)
     prompts = [[5, 6, 7], [8, 9, 10, 11, 12]]
     written = sample_rows(model, prompts, {-1}, 10, 0.0, torch.Generator())
-    assert [len(prompt) + len(text) for prompt, text in zip(prompts, written, strict=True)] == [10, 10]
+    assert [len(prompt) + len(text) for prompt, text in zip(prompts, written, strict=True)] == [
+        10,
+        10,
+    ]
     with torch.no_grad():
-        logits = model.logits(hidden_rows(model, torch.tensor([p + w for p, w in zip(prompts, written, strict=True)])))
+        logits = model.logits(
+            hidden_rows(model, torch.tensor([p + w for p, w in zip(prompts, written, strict=True)]))
+        )
     for row, (prompt, text) in enumerate(zip(prompts, written, strict=True)):
         assert logits[row, len(prompt) - 1 : -1].argmax(-1).tolist() == text

@@ -1,4 +1,6 @@
-"""The tiny tokenizer: one token per word and digit, the blank line one token, any text comes back."""
+"""The tiny tokenizer: one token per word and digit, the blank line one token, any text comes
+back.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,19 @@ def test_any_text_comes_back_after_loading(reloaded: PreTrainedTokenizerFast) ->
 
 def test_one_token_per_word_digit_and_blank_line() -> None:
     pieces = TOKENIZER.tokenize("Then Ann owns 12 + 5 = 17 coins.\n\nSo the answer is \\boxed{17}.")
-    assert pieces == ("Then ĠAnn Ġowns Ġ1 2 Ġ+ Ġ5 Ġ= Ġ1 7 Ġcoins . ĊĊ So Ġthe Ġanswer Ġis Ġ\\boxed{ 1 7 } .".split())
+    assert pieces == (
+        "Then ĠAnn Ġowns Ġ1 2 Ġ+ Ġ5 Ġ= Ġ1 7 Ġcoins . ĊĊ So Ġthe Ġanswer Ġis Ġ\\boxed{ 1 7 } .".split()
+    )
 
 
 def test_nothing_of_the_language_falls_apart_into_bytes() -> None:
     rng = random.Random(0)
     for i in range(150):
         what = problem(Split.TEST, i)
-        texts = [what.question, *(render(step, style, rng) for step in what.steps for style in Style)]
+        texts = [
+            what.question,
+            *(render(step, style, rng) for step in what.steps for style in Style),
+        ]
         for text in texts:
             words = text.replace(".", " .").replace(",", " ,").replace(":", " :").replace("?", " ?")
             words = words.replace("{", "{ ").replace("}", " }")
@@ -55,11 +62,17 @@ def test_nothing_of_the_language_falls_apart_into_bytes() -> None:
 
 
 def test_chat(reloaded: PreTrainedTokenizerFast) -> None:
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many?"}]
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "How many?"},
+    ]
     text = reloaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert text == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\n"
     )
     assert reloaded.eos_token == "<|im_end|>" and reloaded.pad_token == "<|endoftext|>"
     ids = reloaded.encode(text, add_special_tokens=False)
-    assert ids[0] == reloaded.convert_tokens_to_ids("<|im_start|>") and ids.count(reloaded.eos_token_id) == 2
+    assert (
+        ids[0] == reloaded.convert_tokens_to_ids("<|im_start|>")
+        and ids.count(reloaded.eos_token_id) == 2
+    )

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from lr.engine.chance import Bernoulli, Constant
-from lr.engine.scripted import ScriptedRun
-from lr.engine.simulate import ENDLESS, World
-from lr.engine.texts import TextScript
-from lr.engine.virtual import scripted_trace, simulated_trace
+from lr.lab.scripted.scripted import ScriptedRun
+from lr.lab.scripted.texts import TextScript
+from lr.lab.trace.file import TraceFile, parse_trace, trace_lines
+from lr.lab.trace.header import Header
+from lr.lab.trace.virtual import scripted_trace, simulated_trace
 from lr.spec.limits import Limits
 from lr.spec.schedule import Schedule, SchedulerConfig
-from lr.tracing.file import TraceFile, parse_trace, trace_lines
-from lr.tracing.header import Header
+from lr.theory.chance import Bernoulli, Constant
+from lr.theory.simulate import ENDLESS, World
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -33,7 +33,9 @@ BLOCK = 16
 
 @contextmanager
 def a_browser() -> Iterator[Any]:
-    """A headless Chromium. Without one, or without playwright: the test is skipped, or fails where LR_BROWSER is "required"."""
+    """A headless Chromium. Without one, or without playwright: the test is skipped, or fails where
+    LR_BROWSER is "required".
+    """
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     try:
         from playwright.sync_api import sync_playwright
@@ -79,13 +81,15 @@ def simulated(steps: int = 60) -> TraceFile:
 @cache
 def tiny(mode: str) -> TraceFile:
     """The tiny models, with tokens and caches."""
-    from lr.engine.traced import trace_of
+    from lr.lab.trace.traced import trace_of
     from lr.reasoner import Reasoner
     from lr.tiny.language import Split, problem
 
     question = problem(Split.TEST, 0).question
     with_ahead = {"depth": 2, "width": 2} if mode.startswith("lr") else {}
-    run = Reasoner().run(question, detailed=True, mode=mode, max_tokens=60, num_speculative_tokens=3, **with_ahead)
+    run = Reasoner().run(
+        question, detailed=True, mode=mode, max_tokens=60, num_speculative_tokens=3, **with_ahead
+    )
     run.finish()
     return trace_of(run)
 
@@ -93,7 +97,9 @@ def tiny(mode: str) -> TraceFile:
 @cache
 def nasty() -> TraceFile:
     """A question and a step that would break a page that trusts them."""
-    run = ScriptedRun(SchedulerConfig(Limits(200), depth=1), TextScript([NASTY + "$"], [NASTY.upper() + "$"]))
+    run = ScriptedRun(
+        SchedulerConfig(Limits(200), depth=1), TextScript([NASTY + "$"], [NASTY.upper() + "$"])
+    )
     run.run()
     trace = scripted_trace(run)
     trace.header.options["note"] = NASTY
@@ -103,9 +109,14 @@ def nasty() -> TraceFile:
 
 @cache
 def long(steps: int = 400) -> TraceFile:
-    """About 26 events per step: tokens, forks, copies, growing tables; every draft step is accepted. The last block of the old table is
-    half full, so that each fork is followed by a copy on write."""
-    header = Header(driver="lockstep", depth=1, caches={"target": {"blocks": 2 * steps + 8, "block_size": BLOCK}})
+    """About 26 events per step: tokens, forks, copies, growing tables; every draft step is
+    accepted. The last block of the old table is half full, so that each fork is followed by a copy
+    on write."""
+    header = Header(
+        driver="lockstep",
+        depth=1,
+        caches={"target": {"blocks": 2 * steps + 8, "block_size": BLOCK}},
+    )
     made: list[dict[str, Any]] = [{"event": "open", "cache": "target", "branch": 0}, _hold(0)]
     made.append(_grow(0, BLOCK // 2, fresh=[[0, 0]]))
     for i in range(steps):
@@ -122,7 +133,13 @@ def _hold(i: int) -> dict[str, Any]:
 
 def _grow(branch: int, length: int, copies: Any = (), fresh: Any = ()) -> dict[str, Any]:
     rows = [[branch, length]]
-    return {"event": "grow", "cache": "target", "rows": rows, "copies": list(copies), "fresh": list(fresh)}
+    return {
+        "event": "grow",
+        "cache": "target",
+        "rows": rows,
+        "copies": list(copies),
+        "fresh": list(fresh),
+    }
 
 
 def _a_step(i: int) -> list[dict[str, Any]]:
@@ -132,7 +149,14 @@ def _a_step(i: int) -> list[dict[str, Any]]:
     verdict = {"aligned": True, "why": "the same", "score": None}
     common = {"index": i, "step": step, "node": child}
     tokens = [
-        {"event": "token", "role": "draft", "node": child, "index": i, "offset": place, "token": place}
+        {
+            "event": "token",
+            "role": "draft",
+            "node": child,
+            "index": i,
+            "offset": place,
+            "token": place,
+        }
         | {"p": 0.5, "key": f"0x{place:016x}", "piece": words[place]}
         for place in range(8)
     ]

@@ -1,4 +1,6 @@
-"""What the tests of the stepper share: scripted and live sources, and a prompt that is fed lines."""
+"""What the tests of the stepper share: scripted and live sources, and a prompt that is fed
+lines.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,18 @@ from functools import cache
 from rich.console import Console
 
 from lr.commands.stepping import Prompt
-from lr.engine.scripted import ScriptedRun
-from lr.engine.texts import TextScript
+from lr.lab.scripted.scripted import ScriptedRun
+from lr.lab.scripted.texts import TextScript
+from lr.lab.stepper.live import LiveSource
+from lr.lab.stepper.script import ScriptSource
+from lr.lab.stepper.session import Session
 from lr.reasoner import Reasoner
 from lr.spec.limits import Limits
 from lr.spec.schedule import SchedulerConfig
-from lr.stepper.live import LiveSource
-from lr.stepper.script import ScriptSource
-from lr.stepper.session import Session
 
-QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
+QUESTION = (
+    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
+)
 SCRIPT = TextScript(["a.", "b.", "c.", "d$"], ["A.", "x.", "C.", "D$"])
 """The draft writes in capitals; its step 1 is not the target's."""
 

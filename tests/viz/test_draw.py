@@ -1,4 +1,6 @@
-"""The figures of a trace: they say what the trace says, twice the same, and the command's words for what it cannot do."""
+"""The figures of a trace: they say what the trace says, twice the same, and the command's words for
+what it cannot do.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ import pytest
 from player_kit import as_file, long, scripted, simulated, tiny
 
 from lr.cli import main
-from lr.tracing.film import Film
-from lr.viz.holders import cache_figure, sharing_moment
-from lr.viz.lives import lives_of
-from lr.viz.moment import telling_moment, tree_figure
-from lr.viz.style import WHO, write
-from lr.viz.timeline import timeline_figure
+from lr.lab.trace.film import Film
+from lr.lab.viz.holders import cache_figure, sharing_moment
+from lr.lab.viz.lives import lives_of
+from lr.lab.viz.moment import telling_moment, tree_figure
+from lr.lab.viz.style import WHO, write
+from lr.lab.viz.timeline import timeline_figure
 
 
 def words(made: Any) -> list[str]:
@@ -26,16 +28,25 @@ def test_the_timeline_has_the_lanes_and_the_decisions() -> None:
     trace = scripted()
     with timeline_figure(trace) as made:
         axes = made.axes[0]
-        assert [label.get_text() for label in axes.get_yticklabels()] == ["draft", "target", "verifier"]
+        assert [label.get_text() for label in axes.get_yticklabels()] == [
+            "draft",
+            "target",
+            "verifier",
+        ]
         assert axes.get_yticklabels()[1].get_color() == WHO["target"]
         marks = [one for one in words(made) if one in "✓✗+•"]
-        assert marks == ["✗" if mark.origin == "correction" else "✓" for mark in lives_of(trace).marks]
+        assert marks == [
+            "✗" if mark.origin == "correction" else "✓" for mark in lives_of(trace).marks
+        ]
         assert "hatched: cancelled" in axes.get_title(loc="right")
         assert axes.get_xlabel() == "time in turns"
 
 
 def test_the_timeline_of_a_window_has_less_in_it() -> None:
-    with timeline_figure(simulated()) as whole, timeline_figure(simulated(), begin=2, end=6) as part:
+    with (
+        timeline_figure(simulated()) as whole,
+        timeline_figure(simulated(), begin=2, end=6) as part,
+    ):
         assert len(part.axes[0].patches) < len(whole.axes[0].patches)
         assert part.axes[0].get_xlim() == (2, 6)
 
@@ -54,13 +65,19 @@ def test_the_tree_says_what_the_state_says() -> None:
             if node.name != state.root and node.draft is not None and node.drafted:
                 assert node.draft.text.strip() in said
         assert sum(one == "✓ aligned" for one in said) == sum(
-            bool(node.verdict and node.verdict["aligned"]) for node in state.live if node.name != state.root
+            bool(node.verdict and node.verdict["aligned"])
+            for node in state.live
+            if node.name != state.root
         )
 
 
 def test_a_rejected_step_is_marked_by_more_than_colour() -> None:
     film = Film(scripted())
-    refused = next(r.number + 1 for r in film.trace.records if r.kind == "judged" and not r.data["verdict"]["aligned"])
+    refused = next(
+        r.number + 1
+        for r in film.trace.records
+        if r.kind == "judged" and not r.data["verdict"]["aligned"]
+    )
     with tree_figure(film, refused) as made:
         assert "✗ not aligned" in words(made)
         assert any(patch.get_hatch() for patch in made.axes[0].patches)
@@ -94,19 +111,25 @@ def test_long_tables_show_their_ends() -> None:
         assert made.get_size_inches()[0] < 14
 
 
-def test_the_command_draws_each_picture_twice_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_draws_each_picture_twice_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = as_file(tiny("lr+sd"), tmp_path / "run.jsonl")
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         assert main(["draw", str(trace), "-o", str(tmp_path / folder / "run")]) == 0
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
-    assert names == [f"run-{what}.{kind}" for what in ("cache", "timeline", "tree") for kind in ("png", "svg")]
+    assert names == [
+        f"run-{what}.{kind}" for what in ("cache", "timeline", "tree") for kind in ("png", "svg")
+    ]
     for name in names:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     assert "run-tree.svg" in capsys.readouterr().out
 
 
-def test_the_command_says_what_it_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_it_cannot_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = as_file(scripted(), tmp_path / "run.jsonl")
     assert main(["draw", str(trace), "--pictures", "cache"]) == 0
     assert "no blocks to draw" in capsys.readouterr().out

@@ -1,4 +1,6 @@
-"""The player's page as it is built: one file, nothing from outside, no text of a trace as markup, the statistics of every report."""
+"""The player's page as it is built: one file, nothing from outside, no text of a trace as markup,
+the statistics of every report.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ import pytest
 from player_kit import NASTY, as_file, long, nasty, scripted, simulated, synchronous
 
 from lr.cli import main
-from lr.tracing.schema import KINDS
-from lr.viz.lives import CANCELLED, DONE, FAILED, lives_of
-from lr.viz.player.headline import headline_of, setting_of, title_of
-from lr.viz.player.page import SCRIPTS, as_script_data, page_data, player_page
-from lr.viz.style import WASH, WHO
+from lr.lab.player.headline import headline_of, setting_of, title_of
+from lr.lab.player.page import SCRIPTS, as_script_data, page_data, player_page
+from lr.lab.trace.schema import KINDS
+from lr.lab.viz.lives import CANCELLED, DONE, FAILED, lives_of
+from lr.lab.viz.style import WASH, WHO
 
-FOLDER = files("lr.viz.player")
+FOLDER = files("lr.lab.player")
 STYLE = (FOLDER / "style.css").read_text(encoding="utf-8")
 
 
@@ -33,7 +35,9 @@ def themes() -> list[dict[str, str]]:
 def brightness(colour: str) -> float:
     """Relative luminance as WCAG 2 defines it."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
@@ -48,7 +52,9 @@ def test_a_page_is_whole_and_needs_nothing_from_outside() -> None:
     assert page.rstrip().endswith("</html>")
     assert "{{" not in page.split('id="data"')[0]
     addresses = set(re.findall(r"https?://[^\s\"'<]+", page))
-    assert addresses == {"http://www.w3.org/2000/svg"}, "a name of a standard, which nothing is fetched from"
+    assert addresses == {"http://www.w3.org/2000/svg"}, (
+        "a name of a standard, which nothing is fetched from"
+    )
     assert not re.search(r"<(?:link|img|iframe)\b|\bsrc=|@import|url\(", page)
 
 
@@ -75,7 +81,9 @@ def test_script_data_is_json_without_an_angle() -> None:
     assert json.loads(as_script_data({"a": "<!--é"})) == {"a": "<!--é"}
 
 
-@pytest.mark.parametrize("trace", [scripted, synchronous, simulated, long], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "trace", [scripted, synchronous, simulated, long], ids=lambda make: make.__name__
+)
 def test_the_headline_has_the_statistics_of_the_trace(trace) -> None:
     stats = trace().stats
     shown = {figure.label: figure.value for figure in headline_of(trace())}
@@ -87,7 +95,10 @@ def test_the_headline_has_the_statistics_of_the_trace(trace) -> None:
 
 
 def test_the_setting_says_what_was_run() -> None:
-    header = replace(long().header, models={"target": "big", "draft": "small", "device": "cpu", "dtype": "float32"})
+    header = replace(
+        long().header,
+        models={"target": "big", "draft": "small", "device": "cpu", "dtype": "float32"},
+    )
     assert "target big · draft small · cpu float32" in setting_of(header)
     assert title_of(replace(header, mode="sd")) == "Token-level speculation"
     assert "draft small" not in setting_of(replace(header, mode="ar"))
@@ -96,21 +107,35 @@ def test_the_setting_says_what_was_run() -> None:
 
 def test_every_kind_of_event_has_its_words() -> None:
     words = (FOLDER / "words.js").read_text(encoding="utf-8")
-    told = set(re.findall(r"^  (\w+): \(", words.split("const EVENT_WORDS")[1].split("\n};")[0], re.MULTILINE))
+    told = set(
+        re.findall(
+            r"^  (\w+): \(", words.split("const EVENT_WORDS")[1].split("\n};")[0], re.MULTILINE
+        )
+    )
     assert set(KINDS) <= told
 
 
 def test_lives_are_the_pieces_of_work() -> None:
     trace = scripted()
     lives = lives_of(trace)
-    begun = sum(len(one.data.get("children", [0])) for one in trace.records if one.kind in ("draft", "target", "judge"))
+    begun = sum(
+        len(one.data.get("children", [0]))
+        for one in trace.records
+        if one.kind in ("draft", "target", "judge")
+    )
     assert len(lives.spans) == begun
-    assert sum(span.outcome == CANCELLED for span in lives.spans) == sum(one.kind == "cancel" for one in trace.records)
-    assert sum(span.outcome == FAILED for span in lives.spans) == sum(one.kind == "undrafted" for one in trace.records)
+    assert sum(span.outcome == CANCELLED for span in lives.spans) == sum(
+        one.kind == "cancel" for one in trace.records
+    )
+    assert sum(span.outcome == FAILED for span in lives.spans) == sum(
+        one.kind == "undrafted" for one in trace.records
+    )
     assert [mark.index for mark in lives.marks] == list(range(5))
     for lane, one in enumerate(lives.lanes):
         for row in range(one.rows):
-            mine = [span for span in lives.spans if lives.lane(span.work) == lane and span.row == row]
+            mine = [
+                span for span in lives.spans if lives.lane(span.work) == lane and span.row == row
+            ]
             mine.sort(key=lambda span: (span.asked, span.end))
             assert all(a.end <= b.asked for a, b in pairwise(mine)), "spans of a row do not overlap"
 
@@ -125,7 +150,9 @@ def test_waiting_workers_begin_later_than_they_are_asked() -> None:
 def test_plain_decoding_has_a_span_per_step() -> None:
     kept = [one for one in long().records if one.kind == "written" and one.data["role"] == "target"]
     spans = lives_of(replace(long(), records=kept[:3])).spans
-    assert [(span.work, span.index, span.outcome) for span in spans] == [("target", i, DONE) for i in range(3)]
+    assert [(span.work, span.index, span.outcome) for span in spans] == [
+        ("target", i, DONE) for i in range(3)
+    ]
     assert spans[1].begin == spans[0].end
 
 
@@ -152,10 +179,14 @@ def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["play", str(trace)]) == 0
     assert "run.html" in capsys.readouterr().out
     assert main(["play", str(trace), "-o", str(tmp_path / "other.html")]) == 0
-    assert (tmp_path / "other.html").read_text("utf-8") == (tmp_path / "run.html").read_text("utf-8")
+    assert (tmp_path / "other.html").read_text("utf-8") == (tmp_path / "run.html").read_text(
+        "utf-8"
+    )
 
 
-def test_what_the_command_cannot_do_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_command_cannot_do_it_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = as_file(scripted(), tmp_path / "run.jsonl")
     assert main(["play", str(tmp_path / "none.jsonl")]) == 2
     assert "cannot be read" in capsys.readouterr().err

@@ -1,6 +1,8 @@
-"""The player in a real browser: it loads without errors, shows the states that Python computes, and each control does what it says.
+"""The player in a real browser: it loads without errors, shows the states that Python computes, and
+each control does what it says.
 
-One browser serves the module. Where there is none, the tests are skipped with the reason; LR_BROWSER=required makes that a failure.
+One browser serves the module. Where there is none, the tests are skipped with the reason;
+LR_BROWSER=required makes that a failure.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from typing import Any
 import pytest
 from player_kit import a_browser, long, nasty, scripted, simulated, synchronous, tiny
 
-from lr.tracing.file import TraceFile
-from lr.tracing.film import Film, fold
-from lr.tracing.state import State
-from lr.viz.player.headline import headline_of
-from lr.viz.player.page import player_page, write_page
+from lr.lab.player.headline import headline_of
+from lr.lab.player.page import player_page, write_page
+from lr.lab.trace.file import TraceFile
+from lr.lab.trace.film import Film, fold
+from lr.lab.trace.state import State
 
 TRACES = {
     "scripted": scripted,
@@ -73,11 +75,18 @@ def described(state: State) -> dict[str, Any]:
         "live": [node.name for node in live],
         "work": sorted([kind, node] for kind, node in state.work),
         "text": state.text,
-        "steps": [[step.text if step else "" for step in (node.draft, node.target)] for node in live],
+        "steps": [
+            [step.text if step else "" for step in (node.draft, node.target)] for node in live
+        ],
         "verdicts": [node.verdict and node.verdict["aligned"] for node in live],
-        "sources": [[token.source for token in node.target.tokens] if node.target else [] for node in live],
+        "sources": [
+            [token.source for token in node.target.tokens] if node.target else [] for node in live
+        ],
         "caches": sorted(
-            [name, [[b.number, b.length, b.node, b.blocks] for _, b in sorted(cache.branches.items())]]
+            [
+                name,
+                [[b.number, b.length, b.node, b.blocks] for _, b in sorted(cache.branches.items())],
+            ]
             for name, cache in state.caches.items()
         ),
     }
@@ -91,14 +100,24 @@ class Window:
         self.faults: list[str] = []
         self.contexts: dict[tuple[Any, ...], Any] = {}
 
-    def open(self, name: str, hash_: str = "", *, width: int = 1366, height: int = 768, theme: str = "light") -> Any:
+    def open(
+        self,
+        name: str,
+        hash_: str = "",
+        *,
+        width: int = 1366,
+        height: int = 768,
+        theme: str = "light",
+    ) -> Any:
         path = self.folder / f"{name}.html"
         if not path.exists():
             write_page(player_page(TRACES[name]()), path)
         key = (width, height, theme)
         if key not in self.contexts:
             size = {"width": width, "height": height}
-            context = self.browser.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")
+            context = self.browser.new_context(
+                viewport=size, color_scheme=theme, reduced_motion="reduce"
+            )
             self.contexts[key] = context.new_page()
             self.watch(self.contexts[key])
         page = self.contexts[key]
@@ -107,10 +126,16 @@ class Window:
         return page
 
     def watch(self, page: Any) -> None:
-        page.on("console", lambda said: said.type in ("error", "warning") and self.faults.append(said.text))
+        page.on(
+            "console",
+            lambda said: said.type in ("error", "warning") and self.faults.append(said.text),
+        )
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         outside = ("file:", "about:", "data:")
-        page.on("request", lambda one: one.url.startswith(outside) or self.faults.append(f"wanted {one.url}"))
+        page.on(
+            "request",
+            lambda one: one.url.startswith(outside) or self.faults.append(f"wanted {one.url}"),
+        )
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +194,11 @@ def test_texts_of_a_trace_do_nothing(window: Window) -> None:
 def test_buttons(window: Window) -> None:
     page, trace = window.open("scripted"), scripted()
     decisions = [one.number + 1 for one in trace.records if one.kind == "emit"]
-    refused = [one.number + 1 for one in trace.records if one.kind == "judged" and not one.data["verdict"]["aligned"]]
+    refused = [
+        one.number + 1
+        for one in trace.records
+        if one.kind == "judged" and not one.data["verdict"]["aligned"]
+    ]
     page.select_option("#grain", "all")
     page.click("#event-next")
     page.click("#event-next")
@@ -189,7 +218,12 @@ def test_buttons(window: Window) -> None:
     page.select_option("#grain", "steps")
     for _ in range(4):
         page.click("#event-next")
-        assert trace.records[event(page) - 1].kind not in ("written", "survive", "release", "decided")
+        assert trace.records[event(page) - 1].kind not in (
+            "written",
+            "survive",
+            "release",
+            "decided",
+        )
 
 
 def test_play_pause_and_speed(window: Window) -> None:
@@ -299,10 +333,16 @@ def test_a_projector_shows_all_at_once(window: Window) -> None:
 
 def test_panels_show_the_state(window: Window) -> None:
     page, trace = window.open("scripted"), scripted()
-    first = next(one.number + 1 for one in trace.records if one.kind == "emit" and one.data["origin"] == "correction")
+    first = next(
+        one.number + 1
+        for one in trace.records
+        if one.kind == "emit" and one.data["origin"] == "correction"
+    )
     page.evaluate("n => player.go(n - 1)", first)
     live = {node.name for node in Film(trace).at(first - 1).live}
-    boxes = page.evaluate("[...document.querySelectorAll('.node:not(.ghost) .name span')].map(e => e.textContent)")
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('.node:not(.ghost) .name span')].map(e => e.textContent)"
+    )
     assert {box.removeprefix("node ") for box in boxes if box.startswith("node")} <= live
     page.evaluate("n => player.go(n)", first)
     step = page.locator("#steps .step").last
@@ -318,7 +358,9 @@ def test_panels_show_the_state(window: Window) -> None:
 def test_tokens_caches_and_switches(window: Window) -> None:
     page = window.open("tiny", "#event=99999")
     page.click("#decision-back")
-    kinds = page.evaluate("[...new Set([...document.querySelectorAll('.token')].map(e => e.className))].join(' ')")
+    kinds = page.evaluate(
+        "[...new Set([...document.querySelectorAll('.token')].map(e => e.className))].join(' ')"
+    )
     assert "by-draft" in kinds + " by-draft"
     tabs = page.locator("#cache-tabs button")
     assert tabs.all_inner_texts() == ["draft", "target", "guesser"] or tabs.count() == 3
@@ -333,7 +375,9 @@ def test_tokens_caches_and_switches(window: Window) -> None:
     page.click("#zoom-in")
     assert page.evaluate("player.timeline.span") == pytest.approx(before / 2)
     page.click("#zoom-all")
-    assert page.evaluate("player.timeline.span") == page.evaluate("player.timeline.end - player.timeline.start")
+    assert page.evaluate("player.timeline.span") == page.evaluate(
+        "player.timeline.end - player.timeline.start"
+    )
 
 
 def test_a_run_without_a_cache_has_no_panel_for_it(window: Window) -> None:
@@ -365,14 +409,16 @@ def test_names_for_those_who_do_not_see(window: Window) -> None:
 
 
 def test_ten_thousand_events_stay_smooth(window: Window) -> None:
-    """Bounds far above what is measured (a seek about 10 ms, a frame about 3 ms), so that only a change of order fails: work that grows
-    with the length of the trace."""
+    """Bounds far above what is measured (a seek about 10 ms, a frame about 3 ms), so that only a
+    change of order fails: work that grows with the length of the trace."""
     assert len(long().records) >= 10_000
     page = window.open("long", "#event=0")
     seeks = page.evaluate(
         "Array.from({length: 15}, (_, i) => { player.go((i * 7919) % player.count); return player.worked; })"
     )
-    frames = page.evaluate("Array.from({length: 60}, (_, i) => { player.go(6000 + i); return player.worked; })")
+    frames = page.evaluate(
+        "Array.from({length: 60}, (_, i) => { player.go(6000 + i); return player.worked; })"
+    )
     assert sorted(seeks)[len(seeks) // 2] < 250
     assert sorted(frames)[len(frames) // 2] < 50
     assert page.locator("#steps .step").count() <= 30, "only the last steps are in the page"

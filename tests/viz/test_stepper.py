@@ -1,4 +1,6 @@
-"""The stepper without a terminal: forward and back, to a rejection, forced verdicts and what-ifs, on scripts and on the tiny models."""
+"""The stepper without a terminal: forward and back, to a rejection, forced verdicts and what-ifs,
+on scripts and on the tiny models.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,18 @@ from collections.abc import Iterator
 import pytest
 from stepper_kit import QUESTION, live_session, script_session, tiny_reasoner
 
-from lr.engine.scripted import ScriptedRun
-from lr.engine.texts import TextScript
-from lr.engine.traced import trace_of
+from lr.lab.scripted.scripted import ScriptedRun
+from lr.lab.scripted.texts import TextScript
+from lr.lab.stepper.inside import token_rows
+from lr.lab.stepper.live import LiveSource
+from lr.lab.stepper.script import ScriptSource
+from lr.lab.stepper.session import Session
+from lr.lab.stepper.source import FORCED, StepperError
+from lr.lab.trace.compare import compare_in_order
+from lr.lab.trace.film import state_at
+from lr.lab.trace.traced import trace_of
 from lr.spec.limits import Limits
 from lr.spec.schedule import SchedulerConfig
-from lr.stepper.inside import token_rows
-from lr.stepper.live import LiveSource
-from lr.stepper.script import ScriptSource
-from lr.stepper.session import Session
-from lr.stepper.source import FORCED, StepperError
-from lr.tracing.compare import compare_in_order
-from lr.tracing.film import state_at
 
 
 @pytest.fixture
@@ -67,7 +69,9 @@ def test_to_the_next_rejection_and_the_next_step() -> None:
 
 def test_a_step_that_is_cut_is_a_rejection_without_a_verdict() -> None:
     config = SchedulerConfig(Limits(50), depth=1)
-    session = Session(ScriptSource(lambda: ScriptedRun(config, TextScript(["a.", "b$"], ["A", "B$"]))))
+    session = Session(
+        ScriptSource(lambda: ScriptedRun(config, TextScript(["a.", "b$"], ["A", "B$"])))
+    )
     assert session.to_rejection()
     last = session.sides[0].happened
     assert last is not None and last.kind == "emit" and last.data["origin"] == "correction"
@@ -123,7 +127,11 @@ def test_a_live_run_made_anew_keeps_what_was_forced_before_it(live: Session) -> 
     assert "made anew" in live.fork()
     live.to_end()
     forced = [
-        [one.data["node"] for one in side.records if one.kind == "judged" and FORCED in one.data["verdict"]["why"]]
+        [
+            one.data["node"]
+            for one in side.records
+            if one.kind == "judged" and FORCED in one.data["verdict"]["why"]
+        ]
         for side in live.sides
     ]
     assert len(forced[0]) == 1 and forced[1] == forced[0]
@@ -135,11 +143,17 @@ def test_a_run_made_anew_does_not_decide_beyond_its_place() -> None:
     session.to_end()
     side = session.sides[0]
     emit = next(one.number for one in side.records if one.kind == "emit")
-    session.to(emit)  # behind the verdict, before the step that it decides: in the middle of a piece of work
+    session.to(
+        emit
+    )  # behind the verdict, before the step that it decides: in the middle of a piece of work
     assert side.records[emit - 2].kind == "judged"
     session.fork()
     made = session.sides[1]
-    assert made.place < emit and made.at_end and not any(one.kind in ("judged", "emit") for one in made.records)
+    assert (
+        made.place < emit
+        and made.at_end
+        and not any(one.kind in ("judged", "emit") for one in made.records)
+    )
     assert made.records == side.records[: made.place]
 
 
@@ -178,7 +192,9 @@ def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
     assert [seat.runner.cache.pool.num_used for seat in source.seats] == used
     a, b = live.sides
     assert b.records[: a.place] == a.records[: a.place]
-    assert {record.kind for record in b.records[a.place :]} == {"fork", "hold", "close"}, "no forward, no growth"
+    assert {record.kind for record in b.records[a.place :]} == {"fork", "hold", "close"}, (
+        "no forward, no growth"
+    )
     for name, cache in b.state.caches.items():
         assert {block: len(who) for block, who in cache.holders_by_block().items()} == {
             block: len(who) for block, who in held[name].items()
@@ -196,7 +212,11 @@ def test_both_sides_go_on_alike_until_a_verdict_differs(live: Session) -> None:
     live.to_end()
     assert text(live, 0) == text(live, 1) and live.sides[1].over
     steps = [
-        [(r.data["role"], r.data["node"], r.data["step"]) for r in side.records if r.kind == "written"]
+        [
+            (r.data["role"], r.data["node"], r.data["step"])
+            for r in side.records
+            if r.kind == "written"
+        ]
         for side in live.sides
     ]
     assert steps[0] == steps[1]
@@ -211,9 +231,16 @@ def test_a_forced_what_if_parts_from_the_other_side(live: Session) -> None:
     live.force(False, node)
     live.to_end()
     assert text(live, 0) != text(live, 1)
-    forced = [one for one in live.sides[1].records if one.kind == "judged" and FORCED in one.data["verdict"]["why"]]
+    forced = [
+        one
+        for one in live.sides[1].records
+        if one.kind == "judged" and FORCED in one.data["verdict"]["why"]
+    ]
     assert [one.data["node"] for one in forced] == [node]
-    assert not any(one.kind == "judged" and FORCED in one.data["verdict"]["why"] for one in live.sides[0].records)
+    assert not any(
+        one.kind == "judged" and FORCED in one.data["verdict"]["why"]
+        for one in live.sides[0].records
+    )
     place = state.nodes[node].index - 1
     whole = [[one.step.text for one in side.state.emitted] for side in live.sides]
     assert whole[0][:place] == whole[1][:place], "nothing before it has changed"
@@ -245,13 +272,19 @@ def test_the_tokens_of_a_node_are_those_of_its_step(live: Session, role: str) ->
         else (child.parent or "", side.state.nodes[child.parent or ""].target)
     )
     assert step is not None
-    kept = [row for row in token_rows(side, role, node) if row[5] in ("", "✓ stays", "✓ behind the guesses")]
+    kept = [
+        row
+        for row in token_rows(side, role, node)
+        if row[5] in ("", "✓ stays", "✓ behind the guesses")
+    ]
     pieces = [row[0] for row in kept][: len(step.tokens)]
     assert "".join(pieces) == step.text
     for _, came, p, q, accept, _ in kept:
         assert p is not None and 0 < p <= 1
         if came == "guessed":
-            assert q is not None and accept == pytest.approx(min(1.0, p / q), abs=1e-5), "rule reject"
+            assert q is not None and accept == pytest.approx(min(1.0, p / q), abs=1e-5), (
+                "rule reject"
+            )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""The prompt of lr step: what it shows for each letter, what it says to nonsense, over a pipe and at a terminal."""
+"""The prompt of lr step: what it shows for each letter, what it says to nonsense, over a pipe and
+at a terminal.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,17 @@ from pathlib import Path
 
 import pytest
 from player_kit import as_file, scripted
-from source_tree import ROOT
 from stepper_kit import QUESTION, live_session, script_session, talk
+from tests_root import ROOT
 
 from lr.cli import main
 from lr.commands.stepping import HELP, MOVES
+from lr.lab.stepper.live import LiveSource
+from lr.lab.stepper.session import MOMENTS, Session
+from lr.lab.stepper.words import say
+from lr.lab.trace.file import Record, read_trace
+from lr.lab.trace.schema import KINDS
 from lr.reasoner import Reasoner
-from lr.stepper.live import LiveSource
-from lr.stepper.session import MOMENTS, Session
-from lr.stepper.words import say
-from lr.tracing.file import Record, read_trace
-from lr.tracing.schema import KINDS
 
 
 def test_a_walk_with_a_forced_verdict() -> None:
@@ -109,7 +111,9 @@ def test_the_cache_says_who_holds_which_block_of_both_sides() -> None:
         held = cache.holders_by_block()
         shared = sum(len(one) > 1 for one in held.values())
         assert f"{name} cache: {len(held)} of {cache.total} blocks used, {shared} shared" in alone
-        assert f"{name} cache: {len(held)} of {cache.total} blocks used, {len(held)} shared" in beside, "all are, now"
+        assert (
+            f"{name} cache: {len(held)} of {cache.total} blocks used, {len(held)} shared" in beside
+        ), "all are, now"
         nodes = [cache.branches[number].node for number in held[0]]
         assert f"{name} cache, block 0: {', '.join(map(str, nodes))}" in alone
         both = [f"{side} {node}" for side in "AB" for node in nodes]
@@ -158,7 +162,9 @@ def stepped(arguments: list[str], typed: str) -> subprocess.CompletedProcess[str
 def test_the_page_shows_what_is_shown() -> None:
     page = (ROOT / "docs" / "step.md").read_text(encoding="utf-8")
     samples = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    done = stepped([QUESTION, "--seed", "1", "--depth", "3", "--verifier", "oracle"], "?\nv\nf\nx\ns 2\nc\n")
+    done = stepped(
+        [QUESTION, "--seed", "1", "--depth", "3", "--verifier", "oracle"], "?\nv\nf\nx\ns 2\nc\n"
+    )
     shown = "\n".join(line.rstrip() for line in done.stdout.splitlines())
     assert len(samples) == 3
     for sample in samples:
@@ -174,7 +180,10 @@ def test_the_program_on_the_page_does_what_it_says(capsys: pytest.CaptureFixture
 
 def test_over_a_pipe_live(tmp_path: Path) -> None:
     saved = tmp_path / "side-b.jsonl"
-    done = stepped([QUESTION, "--seed", "1", "--depth", "3", "--verifier", "oracle"], f"v\ni\nf\nx\nzz\nz\nw {saved}\n")
+    done = stepped(
+        [QUESTION, "--seed", "1", "--depth", "3", "--verifier", "oracle"],
+        f"v\ni\nf\nx\nzz\nz\nw {saved}\n",
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout, "no terminal, no colours"
     shown = " ".join(done.stdout.split())
@@ -184,13 +193,17 @@ def test_over_a_pipe_live(tmp_path: Path) -> None:
 
 
 def test_over_a_pipe_recorded(tmp_path: Path) -> None:
-    done = stepped([str(as_file(scripted(), tmp_path / "run.jsonl"))], "n\nn\nr\nb\nf\nq\nnever read\n")
+    done = stepped(
+        [str(as_file(scripted(), tmp_path / "run.jsonl"))], "n\nn\nr\nb\nf\nq\nnever read\n"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "not say enough to be run again" in " ".join(done.stdout.split())
     assert "never read" not in done.stdout
 
 
-def test_bad_files_and_flags_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_files_and_flags_are_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "no.jsonl").write_text("what?\n")
     for words, message in (
         ([str(tmp_path / "no.jsonl")], "line 1: not JSON"),
@@ -214,7 +227,8 @@ def test_at_a_terminal_the_screen_is_drawn_in_place_and_ctrl_c_ends(tmp_path: Pa
         stdout=terminal,
         stderr=terminal,
         cwd=ROOT,
-        env=environment | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24", "PYTHONIOENCODING": "utf-8"},
+        env=environment
+        | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24", "PYTHONIOENCODING": "utf-8"},
         start_new_session=True,
     )
     os.close(terminal)
@@ -223,7 +237,9 @@ def test_at_a_terminal_the_screen_is_drawn_in_place_and_ctrl_c_ends(tmp_path: Pa
     shown += _until(screen, b"> ")
     assert b"\x1b[2J" in shown and b"\x1b[1m" in shown
     deadline = time.monotonic() + 20
-    while process.poll() is None and time.monotonic() < deadline:  # readline may miss a signal just before it waits
+    while (
+        process.poll() is None and time.monotonic() < deadline
+    ):  # readline may miss a signal just before it waits
         process.send_signal(2)
         time.sleep(0.5)
     assert process.wait(1) == 0

@@ -1,4 +1,6 @@
-"""Stepping through recordings: what-ifs of them are runs made anew, and refused where they would be another answer."""
+"""Stepping through recordings: what-ifs of them are runs made anew, and refused where they would be
+another answer.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,18 @@ from player_kit import simulated
 from stepper_kit import QUESTION, script_session, tiny_reasoner
 
 from lr.commands.step import remaking
-from lr.engine.traced import trace_of
 from lr.errors import LRError
-from lr.stepper.script import ScriptSource
-from lr.stepper.session import Session
-from lr.stepper.source import Recorded, StepperError
-from lr.tracing.file import TraceFile, read_trace
+from lr.lab.stepper.script import ScriptSource
+from lr.lab.stepper.session import Session
+from lr.lab.stepper.source import Recorded, StepperError
+from lr.lab.trace.file import TraceFile, read_trace
+from lr.lab.trace.traced import trace_of
 
 
 def test_a_recording_is_walked_and_forked_by_running_it_again(tmp_path: Path) -> None:
-    run = tiny_reasoner().run(QUESTION, detailed=True, mode="lr", depth=3, temperature=0.6, seed=1, max_tokens=60)
+    run = tiny_reasoner().run(
+        QUESTION, detailed=True, mode="lr", depth=3, temperature=0.6, seed=1, max_tokens=60
+    )
     run.finish()
     trace = trace_of(run)
     session = Session(Recorded(trace, remaking(trace)))
@@ -58,7 +62,9 @@ def test_a_recording_that_another_program_made_is_refused() -> None:
     )
     source = whole.sides[0].source
     assert isinstance(source, ScriptSource)
-    session = Session(Recorded(TraceFile(source.header, records), lambda: ScriptSource(source.begin)))
+    session = Session(
+        Recorded(TraceFile(source.header, records), lambda: ScriptSource(source.begin))
+    )
     session.to_end()
     with pytest.raises(StepperError, match="another one, so there is no what-if"):
         session.fork()

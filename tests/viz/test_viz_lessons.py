@@ -1,4 +1,6 @@
-"""The drawings of the notebooks: what is drawn, read back from the figures; sliders with and without `ipywidgets`."""
+"""The drawings of the notebooks: what is drawn, read back from the figures; sliders with and
+without `ipywidgets`.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ import pytest
 import torch
 
 from lr.kvcache.cache import PagedKVCache
-from lr.viz import plots
-from lr.viz.blocks import FREE, OWN, SHARED, draw_blocks
-from lr.viz.plots import draw_bars, draw_curves, draw_field, draw_lines_of, with_sliders
+from lr.lab.viz import plots
+from lr.lab.viz.blocks import FREE, OWN, SHARED, draw_blocks
+from lr.lab.viz.plots import draw_bars, draw_curves, draw_field, draw_lines_of, with_sliders
 
 mpl.use("Agg")
 
@@ -50,7 +52,9 @@ def test_bars_have_the_heights_of_their_series() -> None:
 def test_curves_points_and_labels_of_neighbours_in_one_list() -> None:
     points = {"seen": [(0.0, 0.0), (1.0, 1.0), (1.0, 0.99)]}
     names = ["low", "high", "nearly"]
-    figure = draw_curves({"line": [(0, 0), (1, 1)]}, x="x", y="y", points=points, errors=[0.1] * 3, labels=names)
+    figure = draw_curves(
+        {"line": [(0, 0), (1, 1)]}, x="x", y="y", points=points, errors=[0.1] * 3, labels=names
+    )
     axes = figure.axes[0]
     assert axes.lines[0].get_ydata().tolist() == [0, 1]
     assert words_of(figure) == ["low", "high\nnearly"]
@@ -71,7 +75,10 @@ def test_lines_of_a_function_with_and_without_sliders(monkeypatch: pytest.Monkey
         return draw_lines_of(make, x="x", y="y", slope=slope)
 
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
-    assert with_sliders(draw, slope=(0.0, 2.0, 1.5)).axes[0].lines[0].get_ydata().tolist() == [0, 1.5]
+    assert with_sliders(draw, slope=(0.0, 2.0, 1.5)).axes[0].lines[0].get_ydata().tolist() == [
+        0,
+        1.5,
+    ]
     widgets = ModuleType("ipywidgets")
     widgets.FloatSlider = lambda start, **settings: (start, settings["min"], settings["max"])  # type: ignore[attr-defined]
     widgets.interactive = lambda draw, **sliders: sliders  # type: ignore[attr-defined]

@@ -1,4 +1,6 @@
-"""The drawings say what the run says: who wrote what, what is rejected, in which order all was completed."""
+"""The drawings say what the run says: who wrote what, what is rejected, in which order all was
+completed.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from lr.engine.scripted import ScriptedRun, newest, oldest
-from lr.engine.texts import TextScript, text_of
 from lr.errors import LRError
+from lr.lab.scripted.scripted import ScriptedRun, newest, oldest
+from lr.lab.scripted.texts import TextScript, text_of
+from lr.lab.viz.canvas import COLOURS, GONE, KEPT
+from lr.lab.viz.order import draw_order, lives_of
+from lr.lab.viz.tree import draw_tree, place
 from lr.spec.commands import Kind, NodeId, Work
 from lr.spec.limits import Limits
 from lr.spec.schedule import SchedulerConfig
-from lr.viz.canvas import COLOURS, GONE, KEPT
-from lr.viz.order import draw_order, lives_of
-from lr.viz.tree import draw_tree, place
 
 SCRIPT = TextScript(["a.", "b.", "c$"], ["A.|X.", "Y.|B.", "C$|Z$"])
 
@@ -42,7 +44,10 @@ def test_the_tree_shows_who_wrote_what() -> None:
 
 def test_a_rejected_draft_is_red_until_the_tree_is_cut() -> None:
     run = a_run(order=newest)
-    while run.scheduler.root.children[0].children == [] or run.scheduler.root.children[0].children[0].verdict is None:
+    while (
+        run.scheduler.root.children[0].children == []
+        or run.scheduler.root.children[0].children[0].verdict is None
+    ):
         run.step()
     shown = labels(draw_tree(run, text_of))
     assert shown["Y. ✗"] == GONE
@@ -57,7 +62,15 @@ def test_alternatives_stand_below_each_other() -> None:
     for work in (Work(Kind.DRAFT, NodeId(0, 1)), Work(Kind.DRAFT, NodeId(0, 1, 1))):
         run.step(work)
     heights = {str(node): height for node, height in place(run.scheduler.root).items()}
-    assert heights == {"0:0": 0, "0:1": 0, "0:2": 0, "0:2.1": -1, "0:1.1": -2, "0:2.2": -2, "0:2.3": -3}
+    assert heights == {
+        "0:0": 0,
+        "0:1": 0,
+        "0:2": 0,
+        "0:2.1": -1,
+        "0:1.1": -2,
+        "0:2.2": -2,
+        "0:2.3": -3,
+    }
 
 
 @pytest.mark.parametrize("order", [oldest, newest])
@@ -68,10 +81,16 @@ def test_every_piece_of_work_has_a_bar(order: Any, width: int) -> None:
     assert [life.work for life in lives_of(run.turns) if life.ended is None] == run.work
     run.run()
     lives = lives_of(run.turns)
-    assert len({life.work for life in lives}) == len(lives) == len(draw_order(run).axes[0].get_yticks())
+    assert (
+        len({life.work for life in lives})
+        == len(lives)
+        == len(draw_order(run).axes[0].get_yticks())
+    )
     assert all(life.ended is not None and life.ended > life.begun for life in lives)
     finished = sorted(life.ended for life in lives if life.ended is not None and not life.cancelled)
-    assert finished == list(range(1, len(run.turns))), "each turn but the start completes one piece of work"
+    assert finished == list(range(1, len(run.turns))), (
+        "each turn but the start completes one piece of work"
+    )
     assert len(half) == 3
 
 

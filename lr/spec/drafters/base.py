@@ -1,9 +1,11 @@
-"""What a drafter is: given some branches, it proposes a few tokens behind each. Whether they stay is not its business.
+"""What a drafter is: given some branches, it proposes a few tokens behind each. Whether they stay
+is not its business.
 
-Two facts about a drafter matter to others. Does its proposal depend on the branch's own tokens alone (then the output does not depend
-on what else is in the batch, whatever the rule)? And from which law were the tokens drawn (`Proposal.q`; None where they were
-certain)? A drafter that states a wrong q breaks losslessness; `spec/museum.py` shows how.
-Read next: `lookup.py`, the simplest; `model.py` for a draft model.
+Two facts about a drafter matter to others. Does its proposal depend on the branch's own tokens
+alone (then the output does not depend on what else is in the batch, whatever the rule)? And from
+which law were the tokens drawn (`Proposal.q`; None where they were certain)? A drafter that states
+a wrong q breaks losslessness; `lab/counterexamples.py` shows how. Read next: `lookup.py`, the
+simplest; `model.py` for a draft model.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from lr.types import Coupling
 
 @dataclass(frozen=True)
 class Context:
-    """A branch that wants a proposal of at most `limit` tokens in depth. `draws` is the target's randomness of this round."""
+    """A branch that wants a proposal of at most `limit` tokens in depth. `draws` is the target's
+    randomness of this round.
+    """
 
     branch: Branch
     limit: int
@@ -34,7 +38,8 @@ class Context:
 class Drafter(Protocol):
     """Proposes tokens for branches of the model it serves.
 
-    `trees`: it may propose more than chains. `coupling`: whether its noise is the target's (`Coupling.INDEPENDENT` where there is none).
+    `trees`: it may propose more than chains. `coupling`: whether its noise is the target's
+    (`Coupling.INDEPENDENT` where there is none).
     """
 
     @property
@@ -47,7 +52,9 @@ class Drafter(Protocol):
     def coupling(self) -> Coupling: ...
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        """One proposal per context, in order, each at most min(k, limit) tokens deep; `EMPTY` where there is nothing to say."""
+        """One proposal per context, in order, each at most min(k, limit) tokens deep; `EMPTY` where
+        there is nothing to say.
+        """
         ...
 
     def forget(self, branches: Iterable[Branch]) -> None:

@@ -1,8 +1,9 @@
 """A draft model's own branches, one for each branch of the target, kept in step with it.
 
-After a round the target's branch holds tokens that the draft did not write (a correction), or one that it did not see (the token
-after a fully accepted proposal). `follow` cuts the draft's branch back to what is common and makes the rest pending; its next forward
-swallows it. A branch of the target that is new (a fork) is met with a fork of the draft's branch that has most in common.
+After a round the target's branch holds tokens that the draft did not write (a correction), or one
+that it did not see (the token after a fully accepted proposal). `follow` cuts the draft's branch
+back to what is common and makes the rest pending; its next forward swallows it. A branch of the
+target that is new (a fork) is met with a fork of the draft's branch that has most in common.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ class Mirror:
         self._own: dict[Branch, Branch] = {}
 
     def follow(self, branch: Branch) -> Branch:
-        """The draft's branch for `branch`, holding exactly its tokens, at least the last one pending."""
+        """The draft's branch for `branch`, holding exactly its tokens, at least the last one
+        pending.
+        """
         own = self._own.get(branch)
         if own is None:
             own = self._own[branch] = self._begin(branch.tokens)
@@ -34,7 +37,9 @@ class Mirror:
                 self.runner.close(self._own.pop(branch))
 
     def _begin(self, tokens: Sequence[int]) -> Branch:
-        """A branch for tokens that are not followed yet: a fork of the one that shares the longest beginning, if any shares one."""
+        """A branch for tokens that are not followed yet: a fork of the one that shares the longest
+        beginning, if any shares one.
+        """
         best = max(self._own.values(), key=lambda own: common(own.tokens, tokens), default=None)
         if best is None or common(best.tokens, tokens) == 0:
             return self.runner.open(tokens)
@@ -42,13 +47,17 @@ class Mirror:
 
 
 def follow(runner: Runner, branch: Branch, tokens: Sequence[int]) -> None:
-    """Make `branch` hold `tokens`: what it has beyond the common beginning goes, what it lacks becomes pending, at least one token."""
+    """Make `branch` hold `tokens`: what it has beyond the common beginning goes, what it lacks
+    becomes pending, at least one token.
+    """
     runner.rewind(branch, min(common(branch.tokens, tokens), len(tokens) - 1))
     branch.extend(tokens[len(branch) :])
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """The length of the common beginning of two token lists, by bisection over slices (their comparison is fast)."""
+    """The length of the common beginning of two token lists, by bisection over slices (their
+    comparison is fast).
+    """
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high

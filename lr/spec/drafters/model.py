@@ -1,10 +1,13 @@
-"""A draft model as drafter: it writes up to k tokens ahead of every branch, all branches in one batch, one forward per place.
+"""A draft model as drafter: it writes up to k tokens ahead of every branch, all branches in one
+batch, one forward per place.
 
-The law of each token is kept (`Proposal.q`), made by the same function and the same sampling parameters as the target's. With
-coupling "independent" the draft draws with noise of its own, new in every round; with "shared" it draws with the very keys with which
-the target would draw at those places, which changes neither law but makes them agree far more often (`rules/coupling.py`); use that
-with sample matching. A proposal can be cut short where the draft becomes unsure: `min_confidence` ends it *after* a token
-drawn from a law whose likeliest token has less; what was drawn is kept and judged, since dropping it unseen would bias the output.
+The law of each token is kept (`Proposal.q`), made by the same function and the same sampling
+parameters as the target's. With coupling "independent" the draft draws with noise of its own, new
+in every round; with "shared" it draws with the very keys with which the target would draw at those
+places, which changes neither law but makes them agree far more often (`rules/coupling.py`); use
+that with sample matching. A proposal can be cut short where the draft becomes unsure:
+`min_confidence` ends it *after* a token drawn from a law whose likeliest token has less; what was
+drawn is kept and judged, since dropping it unseen would bias the output.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ class _Draft:
 
 
 class ModelDrafter:
-    """Chains of tokens from a draft model on a runner of its own. `eos_ids`: nothing is drafted behind one of these."""
+    """Chains of tokens from a draft model on a runner of its own. `eos_ids`: nothing is drafted
+    behind one of these.
+    """
 
     name = "draft"
     trees = False
@@ -52,14 +57,21 @@ class ModelDrafter:
         eos_ids: frozenset[int] = frozenset(),
     ) -> None:
         require(
-            0 <= min_confidence <= 1, "min_confidence", min_confidence, "a probability in [0, 1] (0 never stops early)"
+            0 <= min_confidence <= 1,
+            "min_confidence",
+            min_confidence,
+            "a probability in [0, 1] (0 never stops early)",
         )
         self.runner, self.sampling, self.coupling = runner, sampling, coupling
         self.min_confidence, self.eos_ids = min_confidence, eos_ids
         self._mirror = Mirror(runner)
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        drafts = [_Draft(c, self._mirror.follow(c.branch), min(k, c.limit)) for c in contexts if min(k, c.limit) > 0]
+        drafts = [
+            _Draft(c, self._mirror.follow(c.branch), min(k, c.limit))
+            for c in contexts
+            if min(k, c.limit) > 0
+        ]
         live = drafts
         while live:
             rows = self.runner.feed([draft.branch for draft in live])
@@ -81,14 +93,18 @@ class ModelDrafter:
         self._mirror.forget(branches)
 
     def _proposal(self, draft: _Draft) -> Proposal:
-        return Proposal.chain(draft.tokens, None if self.sampling.greedy else torch.stack(draft.laws))
+        return Proposal.chain(
+            draft.tokens, None if self.sampling.greedy else torch.stack(draft.laws)
+        )
 
     def _key(self, draft: _Draft) -> int:
         return draft_key(draft.context, len(draft.tokens), self.coupling)
 
 
 def draft_key(context: Context, depth: int, coupling: Coupling) -> int:
-    """The key of the draft's token `depth` places behind the branch's end: the target's own, or one that belongs to this round."""
+    """The key of the draft's token `depth` places behind the branch's end: the target's own, or one
+    that belongs to this round.
+    """
     draws = context.draws
     if coupling is Coupling.SHARED:
         return draws.sample_key(depth)

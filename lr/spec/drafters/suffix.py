@@ -1,9 +1,12 @@
-"""Suffix drafts: find the longest end of the text that occurred before, however long, and propose what followed it.
+"""Suffix drafts: find the longest end of the text that occurred before, however long, and propose
+what followed it.
 
-A suffix automaton (Blumer et al., 1985) of everything in the branch, built token by token in constant amortised time. Its states are
-classes of substrings with the same set of end positions; the suffix link of the state of the whole text stands for the longest suffix
-that also ends somewhere earlier. Every state keeps the last place where it ended. (The idea of drafting from suffixes: SuffixDecoding,
-arXiv 2411.04975.) Example: 1 2 3 9 1 2 3: the longest earlier suffix is "1 2 3", which ended at place 3, so 9 1 2 3 is proposed.
+A suffix automaton (Blumer et al., 1985) of everything in the branch, built token by token in
+constant amortised time. Its states are classes of substrings with the same set of end positions;
+the suffix link of the state of the whole text stands for the longest suffix that also ends
+somewhere earlier. Every state keeps the last place where it ended. (The idea of drafting from
+suffixes: SuffixDecoding, arXiv 2411.04975.) Example: 1 2 3 9 1 2 3: the longest earlier suffix is
+"1 2 3", which ended at place 3, so 9 1 2 3 is proposed.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from lr.types import Coupling, require
 
 
 class SuffixAutomaton:
-    """The automaton of `tokens`; `repeat` tells the length and the last earlier end of the longest suffix that is not new."""
+    """The automaton of `tokens`; `repeat` tells the length and the last earlier end of the longest
+    suffix that is not new.
+    """
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -33,7 +38,9 @@ class SuffixAutomaton:
             self._add(token)
 
     def _add(self, token: int) -> None:
-        """Blumer's construction: a new state for the whole text, and a clone where a class of substrings splits."""
+        """Blumer's construction: a new state for the whole text, and a clone where a class of
+        substrings splits.
+        """
         self.tokens.append(token)
         new, state = self._state({}, self.length[self.last] + 1, 0), self.last
         while state >= 0 and token not in self.edges[state]:
@@ -52,8 +59,12 @@ class SuffixAutomaton:
             new = self.link[new]
 
     def _split(self, state: int, token: int, following: int) -> int:
-        """The shorter substrings of a class now end in one place more than the longer ones: give them a state of their own."""
-        clone = self._state(dict(self.edges[following]), self.length[state] + 1, self.link[following])
+        """The shorter substrings of a class now end in one place more than the longer ones: give
+        them a state of their own.
+        """
+        clone = self._state(
+            dict(self.edges[following]), self.length[state] + 1, self.link[following]
+        )
         self.ended[clone] = self.ended[following]
         while state >= 0 and self.edges[state].get(token) == following:
             self.edges[state][token] = clone
@@ -70,7 +81,9 @@ class SuffixAutomaton:
 
 
 class SuffixDrafter:
-    """Proposes what followed the longest suffix of at least `min_match` tokens the last time it occurred in the branch."""
+    """Proposes what followed the longest suffix of at least `min_match` tokens the last time it
+    occurred in the branch.
+    """
 
     name = "suffix"
     trees = False
@@ -92,7 +105,9 @@ class SuffixDrafter:
         tokens = context.tokens
         automaton = self._automata.get(context.branch)
         known = 0 if automaton is None else len(automaton.tokens)
-        if automaton is None or automaton.tokens != tokens[:known]:  # new, or its tail was taken back
+        if (
+            automaton is None or automaton.tokens != tokens[:known]
+        ):  # new, or its tail was taken back
             automaton, known = SuffixAutomaton(), 0
             self._automata[context.branch] = automaton
         automaton.extend(tokens[known:])

@@ -1,9 +1,12 @@
-"""A token tree from a draft model: at every place the likeliest few tokens, each with its own few successors.
+"""A token tree from a draft model: at every place the likeliest few tokens, each with its own few
+successors.
 
-`branching` (3, 2, 1) means: three candidates for the next token, two successors of each, one successor of each of those: 3 + 6 + 6
-nodes, 6 paths. The candidates are certain (top-k, nothing is drawn), so `Proposal.q` is None. With coupling "shared" the ranking is by
-log q plus the target's own noise at that place: the first candidate is then what the draft would draw with the target's keys, the
-others its next guesses at the same draw (Gumbel top-k). The draft's cache is forked like the tree; each level is one forward.
+`branching` (3, 2, 1) means: three candidates for the next token, two successors of each, one
+successor of each of those: 3 + 6 + 6 nodes, 6 paths. The candidates are certain (top-k, nothing is
+drawn), so `Proposal.q` is None. With coupling "shared" the ranking is by log q plus the target's
+own noise at that place: the first candidate is then what the draft would draw with the target's
+keys, the others its next guesses at the same draw (Gumbel top-k). The draft's cache is forked like
+the tree; each level is one forward.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ from lr.types import Coupling, SamplingParams, require
 
 @dataclass
 class _Tree:
-    """A tree in the making; `leaves` are (node, its branch in the draft's cache) of the deepest level."""
+    """A tree in the making; `leaves` are (node, its branch in the draft's cache) of the deepest
+    level.
+    """
 
     context: Context
     depth: int
@@ -36,7 +41,9 @@ class _Tree:
 
 
 class TreeDrafter:
-    """Trees of likely tokens from a draft model on a runner of its own, at most `len(branching)` deep."""
+    """Trees of likely tokens from a draft model on a runner of its own, at most `len(branching)`
+    deep.
+    """
 
     name = "tree"
     trees = True
@@ -50,22 +57,41 @@ class TreeDrafter:
         coupling: Coupling = Coupling.INDEPENDENT,
         eos_ids: frozenset[int] = frozenset(),
     ) -> None:
-        proper = len(branching) > 0 and all(isinstance(width, int) and width >= 1 for width in branching)
-        require(proper, "branching", tuple(branching), "one whole number >= 1 per level, such as (3, 2, 1)")
-        # The ranking needs the law before top-k and top-p cut it, or there may be fewer candidates than branches.
+        proper = len(branching) > 0 and all(
+            isinstance(width, int) and width >= 1 for width in branching
+        )
+        require(
+            proper,
+            "branching",
+            tuple(branching),
+            "one whole number >= 1 per level, such as (3, 2, 1)",
+        )
+        # The ranking needs the law before top-k and top-p cut it, or there may be fewer candidates
+        # than branches.
         self.runner, self.sampling = runner, SamplingParams(sampling.temperature or 1.0)
         self.branching, self.coupling, self.eos_ids = tuple(branching), coupling, eos_ids
         self._mirror = Mirror(runner)
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        trees = [self._plant(context, min(k, context.limit, len(self.branching))) for context in contexts]
+        trees = [
+            self._plant(context, min(k, context.limit, len(self.branching))) for context in contexts
+        ]
         for level, width in enumerate(self.branching):
-            growing = [(tree, node, branch) for tree in trees if level < tree.depth for node, branch in tree.leaves]
+            growing = [
+                (tree, node, branch)
+                for tree in trees
+                if level < tree.depth
+                for node, branch in tree.leaves
+            ]
             if not growing:
                 break
             rows = self.runner.feed([branch for _, _, branch in growing])
             probs = distribution(torch.stack(rows), self.sampling)
-            ranked = self._rank(probs, [draft_key(tree.context, level, self.coupling) for tree, _, _ in growing], width)
+            ranked = self._rank(
+                probs,
+                [draft_key(tree.context, level, self.coupling) for tree, _, _ in growing],
+                width,
+            )
             for tree in trees:
                 if level < tree.depth:
                     tree.leaves = []
@@ -80,7 +106,9 @@ class TreeDrafter:
         self._mirror.forget(branches)
 
     def _plant(self, context: Context, depth: int) -> _Tree:
-        """A tree without nodes. Its trunk is caught up first, so that all paths share the cache of the text."""
+        """A tree without nodes. Its trunk is caught up first, so that all paths share the cache of
+        the text.
+        """
         tree = _Tree(context, max(depth, 0), [])
         if tree.depth:
             own = self._mirror.follow(context.branch)
@@ -95,8 +123,12 @@ class TreeDrafter:
         scores = perturbed(probs, keys) if self.coupling is Coupling.SHARED else probs
         return scores.topk(min(width, scores.shape[-1]), dim=-1).indices.tolist()
 
-    def _grow(self, tree: _Tree, node: int, branch: Branch, candidates: Sequence[int], *, deeper: bool) -> None:
-        """Give a leaf its children and each of them that can go on a fork of its branch. Nothing follows the end of the text."""
+    def _grow(
+        self, tree: _Tree, node: int, branch: Branch, candidates: Sequence[int], *, deeper: bool
+    ) -> None:
+        """Give a leaf its children and each of them that can go on a fork of its branch. Nothing
+        follows the end of the text.
+        """
         for token in candidates:
             tree.tokens.append(token)
             tree.parents.append(node)

@@ -1,1 +1,3 @@
-"""Acceptance rules, one class each: rejection, block verification, sample matching; and the exact law of any rule."""
+"""Acceptance rules, one class each: rejection, block verification, sample matching; and the exact
+law of any rule.
+"""

@@ -1,13 +1,16 @@
-"""The exact law of a rule, by enumeration: every draft, every outcome, no sampling. Where a rule shows that it is lossless.
+"""The exact law of a rule, by enumeration: every draft, every outcome, no sampling. Where a rule
+shows that it is lossless.
 
-Take a vocabulary of a few tokens, a target and a draft that are any functions of the prefix, and list every proposal the drafter can
-make, with its probability. Each proposal can end in a few outcomes: some accepted tokens, then a law for the next. Adding up gives the
-law of what the round emits. Rounds emit different numbers of tokens; to compare them, the target goes on writing after the round
-until `length` tokens are there, which changes nothing about whether the round was right. The result is to equal the target's own law of
-`length` tokens, to rounding.
+Take a vocabulary of a few tokens, a target and a draft that are any functions of the prefix, and
+list every proposal the drafter can make, with its probability. Each proposal can end in a few
+outcomes: some accepted tokens, then a law for the next. Adding up gives the law of what the round
+emits. Rounds emit different numbers of tokens; to compare them, the target goes on writing after
+the round until `length` tokens are there, which changes nothing about whether the round was right.
+The result is to equal the target's own law of `length` tokens, to rounding.
 
-Example: p = (0.5, 0.5), q = (0.8, 0.2), one draft, rejection. Draft 0 (0.8): stays with 0.625, else 1 follows. Draft 1 (0.2): stays.
-Token 0: 0.8 * 0.625 = 0.5; token 1: 0.8 * 0.375 + 0.2 = 0.5. Exactly p.
+Example: p = (0.5, 0.5), q = (0.8, 0.2), one draft, rejection. Draft 0 (0.8): stays with 0.625, else
+1 follows. Draft 1 (0.2): stays. Token 0: 0.8 * 0.625 = 0.5; token 1: 0.8 * 0.375 + 0.2 = 0.5.
+Exactly p.
 
 For tests, for the museum and for people who invent rules; nothing here runs when text is generated.
 """
@@ -34,7 +37,8 @@ def context_free(row: Tensor) -> Model:
 
 
 def round_law(rule: AcceptanceRule, target: Model, drafts: Drafts, length: int) -> Tensor:
-    """The law [v, ..., v] of the first `length` tokens: one round of the rule, then the target alone.
+    """The law [v, ..., v] of the first `length` tokens: one round of the rule, then the target
+    alone.
 
     `length` must be more than the longest path of any proposal.
     """
@@ -43,7 +47,9 @@ def round_law(rule: AcceptanceRule, target: Model, drafts: Drafts, length: int) 
         for outcome in rule.outcomes(target_rows(target, proposal), proposal):
             if outcome.probability > 0:
                 text = tuple(proposal.tokens[node] for node in outcome.nodes)
-                emitted[text] = emitted.get(text, 0.0) + weight * outcome.probability * outcome.law()
+                emitted[text] = (
+                    emitted.get(text, 0.0) + weight * outcome.probability * outcome.law()
+                )
     return _go_on(target, emitted, length)
 
 
@@ -62,13 +68,17 @@ def expected_accepted(rule: AcceptanceRule, target: Model, drafts: Drafts) -> fl
 
 
 def target_rows(target: Model, proposal: Proposal) -> Tensor:
-    """What the target's forward over the proposal gives: [n + 1, v], at the branch's end and then behind each node."""
+    """What the target's forward over the proposal gives: [n + 1, v], at the branch's end and then
+    behind each node.
+    """
     paths = [(), *(proposal.path(node) for node in range(len(proposal)))]
     return torch.stack([target(tuple(proposal.tokens[node] for node in path)) for path in paths])
 
 
 def _go_on(target: Model, emitted: dict[tuple[int, ...], Tensor], length: int) -> Tensor:
-    """Add up in one tensor. `emitted` [text]: the joint probabilities [v] of a text and the token that follows it."""
+    """Add up in one tensor. `emitted` [text]: the joint probabilities [v] of a text and the token
+    that follows it.
+    """
     v = len(target(()))
     law = torch.zeros([v] * length, dtype=torch.float64)
     while emitted:
@@ -82,10 +92,14 @@ def _go_on(target: Model, emitted: dict[tuple[int, ...], Tensor], length: int) -
     return law
 
 
-def drawn_drafts(draft: Model, parents: Sequence[int], *, replace: bool = True) -> Iterator[tuple[float, Proposal]]:
-    """Every way to fill a tree of the given shape by drawing each token from the draft's law after its path.
+def drawn_drafts(
+    draft: Model, parents: Sequence[int], *, replace: bool = True
+) -> Iterator[tuple[float, Proposal]]:
+    """Every way to fill a tree of the given shape by drawing each token from the draft's law after
+    its path.
 
-    `replace` False: a token does not repeat its earlier siblings (Gumbel-top-k drafts); its row of q lacks them.
+    `replace` False: a token does not repeat its earlier siblings (Gumbel-top-k drafts); its row of
+    q lacks them.
     """
     v, n = len(draft(())), len(parents)
     for tokens in product(range(v), repeat=n):
@@ -104,7 +118,9 @@ def drawn_drafts(draft: Model, parents: Sequence[int], *, replace: bool = True) 
 
 
 def certain_drafts(draft: Model, parents: Sequence[int]) -> Iterator[tuple[float, Proposal]]:
-    """The one proposal of a drafter that takes the likeliest tokens: the first child the likeliest, the second the next, and so on."""
+    """The one proposal of a drafter that takes the likeliest tokens: the first child the likeliest,
+    the second the next, and so on.
+    """
     tokens: list[int] = []
     for node, parent in enumerate(parents):
         shape = Proposal(tuple(tokens), tuple(parents[:node]))
@@ -115,7 +131,9 @@ def certain_drafts(draft: Model, parents: Sequence[int]) -> Iterator[tuple[float
 
 
 def _without(row: Tensor, tokens: Sequence[int]) -> Tensor:
-    """The law [v] without some tokens, renormalised; the law itself where nothing else is possible."""
+    """The law [v] without some tokens, renormalised; the law itself where nothing else is
+    possible.
+    """
     left = row.clone()
     left[list(tokens)] = 0.0
     return normalised(left, otherwise=row)

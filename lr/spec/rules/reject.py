@@ -1,15 +1,20 @@
-"""Rejection sampling: a draft token stays with probability min(1, p/q), else the residual replaces it. Lossless; chains and trees.
+"""Rejection sampling: a draft token stays with probability min(1, p/q), else the residual replaces
+it. Lossless; chains and trees.
 
-For one draft token: x comes out as an accepted draft with probability q(x) min(1, p(x)/q(x)) = min(p(x), q(x)), and as a replacement
-with probability P(rejected) * (p(x) - min(p(x), q(x))) / P(rejected), since what is missing to p, summed over x, is just
-P(rejected). Together p(x). The same holds at every next place, given what stands before it (Leviathan et al., arXiv 2211.17192,
-appendix A.1; Chen et al., arXiv 2302.01318).
+For one draft token: x comes out as an accepted draft with probability q(x) min(1, p(x)/q(x)) =
+min(p(x), q(x)), and as a replacement with probability P(rejected) * (p(x) - min(p(x), q(x))) /
+P(rejected), since what is missing to p, summed over x, is just P(rejected). Together p(x). The same
+holds at every next place, given what stands before it (Leviathan et al., arXiv 2211.17192, appendix
+A.1; Chen et al., arXiv 2302.01318).
 
-Several candidates for one place (a tree) are tried in order. After a rejection what is still to be hit is no longer p but the residual,
-so the next candidate, drawn from its own q, is tried against *that*: the argument above with p replaced by the residual (SpecInfer, Miao
-et al., arXiv 2305.09781, section 4; without replacement: Sequoia, arXiv 2402.12374). A chain is a tree with one candidate each.
+Several candidates for one place (a tree) are tried in order. After a rejection what is still to be
+hit is no longer p but the residual, so the next candidate, drawn from its own q, is tried against
+*that*: the argument above with p replaced by the residual (SpecInfer, Miao et al., arXiv
+2305.09781, section 4; without replacement: Sequoia, arXiv 2402.12374). A chain is a tree with one
+candidate each.
 
-The decision never looks behind the place where it stops. Read next: `block.py`, which does, and so keeps more.
+The decision never looks behind the place where it stops. Read next: `block.py`, which does, and so
+keeps more.
 """
 
 from __future__ import annotations
@@ -32,7 +37,9 @@ class RejectRule(LawRule):
     trees = True
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """One outcome per node of the tree, the root included: the walk ends there, with all its children rejected."""
+        """One outcome per node of the tree, the root included: the walk ends there, with all its
+        children rejected.
+        """
         families = proposal.families()
         chances = acceptance_chances(p_rows, proposal, families)
         outcomes = []
@@ -49,8 +56,12 @@ class RejectRule(LawRule):
         return outcomes
 
 
-def acceptance_chances(p_rows: Tensor, proposal: Proposal, families: Sequence[Sequence[int]]) -> list[float]:
-    """For each node, the probability that it is accepted once it is tried: its parent accepted, its earlier siblings rejected."""
+def acceptance_chances(
+    p_rows: Tensor, proposal: Proposal, families: Sequence[Sequence[int]]
+) -> list[float]:
+    """For each node, the probability that it is accepted once it is tried: its parent accepted, its
+    earlier siblings rejected.
+    """
     ps, qs = probabilities_of_tokens(p_rows, proposal)
     chances = [0.0] * len(proposal)
     for row, family in enumerate(families):
@@ -64,9 +75,15 @@ def acceptance_chances(p_rows: Tensor, proposal: Proposal, families: Sequence[Se
 
 
 def probabilities_of_tokens(p_rows: Tensor, proposal: Proposal) -> tuple[list[float], list[float]]:
-    """p and q of every draft token, in fp64: all that a chain needs to know of the [n, v] tables, fetched at once."""
+    """p and q of every draft token, in fp64: all that a chain needs to know of the [n, v] tables,
+    fetched at once.
+    """
     tokens = torch.tensor(proposal.tokens, device=p_rows.device)
-    before = p_rows[:-1] if proposal.is_chain else p_rows[torch.tensor(proposal.parents, device=p_rows.device) + 1]
+    before = (
+        p_rows[:-1]
+        if proposal.is_chain
+        else p_rows[torch.tensor(proposal.parents, device=p_rows.device) + 1]
+    )
     ps = before.gather(1, tokens[:, None])
     if proposal.q is None:
         return ps[:, 0].tolist(), [1.0] * len(proposal)
@@ -75,10 +92,14 @@ def probabilities_of_tokens(p_rows: Tensor, proposal: Proposal) -> tuple[list[fl
     return columns[0], columns[1]
 
 
-def _chances_certain(family: Sequence[int], tokens: Sequence[int], ps: Sequence[float], chances: list[float]) -> None:
-    """Siblings proposed with certainty: the residual is p without the earlier ones, so a token's share in it is p / (1 - theirs).
+def _chances_certain(
+    family: Sequence[int], tokens: Sequence[int], ps: Sequence[float], chances: list[float]
+) -> None:
+    """Siblings proposed with certainty: the residual is p without the earlier ones, so a token's
+    share in it is p / (1 - theirs).
 
-    Example: p (0.5, 0.3, 0.2), siblings 0 and 1: 0.5, then 0.3 / 0.5 = 0.6. A token that was tried before has no chance left.
+    Example: p (0.5, 0.3, 0.2), siblings 0 and 1: 0.5, then 0.3 / 0.5 = 0.6. A token that was tried
+    before has no chance left.
     """
     left, tried = 1.0, set[int]()
     for node in family:
@@ -88,16 +109,24 @@ def _chances_certain(family: Sequence[int], tokens: Sequence[int], ps: Sequence[
             tried.add(tokens[node])
 
 
-def _chances_drawn(family: Sequence[int], tokens: Sequence[int], p: Tensor, q: Tensor, chances: list[float]) -> None:
-    """Siblings drawn from rows of q: each is tried against what the earlier rejections left of p."""
+def _chances_drawn(
+    family: Sequence[int], tokens: Sequence[int], p: Tensor, q: Tensor, chances: list[float]
+) -> None:
+    """Siblings drawn from rows of q: each is tried against what the earlier rejections left of
+    p.
+    """
     for node in family:
         token = tokens[node]
         chances[node] = accept_prob(float(p[token]), float(q[node, token]))
         p = residual(p, q[node])
 
 
-def law_after_rejections(p: Tensor, tokens: Sequence[int], q: Tensor | None, family: Sequence[int]) -> Tensor:
-    """The law [v] of the token where every node of `family` was tried in order and rejected; p where there was none."""
+def law_after_rejections(
+    p: Tensor, tokens: Sequence[int], q: Tensor | None, family: Sequence[int]
+) -> Tensor:
+    """The law [v] of the token where every node of `family` was tried in order and rejected; p
+    where there was none.
+    """
     if not family:
         return p
     if q is None:

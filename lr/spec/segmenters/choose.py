@@ -1,4 +1,6 @@
-"""From the name of a segmenter to the segmenter. A new one is added here, or handed in as part of a `Variant`."""
+"""From the name of a segmenter to the segmenter. A new one is added here, or handed in as part of a
+`Variant`.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,12 @@ from lr.spec.steps import BlankLineSegmenter, Segmenter
 SegmenterName = Literal["blank_line", "sentence", "fixed", "discourse"]
 
 
-def make_segmenter(name: SegmenterName, token_bytes: Callable[[int], bytes], segment_tokens: int) -> Segmenter:
-    """The segmenter of that name; `segment_tokens` is the length of a step for "fixed" and unused elsewhere."""
+def make_segmenter(
+    name: SegmenterName, token_bytes: Callable[[int], bytes], segment_tokens: int
+) -> Segmenter:
+    """The segmenter of that name; `segment_tokens` is the length of a step for "fixed" and unused
+    elsewhere.
+    """
     if name == "sentence":
         return SentenceSegmenter(token_bytes)
     if name == "fixed":

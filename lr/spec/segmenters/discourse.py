@@ -1,14 +1,17 @@
-r"""A step follows the discourse: it ends at a turn of the reasoning ("Wait", "So", "Therefore", "But", ...) or at a paragraph long enough.
+r"""A step follows the discourse: it ends at a turn of the reasoning ("Wait", "So", "Therefore",
+"But", ...) or at a paragraph long enough.
 
-One would like a step to end *before* the cue that begins a new thought, but whether there is a cue is known when it has been written, and
-what is written is not taken back. So **the cue is the last word of the step that it ends**: whoever writes the next step (and a router
-that decides who that is) finds the turn announced. A cue counts at the beginning of a sentence or a line, and is complete with the first
-byte that is no letter ("So" is a cue, "Some" and "So-called" are not). In the usual "Wait, ..." that is the comma; in "So we" the step
-takes " we" along, because tokens are not cut.
+One would like a step to end *before* the cue that begins a new thought, but whether there is a cue
+is known when it has been written, and what is written is not taken back. So **the cue is the last
+word of the step that it ends**: whoever writes the next step (and a router that decides who that
+is) finds the turn announced. A cue counts at the beginning of a sentence or a line, and is complete
+with the first byte that is no letter ("So" is a cue, "Some" and "So-called" are not). In the usual
+"Wait, ..." that is the comma; in "So we" the step takes " we" along, because tokens are not cut.
 
-Before a step has `least` visible bytes nothing ends it. So "Hmm.\n\n" and a formula on a line of its own stay with what follows them,
-which the blank line alone would cut off. Worked example, least = 10: "Six plus one is 7.\n\n" ends at the blank line; "Hmm.\n\nSix plus one
-is 8. Wait, no" at the comma; "Wait, six plus one" not at all: its cue comes too early.
+Before a step has `least` visible bytes nothing ends it. So "Hmm.\n\n" and a formula on a line of
+its own stay with what follows them, which the blank line alone would cut off. Worked example, least
+= 10: "Six plus one is 7.\n\n" ends at the blank line; "Hmm.\n\nSix plus one is 8. Wait, no" at the
+comma; "Wait, six plus one" not at all: its cue comes too early.
 
 The cues are English, and a list; this is a rule to measure against, not a parser.
 """
@@ -21,13 +24,17 @@ from lr.spec.segmenters.sentence import OPENERS, SentenceScan
 from lr.spec.steps import WHITE_SPACE
 from lr.types import require
 
-CUES = frozenset(b"wait so therefore thus hence alternatively but however now then next finally actually hmm".split())
+CUES = frozenset(
+    b"wait so therefore thus hence alternatively but however now then next finally actually hmm".split()
+)
 LONGEST_CUE = max(map(len, CUES))
 LEAST = 40
 
 
 class DiscourseSegmenter:
-    """A step ends at a cue or a blank line, once it has `least` visible bytes. `token_bytes` maps a token id to its exact bytes."""
+    """A step ends at a cue or a blank line, once it has `least` visible bytes. `token_bytes` maps a
+    token id to its exact bytes.
+    """
 
     def __init__(self, token_bytes: Callable[[int], bytes], least: int = LEAST) -> None:
         require(least >= 1, "least", least, "a number of visible bytes >= 1")
@@ -38,7 +45,9 @@ class DiscourseSegmenter:
 
 
 class DiscourseDetector:
-    """Beside the scan of sentences: the word that begins a sentence, as far as it is read; None inside a sentence."""
+    """Beside the scan of sentences: the word that begins a sentence, as far as it is read; None
+    inside a sentence.
+    """
 
     def __init__(self, token_bytes: Callable[[int], bytes], least: int) -> None:
         self.token_bytes, self.least = token_bytes, least
@@ -75,5 +84,7 @@ def _is_letter(byte: int) -> bool:
 
 
 def _goes_on(byte: int) -> bool:
-    """Whether a word goes on with this byte: a letter, a hyphen, an apostrophe, or part of a character beyond ASCII."""
+    """Whether a word goes on with this byte: a letter, a hyphen, an apostrophe, or part of a
+    character beyond ASCII.
+    """
     return _is_letter(byte) or byte in b"-'" or byte >= 128

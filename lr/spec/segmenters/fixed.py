@@ -1,8 +1,10 @@
-"""A step is a fixed number of tokens: no reading at all, the control of every experiment with segmenters.
+"""A step is a fixed number of tokens: no reading at all, the control of every experiment with
+segmenters.
 
-The only rule that counts tokens instead of bytes. A step needs a visible character here too, so it is longer where its first tokens are
-white space. Draft and target cut at the same places whatever they write; their steps then rarely say the same thing, because a step
-ends in the middle of a thought.
+The only rule that counts tokens instead of bytes. A step needs a visible character here too, so it
+is longer where its first tokens are white space. Draft and target cut at the same places whatever
+they write; their steps then rarely say the same thing, because a step ends in the middle of a
+thought.
 """
 
 from __future__ import annotations

@@ -1,13 +1,18 @@
-r"""A step is a sentence: it ends at the white space behind ". ! ?", or at a blank line, once a visible character was seen.
+r"""A step is a sentence: it ends at the white space behind ". ! ?", or at a blank line, once a
+visible character was seen.
 
-That white space is what tells a full stop from the point of 3.14; so the boundary is complete with the token that brings it. Tokens are
-never cut: where words carry their space in front (" Then"), **the step ends with the first word of the next sentence**. Draft and target
-do so alike, and nothing is lost; but the text that a verifier reads is shifted by that word. Worked example: the tokens b"x", b" = 3",
-b".", b"14", b".", b" So" end a step at " So"; b"ok", b".", b"\n" at the newline, with nothing of what follows.
+That white space is what tells a full stop from the point of 3.14; so the boundary is complete with
+the token that brings it. Tokens are never cut: where words carry their space in front (" Then"),
+**the step ends with the first word of the next sentence**. Draft and target do so alike, and
+nothing is lost; but the text that a verifier reads is shifted by that word. Worked example: the
+tokens b"x", b" = 3", b".", b"14", b".", b" So" end a step at " So"; b"ok", b".", b"\n" at the
+newline, with nothing of what follows.
 
-No sentence ends inside braces (`\boxed{A. B}`, `\text{...}`), behind an abbreviation of the list below, or behind the number of a list item
-("2. Then" at the beginning of a line). A blank line always ends it, so an unbalanced brace costs a paragraph at most. Known limits: an
-abbreviation that is not in the list ends a sentence; a step begins with no memory of the line, the braces or the word before it.
+No sentence ends inside braces (`\boxed{A. B}`, `\text{...}`), behind an abbreviation of the list
+below, or behind the number of a list item ("2. Then" at the beginning of a line). A blank line
+always ends it, so an unbalanced brace costs a paragraph at most. Known limits: an abbreviation that
+is not in the list ends a sentence; a step begins with no memory of the line, the braces or the word
+before it.
 """
 
 from __future__ import annotations
@@ -20,7 +25,9 @@ MARKS = b".!?"
 CLOSERS = b")]\"'*$}"
 """What may stand between a sentence's mark and the white space; a brace that closes among them."""
 OPENERS = b"([\"'*"
-ABBREVIATIONS = frozenset({b"e.g", b"i.e", b"cf", b"vs", b"mr", b"mrs", b"ms", b"dr", b"fig", b"eq"})
+ABBREVIATIONS = frozenset(
+    {b"e.g", b"i.e", b"cf", b"vs", b"mr", b"mrs", b"ms", b"dr", b"fig", b"eq"}
+)
 LONGEST_WORD = 8
 """Bytes of a word that are kept: no abbreviation, and no number of a list item, is longer."""
 
@@ -47,7 +54,9 @@ class SentenceDetector:
 
 
 class SentenceScan:
-    """Where sentences and lines end, one byte at a time. State: the word being read, the depth of braces, whether a mark is behind us."""
+    """Where sentences and lines end, one byte at a time. State: the word being read, the depth of
+    braces, whether a mark is behind us.
+    """
 
     def __init__(self) -> None:
         self.visible = 0
@@ -87,7 +96,9 @@ class SentenceScan:
         return ended
 
     def _no_stop(self) -> bool:
-        """Whether a point behind this word ends no sentence: an abbreviation, or the number of a list item."""
+        """Whether a point behind this word ends no sentence: an abbreviation, or the number of a
+        list item.
+        """
         if self._first_of_line and self._word.isdigit():
             return True
         return self._word.lstrip(OPENERS).lower() in ABBREVIATIONS

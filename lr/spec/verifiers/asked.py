@@ -1,6 +1,7 @@
 """A model that is asked questions, as a verifier sees it: a runner and two plain functions.
 
-Verifiers never import a model or a tokenizer; whoever builds them (`engine/verification.py`) hands these in.
+Verifiers never import a model or a tokenizer; whoever builds them (`engine/verification.py`) hands
+these in.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True)
 class AskedModel:
-    """`runner` runs the model. `encode` turns text into its ids, nothing added; `chat` turns a question into the ids of a prompt in the
-    model's chat format, up to where the assistant begins to speak. `tiny`: the model speaks the tiny language only."""
+    """`runner` runs the model. `encode` turns text into its ids, nothing added; `chat` turns a
+    question into the ids of a prompt in the model's chat format, up to where the assistant begins
+    to speak. `tiny`: the model speaks the tiny language only."""
 
     runner: Runner
     encode: Callable[[str], list[int]]

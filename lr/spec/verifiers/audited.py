@@ -1,6 +1,8 @@
-"""A verifier under audit: a reference is asked about the same pairs, for the record only. What it costs is time, never a decision.
+"""A verifier under audit: a reference is asked about the same pairs, for the record only. What it
+costs is time, never a decision.
 
-For the drift of a verifier (`lr/eval/signatures.py`, `verifier_drift`): what would the oracle or a larger judge have said?
+For the drift of a verifier (`lr/lab/eval/signatures.py`, `verifier_drift`): what would the oracle
+or a larger judge have said?
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from lr.types import Verdict
 
 
 class Audited:
-    """Judges as `verifier` does. `verdicts` and `reference` keep, pair by pair, whether each of the two said aligned.
+    """Judges as `verifier` does. `verdicts` and `reference` keep, pair by pair, whether each of the
+    two said aligned.
 
-    All pairs count that the verifier was asked about, also those whose verdict was not needed in the end. A reference that fails counts as
-    a rejection.
+    All pairs count that the verifier was asked about, also those whose verdict was not needed in
+    the end. A reference that fails counts as a rejection.
     """
 
     def __init__(self, verifier: Verifier, reference: Verifier) -> None:

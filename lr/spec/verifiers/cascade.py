@@ -1,8 +1,9 @@
 """A cascade: a cheap verifier decides where it is sure, an expensive one where it is not.
 
-The cheap one's score is compared with a band: at or below `low` the draft step is rejected, at or above `high` it is accepted, in
-between (and where the cheap one failed or has no score) the expensive one is asked. That is the plan of confidence cascades such as
-ConfSpec (arXiv 2602.18447). The band belongs to the cheap verifier's scale: a probability, a cosine, 0 to 9, nats per token.
+The cheap one's score is compared with a band: at or below `low` the draft step is rejected, at or
+above `high` it is accepted, in between (and where the cheap one failed or has no score) the
+expensive one is asked. That is the plan of confidence cascades such as ConfSpec (arXiv 2602.18447).
+The band belongs to the cheap verifier's scale: a probability, a cosine, 0 to 9, nats per token.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ class Cascade:
         self.low, self.high = low, high
 
     def glance(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
-        """What the cheap verifier alone is sure of, None where it is not. The pairs need hold no more than `cheap` needs.
+        """What the cheap verifier alone is sure of, None where it is not. The pairs need hold no
+        more than `cheap` needs.
 
-        Where that is no target step, a driver can glance first and have the target write a step for the unsure pairs only.
+        Where that is no target step, a driver can glance first and have the target write a step for
+        the unsure pairs only.
         """
         return [self._sure(verdict) for verdict in judge_safely(self.cheap, pairs)]
 

@@ -1,7 +1,8 @@
 """From the name of a verifier to the verifier, with a refusal where it makes no sense.
 
-A name is `kind` or `kind:threshold`: exact, judge, judge:0.8, embedding:0.85, score:9, likelihood:-0.5, random:0.3. What a verifier is
-made of (a judge model, an encoder, the target) is handed in as functions, called only when that verifier is chosen.
+A name is `kind` or `kind:threshold`: exact, judge, judge:0.8, embedding:0.85, score:9,
+likelihood:-0.5, random:0.3. What a verifier is made of (a judge model, an encoder, the target) is
+handed in as functions, called only when that verifier is chosen.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class VerifierName:
 
 @dataclass(frozen=True)
 class VerifierParts:
-    """What verifiers are made of: how steps are read, the seed of the random one, and what some kinds need beyond that. `parse` reads
-    the meaning of a step, for the oracle."""
+    """What verifiers are made of: how steps are read, the seed of the random one, and what some
+    kinds need beyond that. `parse` reads the meaning of a step, for the oracle."""
 
     decode: Decode
     seed: int = 0
@@ -53,7 +54,9 @@ class VerifierParts:
 
 
 def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> VerifierName:
-    """Take a name apart. Raises `SettingError`, with the choices, if there is none such or if the checkpoint is not of its kind."""
+    """Take a name apart. Raises `SettingError`, with the choices, if there is none such or if the
+    checkpoint is not of its kind.
+    """
     kind, colon, number = text.partition(":")
     choices = _choices(speaks_tiny)
     if kind in TINY_ONLY and not speaks_tiny:
@@ -66,7 +69,9 @@ def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> Verifier
     if not colon:
         return VerifierName(kind, THRESHOLDS.get(kind))
     if kind not in THRESHOLDS:
-        raise SettingError(f"verifier {text!r}: {kind} takes no number. Say {kind!r}, or choose one of: {choices}.")
+        raise SettingError(
+            f"verifier {text!r}: {kind} takes no number. Say {kind!r}, or choose one of: {choices}."
+        )
     try:
         return VerifierName(kind, float(number))
     except ValueError:
@@ -76,8 +81,8 @@ def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> Verifier
 
 
 def make_verifier(name: VerifierName, parts: VerifierParts) -> Verifier:
-    """The verifier of that name. Verifiers that read text skip equal texts. Raises `SettingError` for an impossible threshold or a
-    missing part."""
+    """The verifier of that name. Verifiers that read text skip equal texts. Raises `SettingError`
+    for an impossible threshold or a missing part."""
     kind, threshold = name.kind, name.threshold
     if kind in PLAIN or kind in TINY_ONLY:
         return _plain(kind, parts)
@@ -85,9 +90,14 @@ def make_verifier(name: VerifierName, parts: VerifierParts) -> Verifier:
     if kind == "random":
         return RandomVerifier(threshold, parts.seed)
     if kind == "judge":
-        return FoldedThen(JudgeVerifier(_part(kind, parts.judge), parts.decode, threshold=threshold), parts.decode)
+        return FoldedThen(
+            JudgeVerifier(_part(kind, parts.judge), parts.decode, threshold=threshold), parts.decode
+        )
     if kind == "embedding":
-        return FoldedThen(EmbeddingVerifier(_part(kind, parts.embed), parts.decode, threshold=threshold), parts.decode)
+        return FoldedThen(
+            EmbeddingVerifier(_part(kind, parts.embed), parts.decode, threshold=threshold),
+            parts.decode,
+        )
     target = _part(kind, parts.target)
     if kind == "score":
         return ScoreVerifier(target, threshold=threshold)
@@ -97,12 +107,18 @@ def make_verifier(name: VerifierName, parts: VerifierParts) -> Verifier:
 def _plain(kind: str, parts: VerifierParts) -> Verifier:
     if kind == "oracle":
         return OracleVerifier(parts.decode, parts.parse)
-    return ExactVerifier() if kind == "exact" else RandomVerifier(1.0 if kind == "always" else 0.0, parts.seed)
+    return (
+        ExactVerifier()
+        if kind == "exact"
+        else RandomVerifier(1.0 if kind == "always" else 0.0, parts.seed)
+    )
 
 
 def _part(kind: str, make: Callable[[], _Part] | None) -> _Part:
     if make is None:
-        wanted = {"judge": "a judge model", "embedding": "a sentence encoder"}.get(kind, "the target model")
+        wanted = {"judge": "a judge model", "embedding": "a sentence encoder"}.get(
+            kind, "the target model"
+        )
         raise SettingError(f"verifier {kind!r} needs {wanted}, and none was given.")
     return make()
 

@@ -1,7 +1,8 @@
-"""The embedding verifier: the cosine between the two steps' sentence embeddings (arXiv 2506.19830, Table 2: thresholds 0.85, 0.95).
+"""The embedding verifier: the cosine between the two steps' sentence embeddings (arXiv 2506.19830,
+Table 2: thresholds 0.85, 0.95).
 
-Cheap, and blind where it matters most: one other digit hardly moves an embedding. `encoder.py` has the encoder; any function from
-texts to unit vectors will do.
+Cheap, and blind where it matters most: one other digit hardly moves an embedding. `encoder.py` has
+the encoder; any function from texts to unit vectors will do.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ Embed = Callable[[Sequence[str]], Tensor]
 
 
 class EmbeddingVerifier:
-    """Accepts iff the cosine of the two steps' embeddings is at least `threshold`. `decode` turns token ids into text."""
+    """Accepts iff the cosine of the two steps' embeddings is at least `threshold`. `decode` turns
+    token ids into text.
+    """
 
     name = "embedding"
     need = Need.TARGET_STEP
@@ -33,7 +36,11 @@ class EmbeddingVerifier:
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         if not pairs:
             return []
-        texts = [self.decode(step.tokens).strip() for pair in pairs for step in (pair.target_step, pair.draft)]
+        texts = [
+            self.decode(step.tokens).strip()
+            for pair in pairs
+            for step in (pair.target_step, pair.draft)
+        ]
         rows = self.embed(texts).double()
         return [self._verdict(cosine) for cosine in (rows[0::2] * rows[1::2]).sum(-1).tolist()]
 

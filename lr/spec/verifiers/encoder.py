@@ -1,7 +1,8 @@
 """Sentence embeddings from a checkpoint of the sentence-transformers kind, by transformers alone.
 
-The encoder's last hidden states are averaged over the tokens of a text and scaled to length 1, which is what all-mpnet-base-v2 and
-all-MiniLM-L6-v2 are made for. A checkpoint that says it pools otherwise is refused. transformers is imported when one is loaded.
+The encoder's last hidden states are averaged over the tokens of a text and scaled to length 1,
+which is what all-mpnet-base-v2 and all-MiniLM-L6-v2 are made for. A checkpoint that says it pools
+otherwise is refused. transformers is imported when one is loaded.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ class SentenceEncoder:
         self.tokenizer, self.model, self.max_tokens = tokenizer, model, max_tokens
 
     @classmethod
-    def load(cls, name_or_path: str | Path, *, device: str | torch.device = "cpu") -> SentenceEncoder:
-        """The encoder of a directory or a hub id, in the checkpoint's own precision. Raises CheckpointError."""
+    def load(
+        cls, name_or_path: str | Path, *, device: str | torch.device = "cpu"
+    ) -> SentenceEncoder:
+        """The encoder of a directory or a hub id, in the checkpoint's own precision. Raises
+        CheckpointError.
+        """
         from transformers import AutoModel, AutoTokenizer
 
         name = str(name_or_path)
@@ -39,8 +44,13 @@ class SentenceEncoder:
         try:
             tokenizer = AutoTokenizer.from_pretrained(name)
             model = AutoModel.from_pretrained(name).to(device).eval()
-            pooling, stated = _side_file(name, "1_Pooling/config.json"), _side_file(name, "sentence_bert_config.json")
-        except Exception as error:  # what a broken or absent checkpoint raises differs between versions
+            pooling, stated = (
+                _side_file(name, "1_Pooling/config.json"),
+                _side_file(name, "sentence_bert_config.json"),
+            )
+        except (
+            Exception
+        ) as error:  # what a broken or absent checkpoint raises differs between versions
             said = (str(error).splitlines() or ["no message"])[0]
             raise CheckpointError(
                 f"{name} cannot be loaded as a sentence encoder ({type(error).__name__}: {said}). "
@@ -51,14 +61,26 @@ class SentenceEncoder:
                 f"{name} does not pool by the mean over tokens (1_Pooling/config.json: {pooling}), which is the only way known here. "
                 "Choose another sentence encoder, such as sentence-transformers/all-mpnet-base-v2."
             )
-        positions = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
-        return cls(tokenizer, model, stated.get("max_seq_length") or min(tokenizer.model_max_length, positions))
+        positions = (
+            getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+        )
+        return cls(
+            tokenizer,
+            model,
+            stated.get("max_seq_length") or min(tokenizer.model_max_length, positions),
+        )
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """The embeddings [n, e] of n texts, each of length 1. Texts longer than the encoder takes are cut at their end."""
+        """The embeddings [n, e] of n texts, each of length 1. Texts longer than the encoder takes
+        are cut at their end.
+        """
         batch = self.tokenizer(
-            list(texts), padding=True, truncation=True, max_length=self.max_tokens, return_tensors="pt"
+            list(texts),
+            padding=True,
+            truncation=True,
+            max_length=self.max_tokens,
+            return_tensors="pt",
         ).to(self.model.device)
         hidden = self.model(**batch).last_hidden_state  # [n, t, e]
         mask = batch["attention_mask"][..., None].to(hidden.dtype)

@@ -1,7 +1,8 @@
-"""Exact verification: the two steps are the same token ids, end of sequence included. Lossless at temperature 0.
+"""Exact verification: the two steps are the same token ids, end of sequence included. Lossless at
+temperature 0.
 
-With it Lookahead Reasoning emits what plain greedy decoding of the target emits, which makes it the verifier of the tests. It never
-looks at text; the lenient comparison of texts is `folded.py`.
+With it Lookahead Reasoning emits what plain greedy decoding of the target emits, which makes it the
+verifier of the tests. It never looks at text; the lenient comparison of texts is `folded.py`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ def _compare(drafts: Sequence[int], targets: Sequence[int]) -> Verdict:
     if drafts == targets:
         return Verdict(aligned=True, why="equal tokens")
     place = next(
-        (i for i, (a, b) in enumerate(zip(drafts, targets, strict=False)) if a != b), min(len(drafts), len(targets))
+        (i for i, (a, b) in enumerate(zip(drafts, targets, strict=False)) if a != b),
+        min(len(drafts), len(targets)),
     )
     return Verdict(aligned=False, why=f"tokens differ from offset {place} on")

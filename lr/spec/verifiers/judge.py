@@ -1,11 +1,14 @@
-"""The judge: a language model is asked whether two steps mean the same (arXiv 2506.19830, section 3.2 and Appendix A).
+"""The judge: a language model is asked whether two steps mean the same (arXiv 2506.19830, section
+3.2 and Appendix A).
 
-The answer is [aligned] or [unaligned]. It is begun for the model, and the probabilities of the two ways to go on are read off one
-distribution; nothing is generated. So one ragged forward decides all pending pairs, and a pair has a score, P(aligned) as a share of
-both, that a threshold turns into a verdict: a judge has an ROC curve, not just an opinion. All prompts begin with the same
+The answer is [aligned] or [unaligned]. It is begun for the model, and the probabilities of the two
+ways to go on are read off one distribution; nothing is generated. So one ragged forward decides all
+pending pairs, and a pair has a score, P(aligned) as a share of both, that a threshold turns into a
+verdict: a judge has an ROC curve, not just an opinion. All prompts begin with the same
 instructions, which are computed once and forked (`kept.py`).
 
-It sees the steps' texts, not the problem or the chain. Read next: `prompts.py`; `folded.py`, which spares it equal texts.
+It sees the steps' texts, not the problem or the chain. Read next: `prompts.py`; `folded.py`, which
+spares it equal texts.
 """
 
 from __future__ import annotations
@@ -25,10 +28,12 @@ from lr.types import Verdict, require
 
 
 class JudgeVerifier:
-    """Accepts iff the judge's score is at least `threshold`. The first step of a prompt is the target's, the second the draft's.
+    """Accepts iff the judge's score is at least `threshold`. The first step of a prompt is the
+    target's, the second the draft's.
 
-    `decode` reads the steps, whose ids are the target's. `prompt` None: the one made for `judge`. Where the two answers together hold
-    less than `least_mass` of the probability, the judge says something else altogether, and the pair is rejected for that.
+    `decode` reads the steps, whose ids are the target's. `prompt` None: the one made for `judge`.
+    Where the two answers together hold less than `least_mass` of the probability, the judge says
+    something else altogether, and the pair is rejected for that.
     """
 
     name = "judge"
@@ -58,7 +63,9 @@ class JudgeVerifier:
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         if not pairs:
             return []
-        texts = [(self._text(pair.target_step.tokens), self._text(pair.draft.tokens)) for pair in pairs]
+        texts = [
+            (self._text(pair.target_step.tokens), self._text(pair.draft.tokens)) for pair in pairs
+        ]
         if self.head:
             self.prefixes.warm(self.head)
         rows = self.prefixes.logits([Row(self.row(*two)) for two in texts])
@@ -80,5 +87,10 @@ class JudgeVerifier:
         if math.isnan(score):
             return Verdict(aligned=False, why="the judge's probabilities are not numbers")
         if mass < self.least_mass:
-            return Verdict(aligned=False, why=f"the judge answers something else (the two answers hold {mass:.1e})")
-        return Verdict(score >= self.threshold, why=f"aligned with {score:.3f} for the judge", score=score)
+            return Verdict(
+                aligned=False,
+                why=f"the judge answers something else (the two answers hold {mass:.1e})",
+            )
+        return Verdict(
+            score >= self.threshold, why=f"aligned with {score:.3f} for the judge", score=score
+        )

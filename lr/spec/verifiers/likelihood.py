@@ -1,10 +1,13 @@
-"""The likelihood verifier: would the target have written this? The mean log-probability of the draft step's tokens under the target.
+"""The likelihood verifier: would the target have written this? The mean log-probability of the
+draft step's tokens under the target.
 
-The draft step passes through the target anyway, as the prefix of the next target step; that prefill yields the log-probabilities for
-free (`step_logprobs`), and no target step has to be written to judge. Where the pairs do not hold them, they are computed by a prefill
-of the verifier's own. The score is in nats per token: -1 means that a token was, in the geometric mean, given 37 %.
+The draft step passes through the target anyway, as the prefix of the next target step; that prefill
+yields the log-probabilities for free (`step_logprobs`), and no target step has to be written to
+judge. Where the pairs do not hold them, they are computed by a prefill of the verifier's own. The
+score is in nats per token: -1 means that a token was, in the geometric mean, given 37 %.
 
-It prefers the target's wording, not only its meaning; a threshold that suits one pair of models does not suit another.
+It prefers the target's wording, not only its meaning; a threshold that suits one pair of models
+does not suit another.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from lr.types import Verdict, require
 class LikelihoodVerifier:
     """Accepts iff the mean log-probability per token is at least `threshold` (nats, at most 0).
 
-    `runner` runs the target where pairs come without log-probabilities; without it such a pair is a ProtocolError.
+    `runner` runs the target where pairs come without log-probabilities; without it such a pair is a
+    ProtocolError.
     """
 
     name = "likelihood"
@@ -38,7 +42,10 @@ class LikelihoodVerifier:
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         computed = iter(self._compute([pair for pair in pairs if pair.logprobs is None]))
-        return [self._verdict(next(computed) if pair.logprobs is None else pair.logprobs) for pair in pairs]
+        return [
+            self._verdict(next(computed) if pair.logprobs is None else pair.logprobs)
+            for pair in pairs
+        ]
 
     def close(self) -> None:
         """Give the cached chains back; the next call computes them anew."""
@@ -48,8 +55,9 @@ class LikelihoodVerifier:
     def _compute(self, pairs: Sequence[Pair]) -> list[tuple[float, ...]]:
         """The log-probabilities of each draft step, by one forward over all pairs.
 
-        Example: 10 tokens of prefix, a draft of 4: the row is prefix and the first 3 draft tokens, the logits after its last 4 tokens
-        (the prefix's last one and the 3) are those of the 4 draft tokens.
+        Example: 10 tokens of prefix, a draft of 4: the row is prefix and the first 3 draft tokens,
+        the logits after its last 4 tokens (the prefix's last one and the 3) are those of the 4
+        draft tokens.
         """
         if not pairs:
             return []
@@ -59,11 +67,17 @@ class LikelihoodVerifier:
                 "heed its need (Need.TARGET_LOGPROBS), or give it a runner."
             )
         rows = [
-            Row([*pair.prefix, *pair.draft.tokens[:-1]], wanted=len(pair.draft.tokens), keep=len(pair.prefix))
+            Row(
+                [*pair.prefix, *pair.draft.tokens[:-1]],
+                wanted=len(pair.draft.tokens),
+                keep=len(pair.prefix),
+            )
             for pair in pairs
         ]
         logits = self.prefixes.logits(rows)
-        return [step_logprobs(some, pair.draft.tokens) for some, pair in zip(logits, pairs, strict=True)]
+        return [
+            step_logprobs(some, pair.draft.tokens) for some, pair in zip(logits, pairs, strict=True)
+        ]
 
     def _verdict(self, logprobs: Sequence[float]) -> Verdict:
         mean = math.fsum(logprobs) / len(logprobs) if logprobs else math.nan
@@ -73,7 +87,9 @@ class LikelihoodVerifier:
 
 
 def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
-    """The natural log-probabilities of the t `tokens` of a step, from the logits [t, v] of the positions before each of them."""
+    """The natural log-probabilities of the t `tokens` of a step, from the logits [t, v] of the
+    positions before each of them.
+    """
     chosen = torch.as_tensor(tokens, device=logits.device)[:, None]
     picked: list[float] = torch.log_softmax(logits.double(), -1).gather(-1, chosen)[:, 0].tolist()
     return tuple(picked)

@@ -1,4 +1,5 @@
-"""The oracle of a tiny language: two steps mean the same iff both can be read and say the same (`tiny/oracle.py`, `tiny/plans/oracle.py`).
+"""The oracle of a tiny language: two steps mean the same iff both can be read and say the same
+(`tiny/oracle.py`, `tiny/plans/oracle.py`).
 
 It knows only the language whose `parse` it is given; for other text there is no oracle.
 """
@@ -14,7 +15,9 @@ from lr.types import Verdict
 
 
 class OracleVerifier:
-    """Accepts iff both steps parse to the same meaning. `decode` turns token ids into text, `parse` reads it (default: quantities)."""
+    """Accepts iff both steps parse to the same meaning. `decode` turns token ids into text, `parse`
+    reads it (default: quantities).
+    """
 
     name = "oracle"
     need = Need.TARGET_STEP
@@ -23,13 +26,17 @@ class OracleVerifier:
         self.decode, self.parse = decode, parse
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return [self._judge(self.decode(pair.draft.tokens), self.decode(pair.target_step.tokens)) for pair in pairs]
+        return [
+            self._judge(self.decode(pair.draft.tokens), self.decode(pair.target_step.tokens))
+            for pair in pairs
+        ]
 
     def _judge(self, draft: str, target: str) -> Verdict:
         ours, theirs = self.parse(draft), self.parse(target)
         if ours is None or theirs is None:
             return Verdict(
-                aligned=False, why=f"the {'draft' if ours is None else 'target'} step is not in the language"
+                aligned=False,
+                why=f"the {'draft' if ours is None else 'target'} step is not in the language",
             )
         if ours == theirs:
             return Verdict(aligned=True, why="same meaning")

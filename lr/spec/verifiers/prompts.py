@@ -1,7 +1,7 @@
 """The prompts that verifiers put to models, each once, in our own words.
 
-A step is put in by `str.format` in one pass, so braces in a step are text. Steps come behind the instructions: the instructions are
-then the common head of all prompts, computed once.
+A step is put in by `str.format` in one pass, so braces in a step are text. Steps come behind the
+instructions: the instructions are then the common head of all prompts, computed once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class JudgePrompt:
-    """A question about two steps (`{first}`, `{second}`), the beginning of the answer, and its two possible ends."""
+    """A question about two steps (`{first}`, `{second}`), the beginning of the answer, and its two
+    possible ends.
+    """
 
     question: str
     prefill: str = "["
@@ -42,9 +44,13 @@ Answer with one word in brackets: [aligned] if they are interchangeable, [unalig
 )
 
 TINY_JUDGE_PROMPT = JudgePrompt("{first}\n\n{second}")
-"""For a judge that was trained to do nothing else (`scripts/train_judge.py`): the two steps, no instructions."""
+"""For a judge that was trained to do nothing else (`scripts/train_judge.py`): the two steps, no
+instructions.
+"""
 
 SCORE_QUESTION = """\
 How good is the step just written, as a next step towards the right answer? 0 means wrong or useless, 9 means right and useful beyond doubt.
 Score from 0 to 9:"""
-"""Put behind the chain and its last step, in the target's own text. The answer is a space and a digit."""
+"""Put behind the chain and its last step, in the target's own text. The answer is a space and a
+digit.
+"""

@@ -1,8 +1,10 @@
-"""The score verifier: the target rates the draft step from 0 to 9, as in SpecReason (arXiv 2504.07891). No target step is written.
+"""The score verifier: the target rates the draft step from 0 to 9, as in SpecReason (arXiv
+2504.07891). No target step is written.
 
-The question is put behind the draft step in the target's own text, as token ids: the chain is never encoded again, and what is cached
-of it is used again for the next step. The ten digits' probabilities come from one forward. The paper compared thresholds 7 and 9 and
-found the scores lenient (Table 2): a step can deserve a 9 and still not be what the target would have written.
+The question is put behind the draft step in the target's own text, as token ids: the chain is never
+encoded again, and what is cached of it is used again for the next step. The ten digits'
+probabilities come from one forward. The paper compared thresholds 7 and 9 and found the scores
+lenient (Table 2): a step can deserve a 9 and still not be what the target would have written.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ class Reading(Enum):
 class ScoreVerifier:
     """Accepts iff the target's score of the draft step is at least `threshold`.
 
-    `target` is the target itself, or whoever else is to rate. Where the digits together hold less than `least_mass` of the
-    probability, no score was given, and the step is rejected for that.
+    `target` is the target itself, or whoever else is to rate. Where the digits together hold less
+    than `least_mass` of the probability, no score was given, and the step is rejected for that.
     """
 
     name = "score"
@@ -58,7 +60,10 @@ class ScoreVerifier:
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         rows = [
-            Row([*pair.prefix, *pair.draft.tokens, *self.question], keep=len(pair.prefix) + len(pair.draft.tokens))
+            Row(
+                [*pair.prefix, *pair.draft.tokens, *self.question],
+                keep=len(pair.prefix) + len(pair.draft.tokens),
+            )
             for pair in pairs
         ]
         return [self._verdict(logits[-1]) for logits in self.prefixes.logits(rows)]
@@ -72,9 +77,13 @@ class ScoreVerifier:
         if math.isnan(mass):
             return Verdict(aligned=False, why="the target's probabilities are not numbers")
         if mass < self.least_mass:
-            return Verdict(aligned=False, why=f"the target gives no score (the ten digits hold {mass:.1e})")
+            return Verdict(
+                aligned=False, why=f"the target gives no score (the ten digits hold {mass:.1e})"
+            )
         if self.reading is Reading.EXPECTED:
             score = sum(digit * weight for digit, weight in enumerate(p))
         else:
             score = float(max(range(10), key=p.__getitem__))
-        return Verdict(score >= self.threshold, why=f"the target scores it {score:.2f} of 9", score=score)
+        return Verdict(
+            score >= self.threshold, why=f"the target scores it {score:.2f} of 9", score=score
+        )

@@ -1,6 +1,8 @@
-"""How plans are worded: templates with synonyms, in the notation and with the two styles of the first language (`lr/tiny/grammar.py`).
+"""How plans are worded: templates with synonyms, in the notation and with the two styles of the
+first language (`lr/tiny/grammar.py`).
 
-Slots: {n} the order's number, {d} a direction, {A} the room that is left, {B} the room of the step, {t} a thing, {z} the word in the box.
+Slots: {n} the order's number, {d} a direction, {A} the room that is left, {B} the room of the step,
+{t} a thing, {z} the word in the box.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
     return table
 
 
-PIECES = {key: tuple(pieces(one, PHRASES) for one in templates) for key, templates in _templates().items()}
+PIECES = {
+    key: tuple(pieces(one, PHRASES) for one in templates) for key, templates in _templates().items()
+}
 
 
 def render(deed: Deed, style: Style, rng: random.Random) -> str:
@@ -81,12 +85,20 @@ def render(deed: Deed, style: Style, rng: random.Random) -> str:
 def slots(deed: Deed) -> dict[str, str]:
     """What stands in the slots of a template."""
     box = deed.thing if deed.operation == "held" else deed.room
-    values = {"{n}": deed.number, "{d}": deed.direction, "{A}": deed.origin, "{B}": deed.room, "{t}": deed.thing}
+    values = {
+        "{n}": deed.number,
+        "{d}": deed.direction,
+        "{A}": deed.origin,
+        "{B}": deed.room,
+        "{t}": deed.thing,
+    }
     return values | {"{z}": box}
 
 
 def drill_text(rng: random.Random, bare: bool) -> tuple[str, str]:
-    """Practice in the map of the house: a fact (" north of the hall is the tower,") or a whole step, and the room it is about."""
+    """Practice in the map of the house: a fact (" north of the hall is the tower,") or a whole
+    step, and the room it is about.
+    """
     deed = walk(rng, rng.choice(ROOMS))._replace(number=rng.choice(NUMBERS))
     if bare:
         return f" {deed.direction} of the {deed.origin} is the {deed.room},", deed.room

@@ -1,6 +1,8 @@
-"""The oracle of plans: reads a step back into its `Deed`. What no pattern reads has no meaning and equals nothing, itself included.
+"""The oracle of plans: reads a step back into its `Deed`. What no pattern reads has no meaning and
+equals nothing, itself included.
 
-It does not say whether a step is true: "order two, north: from the hall to the stable" can be read, and differs from the true step.
+It does not say whether a step is true: "order two, north: from the hall to the stable" can be read,
+and differs from the true step.
 """
 
 from __future__ import annotations
@@ -21,11 +23,15 @@ _VALUES = {
     "{z}": (*ROOMS, *THINGS),
 }
 _READ_AS = {slot: "|".join(words) for slot, words in _VALUES.items()}
-_PATTERNS = tuple((key, pattern(one, _READ_AS)) for key, templates in PIECES.items() for one in templates)
+_PATTERNS = tuple(
+    (key, pattern(one, _READ_AS)) for key, templates in PIECES.items() for one in templates
+)
 
 
 def parse(text: str) -> Deed | None:
-    """What a step says, or None if it is not a sentence of the language. White space around it (its boundary) is ignored."""
+    """What a step says, or None if it is not a sentence of the language. White space around it (its
+    boundary) is ignored.
+    """
     found = read(text, _PATTERNS)
     if found is None:
         return None
@@ -36,7 +42,9 @@ def parse(text: str) -> Deed | None:
         if (box in THINGS) != (operation == "held"):
             return None
         thing, room = (box, "") if operation == "held" else (thing, box)
-    return Deed(kind, operation, words.get("n", ""), words.get("d", ""), words.get("A", ""), thing, room)
+    return Deed(
+        kind, operation, words.get("n", ""), words.get("d", ""), words.get("A", ""), thing, room
+    )
 
 
 def boxed(text: str) -> str | None:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from exercise_kit import Decide
 
 
-def decide(verdicts: Sequence[bool | None], target_ready: bool, drafts_to_come: bool) -> int | Decide:
+def decide(
+    verdicts: Sequence[bool | None], target_ready: bool, drafts_to_come: bool
+) -> int | Decide:
     """Wrong: an empty list is taken for the last word."""
     for number, aligned in enumerate(verdicts):
         if aligned is None:

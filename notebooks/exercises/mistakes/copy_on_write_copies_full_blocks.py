@@ -6,7 +6,9 @@ from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable, blocks_for
 
 
-def append(pool: BlockPool, table: BlockTable, count: int) -> tuple[list[int], list[tuple[int, int]]]:
+def append(
+    pool: BlockPool, table: BlockTable, count: int
+) -> tuple[list[int], list[tuple[int, int]]]:
     """Wrong, though every text is right: it takes blocks and time without need."""
     start, copies = table.length, []
     shared = bool(table.blocks) and pool.refcount(table.blocks[-1]) > 1

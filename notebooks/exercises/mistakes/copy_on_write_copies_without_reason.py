@@ -6,11 +6,15 @@ from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable, blocks_for
 
 
-def append(pool: BlockPool, table: BlockTable, count: int) -> tuple[list[int], list[tuple[int, int]]]:
+def append(
+    pool: BlockPool, table: BlockTable, count: int
+) -> tuple[list[int], list[tuple[int, int]]]:
     """Wrong: a block of one's own need not be copied."""
     start, copies = table.length, []
     must_copy = count > 0 and table.room > 0
-    taken = pool.allocate(blocks_for(start + count, table.block_size) - len(table.blocks) + must_copy)
+    taken = pool.allocate(
+        blocks_for(start + count, table.block_size) - len(table.blocks) + must_copy
+    )
     if must_copy:
         old = table.blocks[-1]
         copies.append((old, taken[0]))

@@ -6,7 +6,9 @@ from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable
 
 
-def append(pool: BlockPool, table: BlockTable, count: int) -> tuple[list[int], list[tuple[int, int]]]:
+def append(
+    pool: BlockPool, table: BlockTable, count: int
+) -> tuple[list[int], list[tuple[int, int]]]:
     """Wrong only where it fails."""
     start, copies = table.length, []
     if count and table.room and pool.refcount(table.blocks[-1]) > 1:

@@ -6,7 +6,9 @@ from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable, blocks_for
 
 
-def append(pool: BlockPool, table: BlockTable, count: int) -> tuple[list[int], list[tuple[int, int]]]:
+def append(
+    pool: BlockPool, table: BlockTable, count: int
+) -> tuple[list[int], list[tuple[int, int]]]:
     """Wrong: it writes into blocks that others read."""
     start = table.length
     table.blocks += pool.allocate(blocks_for(start + count, table.block_size) - len(table.blocks))

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from exercise_kit import Decide
 
 
-def decide(verdicts: Sequence[bool | None], target_ready: bool, drafts_to_come: bool) -> int | Decide:
+def decide(
+    verdicts: Sequence[bool | None], target_ready: bool, drafts_to_come: bool
+) -> int | Decide:
     """Walk through the alternatives in their order; the first that is not rejected settles it."""
     for number, aligned in enumerate(verdicts):
         if aligned is None:

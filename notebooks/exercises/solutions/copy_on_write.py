@@ -6,7 +6,9 @@ from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable, blocks_for
 
 
-def append(pool: BlockPool, table: BlockTable, count: int) -> tuple[list[int], list[tuple[int, int]]]:
+def append(
+    pool: BlockPool, table: BlockTable, count: int
+) -> tuple[list[int], list[tuple[int, int]]]:
     """Count first, take all blocks in one call, and change the table only then."""
     start, copies = table.length, []
     must_copy = count > 0 and table.room > 0 and pool.refcount(table.blocks[-1]) > 1

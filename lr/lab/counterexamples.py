@@ -1,0 +1,215 @@
+"""The museum: plausible ways to accept drafts that are wrong. Each was found in somebody's code;
+each looks right, runs, and is biased.
+
+An exhibit is a round of one token place: what the drafter does and *says* it did, and how the rule
+decides. The mistake is in one of the two. `bias` measures it with the very enumeration that proves
+the real rules right (`rules/law.py`): the total variation between what comes out and what should,
+averaged over random p and q. `tests/spec/test_acceptance_museum.py` holds the numbers; none of this
+runs when text is generated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from lr.spec.acceptance import ROOT, AcceptanceRule, Outcome, Proposal, residual_certain
+from lr.spec.rules.base import LawRule, untried
+from lr.spec.rules.coupling import total_variation
+from lr.spec.rules.law import Drafts, Model, context_free, drawn_drafts, plain_law, round_law
+from lr.spec.rules.reject import RejectRule
+from lr.spec.sampling import distribution
+from lr.types import SamplingParams
+
+ONE = (ROOT,)
+TWO = (ROOT, ROOT)
+
+
+class RedrawRule(RejectRule):
+    """After a rejection the next token is drawn from p itself."""
+
+    name = "redraw"
+    lossless = False
+
+    def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
+        """Those of rejection, but with p for every law."""
+        right = super().outcomes(p_rows, proposal)
+        return [replace(outcome, law=row.clone) for outcome, row in zip(right, p_rows, strict=True)]
+
+
+class DropUnsureRule(RejectRule):
+    """A draft token of which its own drafter thinks little is dropped unverified; the next token is
+    drawn from p.
+    """
+
+    name = "drop-unsure"
+    lossless = False
+
+    def __init__(self, least: float = 0.3) -> None:
+        self.least = least
+
+    def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
+        """Those of rejection on the part of the chain before the first unsure token."""
+        q = proposal.q
+        assert proposal.is_chain and q is not None
+        unsure = (i for i, token in enumerate(proposal.tokens) if float(q[i, token]) < self.least)
+        kept = next(unsure, len(proposal))
+        if kept == 0:
+            return [untried(p_rows)]
+        return super().outcomes(
+            p_rows[: kept + 1], Proposal.chain(proposal.tokens[:kept], q[:kept])
+        )
+
+
+class FreshSamplesRule(LawRule):
+    """Each sibling is held against a target sample of its own; if none matches, the last of these
+    samples is the next token.
+    """
+
+    name = "fresh-samples"
+    lossless = False
+    trees = True
+
+    def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
+        """Sibling j with token x is reached if none before it matched, and matches with p(x)."""
+        families = proposal.families()
+        reach = [1.0] + [0.0] * len(proposal)
+        outcomes = []
+        for row, family in enumerate(families):
+            p, left = p_rows[row], reach[row]
+            for node in family:
+                chance = float(p[proposal.tokens[node]])
+                reach[node + 1] = left * chance
+                left *= 1.0 - chance
+            last = [proposal.tokens[node] for node in family[-1:]]
+            outcomes.append(
+                Outcome(
+                    left, proposal.path(row + ROOT), partial(residual_certain, p, last), not family
+                )
+            )
+        return outcomes
+
+
+def greedy_but_soft(draft: Model) -> Iterator[tuple[float, Proposal]]:
+    """The draft takes its likeliest token, which is certain, but says that it drew it from its
+    softmax.
+    """
+    row = draft(())
+    yield 1.0, Proposal((int(row.argmax()),), ONE, row[None])
+
+
+def drawn_warped_said_raw(draft: Model) -> Iterator[tuple[float, Proposal]]:
+    """The draft draws from its top-p set but says that it drew from its whole softmax."""
+    for weight, proposal in drawn_drafts(lambda text: top_p(draft(text)), ONE):
+        yield weight, replace(proposal, q=draft(())[None])
+
+
+def top_p(row: Tensor) -> Tensor:
+    """A law [v] cut to top-p 0.8."""
+    return distribution(row.log()[None], SamplingParams(temperature=1.0, top_p=0.8))[0]
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """A wrong round. `drafts`: the proposals it can make; `warp`: what is done to the target's law
+    before anything else.
+    """
+
+    name: str
+    why: str
+    rule: AcceptanceRule
+    drafts: Callable[[Model], Drafts]
+    warp: Callable[[Tensor], Tensor] = lambda row: row
+    lossless: bool = False
+
+
+def exhibits() -> list[Exhibit]:
+    """The collection, the worst first."""
+    return [
+        Exhibit(
+            "greedy draft, softmax q in the ratio",
+            "the token was certain, q(x) = 1; dividing by less than 1 accepts too often",
+            RejectRule(),
+            greedy_but_soft,
+        ),
+        Exhibit(
+            "redraw from p after a rejection",
+            "accepting has already emitted min(p, q); only the rest, (p - q)+, is still due",
+            RedrawRule(),
+            partial(drawn_drafts, parents=ONE),
+        ),
+        Exhibit(
+            "unsure drafts dropped unverified",
+            "whether a draft is dropped depends on the token drawn; those that stay are no longer drawn from q",
+            DropUnsureRule(),
+            partial(drawn_drafts, parents=ONE),
+        ),
+        Exhibit(
+            "unwarped q in the ratio",
+            "the draft drew from its top-p set, where its tokens are likelier than its softmax says",
+            RejectRule(),
+            drawn_warped_said_raw,
+            warp=top_p,
+        ),
+        Exhibit(
+            "a fresh target sample per candidate",
+            "the target draws until something matches, so what the draft likes comes out more often than p allows",
+            FreshSamplesRule(),
+            partial(drawn_drafts, parents=TWO),
+        ),
+    ]
+
+
+def bias(exhibit: Exhibit, *, cases: int = 200, vocabulary: int = 6, seed: int = 0) -> float:
+    """The total variation between what the exhibit emits and the target's law: the mean over random
+    p and q (softmax of normals).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    total = 0.0
+    for _ in range(cases):
+        p, q = torch.randn(2, vocabulary, dtype=torch.float64, generator=generator).softmax(-1)
+        target = context_free(exhibit.warp(p))
+        # One place is drafted; the token after it is summed away.
+        comes_out = round_law(exhibit.rule, target, exhibit.drafts(context_free(q)), length=2).sum(
+            -1
+        )
+        total += total_variation(comes_out, plain_law(target, 1))
+    return total / cases
+
+
+def law_of_rounds(
+    rule: AcceptanceRule, p: Tensor, q: Tensor, length: int, *, reuse_noise: bool
+) -> Tensor:
+    """The law [v, ..., v] of the first `length` tokens of rounds of two drafts, where p and q [v]
+    do not depend on the text.
+
+    With `reuse_noise` the noise of a draft belongs to its place: a place that is drafted again,
+    because the last round was cut before it, gets the same token. That is harmless for a rule that
+    never looked there, and biased for one that `looks_ahead`.
+    """
+    v = len(p)
+    law = torch.zeros([v] * length, dtype=torch.float64)
+    rows = p.expand(3, v)
+
+    def go_on(text: tuple[int, ...], weight: float, places: tuple[int, ...] | None) -> None:
+        if len(text) >= length:
+            law[text[:length]] += weight
+            return
+        drafted = (
+            product(range(v), repeat=2) if places is None else [places[len(text) : len(text) + 2]]
+        )
+        for drafts in drafted:
+            drawn = 1.0 if places is not None else float(q[drafts[0]] * q[drafts[1]])
+            for outcome in rule.outcomes(rows, Proposal.chain(drafts, q.expand(2, v))):
+                for token, after in enumerate(outcome.law().tolist()):
+                    longer = (*text, *drafts[: len(outcome.nodes)], token)
+                    go_on(longer, weight * drawn * outcome.probability * after, places)
+
+    for places in product(range(v), repeat=length + 1) if reuse_noise else [None]:
+        go_on((), 1.0 if places is None else float(q[list(places)].prod()), places)
+    return law

@@ -1,0 +1,194 @@
+"""How step-level speculation fails, read from the trace of a run and said in plain words: three
+signatures.
+
+- **Cascade rejection**: one rejection brings the next. Measured as runs of rejected places, and as
+  acceptance right after a rejection against acceptance after an acceptance.
+- **Verifier drift**: the verifier accepts far more than agrees with the target. A run alone cannot
+  tell; a second opinion on the pairs that were judged can (the exact verifier, the oracle of the
+  tiny language, a larger judge). Measured as the share of judged pairs that were accepted although
+  the reference rejects them, that is acceptance minus agreed acceptance.
+- **Draft bottleneck**: the target waits for the draft. Measured as the share of the run's time in
+  which no target forward was running, and how much of that the draft was busy. On one thread the
+  two take turns, so there the share is what drafting costs, not what it blocks.
+
+Every function here is pure; thresholds are arguments, and a signature is None where there are too
+few events to speak of. The thresholds are rules of thumb of ours; the paper (arXiv 2506.19830)
+gives none. Knows no model. Read next: `lr/trace.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from lr.trace import ForwardPass, StepJudged, Trace
+from lr.types import Role, require
+
+
+@dataclass(frozen=True)
+class CascadeRejection:
+    """Places of the chain at which drafts were judged, in order; a place is accepted if one of its
+    alternatives was.
+
+    `after_accepted`, `after_rejected`: acceptance at places whose predecessor was accepted,
+    rejected; None where there is none such. `longest`: the longest run of rejected places.
+    `cascades`: whether the thresholds are passed.
+    """
+
+    places: int
+    longest: int
+    after_accepted: float | None
+    after_rejected: float | None
+    cascades: bool
+
+    def __str__(self) -> str:
+        rates = ""
+        if self.after_accepted is not None and self.after_rejected is not None:
+            rates = (
+                f"; after an accepted step {self.after_accepted:.0%} are accepted, after a rejected one "
+                f"{self.after_rejected:.0%}"
+            )
+        head = "cascade rejection: " if self.cascades else "no cascade of rejections: "
+        return f"{head}the longest run is {self.longest} of {self.places} judged places{rates}"
+
+
+@dataclass(frozen=True)
+class VerifierDrift:
+    """Of `pairs` that were judged, the shares that the verifier accepted, that the reference
+    accepted, and that both did.
+    """
+
+    pairs: int
+    accepted: float
+    reference: float
+    both: float
+    drifts: bool
+
+    @property
+    def drift(self) -> float:
+        """The share of all pairs that was accepted against the reference."""
+        return self.accepted - self.both
+
+    def __str__(self) -> str:
+        head = "verifier drift: " if self.drifts else "no verifier drift: "
+        return (
+            f"{head}{self.accepted:.0%} of {self.pairs} pairs were accepted, the reference accepts {self.reference:.0%}; "
+            f"{self.drift:.0%} were accepted against it"
+        )
+
+
+@dataclass(frozen=True)
+class DraftBottleneck:
+    """Shares of the run's `seconds`: `target_idle` without a target forward, `drafting` of them
+    with a draft forward instead.
+    """
+
+    seconds: float
+    target_idle: float
+    drafting: float
+    starves: bool
+
+    def __str__(self) -> str:
+        head = "draft bottleneck: " if self.starves else "no draft bottleneck: "
+        return (
+            f"{head}no target forward ran in {self.target_idle:.0%} of {self.seconds:.2f} s; "
+            f"the draft was at work in {self.drafting:.0%}"
+        )
+
+
+Signature = CascadeRejection | VerifierDrift | DraftBottleneck
+
+
+def cascade_rejection(
+    trace: Trace, *, run: int = 5, gap: float = 0.25, least: int = 8
+) -> CascadeRejection | None:
+    """Rejections that bring rejections: a run of at least `run` places, or acceptance after a
+    rejection lower by at least `gap`.
+
+    None with fewer than `least` judged places. The gap counts only where both rates come from at
+    least `least` / 2 places. Places need not be neighbours in the chain: what was not judged (a cut
+    step, a bonus) is left out. Example, verdicts + - - - +: the longest run is 3, the rate after an
+    acceptance 0 of 1, after a rejection 1 of 3.
+    """
+    require(run >= 1 and least >= 1, "(run, least)", (run, least), "whole numbers >= 1")
+    accepted: dict[int, bool] = {}
+    for _, event in trace.events:
+        if isinstance(event, StepJudged):
+            accepted[event.index] = accepted.get(event.index, False) or event.verdict.aligned
+    outcomes = [accepted[index] for index in sorted(accepted)]
+    if len(outcomes) < least:
+        return None
+    longest = max((len(list(group)) for kept, group in groupby(outcomes) if not kept), default=0)
+    after = {
+        before: [now for last, now in pairwise(outcomes) if last is before]
+        for before in (True, False)
+    }
+    rates = {before: sum(some) / len(some) if some else None for before, some in after.items()}
+    high, low = rates[True], rates[False]
+    enough = min(len(some) for some in after.values()) >= least / 2
+    drops = high is not None and low is not None and enough and high - low >= gap
+    return CascadeRejection(len(outcomes), longest, high, low, longest >= run or drops)
+
+
+def verifier_drift(
+    verdicts: Sequence[bool], reference: Sequence[bool], *, margin: float = 0.1, least: int = 8
+) -> VerifierDrift | None:
+    """A verifier against a reference on the same pairs, in the same order: it drifts if at least
+    `margin` of all pairs were accepted against the reference. None with fewer than `least` pairs.
+
+    `spec/verifiers/audited.py` asks both while a run goes on. A reference that is stricter by
+    nature (exact) shows an upper bound.
+    """
+    if len(verdicts) < least:
+        return None
+    count = len(verdicts)
+    pairs = list(zip(verdicts, reference, strict=True))
+    accepted, both = sum(verdicts) / count, sum(a and b for a, b in pairs) / count
+    against = sum(a and not b for a, b in pairs) / count
+    return VerifierDrift(count, accepted, sum(reference) / count, both, against >= margin)
+
+
+def draft_bottleneck(
+    trace: Trace, *, idle: float = 0.5, drafting: float = 0.5
+) -> DraftBottleneck | None:
+    """The target starves if it is idle for at least `idle` of the time and the draft is at work for
+    at least `drafting` of that.
+
+    None for a trace without a target forward. A forward's event comes at its end, so it ran from
+    that time minus its duration.
+    """
+    total = trace.events[-1][0] if trace.events else 0.0
+    target, draft = _spans(trace, Role.TARGET), _spans(trace, Role.DRAFT)
+    if not target or total <= 0:
+        return None
+    busy = _covered(target)
+    instead = _covered([*target, *draft]) - busy
+    waits = max(0.0, total - busy)
+    starves = waits >= idle * total and waits > 0 and instead >= drafting * waits
+    return DraftBottleneck(total, waits / total, instead / total, starves)
+
+
+def signatures(trace: Trace) -> list[Signature]:
+    """What a trace alone can tell, with the default thresholds; nothing that has too few events."""
+    found = (cascade_rejection(trace), draft_bottleneck(trace))
+    return [one for one in found if one is not None]
+
+
+def _spans(trace: Trace, role: Role) -> list[tuple[float, float]]:
+    """(begin, end) of every forward of a role, in seconds since the trace was made."""
+    passes = [
+        (time, event)
+        for time, event in trace.events
+        if isinstance(event, ForwardPass) and event.role is role
+    ]
+    return [(max(0.0, time - event.seconds), time) for time, event in passes]
+
+
+def _covered(spans: Iterable[tuple[float, float]]) -> float:
+    """The length of the union of intervals. Example: (0, 2), (1, 3), (5, 6) cover 4."""
+    covered = end = 0.0
+    for begin, stop in sorted(spans):
+        covered += max(0.0, stop - max(begin, end))
+        end = max(end, stop)
+    return covered

@@ -1,0 +1,321 @@
+"""A walk through an answer: forward and back, to the next rejection, aside into a what-if. No
+terminal, no picture.
+
+    session = Session(source)
+    session.next()                    # to the next moment, a moment being an event that changes the tree or the answer
+    session.to_verdict()              # to where a verdict is due
+    session.force(False)              # it will be: not aligned
+    session.fork()                    # a second side, B, that goes on from here by itself
+    session.next()                    # both sides, as `session.moved` says
+
+What is seen is a fold of the events up to a side's place (`lab/trace/film.py`), so going back is
+nothing but a smaller number; only going beyond the last event makes a run work. Nothing that has
+happened is rewritten: a verdict that is forced anywhere but at the end of a run is forced in a
+what-if. Read next: `view.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lr.lab.stepper.source import FORCED, Source, StepperError, decides
+from lr.lab.trace.file import Record, TraceFile, write_trace
+from lr.lab.trace.film import Film
+from lr.lab.trace.state import State
+
+MOMENTS = frozenset(
+    {
+        "draft",
+        "target",
+        "judge",
+        "score",
+        "drafted",
+        "undrafted",
+        "targeted",
+        "judged",
+        "unsure",
+        "emit",
+        "end",
+    }
+)
+"""Kinds of event at which `next` and `back` stop; the others (tokens, forwards, blocks) are details
+of them.
+"""
+FOLLOWS = frozenset({"survive", "release", "cancel", "fork", "hold", "cut", "close", "replace"})
+"""What a step that joins the answer brings about without any further work."""
+SLACK = 100_000
+"""Pieces of work without any event after which a run is taken to hang."""
+
+
+class Side:
+    """One answer and a place in it: `place` events have happened. `shares`: a what-if whose cache
+    is the first side's.
+    """
+
+    def __init__(self, name: str, source: Source, place: int = 0, *, shares: bool = False) -> None:
+        self.name, self.source, self.place, self.shares = name, source, place, shares
+        self.fine = False  # moves event by event
+        self._film = Film(TraceFile(source.header, source.records))
+        plain = source.header.driver == "plain" or not source.header.detailed
+        self._kinds = MOMENTS | {"written"} if plain else MOMENTS
+
+    @property
+    def records(self) -> list[Record]:
+        return self.source.records
+
+    @property
+    def state(self) -> State:
+        """Everything after `place` events; not to be changed."""
+        return self._film.at(self.place)
+
+    @property
+    def last(self) -> Record | None:
+        """The event that happened last."""
+        return self.records[self.place - 1] if self.place else None
+
+    @property
+    def happened(self) -> Record | None:
+        """What is told to have happened: the last moment, or, moving event by event, the last
+        event.
+        """
+        if self.fine:
+            return self.last
+        moments = (
+            record for record in reversed(self.records[: self.place]) if self.is_moment(record)
+        )
+        return next(moments, None)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether nothing is known of what comes next: a run has to work for it, a recording is
+        over.
+        """
+        return self.place >= len(self.records)
+
+    @property
+    def over(self) -> bool:
+        """Whether the last event of all has happened."""
+        return self.at_end and self.last is not None and self.last.kind == "end"
+
+    def go(self, stop: Callable[[Record], bool]) -> bool:
+        """Forward to behind the first event that `stop` says yes to; False if there is none, and
+        then to the end.
+        """
+        while self._one():
+            assert self.last is not None
+            if stop(self.last):
+                if not self.fine:
+                    self.place = self._settled(self.last.number)
+                return True
+        return False
+
+    def is_moment(self, record: Record) -> bool:
+        return record.kind in self._kinds
+
+    def back(self) -> bool:
+        """To the moment before; False at the beginning."""
+        moments = (
+            self._settled(i)
+            for i in range(self.place - 1, -1, -1)
+            if self.is_moment(self.records[i])
+        )
+        old, self.place = self.place, next((place for place in moments if place < self.place), 0)
+        return old > 0
+
+    def is_rejection(self, record: Record) -> bool:
+        """Whether a draft step is rejected here: by its verdict, or, where there was none to give
+        (it was cut), by the correction.
+        """
+        if record.kind == "judged":
+            return not record.data["verdict"]["aligned"]
+        if (
+            record.kind != "emit"
+            or record.data["origin"] != "correction"
+            or record.data["node"] is None
+        ):
+            return record.kind == "emit" and record.data["origin"] == "correction"
+        state = self._film.at(record.number)
+        children = (
+            state.nodes[record.data["node"]].children if record.data["node"] in state.nodes else []
+        )
+        return all(state.nodes[child].verdict is None for child in children)
+
+    def _settled(self, number: int) -> int:
+        """The place behind moment `number` and what follows from it at once: when a step has joined
+        the answer, the new root is there.
+        """
+        place = number + 1
+        while (
+            self.records[number].kind == "emit"
+            and place < len(self.records)
+            and self.records[place].kind in FOLLOWS
+        ):
+            place += 1
+        return place
+
+    def _one(self) -> bool:
+        """One event further; a run works for it."""
+        for _ in range(SLACK):
+            if self.place < len(self.records):
+                self.place += 1
+                return True
+            if not self.source.advance():
+                return False
+        raise StepperError(f"nothing has happened in {SLACK} pieces of work.")
+
+
+class Session:
+    """One or two sides. `moved` are those that go forward and back together: by default both."""
+
+    def __init__(self, source: Source) -> None:
+        self.sides = [Side("A", source)]
+        self.moved = list(self.sides)
+
+    @property
+    def active(self) -> Side:
+        """The side that is asked, forced and forked: the what-if where it moves."""
+        return self.moved[-1]
+
+    def next(self) -> bool:
+        """Every moved side to its next moment; False if none could move."""
+        return self._go(lambda side: side.go(side.is_moment))
+
+    def next_event(self) -> bool:
+        """Every moved side by one event, details included."""
+        return self._go(lambda side: side.go(lambda record: True), fine=True)
+
+    def back(self) -> bool:
+        """Every moved side to its moment before; the opposite of `next`."""
+        return self._go(Side.back)
+
+    def to_step(self) -> bool:
+        """To behind the next step that joins the answer."""
+        return self._go(lambda side: side.go(lambda record: record.kind == "emit"))
+
+    def to_rejection(self) -> bool:
+        """To behind the next verdict (or correction) that rejects a draft step."""
+        return self._go(lambda side: side.go(side.is_rejection))
+
+    def to_verdict(self) -> bool:
+        """To where a verdict is due and not yet given."""
+        return self._go(lambda side: side.go(lambda record: record.kind in ("judge", "score")))
+
+    def to_end(self) -> bool:
+        return self._go(lambda side: side.go(lambda record: record.kind == "end"))
+
+    def to(self, number: int) -> None:
+        """Every moved side to behind its first `number` events."""
+        for side in self.moved:
+            side.fine = True
+            side.place = min(side.place, max(number, 0))
+            while side.place < number and side.go(lambda record: True):
+                pass
+
+    def force(self, aligned: bool, node: str | None = None) -> str:
+        """The verdict that is due, on `node` where several are, will be this one. Returns what was
+        done, in words.
+
+        Where it is given already, further on or in a recording, it is forced in a what-if that
+        begins here. Raises `StepperError` where none is due.
+        """
+        side, said = self.active, ""
+        due = self.due(side)
+        if node is None and not due:
+            raise StepperError("no verdict is due here; v goes to where the next one is.")
+        name = due[0] if node is None else node
+        if name not in due:
+            raise StepperError(
+                f"no verdict on {name} is due here; due are: {', '.join(due) or 'none'}. v goes to where the next one is."
+            )
+        if name not in side.source.waiting:
+            said = self.fork() + " "
+            side = self.active
+        while name not in side.source.waiting and side.source.advance():
+            side.place = len(side.records)
+        side.source.force(aligned, name)
+        return f"{said}The verdict on {name} will be: {'aligned' if aligned else 'not aligned'} ({FORCED})."
+
+    def due(self, side: Side) -> list[str]:
+        """The nodes on which a verdict is due at this place, in the order in which they were given
+        to the verifier.
+        """
+        return [node for kind, node in side.state.work if kind in ("judge", "score")]
+
+    def fork(self) -> str:
+        """A what-if of the active side, from its place on; one that is there already goes. Returns
+        what was done, in words.
+        """
+        side = self.active
+        cheap = side.source.runs and not decides(side.records[side.place :])
+        if cheap:
+            side.place = len(side.records)
+            made = side.source.fork()
+            blocks = "its blocks are the same ones, nothing was computed or copied"
+            said = f"Side B goes on from event {side.place}{': ' + blocks if made.header.caches else ''}."
+        else:
+            made = side.source.again(side.place)
+            why = (
+                "the blocks of that moment are no more"
+                if side.source.runs
+                else "a recording has no blocks to share"
+            )
+            said = f"Side B was made anew up to event {len(made.records)}: {why}."
+        shares = cheap and (side.shares or side is self.sides[0])
+        self.drop()
+        self.sides.append(Side("B", made, len(made.records), shares=shares))
+        self.moved = list(self.sides)
+        return said
+
+    def drop(self) -> bool:
+        """The what-if goes, and gives its blocks back; False if there is none."""
+        if len(self.sides) == 1:
+            return False
+        self.sides.pop().source.close()
+        self.moved = list(self.sides)
+        return True
+
+    def move(self, names: str) -> None:
+        """Which sides move from now on: "A", "B" or "AB". Raises `StepperError` for one that is not
+        there.
+        """
+        moved = [side for side in self.sides if side.name in names.upper()]
+        if len(moved) != len(names) or not names:
+            raise StepperError(
+                f"there is no side {names!r}; there are: {', '.join(one.name for one in self.sides)}."
+            )
+        self.moved = moved
+
+    def save(self, path: str) -> str:
+        """Write what the active side has made so far as a trace. Returns what was done, in words;
+        raises `TraceError`.
+        """
+        side = self.active
+        records = side.records
+        what_if = side.name == "B" or any(
+            one.kind == "judged" and _is_forced(one) for one in records
+        )
+        header = (
+            replace(side.source.header, variant="a what-if of the stepper")
+            if what_if
+            else side.source.header
+        )
+        write_trace(path, header, records)
+        return f"Written: {path} ({len(records)} events of side {side.name}). lr step, play, draw and trace read it."
+
+    def close(self) -> None:
+        """Give everything back."""
+        for side in self.sides:
+            side.source.close()
+
+    def _go(self, move: Callable[[Side], bool], *, fine: bool = False) -> bool:
+        """Every moved side moves; whether any could."""
+        before = [side.place for side in self.moved]
+        for side in self.moved:
+            side.fine = fine
+            move(side)
+        return before != [side.place for side in self.moved]
+
+
+def _is_forced(record: Record) -> bool:
+    return str(record.data["verdict"]["why"]).startswith(FORCED)
