@@ -22,55 +22,55 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     ("demo",): (
-        "lr.commands.demo",
+        "lr.commands.answer",
         "Demo",
         "watch the tiny models reason, and compare plain decoding with lookahead",
     ),
-    ("generate",): ("lr.commands.generate", "Generate", "answer one question with any checkpoint"),
+    ("generate",): ("lr.commands.answer", "Generate", "answer one question with any checkpoint"),
     ("step",): (
         "lr.commands.step",
         "StepCommand",
         "step through an answer, force verdicts, fork what-ifs",
     ),
-    ("play",): ("lr.commands.play", "Play", "a trace as a page to step through in a browser"),
-    ("draw",): ("lr.commands.draw", "Draw", "a trace as figures for slides: clock, tree, cache"),
+    ("play",): ("lr.commands.trace", "Play", "a trace as a page to step through in a browser"),
+    ("draw",): ("lr.commands.trace", "Draw", "a trace as figures for slides: clock, tree, cache"),
     ("run",): (
         "lr.commands.run",
         "Run",
         "answer and grade a data set, with the official tool's flags",
     ),
     ("calibrate",): (
-        "lr.commands.calibrate",
+        "lr.commands.theory",
         "Calibrate",
         "measure what the formulas take, on real models",
     ),
     ("plan",): (
-        "lr.commands.plan",
+        "lr.commands.theory",
         "PlanRun",
         "how a pair of models should be run, from a calibration or the paper",
     ),
     ("theory", "reality"): (
-        "lr.commands.theory_reality",
+        "lr.commands.theory",
         "TheoryReality",
         "predicted speedups beside measured ones",
     ),
     ("verify",): (
-        "lr.commands.verify",
+        "lr.commands.experiments",
         "Verify",
         "judge kept pairs of steps again: ROC, calibration, cost",
     ),
     ("drift",): (
-        "lr.commands.drift",
+        "lr.commands.experiments",
         "Drift",
         "what accepted steps have cost, beside the answers that flipped",
     ),
     ("experiment",): (
-        "lr.commands.experiment",
+        "lr.commands.experiments",
         "Experiment",
         "the paper's experiments, in miniature or on checkpoints",
     ),
     ("report",): (
-        "lr.commands.report",
+        "lr.commands.run",
         "Report",
         "compare runs: accuracy, speed, speedup, acceptance",
     ),
@@ -79,11 +79,7 @@ COMMANDS = {
         "TraceCommand",
         "check a trace, say what is in it, run it again, convert it",
     ),
-    ("theory", "figures"): (
-        "lr.commands.theory_figures",
-        "TheoryFigures",
-        "draw the theoretical curves",
-    ),
+    ("theory", "figures"): ("lr.commands.theory", "TheoryFigures", "draw the theoretical curves"),
     ("theory",): ("lr.commands.theory", "Theory", "any formula beside a simulation of it"),
     ("info",): (
         "lr.commands.info",
@@ -91,22 +87,22 @@ COMMANDS = {
         "what this machine offers: versions, devices, checkpoints",
     ),
     ("tiny", "eval"): (
-        "lr.commands.tiny_eval",
+        "lr.commands.info",
         "TinyEval",
         "measure the tiny models on held-out problems",
     ),
     ("bench", "decode"): (
-        "lr.commands.bench_decode",
+        "lr.commands.bench",
         "BenchDecode",
         "time plain decoding against other implementations",
     ),
     ("bench", "token"): (
-        "lr.commands.bench_token",
+        "lr.commands.bench",
         "BenchToken",
         "time token-level speculation against transformers",
     ),
     ("bench", "step"): (
-        "lr.commands.bench_step",
+        "lr.commands.bench",
         "BenchStep",
         "time Lookahead Reasoning in all its forms",
     ),
@@ -115,13 +111,9 @@ COMMANDS = {
         "BenchGpu",
         "time real shapes without a checkpoint, beside the roofline",
     ),
-    ("bench", "trace"): (
-        "lr.commands.bench_trace",
-        "BenchTrace",
-        "time what writing a trace costs",
-    ),
+    ("bench", "trace"): ("lr.commands.bench", "BenchTrace", "time what writing a trace costs"),
     ("bench", "alpha"): (
-        "lr.commands.bench_alpha",
+        "lr.commands.bench",
         "BenchAlpha",
         "tokens per speculative round, measured and predicted",
     ),

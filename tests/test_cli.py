@@ -258,7 +258,7 @@ def test_a_verifier_for_another_language_is_refused_with_the_choices(
 
 
 def test_one_thread_for_the_tiny_models() -> None:
-    from lr.commands.models import Placement
+    from lr.commands.options import Placement
 
     before = torch.get_num_threads()
     try:

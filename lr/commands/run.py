@@ -1,5 +1,5 @@
 """`lr run`: a data set in one of the modes, with the official tool's flags; graded, written as it
-comes, and resumed where it stopped.
+comes, and resumed where it stopped. `lr report`: runs side by side.
 """
 
 from __future__ import annotations
@@ -7,21 +7,307 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lr.commands.run_models import RunModels
+import tyro
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from lr.commands.options import AttentionName, DtypeName, Placement, ServerChoice, judge_address
+from lr.commands.ranks import spread
 from lr.commands.show import console
 from lr.errors import SettingError
+from lr.lab.endpoint.address import is_address
+from lr.model.shapes import DUMMY_NOTE, dummy_name
+from lr.tiny.names import CHECKPOINTS
+from lr.trace import Stats
 from lr.types import require
 
 if TYPE_CHECKING:
+    import torch
     from rich.console import Console
 
     from lr.lab.eval.items import Item
-    from lr.lab.eval.running import Evaluation, Plan
+    from lr.lab.eval.report import Row
+    from lr.lab.eval.running import Done, Evaluation, Plan
+    from lr.model.parallel.start import Spread
     from lr.options import GenerateOptions
+    from lr.reasoner import Reasoner
+
+OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
+"""Target, draft, judge: the defaults of the official tool."""
+TINY = ("tiny-target", "tiny-draft", "tiny-judge")
+PLANS = ("plans-target", "plans-draft", None)
+"""There is no judge for plans: the oracle judges."""
+
+
+@dataclass(frozen=True)
+class RunModels:
+    """Models and devices. What is not said is the official tool's choice; for tiny:N and plans:N,
+    and where there is no CUDA device, it is a tiny family's."""
+
+    model: str | None = None
+    """The target. None: Qwen/Qwen3-32B; tiny-target for data set tiny:N and where there is no CUDA
+    device; plans-target for plans:N.
+    """
+    draft_model: str | None = None
+    """The draft. None: Qwen/Qwen3-1.7B, or tiny-draft beside tiny-target, plans-draft beside
+    plans-target.
+    """
+    judge_model: str | None = None
+    """The judge, or the encoder of verifier embedding. None: Qwen/Qwen2.5-7B-Instruct, or
+    tiny-judge beside tiny-target.
+    """
+    verifier: str | None = None
+    """judge, exact, embedding, score, likelihood, random, each with :threshold; oracle for the tiny
+    languages. None: judge; for plans-target, which has none, oracle."""
+    judge_port: int | None = None
+    """The port of an OpenAI-compatible server on this machine that has the judge; --judge_model is
+    then its name there.
+    """
+    target_gpu_id: str = "0,1"
+    """CUDA devices of the target, by number."""
+    draft_gpu_id: str = "2"
+    """CUDA device of the draft."""
+    judge_gpu_id: str = "3"
+    """CUDA device of the judge."""
+    tensor_parallel: int | None = None
+    """Ranks over which the target is spread. None: one for each GPU of --target_gpu_id that is
+    there; on the CPU 1.
+    """
+    device: str = "auto"
+    """auto: the CUDA devices above where there are any, else MPS, else the CPU. Anything else is
+    where all models run.
+    """
+    dtype: DtypeName | None = None
+    """None: float32 on the CPU, the checkpoint's own elsewhere."""
+    threads: int | None = None
+    """CPU threads; None: one for the tiny models, torch's default for others."""
+    num_blocks: int | None = None
+    """Cache blocks of 16 tokens per model; None: as many as the answers can need."""
+    load_format: Literal["auto", "dummy"] = "auto"
+    """dummy: random weights in the shape of each model (a published name, or a directory with a
+    config.json): for measuring only.
+    """
+    attention: AttentionName = "auto"
+    """varlen, flash, sdpa or reference; auto: the first that works. lr info says which."""
+    cuda_graphs: bool = True
+    """Replay decoding steps from CUDA graphs, on CUDA."""
+    server: ServerChoice = field(default_factory=ServerChoice)
+
+    def check(self) -> None:
+        """Refuse what cannot be, before anything is loaded."""
+        if self.judge_port is not None:
+            judge_address(self.judge_port, None)
+            if is_address(self.judge_model):
+                raise SettingError(
+                    f"judge_port is {self.judge_port} and judge_model {self.judge_model!r}, an address with a port of its own; give one."
+                )
+        for name in ("target_gpu_id", "draft_gpu_id", "judge_gpu_id"):
+            value = getattr(self, name)
+            if not all(part.strip().isdecimal() for part in value.split(",")):
+                raise SettingError(
+                    f"{name} is {value!r}, expected numbers of CUDA devices such as 0 or 0,1."
+                )
+
+    def chosen(self, dataset: str) -> tuple[RunModels, str | None]:
+        """These settings with every model named, and a note where that is not what the official
+        tool would take.
+        """
+        import torch
+
+        note = None
+        model = self.model
+        if model is None:
+            family = dataset.partition(":")[0]
+            model = {"tiny": TINY[0], "plans": PLANS[0]}.get(family, OFFICIAL[0])
+            if model == OFFICIAL[0] and not torch.cuda.is_available():
+                note = f"no CUDA device here: the models are {TINY[0]}, {TINY[1]} and {TINY[2]} instead of {OFFICIAL[0]} and its kin"
+                model = TINY[0]
+        _, draft, judge = {TINY[0]: TINY, PLANS[0]: PLANS}.get(model, OFFICIAL)
+        usual = "oracle" if judge is None and self.judge_model is None else "judge"
+        verifier = usual if self.verifier is None else self.verifier
+        if self.judge_model is None and verifier.partition(":")[0] != "judge":
+            judge_model = None
+        else:
+            judge_model = judge if self.judge_model is None else self.judge_model
+        if self.judge_port is not None:
+            judge_model, verifier = (
+                judge_address(self.judge_port, self.judge_model),
+                self.verifier or "judge",
+            )
+        draft_model = draft if self.draft_model is None else self.draft_model
+        if self.load_format == "dummy":
+            model, draft_model, note = dummy_name(model), dummy_name(draft_model), DUMMY_NOTE
+            judge_model = (
+                judge_model
+                if judge_model is None or is_address(judge_model)
+                else dummy_name(judge_model)
+            )
+        return replace(
+            self, model=model, draft_model=draft_model, judge_model=judge_model, verifier=verifier
+        ), note
+
+    def load(self, mode: str, *, needs_draft: bool, judges: bool) -> Reasoner:
+        """The reasoner for a mode, from settings that were `chosen`. Nothing is loaded that the
+        mode does not use.
+        """
+        from lr.reasoner import Reasoner
+
+        assert self.model is not None and self.draft_model is not None
+        target = self.draft_model if mode == "draft" else self.model
+        draft = self.draft_model if needs_draft else None
+        placement = Placement(
+            self.device, self.dtype, self.threads, self.num_blocks, self.attention, self.cuda_graphs
+        )
+        placement.set_threads(target, draft)
+        places = self.devices()
+        reasoner = Reasoner(
+            target,
+            draft,
+            self.verifier if judges else "exact",
+            judge=self.judge_model if judges else None,
+            device={"target": self.target_device(mode), "draft": places[1], "judge": places[2]},
+            dtype=placement.torch_dtype(),
+            num_blocks=self.num_blocks,
+            servers=self.server.servers(draft_alone=mode == "draft"),
+        )
+        return placement.attend(reasoner)
+
+    def target_device(self, mode: str) -> torch.device | Spread:
+        """Where the target goes, over several ranks if there are several devices for it. In mode
+        draft it is the draft.
+        """
+        import torch
+
+        place = self.devices()[1 if mode == "draft" else 0]
+        devices = [torch.device(place)]
+        if place.startswith("cuda") and self.device == "auto" and mode != "draft":
+            tiny = self.model in CHECKPOINTS and self.target_gpu_id == RunModels.target_gpu_id
+            numbers = [int(part) for part in self.target_gpu_id.split(",")][: 1 if tiny else None]
+            devices = [
+                torch.device("cuda", n) for n in numbers if n < torch.cuda.device_count()
+            ] or devices
+            asked = len(numbers) if self.tensor_parallel is None else self.tensor_parallel
+            if len(devices) < asked and self.target_gpu_id != RunModels.target_gpu_id:
+                raise SettingError(
+                    f"target_gpu_id is {self.target_gpu_id!r}, of which {len(devices)} are in this machine; {asked} are needed "
+                    f"(tensor_parallel: {self.tensor_parallel}). Name as many GPUs as there shall be ranks."
+                )
+        return spread(devices, self.tensor_parallel, self.threads)
+
+    def devices(self) -> tuple[str, str, str]:
+        """Where target, draft and judge run. A device that the machine does not have is replaced by
+        the last one it has if it stands there by default; if it was asked for, it is refused."""
+        import torch
+
+        if self.device != "auto" or not torch.cuda.is_available():
+            return (str(Placement(self.device).torch_device()),) * 3
+        count, places = torch.cuda.device_count(), []
+        for name in ("target_gpu_id", "draft_gpu_id", "judge_gpu_id"):
+            number = int(getattr(self, name).split(",")[0])
+            if number >= count and getattr(self, name) != getattr(RunModels, name):
+                raise SettingError(
+                    f"{name} is {getattr(self, name)!r}, and this machine has {count} CUDA devices, numbered from 0."
+                )
+            places.append(f"cuda:{min(number, count - 1)}")
+        return places[0], places[1], places[2]
+
+
+@dataclass
+class Tally:
+    """Sums over the answers so far, those of earlier sessions included where they count."""
+
+    graded: int = 0
+    right: int = 0
+    stats: Stats = field(default_factory=Stats)
+
+    def add(self, done: Done) -> None:
+        """Count an answer."""
+        self.count(done.record.get("right"))
+        if done.stats is not None:
+            self.stats = self.stats + done.stats
+
+    def count(self, right: bool | None) -> None:
+        """Count a grade."""
+        self.graded += right is not None
+        self.right += right is True
+
+    def line(self, tokens_per_second: float | None) -> str:
+        """Accuracy, speed and acceptance in a few words."""
+        parts = (
+            [f"{self.right}/{self.graded} right ({self.right / self.graded:.0%})"]
+            if self.graded
+            else []
+        )
+        if tokens_per_second:
+            parts.append(f"{tokens_per_second:.0f} tokens/s")
+        if self.stats.step_acceptance is not None:
+            parts.append(f"steps kept {self.stats.step_acceptance:.2f}")
+        if self.stats.token_acceptance is not None:
+            parts.append(f"tokens kept {self.stats.token_acceptance:.2f}")
+        return ", ".join(parts)
+
+
+def watch(evaluation: Evaluation, notes: Console) -> Tally:
+    """Run an evaluation to its end with a bar (in a terminal), and say at the end how it went."""
+    tally = Tally()
+    for key, record in evaluation.store.results():
+        if key in set(evaluation.plan.keys):
+            tally.count(record.get("right"))
+    total = len(evaluation.plan.keys)
+    bar = Progress(
+        TextColumn("{task.percentage:3.0f}%"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=notes,
+        transient=True,
+        disable=not notes.is_terminal,
+    )
+    try:
+        with bar, closing(evaluation.run()) as answers:
+            task = bar.add_task("", total=total, completed=total - len(evaluation.missing))
+            for done in answers:
+                tally.add(done)
+                bar.update(task, advance=1, description=tally.line(_speed(evaluation)))
+    finally:
+        for done in evaluation.rescued:
+            tally.add(done)
+        there = len(evaluation.store.done() & set(evaluation.plan.keys))
+        notes.print(
+            ": ".join(
+                part
+                for part in (f"{there} of {total} answers", tally.line(_speed(evaluation)))
+                if part
+            )
+        )
+        if there < total:
+            notes.print("the same command again goes on with the others")
+    return tally
+
+
+def _speed(evaluation: Evaluation) -> float | None:
+    """Tokens of this session per second of its wall time, over all problems together."""
+    seconds = evaluation.session["seconds"]
+    return evaluation.session["tokens"] / seconds if seconds else None
+
 
 Mode = Literal["ar", "sd", "lr", "lr+sd", "draft", "specreason"]
 
@@ -137,7 +423,6 @@ class Run:
                 plan = dataclasses.replace(plan, variant=variant_of(mode, reasoner.models))
                 evaluation = Evaluation(reasoner, plan, store, grader)
                 notes.print(_what(evaluation, mode, folder))
-                from lr.commands.run_progress import watch
 
                 watch(evaluation, notes)
         console().print(folder, soft_wrap=True)
@@ -146,7 +431,7 @@ class Run:
         self, models: RunModels, mode: str, notes: Console, *, needs_draft: bool, judges: bool
     ) -> None:
         """Say what will be taken, if it is much, and refuse what will not fit."""
-        from lr.commands.memory import SHOWN_FROM, memory_table, plan_of_run
+        from lr.commands.info import SHOWN_FROM, memory_table, plan_of_run
 
         options, both = self._options(mode, ""), {"needs_draft": needs_draft, "judges": judges}
         plan = plan_of_run(models, mode, options, self.max_tokens_len, self.concurrency, **both)
@@ -324,3 +609,107 @@ def _what(evaluation: Evaluation, mode: str, folder: Path) -> str:
     total, missing = len(plan.keys), len(evaluation.missing)
     there = f", {total - missing} of them there already" if missing < total else ""
     return f"mode {mode}: {total} answers to {len(plan.items)} problems{there}; results in {folder}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Compare runs: accuracy with intervals, speedup paired by problem, acceptance. Reads the
+    official tool's folders too.
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders that lr run, or the official tool, has written."""
+    baseline: str | None = None
+    """The run to compare with, by its folder or its mode. None: the first in mode ar."""
+    json: Path | None = None
+    """Also write the numbers to this file."""
+    markdown: Path | None = None
+    """Also write the table to this file."""
+    figure: Path | None = None
+    """Also draw accuracy and speed as bars: to this file and its twin, PNG and SVG. Needs
+    matplotlib (the extra `plot`).
+    """
+
+    def run(self) -> None:
+        from lr.lab.eval.grading import Grader
+        from lr.lab.eval.report import choose_baseline, make_row, read_run
+        from lr.lab.eval.tables import document, markdown
+
+        if not self.runs:
+            raise SettingError(
+                "no run was named; give the folders that lr run has written, such as: lr report runs/*."
+            )
+        for path in (self.json, self.markdown, self.figure):
+            if path is not None and not path.parent.is_dir():
+                raise SettingError(
+                    f"there is no folder {path.parent} for {path.name}; create it first."
+                )
+        if self.figure is not None:
+            from lr.lab.eval.figure import require_matplotlib
+
+            require_matplotlib()
+        with Grader() as grader:
+            runs = [read_run(path, grader) for path in self.runs]
+        baseline = choose_baseline(runs, self.baseline)
+        rows = [make_row(run, baseline) for run in runs]
+        show(rows)
+        if self.json is not None:
+            self.json.write_text(json.dumps(document(rows), indent=1) + "\n", encoding="utf-8")
+        if self.markdown is not None:
+            self.markdown.write_text(markdown(rows), encoding="utf-8")
+        if self.figure is not None:
+            for path in draw_rows(rows, self.figure):
+                console(stderr=True).print(f"drawn: {path}")
+
+
+def show(rows: Sequence[Row]) -> None:
+    """The table and its notes, on standard output."""
+    from lr.lab.eval.tables import HEADS, LEGEND, cells, notes
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), collapse_padding=True)
+    filled = [
+        place for place in range(len(HEADS)) if place < 4 or any(cells(row)[place] for row in rows)
+    ]
+    for place in filled:
+        table.add_column(
+            HEADS[place].replace(" ", "\n"),
+            justify="left" if place < 2 else "right",
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(cells(row)[place] for place in filled))
+    out = console()
+    out.width = max(out.width, 180) if not out.is_terminal else out.width
+    out.print(table)
+    for note in notes(rows):
+        out.print(f"- {note}")
+    out.print(LEGEND, style="dim")
+
+
+def draw_rows(rows: Sequence[Row], path: Path) -> list[Path]:
+    """Accuracy and speed, and speedups where there is a baseline."""
+    from lr.lab.eval.figure import Bars, Panel, draw
+
+    names = [row.mode if row.mode != "?" else row.name[:12] for row in rows]
+    values = [math.nan if row.accuracy is None else row.accuracy for row in rows]
+    panels: list[Panel] = [
+        Bars(
+            "right (95 % interval)",
+            names,
+            values,
+            [row.accuracy_interval for row in rows],
+            percent=True,
+        ),
+        Bars("tokens per second", names, [row.speed or math.nan for row in rows]),
+    ]
+    if any(row.speedup for row in rows):
+        panels.append(
+            Bars(
+                "speedup (95 % interval)",
+                names,
+                [row.speedup or 1.0 for row in rows],
+                [row.speedup_interval for row in rows],
+                line=1.0,
+            )
+        )
+    return draw(panels, path)

@@ -1,16 +1,34 @@
-"""`lr theory`: any formula at given parameters, beside a simulation of it by the real scheduler."""
+"""`lr theory`, `lr theory figures`, `lr calibrate`, `lr theory reality` and `lr plan`: the formulas, what
+they take, and how well they predict.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import tyro
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
+from lr.commands.options import ModelChoice
 from lr.commands.show import console
 from lr.errors import SettingError
 from lr.theory.beside import FORMULAS, Point
 from lr.types import require
+
+if TYPE_CHECKING:
+    from lr.reasoner import Reasoner
+    from lr.theory.calibration import Calibration
+    from lr.theory.gpus import Comparison
+    from lr.theory.observe import Answered, Seen, Timed
+    from lr.theory.planner import Advice, Plan
+    from lr.theory.reality import Compared, Way
 
 
 @dataclass(frozen=True)
@@ -60,3 +78,551 @@ class Theory:
             "off: in standard errors. No figure: no schedule of ours does what the formula describes.",
             style="dim",
         )
+
+
+@dataclass(frozen=True)
+class TheoryFigures:
+    """Draw speedup against draft length under one budget, the schedules, the region where the
+    hybrid wins, and width.
+    """
+
+    folder: Path = Path("docs/figures")
+    """Where to write the files; it must exist. Needs matplotlib (the extra `plot`)."""
+
+    def run(self) -> None:
+        from lr.theory.drawing import require_matplotlib
+        from lr.theory.figures import draw_all
+
+        if not self.folder.is_dir():
+            raise SettingError(
+                f"folder is {str(self.folder)!r}, which is not there; create it or name another."
+            )
+        require_matplotlib()
+        for path in draw_all(self.folder):
+            console().print(f"drawn: {path}")
+
+
+MEANINGS = {
+    "alpha1": "draft steps accepted / judged",
+    "c1": "a draft step, in target steps",
+    "alpha2": "draft tokens accepted / tried",
+    "c2": "a draft token, in target passes",
+    "turn": "changing from draft to target and back, in target passes",
+    "b": "a further row makes a batch so much slower",
+    "b_draft": "a further row makes a batch of the draft so much slower",
+    "b_positions": "a further position makes a pass so much slower",
+    "pace": "a lone target row with lookahead / in plain decoding",
+    "v": "a verdict, in target steps",
+    "reading": "reading a draft step along with a batch, in target steps",
+    "reading_alone": "reading a draft step in a pass of its own, in target steps",
+    "start": "the prompt, both models, in target steps",
+    "step_seconds": "a target step, in seconds",
+    "second_chance": "second alternative accepted after the first was not",
+}
+
+
+@dataclass(frozen=True)
+class Calibrate:
+    """Measure acceptance, speed ratio, batching and judge latency of a pair of models from traces
+    of real runs, for `lr plan`.
+    """
+
+    output: Path | None = None
+    """Write the calibration to this JSON file."""
+    problems: int = 24
+    """How many problems to run, five times each (plain, lookahead, two alternatives, token level
+    twice). At least 4.
+    """
+    questions: Path | None = None
+    """A text file with one question per line; None: training problems of the tiny language."""
+    depth: int = 4
+    """How many draft steps to write ahead."""
+    num_speculative_tokens: int = 4
+    """How many tokens the draft model guesses ahead in the token-level run, at least 2; a second
+    run guesses one.
+    """
+    max_tokens: int = 400
+    """Longest answer."""
+    seed: int = 1
+    """Same seed: same answers."""
+    clock: Literal["auto", "cpu", "wall"] = "auto"
+    """cpu: processor time of this process, which others on the machine do not disturb; wall: what a
+    user waits. auto: cpu where the models run on the CPU."""
+    models: ModelChoice = field(default_factory=ModelChoice)
+
+    def run(self) -> None:
+        from lr.lab.bench.report import conditions
+
+        self._check()
+        asked = self.asked()
+        reasoner = self.models.load(needs_draft=True)
+        found = self.measure(reasoner, asked, conditions())
+        out = console()
+        out.print(_table(found))
+        if self.output is not None:
+            self.output.write_text(found.to_json(), encoding="utf-8")
+            out.print(f"written: {self.output}")
+
+    def measure(
+        self, reasoner: Reasoner, asked: Sequence[str], conditions: dict[str, Any]
+    ) -> Calibration:
+        """Run every question and estimate."""
+        reasoner.generate(asked[0], max_tokens=40)  # warm up: first calls pay for allocation
+        shown = Console(stderr=True)
+        seen = [
+            self.see(reasoner, question)
+            for question in track(
+                asked, "measuring", console=shown, transient=True, disable=not shown.is_terminal
+            )
+        ]
+        return self.estimate(reasoner, seen, conditions)
+
+    def estimate(
+        self, reasoner: Reasoner, seen: Sequence[Seen], conditions: dict[str, Any]
+    ) -> Calibration:
+        """The calibration from what was seen of each question."""
+        from lr.theory.estimate import calibrate
+
+        settings = {
+            name: getattr(self, name)
+            for name in ("problems", "depth", "num_speculative_tokens", "max_tokens", "seed")
+        }
+        facts = settings | {
+            "clock": clock_for(self.clock, reasoner).__name__,
+            "verifier": str(getattr(reasoner.verifier, "name", reasoner.verifier)),
+        }
+        return calibrate(
+            seen, f"{self.models.model} / {self.models.drafting()}", facts | conditions
+        )
+
+    def see(self, reasoner: Reasoner, question: str) -> Seen:
+        """One question, run five times."""
+        from lr.theory.observe import LookaheadRun, PairRun, PlainRun, Seen, TokenRun
+
+        clock = clock_for(self.clock, reasoner)
+
+        def events(**options: object) -> list[Timed]:
+            return timed(
+                reasoner, question, clock, seed=self.seed, max_tokens=self.max_tokens, **options
+            )
+
+        k = self.num_speculative_tokens
+        return Seen(
+            PlainRun.of(events(mode="ar")),
+            LookaheadRun.of(events(mode="lr", schedule="sync", depth=self.depth)),
+            TokenRun.of(events(mode="sd", drafter="draft", num_speculative_tokens=k)),
+            TokenRun.of(events(mode="sd", drafter="draft", num_speculative_tokens=1)),
+            PairRun.of(events(mode="lr", schedule="sync", depth=1, width=2)),
+        )
+
+    def _check(self) -> None:
+        require(
+            self.problems >= 4,
+            "problems",
+            self.problems,
+            "at least 4: intervals come from resampling them",
+        )
+        k = self.num_speculative_tokens
+        require(
+            k >= 2,
+            "num_speculative_tokens",
+            k,
+            "at least 2: what a token costs is told from rounds of one and of several",
+        )
+        if self.output is not None and not self.output.parent.is_dir():
+            raise SettingError(
+                f"output is {str(self.output)!r}, but there is no folder {self.output.parent}; create it first."
+            )
+
+    def asked(self) -> list[str]:
+        """The questions."""
+        if self.questions is None:
+            from lr.tiny.language import Split, problem
+
+            return [problem(Split.TRAIN, number).question for number in range(self.problems)]
+        try:
+            lines = [
+                line.strip()
+                for line in self.questions.read_text(encoding="utf-8").splitlines()
+                if line.strip()
+            ]
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingError(
+                f"questions is {str(self.questions)!r}, which cannot be read ({error})."
+            ) from None
+        require(
+            len(lines) >= 4,
+            "questions",
+            f"{len(lines)} lines",
+            "at least 4 questions, one per line",
+        )
+        return lines[: self.problems]
+
+
+def clock_for(name: str, reasoner: Reasoner) -> Callable[[], float]:
+    """The clock that a name means for these models."""
+    on_cpu = reasoner.models.target.device.type == "cpu"
+    return time.process_time if name == "cpu" or (name == "auto" and on_cpu) else time.perf_counter
+
+
+def timed(
+    reasoner: Reasoner, question: str, clock: Callable[[], float], **options: Any
+) -> list[Timed]:
+    """The events of one run by this clock."""
+    run = reasoner.run(question, **options)
+    run.trace.clock, run.trace.start = clock, clock()
+    return run.finish().trace.events
+
+
+def _table(found: Calibration) -> Table:
+    title = f"{found.name}, {len(found.chain_lengths)} problems, 95 % intervals"
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for column, justify in (
+        ("", "left"),
+        ("value", "right"),
+        ("from", "right"),
+        ("to", "right"),
+        ("meaning", "left"),
+    ):
+        table.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for name, meaning in MEANINGS.items():
+        estimate = getattr(found, name)
+        table.add_row(
+            name, *(f"{x:.4g}" for x in (estimate.value, estimate.low, estimate.high)), meaning
+        )
+    return table
+
+
+NOTES = """formula: the closed form. Then the simulated twin, one refinement more in every column: chains that end, recorded step lengths,
+batches that are not free, the judge's time, the reading of draft steps, one thread for both models; answers: with the steps, verdicts
+and accepted tokens of these very answers. off: last prediction against measurement. ±: standard error over problems."""
+
+
+@dataclass(frozen=True)
+class TheoryReality:
+    """Compare what a calibration predicts with what the models do, on other problems than those it
+    was made from.
+    """
+
+    calibration: Path | None = None
+    """A file that `lr calibrate --output` wrote, of the same models on the same machine. None:
+    calibrate in the same run, a training problem before every measured one, so that what the
+    machine does meanwhile meets both alike."""
+    save_calibration: Path | None = None
+    """Write the calibration that was made in the same run to this file."""
+    problems: int = 16
+    """How many held-out problems to solve, in every way."""
+    depths: tuple[int, ...] = (1, 2, 4, 8)
+    """Lookahead depths."""
+    tokens: tuple[int, ...] = (1, 2, 4)
+    """Drafted tokens of token-level speculation alone."""
+    inner: int = 4
+    """Drafted tokens where both are combined; 0: leave that out."""
+    schedules: tuple[Literal["sync", "paper", "depth"], ...] = ("sync", "depth")
+    """Schedules to try."""
+    driver: Literal["lockstep", "overlapped"] = "lockstep"
+    """overlapped: the draft in a process of its own; the clock on the wall, and a twin in which the
+    models share no thread. Wants a machine with idle cores, and a calibration by the same clock."""
+    seed: int = 2
+    """Same seed: same answers."""
+    clock: Literal["auto", "cpu", "wall"] = "auto"
+    """As in `lr calibrate`."""
+    json: Path | None = None
+    """Also write every figure to this file."""
+    figure: Path | None = None
+    """Also draw them: to this file and its twin, PNG and SVG. Needs matplotlib (the extra
+    `plot`).
+    """
+    models: ModelChoice = field(default_factory=ModelChoice)
+
+    def run(self) -> None:
+        from lr.lab.bench.report import conditions, write_json
+        from lr.theory.calibration import Calibration
+        from lr.theory.reality import ladder_of
+
+        self._check()
+        given = None if self.calibration is None else Calibration.load(self.calibration)
+        rows, found = self._compare(self.models.load(needs_draft=True), given)
+        out = console()
+        out.print(_table_theory_reality(rows, ladder_of(self.driver)))
+        out.print(NOTES, style="dim")
+        document = {
+            "calibration": found.name,
+            "same_run": given is None,
+            "driver": self.driver,
+            "conditions": conditions(),
+            "rows": [_row(row) for row in rows],
+        }
+        if self.save_calibration is not None:
+            self.save_calibration.write_text(found.to_json(), encoding="utf-8")
+        if self.json is not None:
+            write_json(document, self.json)
+        if self.figure is not None:
+            from lr.theory.drawing import draw_reality
+
+            for path in draw_reality(document, self.figure):
+                out.print(f"drawn: {path}")
+
+    def ways(self) -> list[Way]:
+        """Everything that is compared with plain decoding."""
+        from lr.spec.schedule import Schedule
+        from lr.theory.reality import Way
+
+        tokens = [Way(tokens=k) for k in self.tokens]
+        steps = [
+            Way(Schedule(schedule), depth) for schedule in self.schedules for depth in self.depths
+        ]
+        both = [Way(way.schedule, way.depth, self.inner) for way in steps if self.inner]
+        return [*tokens, *steps, *both]
+
+    def _compare(
+        self, reasoner: Reasoner, given: Calibration | None
+    ) -> tuple[list[Compared], Calibration]:
+        from lr.lab.bench.report import conditions
+        from lr.theory.reality import Compared, Way, ladder_of, ratio_with_error
+
+        every = [Way(), *self.ways()]
+        calibrate = self._calibrate()
+        training = calibrate.asked()
+        seen: list[Seen] = []
+        self._run(
+            reasoner, 0, every[-1]
+        )  # warm up: the first run pays for allocation, and for a second process
+        spent: dict[Way, list[float]] = {way: [] for way in every}
+        answers: dict[Way, list[Answered]] = {way: [] for way in every}
+        shown = Console(stderr=True)
+        numbers = range(self.problems)
+        for number in track(
+            numbers, "measuring", console=shown, transient=True, disable=not shown.is_terminal
+        ):
+            if given is None:
+                seen.append(calibrate.see(reasoner, training[number]))
+            turn = number % len(every)  # ways take turns in going first
+            for way in every[turn:] + every[:turn]:
+                seconds, answered = self._run(reasoner, number, way)
+                spent[way].append(seconds / answered.steps)
+                answers[way].append(answered)
+        found = calibrate.estimate(reasoner, seen, conditions()) if given is None else given
+        rows, ladder = [], ladder_of(self.driver)
+        for way in every[1:]:
+            measured, error = ratio_with_error(spent[every[0]], spent[way])
+            predicted = way.predictions(found, (answers[way], answers[every[0]]), ladder=ladder)
+            rows.append(Compared(way, measured, error, predicted))
+        return rows, found
+
+    def _calibrate(self) -> Calibrate:
+
+        return Calibrate(problems=self.problems, clock=self._clock(), models=self.models)
+
+    def _clock(self) -> Literal["auto", "cpu", "wall"]:
+        """Two processes have no processor time in common."""
+        return "wall" if self.driver == "overlapped" else self.clock
+
+    def _run(self, reasoner: Reasoner, number: int, way: Way) -> tuple[float, Answered]:
+        """One problem, one way: seconds, and what came out (answers may differ in length by
+        chance).
+        """
+        from lr.theory.observe import Answered
+        from lr.tiny.language import Split, problem
+
+        mode = {(0, 0): "ar", (0, 1): "sd", (1, 0): "lr", (1, 1): "lr+sd"}[
+            way.depth > 0, way.tokens > 0
+        ]
+        options: dict[str, Any] = {"mode": mode, "drafter": "draft"}
+        options |= (
+            {"depth": way.depth, "schedule": way.schedule.value, "driver": self.driver}
+            if way.depth
+            else {}
+        )
+        options |= {"num_speculative_tokens": way.tokens} if way.tokens else {}
+        question, clock = problem(Split.TEST, number).question, clock_for(self._clock(), reasoner)
+        events = timed(reasoner, question, clock, seed=self.seed, max_tokens=400, **options)
+        return events[-1][0], Answered.of(events)
+
+    def _check(self) -> None:
+        least = 4 if self.calibration is None else 2
+        why = (
+            "for intervals of the calibration"
+            if self.calibration is None
+            else "for a standard error"
+        )
+        require(self.problems >= least, "problems", self.problems, f"at least {least}, {why}")
+        unused = self.save_calibration is not None and self.calibration is not None
+        require(
+            not unused,
+            "save_calibration",
+            str(self.save_calibration),
+            "none beside --calibration: none is made then",
+        )
+        for name in ("json", "figure", "save_calibration"):
+            path = getattr(self, name)
+            if path is not None and not path.parent.is_dir():
+                raise SettingError(
+                    f"{name} is {str(path)!r}, but there is no folder {path.parent}; create it first."
+                )
+        if self.figure is not None:
+            from lr.theory.drawing import require_matplotlib
+
+            require_matplotlib()
+
+
+def _row(row: Compared) -> dict[str, Any]:
+    return asdict(row) | {"way": row.way.name, "gap": row.gap}
+
+
+def _table_theory_reality(rows: Sequence[Compared], ladder: Sequence[str]) -> Table:
+    table = Table(
+        box=SIMPLE_HEAD, pad_edge=False, title="speedup over plain decoding", title_justify="left"
+    )
+    table.add_column("way", no_wrap=True)
+    for column in ("formula", *ladder, "answers", "measured", "±", "off"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        figures = [f"{x:.2f}" for x in (*row.predicted, row.measured, row.error)]
+        table.add_row(row.way.name, *figures, f"{row.gap:+.1%}")
+    return table
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """Choose schedule, depth, width and draft tokens for a pair of models within a budget of token
+    positions per target pass.
+    """
+
+    from_: Annotated[str, tyro.conf.arg(name="from")] = "paper"
+    """A file that `lr calibrate --output` wrote, or `paper`: the paper's tables (mostly fitted, see
+    docs/theory.md).
+    """
+    budget: int = 16
+    """M: token positions per target pass, target rows times (draft tokens + 1)."""
+    pair: Literal["r1", "qwen3"] = "r1"
+    """With `paper`: which pair of models of Table 1."""
+    dataset: str = "GSM8K"
+    """With `paper`: which data set of Table 1."""
+    gpus: int | None = None
+    """Also compare with the same GPUs given wholly to the target's tensor parallelism."""
+    calibrated_on: int = 1
+    """How many GPUs the target had when it was calibrated."""
+    for_draft: int = 1
+    """How many of the GPUs draft and judge take."""
+    serial: float = 0.1
+    """The share of a target pass that more GPUs do not make faster. An assumption; measure
+    yours.
+    """
+    json: Path | None = None
+    """Also write the plans to this file."""
+
+    def run(self) -> None:
+        from lr.lab.bench.report import write_json
+        from lr.theory.gpus import Machine, compare
+        from lr.theory.planner import plan, simulated
+
+        require(self.budget >= 1, "budget", self.budget, "a whole number >= 1")
+        require(self.budget <= 256, "budget", self.budget, "at most 256: every choice is tried")
+        if self.json is not None and not self.json.parent.is_dir():
+            raise SettingError(
+                f"json is {str(self.json)!r}, but there is no folder {self.json.parent}; create it first."
+            )
+        found = self._calibration()
+        comparison = None
+        if self.gpus is not None:
+            machine = Machine(self.gpus, self.calibrated_on, self.for_draft, self.serial)
+            comparison = compare(found, self.budget, machine)
+        advice = plan(found, self.budget)
+        shown = [(title, one, simulated(found, one)) for title, one in _chosen(advice)]
+        out = console()
+        out.print(_table_plan(found, self.budget, shown))
+        out.print(*_sentences(found, advice), sep="\n")
+        if comparison is not None:
+            out.print(_on_gpus(comparison, self.gpus or 0))
+        if self.json is not None:
+            write_json(_document(found, self.budget, shown, comparison), self.json)
+
+    def _calibration(self) -> Calibration:
+        from lr.theory.calibration import Calibration
+        from lr.theory.from_paper import paper_calibration
+
+        if self.from_ == "paper":
+            return paper_calibration(self.pair, self.dataset)
+        return Calibration.load(Path(self.from_))
+
+
+def _chosen(advice: Advice) -> list[tuple[str, Plan]]:
+    """The best, the runner-up, and the best of every kind."""
+    kinds = {
+        "best": advice.best,
+        "runner-up": advice.runner_up,
+        "lookahead alone": advice.best_of(lookahead=True, tokens=False),
+        "tokens alone": advice.best_of(lookahead=False, tokens=True),
+        "width > 1": max(
+            (p for p in advice.plans if p.width > 1), key=lambda p: p.speedup, default=None
+        ),
+    }
+    return [(title, one) for title, one in kinds.items() if one is not None]
+
+
+def _sentences(found: Calibration, advice: Advice) -> list[str]:
+    """What the figures mean."""
+    from lr.theory.planner import PLAIN
+
+    lines = []
+    if advice.best is PLAIN:
+        lines.append("Do not speculate: nothing that fits is predicted to gain 2 %.")
+    elif not advice.best.depth:
+        lines.append("Lookahead does not pay here; token-level speculation alone does.")
+    if advice.width_gain > 0:
+        gain = advice.width_gain - 1
+        pays = "pays" if gain > 0.01 else "does not pay"
+        lines.append(
+            f"More than one alternative per position {pays}: {gain:+.1%} at best (W > 1 against W = 1)."
+        )
+    if found.alpha1.value <= found.c1.value:
+        lines.append(
+            "alpha1 <= c1: synchronous lookahead costs more than it gains, at every depth."
+        )
+    return lines
+
+
+def _on_gpus(comparison: Comparison, gpus: int) -> str:
+    best = comparison.advice.best
+    verdict = "speculate" if comparison.speculate else "give them all to the target"
+    return (
+        f"{gpus} GPUs, relative to plain decoding as calibrated: all for the target {comparison.all_for_target:.2f}; beside a draft "
+        f"{comparison.left_for_target:.2f} plain, {comparison.with_speculation:.2f} with {best.name}. So: {verdict}."
+    )
+
+
+def _table_plan(found: Calibration, budget: int, shown: list[tuple[str, Plan, float]]) -> Table:
+    table = Table(
+        box=SIMPLE_HEAD, pad_edge=False, title=f"{found.name}; M = {budget}", title_justify="left"
+    )
+    table.add_column("")
+    table.add_column("plan", no_wrap=True)
+    for column in ("rows", "positions", "predicted", "simulated"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for title, one, clock in shown:
+        table.add_row(
+            title, one.name, str(one.rows), str(one.positions), f"{one.speedup:.2f}", f"{clock:.2f}"
+        )
+    return table
+
+
+def _document(
+    found: Calibration,
+    budget: int,
+    shown: list[tuple[str, Plan, float]],
+    comparison: Comparison | None,
+) -> dict[str, Any]:
+    plans = [
+        asdict(one) | {"schedule": one.schedule.value, "title": title, "simulated": clock}
+        for title, one, clock in shown
+    ]
+    document: dict[str, Any] = {"calibration": found.name, "budget": budget, "plans": plans}
+    if comparison is not None:
+        document["gpus"] = {
+            "all_for_target": comparison.all_for_target,
+            "left_for_target": comparison.left_for_target,
+            "with_speculation": comparison.with_speculation,
+            "speculate": comparison.speculate,
+        }
+    return document

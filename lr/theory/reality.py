@@ -4,7 +4,7 @@ by step, and what came out.
 The speedup of a way is the time of plain decoding over its own, on the same problems (all of which
 have as many steps either way, or the times are taken per step). Its error comes from leaving each
 problem out in turn (the jackknife). This module knows no model. Read next: `twin.py`; the measuring
-is in `lr/commands/theory_reality.py`.
+is in `lr/commands/theory.py`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from lr.cli import main
-from lr.commands.bench_token import verdict
+from lr.commands.bench import verdict
 from lr.errors import SettingError
 from lr.lab.bench.alpha import (
     Places,

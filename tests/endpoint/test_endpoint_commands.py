@@ -11,7 +11,7 @@ import pytest
 from endpoint_kit import IDS, PLAIN, QUESTION, serving
 
 from lr.cli import main
-from lr.commands.servers import ServerChoice, judge_address
+from lr.commands.options import ServerChoice, judge_address
 from lr.lab.endpoint.settings import Servers
 
 

@@ -273,7 +273,7 @@ def test_lanes_never_overlap(reasoner: Reasoner, tmp_path: Path) -> None:
 
 
 def test_a_failed_run_leaves_its_trace(reasoner: Reasoner, tmp_path: Path) -> None:
-    from lr.commands.tracing import saving
+    from lr.commands.answer import saving
 
     run = reasoner.run(QUESTION, detailed=True, mode="lr", **SHORT)
     file = tmp_path / "t.jsonl"

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from lr.cli import main
-from lr.commands.experiment import PROBLEMS
+from lr.commands.experiments import PROBLEMS
 from lr.lab.eval.experiments.budget import BUDGETS, arm_of, splits
 from lr.lab.eval.experiments.lab import Outcome
 from lr.lab.eval.experiments.show import Finding, cell, write_finding

@@ -20,9 +20,7 @@ import torch
 from tests_root import ROOT
 
 from lr.cli import main
-from lr.commands.run import Run
-from lr.commands.run_models import OFFICIAL, TINY, RunModels
-from lr.commands.run_progress import Tally
+from lr.commands.run import OFFICIAL, TINY, Run, RunModels, Tally
 from lr.engine.answer import Asked
 from lr.engine.crowd import Crowd
 from lr.errors import LRError, SettingError

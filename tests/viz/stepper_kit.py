@@ -10,7 +10,7 @@ from functools import cache
 
 from rich.console import Console
 
-from lr.commands.stepping import Prompt
+from lr.commands.step import Prompt
 from lr.lab.scripted.scripted import ScriptedRun
 from lr.lab.scripted.texts import TextScript
 from lr.lab.stepper.live import LiveSource

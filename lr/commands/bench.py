@@ -1,0 +1,784 @@
+"""`lr bench`: timings on the tiny models, against other implementations."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import count, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import Progress, track
+from rich.table import Table
+
+from lr.commands.options import ModelChoice, Placement
+from lr.commands.show import console, number
+from lr.errors import CheckpointError, SettingError
+from lr.types import require
+
+if TYPE_CHECKING:
+    from lr.lab.bench.alpha import Places, Point
+    from lr.lab.bench.cost import PassCost
+    from lr.lab.bench.step import StepRow
+    from lr.lab.bench.timing import Lane, Plan, Spread, Timing
+    from lr.lab.bench.token import Answer, Answerer
+    from lr.lab.bench.token_rows import Row
+    from lr.reasoner import Reasoner
+
+
+@dataclass(frozen=True)
+class BenchDecode:
+    """Time plain decoding, in ms per step, against transformers' generate and a bare static-cache
+    loop, all in one run.
+    """
+
+    models: tuple[str, ...] = ("tiny-target", "tiny-draft", "random-12")
+    """tiny-target, tiny-draft, random-12 (the tiny shape, 12 layers, random weights), 0.6b-fp32,
+    0.6b-bf16 (Qwen3-0.6B's shape).
+    """
+    shapes: bool = False
+    """Add 0.6b-fp32 and 0.6b-bf16. They need about 4 GB of memory and some minutes."""
+    batches: tuple[int, ...] | None = None
+    """Batch sizes. None: 1 2 4 8, and 1 for the large shapes."""
+    tokens: int | None = None
+    """Steps per measurement. None: 64, and 8 for the large shapes."""
+    repeats: int = 7
+    """How often all contenders are measured in turn; one more turn, to warm up, is dropped."""
+    threads: int | None = None
+    """CPU threads. None: one, and all cores for the large shapes."""
+    json: Path | None = None
+    """Also write every single figure to this file."""
+
+    def run(self) -> None:
+        from lr.lab.bench.report import conditions, document, write_json
+
+        self._check()
+        facts, out = conditions(), console()
+        timings: list[Timing] = []
+        for names, plan in self._groups():
+            with _threads(plan.threads):
+                lanes = _lanes(names, out)
+                timings += _measure(lanes, plan)
+            del lanes
+            gc.collect()  # a large model goes before the next one comes
+        out.print(", ".join(f"{name} {value}" for name, value in facts.items()))
+        _print_tables(timings, out)
+        _print_goals(timings, out)
+        if self.json is not None:
+            write_json(document(timings, facts), self.json)
+
+    def _check(self) -> None:
+        from lr.lab.bench.subjects import NAMES, PROMPT_TOKENS
+
+        for name in self.models:
+            require(name in NAMES, "models", name, f"names among {', '.join(NAMES)}")
+        require(
+            all(batch > 0 for batch in self.batches or ()),
+            "batches",
+            self.batches,
+            "whole numbers > 0",
+        )
+        longest = 1024 - PROMPT_TOKENS
+        require(
+            self.tokens is None or 0 < self.tokens <= longest,
+            "tokens",
+            self.tokens,
+            f"1 to {longest}",
+        )
+        require(
+            self.repeats >= 2,
+            "repeats",
+            self.repeats,
+            "at least 2, for a spread; 5 for a figure to publish",
+        )
+        require(
+            self.threads is None or self.threads > 0, "threads", self.threads, "a whole number > 0"
+        )
+        if self.json is not None and not self.json.parent.is_dir():
+            raise SettingError(
+                f"json is {str(self.json)!r}, but there is no folder {self.json.parent}; create it first."
+            )
+
+    def _groups(self) -> Iterator[tuple[list[str], Plan]]:
+        """What is measured in turns with each other: all small models; each large one alone, for
+        its memory.
+        """
+        import os
+
+        from lr.lab.bench.subjects import SHAPES
+        from lr.lab.bench.timing import Plan
+
+        names = list(dict.fromkeys((*self.models, *(SHAPES if self.shapes else ()))))
+        small = [name for name in names if name not in SHAPES]
+        if small:
+            yield (
+                small,
+                Plan(
+                    self.batches or (1, 2, 4, 8), self.tokens or 64, self.repeats, self.threads or 1
+                ),
+            )
+        for name in names:
+            if name in SHAPES:
+                threads = self.threads or os.cpu_count() or 1
+                yield (
+                    [name],
+                    Plan(self.batches or (1,), self.tokens or 8, self.repeats, threads, warm_up=1),
+                )
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _lanes(names: Sequence[str], out: Console) -> list[Lane]:
+    """All contenders on all models that are there; a checkpoint that is missing is named and left
+    out.
+    """
+    from lr.lab.bench.contenders import Bare, Ours, OursSampled, Transformers
+    from lr.lab.bench.subjects import load_subject
+    from lr.lab.bench.timing import Lane
+
+    lanes = []
+    for name in names:
+        try:
+            subject = load_subject(name)
+        except CheckpointError as error:
+            out.print(f"{name} is left out: {error}")
+            continue
+        model = subject.model
+        for contender in (
+            Ours(model),
+            OursSampled(model, subject.sampling),
+            Bare(model),
+            Transformers(model),
+        ):
+            lanes.append(Lane(name, contender, subject.prompt))
+    return lanes
+
+
+def _measure(lanes: Sequence[Lane], plan: Plan) -> list[Timing]:
+    from lr.lab.bench.timing import measure
+
+    shown = Console(stderr=True)
+    with Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar:
+        task = bar.add_task("timing", total=len(lanes) * plan.runs)
+        return measure(lanes, plan, lambda: bar.advance(task))
+
+
+def _print_tables(timings: Sequence[Timing], out: Console) -> None:
+    """One table per model: a row per contender and batch size, and the given marks where there are
+    some.
+    """
+    from lr.lab.bench.goals import GIVEN_MARKS, show
+    from lr.lab.bench.subjects import RANDOM_12
+
+    found = {(t.model, t.contender, t.batch): t for t in timings}
+    for model in dict.fromkeys(t.model for t in timings):
+        mine = [t for t in timings if t.model == model]
+        table = Table(title=f"{model}, {mine[0].threads} thread(s)", title_justify="left")
+        for column in (
+            "batch",
+            "contender",
+            "ms per step",
+            "quartiles",
+            "tokens/s",
+            "time / lr's",
+            "quartiles",
+        ):
+            table.add_column(
+                column, justify="left" if column == "contender" else "right", no_wrap=True
+            )
+        for batch in dict.fromkeys(t.batch for t in mine):
+            for timing in (t for t in mine if t.batch == batch):
+                ratio = timing.relative_to(found[model, "lr", batch])
+                spread = timing.spread
+                table.add_row(
+                    *(str(batch), timing.contender, f"{spread.median:.3f}", show(spread)),
+                    *(f"{timing.tokens_per_second:.0f}", f"{ratio.median:.2f}", show(ratio)),
+                )
+            marks = {
+                who: ms[batch]
+                for who, ms in GIVEN_MARKS.items()
+                if model == RANDOM_12 and batch in ms
+            }
+            for who, ms in marks.items():
+                table.add_row(str(batch), f"{who} *", f"{ms:.1f}", style="dim")
+            table.add_section()
+        out.print(table)
+        if model == RANDOM_12:
+            out.print(
+                "* given mark: measured elsewhere, on an idle two-core machine with one thread; not part of this run."
+            )
+
+
+def _print_goals(timings: Sequence[Timing], out: Console) -> None:
+    from lr.lab.bench.goals import goals
+
+    words: dict[bool | None, str] = {True: "met", False: "missed", None: "not measured"}
+    out.print("goals")
+    for goal in goals(timings):
+        out.print(f"  {words[goal.met]:<13} {goal.text}: {goal.measured}")
+
+
+NOTES = """tok/s: of a whole answer, median over the problems, quartiles in brackets. / ar: times the tokens/s of our plain decoding.
+/ peer: times the tokens/s of the fastest transformers row of the same kind, problem by problem. tok/pass: tokens per
+pass of the target. kept: accepted / drafted. length: 1 + accepted / rounds, the mean acceptance length."""
+
+TABLE_WIDTH = 112
+"""Columns that the tables need; a narrower terminal wraps them, which is better than figures left
+out.
+"""
+
+
+@dataclass(frozen=True)
+class BenchToken:
+    """Time token-level speculation on the tiny models against transformers' generate, assisted
+    generation and prompt lookup.
+    """
+
+    problems: int = 24
+    """How many held-out problems everybody answers, at every temperature; one more, to warm up, is
+    dropped.
+    """
+    k: int = 4
+    """Drafts per round, on both sides (the trees: their depth)."""
+    temperature: tuple[float, ...] = (0.6, 0.0)
+    """One table for each; 0 is greedy."""
+    branching: tuple[int, ...] = (2, 1, 1, 1)
+    """Our trees: how many candidates at each place."""
+    seed: int = 0
+    """The first problem's; every other has one more."""
+    threads: int = 1
+    """CPU threads."""
+    json: Path | None = None
+    """Also write every single figure to this file."""
+
+    def run(self) -> None:
+        from lr.lab.bench.report import conditions, write_json
+
+        self._check()
+        facts, out = conditions(), console()
+        out.width = max(out.width, TABLE_WIDTH)
+        rows = self._measure()
+        out.print(", ".join(f"{name} {value}" for name, value in facts.items()))
+        for temperature in self.temperature:
+            out.print(_table([row for row in rows if row.temperature == temperature], temperature))
+        out.print(NOTES, style="dim")
+        out.print(verdict(rows))
+        if self.json is not None:
+            settings = {
+                name: getattr(self, name)
+                for name in ("problems", "k", "branching", "seed", "threads")
+            }
+            rows_out = [row.figures() for row in rows]
+            write_json({"conditions": facts, "settings": settings, "rows": rows_out}, self.json)
+
+    def _check(self) -> None:
+        from lr.options import TokenOptions
+
+        require(
+            self.problems >= 2,
+            "problems",
+            self.problems,
+            "at least 2, for a spread; 20 for a figure to publish",
+        )
+        require(self.k >= 1, "k", self.k, "a whole number >= 1")
+        proper = len(self.temperature) > 0 and all(t >= 0 for t in self.temperature)
+        require(proper, "temperature", self.temperature, "numbers >= 0, such as 0.6 0")
+        TokenOptions(branching=self.branching)
+        if self.json is not None and not self.json.parent.is_dir():
+            raise SettingError(
+                f"json is {str(self.json)!r}, but there is no folder {self.json.parent}; create it first."
+            )
+
+    def _measure(self) -> list[Row]:
+        from lr.lab.bench.token import answerers
+        from lr.lab.bench.token_rows import measure
+        from lr.reasoner import Reasoner
+        from lr.tiny.language import Split, problem
+
+        Placement(threads=self.threads).set_threads()
+        contenders = answerers(Reasoner(), self.k, self.branching)
+        temperatures = tuple(dict.fromkeys(self.temperature))
+        shown = Console(stderr=True)
+        with (
+            Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar,
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")  # what transformers says about its own settings
+            task = bar.add_task(
+                "answering", total=len(contenders) * len(temperatures) * (self.problems + 1)
+            )
+
+            def ask(contender: Answerer, temperature: float, number: int) -> Answer:
+                answer = contender.answer(
+                    problem(Split.TEST, number).question, temperature, self.seed + number
+                )
+                bar.advance(task)
+                return answer
+
+            return measure(contenders, temperatures, self.problems, ask)
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """Whether we are ahead in every row, and where not."""
+    behind = [row for row in rows if row.behind]
+    if not behind:
+        return "lr is ahead of transformers in tokens/s in every row."
+    names = "; ".join(
+        f"{row.name} at temperature {row.temperature:g} ({_spread(row.to_peer)})" for row in behind
+    )
+    return f"lr is NOT ahead of transformers in: {names}."
+
+
+def _table(rows: Sequence[Row], temperature: float) -> Table:
+    title = f"temperature {temperature:g}"
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0, title=title, title_justify="left")
+    table.add_column("who", no_wrap=True)
+    for column in ("tok/s", "/ ar", "/ peer", "tok/pass", "kept", "length"):
+        table.add_column(column, justify="right", no_wrap=True)
+    kind = rows[0].kind
+    for row in rows:
+        if row.kind != kind:
+            kind = row.kind
+            table.add_row()
+        total, rate = row.total, row.rate
+        table.add_row(
+            *(f"{row.side}: {row.name}", f"{rate.median:.0f} [{rate.low:.0f}-{rate.high:.0f}]"),
+            *(_spread(row.to_plain), _spread(row.to_peer), f"{total.tokens_per_pass:.2f}"),
+            *(number(total.acceptance_rate), number(total.acceptance_length)),
+        )
+    return table
+
+
+def _spread(spread: Spread | None) -> str:
+    return "" if spread is None else f"{spread.median:.2f} [{spread.low:.2f}-{spread.high:.2f}]"
+
+
+NOTES_BENCH_STEP = """tok/s: of whole answers, all problems of a repeat together; median over the repeats. / ar: times the tokens/s of plain decoding,
+repeat by repeat, quartiles in brackets. model: tok/s by the cost model (docs/results/step.md). right: share of right answers.
+steps, tokens: accepted of those judged, or drafted. tok/pass: tokens per pass of the target. target, draft, verifier: share of
+the time; with the draft in a second process target and draft overlap."""
+
+TABLE_WIDTH_BENCH_STEP = 132
+MAIN = "lr, overlapped"
+"""The way that the cost model explains."""
+MOST_STEPS = 9
+"""A goal, a given, six operations and an answer."""
+
+
+@dataclass(frozen=True)
+class BenchStep:
+    """Time Lookahead Reasoning on the tiny models in all its forms against plain decoding and
+    token-level speculation.
+    """
+
+    problems: int = 16
+    """How many held-out problems a repeat has."""
+    min_steps: int = 0
+    """Only problems whose solution has at least so many steps (3 to 9)."""
+    repeats: int = 5
+    """How often everything is done, each time with other draws."""
+    depth: int = 3
+    """How many draft steps are written ahead."""
+    draft_ticks: int = 8
+    """How many tokens the draft may write while the target writes one, where they take turns."""
+    k: int = 3
+    """Tokens that a draft model guesses ahead."""
+    step_k: int = 20
+    """Tokens that a draft step guesses ahead."""
+    verifier: str | None = None
+    """How steps are compared; None: the demo's."""
+    temperature: float | None = None
+    """None: the checkpoint's own (0.6); 0 is greedy."""
+    only: tuple[str, ...] = ()
+    """Only the rows whose names hold one of these words, and ar."""
+    threads: int = 1
+    """CPU threads, of each process."""
+    json: Path | None = None
+    """Also write every single figure to this file."""
+
+    def run(self) -> None:
+        from lr.lab.bench.report import conditions, write_json
+
+        require(self.problems >= 1, "problems", self.problems, "a whole number >= 1")
+        require(
+            0 <= self.min_steps <= MOST_STEPS, "min_steps", self.min_steps, f"0 to {MOST_STEPS}"
+        )
+        require(
+            self.repeats >= 2,
+            "repeats",
+            self.repeats,
+            "at least 2, for a spread; 5 for a figure to publish",
+        )
+        require(
+            self.json is None or self.json.parent.is_dir(),
+            "json",
+            str(self.json),
+            "a file in a folder that exists",
+        )
+        Placement(threads=self.threads).set_threads()
+        facts, out = conditions(), console()
+        out.width = max(out.width, TABLE_WIDTH_BENCH_STEP)
+        found, (target, draft) = self._measure()
+        out.print(", ".join(f"{name} {value}" for name, value in facts.items()))
+        out.print(_table_bench_step(found))
+        out.print(f"a pass of the target takes {_cost(target)}; of the draft {_cost(draft)}")
+        for row in found:
+            self._explain(row, found[0], (target, draft), out)
+        out.print(NOTES_BENCH_STEP, style="dim")
+        if self.json is not None:
+            settings = {
+                name: getattr(self, name) for name in self.__dataclass_fields__ if name != "json"
+            }
+            rows_out = [row.figures() for row in found]
+            costs = {"target": asdict(target), "draft": asdict(draft)}
+            write_json(
+                {
+                    "conditions": facts,
+                    "settings": settings,
+                    "pass_seconds": costs,
+                    "rows": rows_out,
+                },
+                self.json,
+            )
+
+    def _explain(
+        self, row: StepRow, plain: StepRow, costs: tuple[PassCost, PassCost], out: Console
+    ) -> None:
+        """What the cost model says would make a way faster, for the main one."""
+        from lr.lab.bench.step import what_if
+
+        if row.tally.way.name == MAIN and plain.predicted is not None:
+            rates = what_if(row.tally, costs, self.depth, self.draft_ticks)
+            cases = "; ".join(
+                f"{name}: {rate / plain.predicted:.2f}" for name, rate in rates.items()
+            )
+            out.print(f"{MAIN}, times ar by the cost model, if {cases}")
+
+    def _measure(self) -> tuple[list[StepRow], tuple[PassCost, PassCost]]:
+        from lr.lab.bench.step import fitted_costs, measure, rows
+        from lr.lab.bench.ways import ways
+        from lr.reasoner import Reasoner
+        from lr.tiny.language import Split, problem
+
+        every = ways(self.k, self.step_k)
+        chosen = [
+            way
+            for way in every
+            if not self.only or way.mode == "ar" or any(w in way.name for w in self.only)
+        ]
+        require(
+            len(chosen) > 1,
+            "only",
+            self.only,
+            f"words of the rows' names: {'; '.join(way.name for way in every)}",
+        )
+        numbers = (
+            number for number in count() if len(problem(Split.TEST, number).steps) >= self.min_steps
+        )
+        tasks = [problem(Split.TEST, number) for number in islice(numbers, self.problems)]
+        settings = {
+            "depth": self.depth,
+            "draft_ticks": self.draft_ticks,
+            "temperature": self.temperature,
+        }
+        shown = Console(stderr=True)
+        with (
+            Reasoner(verifier=self.verifier) as reasoner,
+            Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar,
+        ):
+            task = bar.add_task("answering", total=len(chosen) * (1 + self.repeats * self.problems))
+            tallies = measure(
+                reasoner, chosen, tasks, self.repeats, settings, lambda: bar.advance(task)
+            )
+        costs = fitted_costs(tallies)
+        return rows(tallies, costs, self.depth, self.draft_ticks), costs
+
+
+def _table_bench_step(rows: Sequence[StepRow]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0)
+    table.add_column("way", no_wrap=True)
+    for column in (
+        "tok/s",
+        "/ ar",
+        "model",
+        "right",
+        "steps",
+        "tokens",
+        "tok/pass",
+        "target",
+        "draft",
+        "verifier",
+    ):
+        table.add_column(column, justify="right", no_wrap=True)
+    mode = "ar"
+    for row in rows:
+        tally, stats = row.tally, row.tally.stats
+        if tally.way.mode != mode:
+            mode = tally.way.mode
+            table.add_row()
+        speedup = row.speedup
+        table.add_row(
+            *(tally.way.name, f"{row.rate.median:.0f}"),
+            f"{speedup.median:.2f} [{speedup.low:.2f}-{speedup.high:.2f}]",
+            "" if row.predicted is None else f"{row.predicted:.0f}",
+            f"{tally.accuracy:.3f}",
+            *(number(stats.step_acceptance), number(stats.token_acceptance)),
+            f"{stats.tokens_per_target_pass or 0:.2f}",
+            *(
+                f"{tally.share(part):.2f}"
+                for part in (stats.target_seconds, stats.draft_seconds, stats.verifier_seconds)
+            ),
+        )
+    return table
+
+
+def _cost(cost: PassCost) -> str:
+    """The line through the passes of the ways that run one model at a time."""
+    first, row, token = (1000 * part for part in (cost.first, cost.row, cost.token))
+    return f"{first:.2f} ms for one row of one token, {row:.2f} ms more for each row, {token:.2f} ms for each token beyond one per row"
+
+
+GOAL = 0.03
+"""A trace may cost this share of the tokens per second."""
+
+
+@dataclass(frozen=True)
+class BenchTrace:
+    """Time answers with the trace off, on, and written to a file: every question in all three ways,
+    one directly after the other.
+    """
+
+    modes: tuple[str, ...] = ("ar", "sd", "lr", "lr+sd")
+    """The modes to measure, with driver lockstep."""
+    overlapped: bool = True
+    """Measure mode lr with driver overlapped, too."""
+    problems: int = 6
+    """How many held-out problems of the tiny language."""
+    repeats: int = 3
+    """How often each is answered in every way."""
+    models: ModelChoice = field(default_factory=ModelChoice)
+
+    def run(self) -> None:
+        from lr.lab.bench.report import conditions
+        from lr.lab.bench.tracing import measure
+        from lr.options import MODES
+        from lr.tiny.language import Split, problem
+
+        for mode in self.modes:
+            require(mode in MODES, "modes", mode, f"names among {', '.join(MODES)}")
+        require(self.problems >= 1, "problems", self.problems, "a whole number >= 1")
+        turns = self.problems * self.repeats
+        require(turns >= 2, "repeats", self.repeats, "enough for two turns, to have a spread")
+        settings: dict[str, dict[str, Any]] = {mode: {"mode": mode} for mode in self.modes}
+        if self.overlapped:
+            settings["lr, overlapped"] = {"mode": "lr", "driver": "overlapped"}
+        questions = [problem(Split.TEST, number).question for number in range(self.problems)]
+        with (
+            self.models.load(needs_draft=True) as reasoner,
+            Progress(console=Console(stderr=True), transient=True) as bar,
+            tempfile.TemporaryDirectory() as folder,
+        ):
+            task = bar.add_task("measuring", total=len(settings) * turns)
+            place = Path(folder, "trace.jsonl")
+            measured = measure(
+                reasoner, questions, settings, self.repeats, place, lambda: bar.advance(task)
+            )
+        out = console()
+        out.print(", ".join(f"{name} {value}" for name, value in conditions().items()))
+        table = Table(
+            box=SIMPLE_HEAD, pad_edge=False, title_justify="left", title=f"{turns} turns per row"
+        )
+        for column in (
+            "mode",
+            "tokens/s, off",
+            "on",
+            "middle half",
+            "on and file",
+            "middle half",
+            "events/token",
+            "kB",
+        ):
+            table.add_column(column, justify="left" if column == "mode" else "right")
+        for one in measured:
+            on, file = one.spread("on"), one.spread("file")
+            table.add_row(
+                one.name,
+                f"{one.tokens_per_second:.0f}",
+                f"{on.median - 1:+.1%}",
+                f"{on.low - 1:+.1%} to {on.high - 1:+.1%}",
+                f"{file.median - 1:+.1%}",
+                f"{file.low - 1:+.1%} to {file.high - 1:+.1%}",
+                f"{one.per_token:.1f}",
+                f"{one.size / turns / 1000:.0f}",
+            )
+        out.print(table)
+        over = [one.name for one in measured if one.spread("on").median - 1 > GOAL]
+        out.print(
+            f"goal: on costs at most {GOAL:.0%}: "
+            + (f"not met by {', '.join(over)}" if over else "met")
+        )
+
+
+NOTES_BENCH_ALPHA = """tokens per round: 1 + accepted / rounds. α: accepted / tried. G(α) = (1 - α^(k+1)) / (1 - α). by place: one rate per place, from
+the other half of the problems. off: measured minus predicted, in standard errors of the measurement (jackknife over problems).
+short: rounds with fewer than k drafts. emitted: tokens of a round that are still there after the step's end was cut."""
+
+
+@dataclass(frozen=True)
+class BenchAlpha:
+    """Measure how many tokens a round of token-level speculation decides, and compare with theory.
+    Rule reject, a fixed k.
+    """
+
+    problems: int = 128
+    """How many held-out problems to solve, for every k."""
+    longest: int = 8
+    """k goes from 1 to this."""
+    temperature: float = 0.6
+    """Of target and draft."""
+    seed: int = 0
+    """Same seed: same figures."""
+    threads: int = 1
+    """CPU threads."""
+    json: Path | None = None
+    """Also write every figure to this file."""
+    figure: Path | None = None
+    """Also draw them: to this file and its twin, PNG and SVG. Needs matplotlib (the extra
+    `plot`).
+    """
+
+    def run(self) -> None:
+        from lr.lab.bench.report import conditions, write_json
+
+        self._check()
+        points = self._measure()
+        out = console()
+        out.print(_table_bench_alpha(points))
+        out.print(NOTES_BENCH_ALPHA, style="dim")
+        document = self.document(points) | {"conditions": conditions()}
+        if self.json is not None:
+            write_json(document, self.json)
+        if self.figure is not None:
+            from lr.lab.bench.alpha_figure import draw
+
+            for path in draw(document, self.figure):
+                out.print(f"drawn: {path}")
+
+    def document(self, points: Sequence[Point]) -> dict[str, Any]:
+        """The figures and the settings that they belong to."""
+        settings = {name: getattr(self, name) for name in ("problems", "temperature", "seed")}
+        return {"settings": settings, "points": [asdict(p) | {"gaps": p.gaps} for p in points]}
+
+    def _check(self) -> None:
+        require(self.problems >= 4, "problems", self.problems, "at least 4, for a standard error")
+        require(1 <= self.longest <= 64, "longest", self.longest, "1 to 64")
+        require(self.temperature >= 0, "temperature", self.temperature, "a number >= 0")
+        for name in ("json", "figure"):
+            path = getattr(self, name)
+            if path is not None and not path.parent.is_dir():
+                raise SettingError(
+                    f"{name} is {str(path)!r}, but there is no folder {path.parent}; create it first."
+                )
+        if self.figure is not None:
+            from lr.lab.viz.style import require_matplotlib
+
+            require_matplotlib()
+
+    def _measure(self) -> list[Point]:
+        from lr.lab.bench.alpha import point
+        from lr.reasoner import Reasoner
+
+        Placement(threads=self.threads).set_threads()
+        reasoner = Reasoner()
+        shown = Console(stderr=True)
+        ks = track(
+            range(1, self.longest + 1),
+            "k",
+            console=shown,
+            transient=True,
+            disable=not shown.is_terminal,
+        )
+        return [
+            point(k, [self._rounds(reasoner, number, k) for number in range(self.problems)])
+            for k in ks
+        ]
+
+    def _rounds(self, reasoner: Reasoner, number: int, k: int) -> Places:
+        """The rounds of one problem."""
+        from lr.lab.bench.alpha import Places
+        from lr.tiny.language import Split, problem
+        from lr.trace import TokenRound
+
+        made = reasoner.generate(
+            problem(Split.TEST, number).question,
+            mode="sd",
+            drafter="draft",
+            acceptance="reject",
+            coupling="independent",
+            temperature=self.temperature,
+            top_p=1.0,
+            top_k=0,
+            min_p=0.0,
+            num_speculative_tokens=k,
+            seed=self.seed,
+            max_tokens=400,
+        )
+        return Places.of(
+            (event for _, event in made.trace.events if isinstance(event, TokenRound)), k
+        )
+
+
+def _table_bench_alpha(points: Sequence[Point]) -> Table:
+    table = Table(
+        box=SIMPLE_HEAD, pad_edge=False, padding=0, title="tokens per round", title_justify="left"
+    )
+    for column in (
+        "k",
+        "rounds",
+        "short",
+        "α",
+        "measured",
+        "± s.e.",
+        "G(α)",
+        "off",
+        "by place",
+        "off",
+        "emitted",
+    ):
+        table.add_column(column, justify="right", no_wrap=True)
+    for p in points:
+        off, off_place = p.gaps
+        table.add_row(
+            *(
+                str(p.k),
+                str(p.rounds),
+                f"{p.cut:.1%}",
+                f"{p.alpha:.4f}",
+                f"{p.measured:.3f}",
+                f"{p.error:.3f}",
+            ),
+            *(
+                f"{p.constant:.3f}",
+                f"{off:+.1f}",
+                f"{p.by_place:.3f}",
+                f"{off_place:+.1f}",
+                f"{p.emitted:.3f}",
+            ),
+        )
+    return table
