@@ -23,10 +23,9 @@ from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.embedding import EmbeddingVerifier
 from lr.spec.verifiers.encoder import SentenceEncoder
 from lr.spec.verifiers.judge import JudgeVerifier
-from lr.tiny.judge_eval import THRESHOLDS, JudgeReport, judge_pairs, milliseconds
+from lr.tiny.judge import THRESHOLDS, JudgeReport, PairSource, balanced, judge_pairs, milliseconds
 from lr.tiny.language import Split
 from lr.tiny.pairs import TextPair, grammar_pair
-from lr.tiny.real_pairs import PairSource, balanced
 
 COSINES = (0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
 

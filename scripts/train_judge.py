@@ -25,12 +25,10 @@ import torch.distributed as dist
 
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.tiny.export import export
-from lr.tiny.judge_rows import JudgeRows, batch_of
+from lr.tiny.judge import JudgeRows, PairSource, batch_of
 from lr.tiny.language import Split
 from lr.tiny.pairs import TextPair, grammar_pair
-from lr.tiny.real_pairs import PairSource
-from lr.tiny.training import Recipe, Trainer, start, token_losses
+from lr.tiny.training import Recipe, Trainer, export, start, token_losses
 from lr.tiny.vocabulary import build_tokenizer
 
 SAVE_SECONDS, SHOW_SECONDS = 120.0, 15.0

@@ -24,12 +24,11 @@ import torch.distributed as dist
 
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.tiny.checks import report_line, solve, write_steps
-from lr.tiny.export import export, tiny_config
+from lr.tiny.dense import report_line, solve, write_steps
 from lr.tiny.grammar import Style
 from lr.tiny.languages import LANGUAGES
 from lr.tiny.rows import RowMaker
-from lr.tiny.training import Recipe, Trainer, fresh_model, start
+from lr.tiny.training import Recipe, Trainer, export, fresh_model, start, tiny_config
 from lr.tiny.vocabulary import build_tokenizer
 
 

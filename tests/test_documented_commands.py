@@ -67,10 +67,13 @@ def test_every_documented_command_takes_its_flags(
     monkeypatch.chdir(tmp_path)
     lines = commands_in_blocks()
     assert len(lines) > 15
+    seen: list[object] = []
     for line in lines:
         module, name, _ = COMMANDS[name_of(line)]
-        seen: list[object] = []
-        monkeypatch.setattr(getattr(import_module(module), name), "run", lambda made: seen.append(made))
+        seen.clear()
+        monkeypatch.setattr(
+            getattr(import_module(module), name), "run", lambda made: seen.append(made)
+        )
         try:
             assert main(shlex.split(line)[1:]) == 0 and len(seen) == 1, line
         except SystemExit as refused:

@@ -2,7 +2,7 @@
 language, and nothing else.
 
 `QUANTITIES` (who has how many things, `language.py`) and `PLANS` (a robot carries out orders,
-`plans/language.py`) each give problems with solutions in steps, words for a step, and an oracle
+`plans.py`) each give problems with solutions in steps, words for a step, and an oracle
 that reads a step back. A third language is one more `TinyLanguage` in `LANGUAGES`. No torch. Read
 next: `vocabulary.py` (a language's tokenizer) and `rows.py` (its training rows).
 """
@@ -14,16 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lr.tiny import grammar, language, oracle
+from lr.tiny import grammar, language, oracle, plans
 from lr.tiny.grammar import Piece, Style
 from lr.tiny.language import Kind, Split
-from lr.tiny.plans import grammar as plans_grammar
-from lr.tiny.plans import language as plans_language
-from lr.tiny.plans import oracle as plans_oracle
 
 
 class Exercise(Protocol):
-    """A problem of any of the languages: `language.Problem` and `plans.language.Plan` are such."""
+    """A problem of any of the languages: `language.Problem` and `plans.Plan` are such."""
 
     @property
     def question(self) -> str: ...
@@ -87,18 +84,18 @@ QUANTITIES = TinyLanguage(
     results=frozenset(DIGITS),
     names=frozenset(language.NAMES),
 )
-_COPIED = (*plans_language.THINGS, *plans_language.DIRECTIONS, *plans_language.NUMBERS)
+_COPIED = (*plans.THINGS, *plans.DIRECTIONS, *plans.NUMBERS)
 PLANS = TinyLanguage(
     family="plans",
-    problem=plans_language.plan,
-    render=plans_grammar.render,
-    parse=plans_oracle.parse,
-    boxed=plans_oracle.boxed,
-    templates=plans_grammar.PIECES,
-    slot_words=(*plans_language.ROOMS, *_COPIED),
-    boxed_words=(*plans_language.ROOMS, *plans_language.THINGS),
-    drill=plans_grammar.drill_text,
-    results=frozenset(plans_language.ROOMS),
+    problem=plans.plan,
+    render=plans.render,
+    parse=plans.parse,
+    boxed=plans.boxed,
+    templates=plans.PIECES,
+    slot_words=(*plans.ROOMS, *_COPIED),
+    boxed_words=(*plans.ROOMS, *plans.THINGS),
+    drill=plans.drill_text,
+    results=frozenset(plans.ROOMS),
     names=frozenset(_COPIED),
 )
 LANGUAGES = {one.family: one for one in (QUANTITIES, PLANS)}

@@ -29,7 +29,7 @@ from lr.lab.bench.report import write_json
 from lr.lab.bench.subjects import QWEN3_06B, random_model
 from lr.lab.bench.timing import Lane, Plan, Spread, Timing, measure
 from lr.model.qwen import CausalLM
-from lr.tiny.export import tiny_config
+from lr.tiny.training import tiny_config
 from lr.types import SamplingParams
 
 SHAPE = replace(tiny_config(2, 50), hidden_size=24, head_dim=10, intermediate_size=30)

@@ -18,7 +18,7 @@ from lr.model.config_json import config_json, read_config
 from lr.model.keys import pieces
 from lr.model.shapes import SHAPES, dummy_name, is_dummy, shape
 from lr.model.weights import load_model
-from lr.tiny.export import tiny_config
+from lr.tiny.training import tiny_config
 
 PARAMETERS = {
     "Qwen3-32B": 32_762_123_264,  # the model cards say 32.8 B, 1.7 B, 0.6 B, 7.61 B

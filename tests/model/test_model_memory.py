@@ -26,7 +26,7 @@ from lr.model.memory import (
 from lr.model.shapes import SHAPES, shape
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
-from lr.tiny.export import tiny_config
+from lr.tiny.training import tiny_config
 
 BF16 = torch.bfloat16
 PAPER = GenerateOptions(mode="lr+sd", drafter="ngram", depth=4)

@@ -12,9 +12,22 @@ import pytest
 from lr.tiny.grammar import Style, glue
 from lr.tiny.language import Kind, Split, split_of
 from lr.tiny.languages import LANGUAGES, PLANS, QUANTITIES
-from lr.tiny.plans.grammar import PIECES, drill_text, render, slots
-from lr.tiny.plans.language import DIRECTIONS, HOUSE, NUMBERS, ROOMS, THINGS, Deed, neighbour, plan
-from lr.tiny.plans.oracle import boxed, parse
+from lr.tiny.plans import (
+    DIRECTIONS,
+    HOUSE,
+    NUMBERS,
+    PIECES,
+    ROOMS,
+    THINGS,
+    Deed,
+    boxed,
+    drill_text,
+    neighbour,
+    parse,
+    plan,
+    render,
+    slots,
+)
 
 DEEDS = [step for i in range(300) for step in plan(Split.TEST, i).steps]
 

@@ -24,7 +24,7 @@ from lr.tiny.grammar import Style
 from lr.tiny.language import Split
 from lr.tiny.languages import PLANS, QUANTITIES
 from lr.tiny.names import companion
-from lr.tiny.plans.language import ROOMS
+from lr.tiny.plans import ROOMS
 from lr.tiny.rows import RESULT_WEIGHT, RowMaker
 from lr.tiny.vocabulary import build_tokenizer
 

@@ -15,16 +15,20 @@ import torch
 from lr.engine.verification import asked_model
 from lr.model.codec import Codec
 from lr.spec.verifiers.judge import JudgeVerifier
-from lr.tiny.agreement import agreeing_prefix
-from lr.tiny.export import tiny_config
 from lr.tiny.grammar import Style, render, unglue
-from lr.tiny.judge_eval import JudgeReport, as_pair, judge_pairs, milliseconds
-from lr.tiny.judge_rows import RUNNING_WEIGHT, JudgeRows
+from lr.tiny.judge import (
+    RUNNING_WEIGHT,
+    JudgeReport,
+    JudgeRows,
+    as_pair,
+    balanced,
+    judge_pairs,
+    milliseconds,
+)
 from lr.tiny.language import Meaning, Split, problem
 from lr.tiny.oracle import parse, same_meaning
-from lr.tiny.pairs import TextPair, change, grammar_pair, kind_of_difference
-from lr.tiny.real_pairs import balanced
-from lr.tiny.training import Recipe, Trainer, fresh_model
+from lr.tiny.pairs import TextPair, agreeing_prefix, change, grammar_pair, kind_of_difference
+from lr.tiny.training import Recipe, Trainer, fresh_model, tiny_config
 from lr.tiny.vocabulary import build_tokenizer
 from lr.types import Verdict
 

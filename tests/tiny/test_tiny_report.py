@@ -7,8 +7,7 @@ import math
 import pytest
 
 from lr.errors import SettingError
-from lr.tiny.evaluate import EvalSettings
-from lr.tiny.report import LayerSkipped, Tally, TinyReport
+from lr.tiny.evaluate import EvalSettings, LayerSkipped, Tally, TinyReport
 
 
 def test_tallies_add_up_and_become_rates() -> None:

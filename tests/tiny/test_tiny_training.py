@@ -14,13 +14,12 @@ import torch
 from lr.errors import SettingError
 from lr.model.qwen import CausalLM
 from lr.tiny.dense import hidden_rows, sample_rows
-from lr.tiny.export import tiny_config
 from lr.tiny.grammar import Style
 from lr.tiny.language import Split, problem
 from lr.tiny.muon import Muon, orthogonalise
 from lr.tiny.oracle import parse
 from lr.tiny.rows import RESULT_WEIGHT, RowMaker
-from lr.tiny.training import Recipe, Trainer, fresh_model
+from lr.tiny.training import Recipe, Trainer, fresh_model, tiny_config
 from lr.tiny.vocabulary import build_tokenizer
 
 TOKENIZER = build_tokenizer()

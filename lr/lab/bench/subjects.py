@@ -14,8 +14,8 @@ from lr.model.empty import empty_model
 from lr.model.qwen import CausalLM
 from lr.model.shapes import SHAPES as SHAPES_BY_NAME
 from lr.model.weights import load_model
-from lr.tiny.export import tiny_config
 from lr.tiny.names import CHECKPOINTS
+from lr.tiny.training import tiny_config
 from lr.types import SamplingParams
 
 PROMPT_TOKENS = 40
