@@ -1,27 +1,43 @@
-"""How one question is to be answered: the settings of `Reasoner.generate` and of `lr generate`,
-validated in one place.
+"""How one question is answered: the settings of `Reasoner.generate` and of `lr generate`, checked
+in one place.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
+from lr.errors import SettingError
 from lr.types import SamplingParams, require
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Mode = Literal["ar", "sd", "lr", "lr+sd"]
+TokenDrafter = Literal["ngram", "suffix", "draft", "tree", "step"]
+Acceptance = Literal["reject", "block", "match"]
+CouplingName = Literal["independent", "shared"]
+ScheduleName = Literal["sync", "paper", "depth"]
+Late = Literal["wait", "reject"]
+Driver = Literal["lockstep", "overlapped"]
+SegmenterName = Literal["blank_line", "sentence", "fixed", "discourse"]
 
 MAX_DEPTH = 64
 MAX_NODES = 1024
-SCHEDULES = ("sync", "paper", "depth")
-DRIVERS = ("lockstep", "overlapped")
-LATE_DRAFTS = ("wait", "reject")
-SEGMENTERS = ("blank_line", "sentence", "fixed", "discourse")
-MODES = ("ar", "sd", "lr", "lr+sd")
+SCHEDULES: tuple[str, ...] = get_args(ScheduleName)
+DRIVERS: tuple[str, ...] = get_args(Driver)
+LATE_DRAFTS: tuple[str, ...] = get_args(Late)
+SEGMENTERS: tuple[str, ...] = get_args(SegmenterName)
+MODES: tuple[str, ...] = get_args(Mode)
+LOOKAHEAD = ("lr", "lr+sd")
+"""The modes in which the draft writes steps ahead."""
 DRAFT_MODEL_DRAFTERS = ("draft", "tree")
 """The drafters that are made of a draft model."""
-TOKEN_CHOICES = {
-    "drafter": ("ngram", "suffix", "draft", "tree", "step"),
-    "acceptance": ("reject", "block", "match"),
-    "coupling": ("independent", "shared"),
+TOKEN_CHOICES: dict[str, tuple[str, ...]] = {
+    "drafter": get_args(TokenDrafter),
+    "acceptance": get_args(Acceptance),
+    "coupling": get_args(CouplingName),
 }
 
 
@@ -29,7 +45,7 @@ TOKEN_CHOICES = {
 class TokenOptions:
     """Settings of token-level speculation (modes sd and lr+sd)."""
 
-    drafter: Literal["ngram", "suffix", "draft", "tree", "step"] = "draft"
+    drafter: TokenDrafter = "draft"
     """Who guesses the next tokens in sd and lr+sd: ngram (prompt lookup), suffix (longest repeated
     end), draft (the draft model), tree (a token tree of the draft model), step (lr+sd only: the
     draft's version of the same step)."""
@@ -45,41 +61,26 @@ class TokenOptions:
     """
     branching: tuple[int, ...] = (3, 2, 1, 1)
     """Drafter tree: how many candidates at each place."""
-    acceptance: Literal["reject", "block", "match"] = "reject"
+    acceptance: Acceptance = "reject"
     """The rule that decides about guessed tokens: reject (rejection sampling), block (block
     verification), match (sample matching: emits exactly what plain decoding would)."""
-    coupling: Literal["independent", "shared"] = "independent"
+    coupling: CouplingName = "independent"
     """Whether the draft draws with the target's noise, tokens and (first alternatives of) steps
     alike: the laws stay, they agree more often."""
 
     def __post_init__(self) -> None:
         for name, choices in TOKEN_CHOICES.items():
             _one_of(name, getattr(self, name), choices)
-        k = self.num_speculative_tokens
-        require(_whole(k) and k >= 1, "num_speculative_tokens", k, "a whole number >= 1")
+        _whole_from(1, "num_speculative_tokens", self.num_speculative_tokens)
         lookup = (self.prompt_lookup_min, self.prompt_lookup_max)
         proper = all(map(_whole, lookup)) and 1 <= lookup[0] <= lookup[1]
-        require(
-            proper,
-            "(prompt_lookup_min, prompt_lookup_max)",
-            lookup,
-            "whole numbers, 1 <= min <= max",
-        )
-        require(
-            0 <= self.min_confidence <= 1,
-            "min_confidence",
-            self.min_confidence,
-            "a number in [0, 1]",
-        )
-        proper = len(self.branching) > 0 and all(
-            _whole(width) and width >= 1 for width in self.branching
-        )
-        require(
-            proper,
-            "branching",
-            self.branching,
-            "one whole number >= 1 per level, such as (3, 2, 1)",
-        )
+        names = "(prompt_lookup_min, prompt_lookup_max)"
+        require(proper, names, lookup, "whole numbers, 1 <= min <= max")
+        likely = self.min_confidence
+        require(0 <= likely <= 1, "min_confidence", likely, "a number in [0, 1]")
+        widths = self.branching
+        proper = len(widths) > 0 and all(_whole(width) and width >= 1 for width in widths)
+        require(proper, "branching", widths, "one whole number >= 1 per level, such as (3, 2, 1)")
 
 
 @dataclass(frozen=True)
@@ -88,23 +89,23 @@ class GenerateOptions(TokenOptions):
     generation_config.json.
     """
 
-    mode: Literal["ar", "sd", "lr", "lr+sd"] = "lr"
+    mode: Mode = "lr"
     """ar: plain decoding of the target, one token at a time. sd: token-level speculative decoding.
     lr: Lookahead Reasoning, step by step. lr+sd: both, token-level speculation inside the steps."""
     depth: int = 4
     """How many draft steps to write ahead (gamma in the paper)."""
     width: int = 1
     """How many alternative draft steps per position."""
-    schedule: Literal["sync", "paper", "depth"] = "depth"
+    schedule: ScheduleName = "depth"
     """When target steps begin. sync: when all drafts of a cycle are there (Algorithm 1). paper: at
     once, at most `depth` pairs in flight. depth: at once, at most `depth` unverified drafts."""
     max_target_rows: int | None = None
     """Never more target steps than this in flight; None: as many as there are nodes."""
-    late_drafts: Literal["wait", "reject"] = "wait"
+    late_drafts: Late = "wait"
     """Schedule depth: what becomes of a draft that is not there when the target's step is. wait: it
     is judged when it comes. reject: it counts as rejected, as in the official code; the answer then
     depends on what happens to be faster."""
-    driver: Literal["lockstep", "overlapped"] = "lockstep"
+    driver: Driver = "lockstep"
     """lockstep: draft and target take turns on one thread. overlapped: the draft writes in a
     process of its own at the same time. The answer is the same."""
     draft_ticks: int = 8
@@ -125,7 +126,7 @@ class GenerateOptions(TokenOptions):
     """Longest answer in tokens; None: as long as the context allows, at most 32768."""
     max_step_tokens: int = 100
     """A step is cut here; a cut step is never accepted from the draft."""
-    segmenter: Literal["blank_line", "sentence", "fixed", "discourse"] = "blank_line"
+    segmenter: SegmenterName = "blank_line"
     """Where a step ends. blank_line: at a blank line, as in the paper. sentence: at the white space
     behind a sentence. fixed: after `segment_tokens` tokens. discourse: at a cue such as "Wait" or
     "So", or at a paragraph that is long enough."""
@@ -140,88 +141,136 @@ class GenerateOptions(TokenOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _one_of("mode", self.mode, MODES)
+        for name, choices in (
+            ("mode", MODES),
+            ("schedule", SCHEDULES),
+            ("late_drafts", LATE_DRAFTS),
+            ("driver", DRIVERS),
+            ("segmenter", SEGMENTERS),
+        ):
+            _one_of(name, getattr(self, name), choices)
+        fits = _whole(self.depth) and 1 <= self.depth <= MAX_DEPTH
+        require(fits, "depth", self.depth, f"a whole number from 1 to {MAX_DEPTH}")
+        fits = _whole(self.width) and 1 <= self.width <= 16
+        require(fits, "width", self.width, "a whole number from 1 to 16")
+        fewer = f"fewer: together they make {self.nodes} nodes, and {MAX_NODES} is the most"
+        require(self.nodes <= MAX_NODES, "depth and width", (self.depth, self.width), fewer)
+        for name in ("draft_ticks", "max_step_tokens", "segment_tokens"):
+            _whole_from(1, name, getattr(self, name))
+        for name in ("max_target_rows", "max_tokens"):
+            if getattr(self, name) is not None:
+                _whole_from(1, name, getattr(self, name), " or None")
+        require(_whole(self.seed), "seed", self.seed, "a whole number")
+        _whole_from(0, "sample", self.sample)
         require(
-            _whole(self.depth) and 1 <= self.depth <= MAX_DEPTH,
-            "depth",
-            self.depth,
-            f"a whole number from 1 to {MAX_DEPTH}",
-        )
-        require(
-            _whole(self.width) and 1 <= self.width <= 16,
-            "width",
-            self.width,
-            "a whole number from 1 to 16",
-        )
-        _one_of("schedule", self.schedule, SCHEDULES)
-        _one_of("late_drafts", self.late_drafts, LATE_DRAFTS)
-        proper = self.late_drafts == "wait" or self.schedule == "depth"
-        require(
-            proper,
+            self.late_drafts == "wait" or self.schedule == "depth",
             "late_drafts",
             self.late_drafts,
             f"'wait' with schedule {self.schedule!r}; only 'depth' can reject",
         )
-        _one_of("driver", self.driver, DRIVERS)
-        positive = self.max_target_rows is None or (
-            _whole(self.max_target_rows) and self.max_target_rows > 0
-        )
-        require(positive, "max_target_rows", self.max_target_rows, "a whole number > 0, or None")
         require(
-            _whole(self.draft_ticks) and self.draft_ticks > 0,
-            "draft_ticks",
-            self.draft_ticks,
-            "a whole number > 0",
-        )
-        nodes = sum(self.width**level for level in range(self.depth + 1))
-        require(
-            nodes <= MAX_NODES,
-            "depth and width",
-            (self.depth, self.width),
-            f"fewer: together they make {nodes} nodes, and {MAX_NODES} is the most",
-        )
-        stepless = self.drafter == "step" and self.mode == "sd"
-        require(
-            not stepless,
+            not (self.drafter == "step" and self.mode == "sd"),
             "drafter",
             self.drafter,
             "another one in mode sd: 'step' needs the draft steps of mode lr+sd",
         )
-        require(_whole(self.seed), "seed", self.seed, "a whole number")
         require(
-            _whole(self.sample) and self.sample >= 0, "sample", self.sample, "a whole number >= 0"
+            self.segmenter != "fixed" or self.segment_tokens <= self.max_step_tokens,
+            "segment_tokens",
+            self.segment_tokens,
+            f"at most max_step_tokens = {self.max_step_tokens}: longer steps would all be cut",
         )
-        positive = self.max_tokens is None or (_whole(self.max_tokens) and self.max_tokens > 0)
-        require(positive, "max_tokens", self.max_tokens, "a whole number > 0, or None")
-        positive = _whole(self.max_step_tokens) and self.max_step_tokens > 0
-        require(positive, "max_step_tokens", self.max_step_tokens, "a whole number > 0")
-        _one_of("segmenter", self.segmenter, SEGMENTERS)
-        fits = _whole(self.segment_tokens) and self.segment_tokens >= 1
-        require(fits, "segment_tokens", self.segment_tokens, "a whole number >= 1")
-        fits = self.segmenter != "fixed" or self.segment_tokens <= self.max_step_tokens
-        room = f"at most max_step_tokens = {self.max_step_tokens}: longer steps would all be cut"
-        require(fits, "segment_tokens", self.segment_tokens, room)
-        self.sampling(
-            SamplingParams()
-        )  # refuse impossible values now, not after the models are loaded
+        self.sampling(SamplingParams())  # refuse impossible values before the models are loaded
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the draft writes whole steps ahead: Lookahead Reasoning."""
+        return self.mode in LOOKAHEAD
+
+    @property
+    def speculates(self) -> bool:
+        """Whether tokens are guessed ahead inside the steps: speculative decoding."""
+        return self.mode in ("sd", "lr+sd")
+
+    @property
+    def drafts_tokens(self) -> bool:
+        """Whether a draft model guesses those tokens."""
+        return self.speculates and self.drafter in DRAFT_MODEL_DRAFTERS
+
+    @property
+    def needs_draft(self) -> bool:
+        """Whether a draft model is needed, for steps or for tokens."""
+        return self.looks_ahead or self.drafts_tokens
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the largest tree, the root included: 1 + W + W^2 + ... + W^depth."""
+        return sum(self.width**level for level in range(self.depth + 1))
 
     def sampling(self, default: SamplingParams) -> SamplingParams:
         """The sampling parameters: what is set here, else `default`."""
         stated = {name: getattr(self, name) for name in ("temperature", "top_p", "top_k", "min_p")}
-        return SamplingParams(
-            **{name: getattr(default, name) if v is None else v for name, v in stated.items()}
-        )
+        return dataclasses.replace(default, **{k: v for k, v in stated.items() if v is not None})
 
 
-def needs_draft(options: GenerateOptions) -> bool:
-    """Whether these settings need a draft model: for steps, or for tokens."""
-    return options.mode.startswith("lr") or (
-        options.mode == "sd" and options.drafter in DRAFT_MODEL_DRAFTERS
-    )
+class OptionArguments(TypedDict, total=False):
+    """The fields of `GenerateOptions` as keyword arguments: what an editor completes. mypy holds
+    them against the fields in `make_options`, a test holds the two lists equal.
+    """
+
+    drafter: TokenDrafter
+    num_speculative_tokens: int
+    prompt_lookup_max: int
+    prompt_lookup_min: int
+    min_confidence: float
+    branching: tuple[int, ...]
+    acceptance: Acceptance
+    coupling: CouplingName
+    mode: Mode
+    depth: int
+    width: int
+    schedule: ScheduleName
+    max_target_rows: int | None
+    late_drafts: Late
+    driver: Driver
+    draft_ticks: int
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    seed: int
+    sample: int
+    max_tokens: int | None
+    max_step_tokens: int
+    segmenter: SegmenterName
+    segment_tokens: int
+    ignore_half_sentence: bool
+    system: str | None
+    enable_thinking: bool | None
+
+
+def make_options(**changes: Unpack[OptionArguments]) -> GenerateOptions:
+    """Options from keyword arguments. An unknown name is a `SettingError` that lists the known
+    ones.
+    """
+    known = [field.name for field in dataclasses.fields(GenerateOptions)]
+    unknown = ", ".join(sorted(set(changes) - set(known)))
+    if unknown:
+        raise SettingError(f"there is no option {unknown}; the options are {', '.join(known)}.")
+    try:
+        return GenerateOptions(**changes)
+    except TypeError as error:
+        raise SettingError(
+            f"an option has a value of a wrong kind ({error}); the options given are {changes}."
+        ) from error
 
 
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _whole_from(least: int, name: str, value: int, otherwise: str = "") -> None:
+    require(_whole(value) and value >= least, name, value, f"a whole number >= {least}{otherwise}")
 
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:

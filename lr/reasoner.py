@@ -10,21 +10,24 @@ itself is in `spec/reference.py` (to read) and `spec/scheduler.py` (which runs).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from lr.engine.answer import Run
 from lr.engine.casting import Casting, Device, Places, give_attention
-from lr.errors import SettingError
 from lr.lab.endpoint.settings import Servers
 from lr.model.parallel.leader import LeaderLM
-from lr.options import GenerateOptions
+from lr.options import OptionArguments, make_options
 from lr.result import Result
 from lr.spec.seams import Variant
 from lr.spec.verifiers.base import Verifier
+from lr.types import require
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Reasoner:
@@ -78,13 +81,17 @@ class Reasoner:
         *,
         variant: Variant | None = None,
         detailed: bool = False,
-        **options: object,
+        engine: Literal["scheduler", "page"] = "scheduler",
+        **options: Unpack[OptionArguments],
     ) -> Result:
-        """Answer a question. `options` are the fields of `GenerateOptions`: mode, depth,
-        temperature, seed, max_tokens, ...
+        """Answer a question. `options` are the fields of `GenerateOptions`, which says what each
+        means: mode, depth, temperature, seed, max_tokens, ...
 
-        `variant` replaces parts of the algorithm, see `docs/variants_steps.md`.
+        `variant` replaces parts of the algorithm (`docs/variants_steps.md`). `detailed` records
+        everything that happens, not only what statistics need (`docs/trace.md`). `engine` "page"
+        runs the method as it stands on one page, `lr/lookahead.py`.
         """
+        require(engine in ("scheduler", "page"), "engine", engine, "scheduler or page")
         return self.run(question, variant=variant, detailed=detailed, **options).finish()
 
     def run(
@@ -93,20 +100,12 @@ class Reasoner:
         *,
         variant: Variant | None = None,
         detailed: bool = False,
-        **options: object,
+        **options: Unpack[OptionArguments],
     ) -> Run:
         """Begin to answer: iterate over the returned `Run` to get the steps as they are decided.
-
-        `detailed`: record everything that happens, not only what statistics need (`docs/trace.md`).
-        """
-        return Run(
-            self.models,
-            self.verifier,
-            question,
-            make_options(**options),
-            variant,
-            detailed=detailed,
-        )
+        The arguments are those of `generate`."""
+        made = make_options(**options)
+        return Run(self.models, self.verifier, question, made, variant, detailed=detailed)
 
     def use_attention(self, name: str = "auto", *, graphs: bool = True) -> None:
         """From the next question on, target and draft run with this kind of attention: "auto",
@@ -131,21 +130,3 @@ class Reasoner:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def make_options(**changes: object) -> GenerateOptions:
-    """Options from keyword arguments; an unknown name is a `SettingError` that lists the known
-    ones.
-    """
-    known = [field.name for field in dataclasses.fields(GenerateOptions)]
-    unknown = sorted(set(changes) - set(known))
-    if unknown:
-        raise SettingError(
-            f"there is no option {', '.join(unknown)}; the options are {', '.join(known)}."
-        )
-    try:
-        return GenerateOptions(**changes)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise SettingError(
-            f"an option has a value of a wrong kind ({error}); the options given are {changes}."
-        ) from error

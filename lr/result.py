@@ -1,16 +1,16 @@
-"""What `Reasoner` returns: the answer, step by step, readable.
-
-A `Result` is data: text, token ids, who wrote each step and why it was kept, the trace and the
-statistics that follow from it.
+"""What `Reasoner` returns: the answer, step by step, as text and as token ids, with who wrote each
+step and why it was kept, the trace, and the statistics that follow from it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lr.lab.eval.answers import boxed, reply
 from lr.trace import Stats, Trace, summarise
 from lr.types import Finish, Origin, Role, Verdict
+
+BOX = "\\boxed{"
+END_OF_THOUGHT = "</think>"
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Result:
     steps: tuple[AnswerStep, ...]
     trace: Trace
     coupling: str = "independent"
-    """How the draft's and the target's version of a place hang together: "independent" noise,
-    "shared" noise, or "proposal": the draft step was proposed to the target, token by token, by a
-    rule whose outcome depends on it."""
+    """How the draft's and the target's version of a step depend on each other: "independent" noise,
+    "shared" noise, or "proposal": the draft step was proposed to the target token by token, and
+    what the rule made of it depends on it."""
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -72,3 +72,25 @@ class Result:
     @property
     def stats(self) -> Stats:
         return summarise(self.trace)
+
+
+def reply(text: str) -> str:
+    """The text after the model's thought (what follows the last `</think>`), or all of it where
+    there is none.
+    """
+    return text.rpartition(END_OF_THOUGHT)[2]
+
+
+def boxed(text: str) -> str | None:
+    """The content of the last complete `\\boxed{...}`, or None. Example: "so
+    \\boxed{\\frac{1}{2}}." gives "\\frac{1}{2}".
+    """
+    end = len(text)
+    while (start := text.rfind(BOX, 0, end)) >= 0:
+        depth, first = 1, start + len(BOX)
+        for place in range(first, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[place], 0)
+            if depth == 0:
+                return text[first:place].strip()
+        end = start
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from door_kit import write_checkpoint, write_foreign_checkpoint
 
 from lr.errors import CheckpointError, ContextError, LRError, OutOfBlocks, SettingError
+from lr.options import GenerateOptions, OptionArguments
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Pair
 from lr.types import Origin, Role, Verdict
@@ -243,3 +245,8 @@ def test_too_few_blocks_say_so(checkpoints: tuple[Path, Path]) -> None:
 
 def test_every_error_of_ours_is_one_kind() -> None:
     assert all(issubclass(kind, LRError) for kind in (ContextError, OutOfBlocks, SettingError))
+
+
+def test_the_typed_arguments_are_the_options() -> None:
+    """What an editor completes in `generate` is what `GenerateOptions` has."""
+    assert set(OptionArguments.__annotations__) == {one.name for one in fields(GenerateOptions)}

@@ -21,12 +21,12 @@ from rich.table import Table
 from lr.commands.options import ModelChoice
 from lr.commands.show import STYLES, console, legend, number, step_line, summary
 from lr.engine.answer import Run
-from lr.engine.verification import language_of
 from lr.lab.eval.signatures import DraftBottleneck, Signature, signatures
 from lr.lab.trace.file import require_writable
 from lr.lab.trace.traced import save_trace
-from lr.options import MODES, GenerateOptions, needs_draft
+from lr.options import LOOKAHEAD, MODES, GenerateOptions
 from lr.reasoner import Reasoner
+from lr.registry import language_of
 from lr.result import Result
 from lr.tiny.language import Split
 from lr.tiny.languages import QUANTITIES, Exercise
@@ -84,7 +84,7 @@ class Generate:
             generation = dataclasses.replace(generation, depth=self.max_depth)
         if self.trace is not None:
             require_writable(self.trace)
-        reasoner = self.models.load(needs_draft=needs_draft(generation))
+        reasoner = self.models.load(needs_draft=generation.needs_draft)
         run = reasoner.run(
             self.question, detailed=self.trace is not None, **dataclasses.asdict(generation)
         )
@@ -198,7 +198,7 @@ class Demo:
     def _settings(self, mode: str) -> dict[str, Any]:
         """The options of one mode. In mode sd nothing is there to overlap."""
         names = ("width", "schedule", "num_speculative_tokens", "temperature", "seed")
-        driver = self.driver if mode.startswith("lr") else "lockstep"
+        driver = self.driver if mode in LOOKAHEAD else "lockstep"
         depth = self.depth if self.max_depth is None else self.max_depth
         return {
             "mode": mode,

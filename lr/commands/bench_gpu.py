@@ -296,7 +296,9 @@ class BenchGpu:
         )
         batches = bool(self.batches) and all(batch > 0 for batch in self.batches)
         require(batches, "batches", self.batches, "whole numbers > 0")
-        looks_ahead = any(mode.startswith("lr") for mode in self.modes)
+        from lr.options import LOOKAHEAD
+
+        looks_ahead = any(mode in LOOKAHEAD for mode in self.modes)
         require(
             bool(self.drivers) or not looks_ahead,
             "drivers",

@@ -26,7 +26,7 @@ from lr.lab.endpoint.needs import check_run, context_of
 from lr.model.attention import SDPA
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
-from lr.options import DRAFT_MODEL_DRAFTERS, GenerateOptions, needs_draft
+from lr.options import DRAFT_MODEL_DRAFTERS, GenerateOptions
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
 from lr.spec.drafters.step import StepDrafter
@@ -97,11 +97,7 @@ class Asked:
             raise SettingError(
                 "the question is empty; there is nothing to answer. Give some words."
             )
-        if (
-            models.worker is not None
-            and options.driver == "overlapped"
-            and options.mode.startswith("lr")
-        ):
+        if models.worker is not None and options.driver == "overlapped" and options.looks_ahead:
             models.worker.start()  # once, and not in the time of an answer
         self.models, self.question, self.options, self.share = models, question, options, share
         self.variant = Variant() if variant is None else variant
@@ -114,11 +110,11 @@ class Asked:
             question, system=options.system, enable_thinking=options.enable_thinking
         )
         self.sampling = options.sampling(_default_sampling(codec))
-        if needs_draft(options) and models.draft is None:
+        if options.needs_draft and models.draft is None:
             raise SettingError(
                 f"mode {options.mode!r} needs a draft model here; give one, or use mode 'ar'."
             )
-        used = [models.target, models.draft] if needs_draft(options) else [models.target]
+        used = [models.target, models.draft] if options.needs_draft else [models.target]
         check_run(options, self.sampling, self.verifier, *used)
         if isinstance(models.draft, ServedModel) and models.draft.foreign:
             models.draft.ask(
@@ -174,7 +170,7 @@ class Asked:
             segmenter=self._segmenter(),
             eos_ids=self.models.codec.eos_ids,
             stream=self.stream(role),
-            speculation=self._speculation(role) if options.mode.endswith("sd") else None,
+            speculation=self._speculation(role) if options.speculates else None,
             detailed=self.detailed,
         )
 
@@ -302,7 +298,7 @@ class Run(Asked):
         target = self.plan(Role.TARGET).writer(
             self.models.target, self.models.codec.token_bytes, self.trace
         )
-        if not self.options.mode.startswith("lr"):
+        if not self.options.looks_ahead:
             return decode_plainly(self.prompt, target, self.limits)
         return self._look_ahead(target)
 

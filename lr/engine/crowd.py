@@ -152,7 +152,7 @@ class Crowd:
         most.trace = self.shared
         models = most.models
         target = most.plan(Role.TARGET).writer(models.target, models.codec.token_bytes, self.shared)
-        if not most.options.mode.startswith("lr"):
+        if not most.options.looks_ahead:
             return (lambda asked: PlainChain(asked, target)), _plain_turn(target), lambda: None
         drafts: Callable[[Trace], DraftSide]
         driver: Lockstep | Overlapped

@@ -33,7 +33,7 @@ from lr.model.memory import (
     working_bytes,
 )
 from lr.model.shapes import is_dummy, published, shape
-from lr.options import DRAFT_MODEL_DRAFTERS, GenerateOptions, needs_draft
+from lr.options import GenerateOptions
 
 ASKS_THE_TARGET = ("score", "likelihood")
 """The verifiers that keep a cache of their own of the target."""
@@ -124,11 +124,11 @@ def plan_run(
     `num_blocks`: cache blocks per model where they are given. `free`: bytes that are free on a
     device, by its name; None: asks.
     """
-    used = [cast.target, *([cast.draft] if cast.draft is not None and needs_draft(options) else [])]
+    used = [cast.target, *([cast.draft] if cast.draft is not None and options.needs_draft else [])]
     tokens = min(tokens, *(model.config.max_position_embeddings for model in used))
     work = _Work(options, tokens, share, num_blocks)
     needs = list(_target(cast, work))
-    if cast.draft is not None and needs_draft(options):
+    if cast.draft is not None and options.needs_draft:
         needs += _draft(cast.draft, cast.apart, work)
     if cast.judge is not None:
         room = cast.judge.blocks(
@@ -162,7 +162,7 @@ class _Work:
 def _target(cast: Cast, work: _Work) -> Iterator[ModelNeed]:
     target = cast.target
     blocks = work.blocks(target)
-    if cast.verifier.partition(":")[0] in ASKS_THE_TARGET and work.options.mode.startswith("lr"):
+    if cast.verifier.partition(":")[0] in ASKS_THE_TARGET and work.options.looks_ahead:
         context = target.config.max_position_embeddings + JUDGE_TOKENS
         blocks += target.blocks(-(-context // BLOCK_SIZE)) if work.num_blocks is None else blocks
     yield from _on_devices(
@@ -175,8 +175,7 @@ def _draft(draft: Placed, apart: bool, work: _Work) -> Iterator[ModelNeed]:
     in a process of its own.
     """
     options = work.options
-    lookahead = options.mode.startswith("lr")
-    guesses = options.mode.endswith("sd") and options.drafter in DRAFT_MODEL_DRAFTERS
+    lookahead, guesses = options.looks_ahead, options.drafts_tokens
     caches = lookahead + guesses
     twice = apart and lookahead and options.driver == "overlapped"
     rows = work.share * options.width * (options.depth if lookahead else 1)
@@ -207,13 +206,9 @@ def _on_devices(
 
 def _rows(options: GenerateOptions) -> int:
     """Rows of logits of a pass of the target for one answer."""
-    nodes = (
-        sum(options.width**level for level in range(options.depth + 1))
-        if options.mode.startswith("lr")
-        else 1
-    )
+    nodes = options.nodes if options.looks_ahead else 1
     nodes = min(nodes, options.max_target_rows or nodes)
-    if not options.mode.endswith("sd"):
+    if not options.speculates:
         return nodes
     leaves = prod(options.branching) if options.drafter == "tree" else 1
     deep = len(options.branching) if options.drafter == "tree" else options.num_speculative_tokens

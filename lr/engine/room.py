@@ -26,11 +26,8 @@ def blocks_for(
     Example: plain decoding of 1000 tokens, steps of at most 100: 69 blocks of trunk (1100 / 16) and
     2 rows of 9.
     """
-    lookahead = options.mode.startswith("lr")
-    nodes = sum(options.width**level for level in range(options.depth + 1)) if lookahead else 1
-    leaves = (
-        prod(options.branching) if options.mode.endswith("sd") and options.drafter == "tree" else 1
-    )
+    nodes = options.nodes if options.looks_ahead else 1
+    leaves = prod(options.branching) if options.speculates and options.drafter == "tree" else 1
     trunk = -(-(tokens + options.max_step_tokens) // block_size)
     row = options.max_step_tokens // block_size + 3 + 4 * (leaves - 1)
     return share * (trunk + 2 * nodes * row)

@@ -19,13 +19,12 @@ from lr.errors import SettingError
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
+from lr.registry import find, language_of
 from lr.spec.verifiers.asked import AskedModel
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.choose import VerifierName, VerifierParts, make_verifier, parse_verifier
 from lr.spec.verifiers.embedding import Embed
 from lr.spec.verifiers.encoder import SentenceEncoder
-from lr.tiny.languages import QUANTITIES, TinyLanguage
-from lr.tiny.names import companion
 
 BLOCK_SIZE = 16
 JUDGE_TOKENS = 8192
@@ -56,6 +55,7 @@ class VerifierChoice:
             blocks = blocks_for_chains(target) if self.num_blocks is None else self.num_blocks
             return asked_model(target, self.codec, blocks)
 
+        language = language_of(self.codec)
         return make_verifier(
             self.name,
             VerifierParts(
@@ -63,7 +63,7 @@ class VerifierChoice:
                 judge=self._judge,
                 target=asked,
                 embed=self._encoder,
-                parse=(language_of(self.codec) or QUANTITIES).parse,
+                parse=None if language is None else language.parse,
             ),
         )
 
@@ -136,13 +136,6 @@ def asked_model(model: CausalLM, codec: Codec, num_blocks: int) -> AskedModel:
     return AskedModel(runner, codec.encode, chat, tiny=speaks_tiny(codec))
 
 
-def language_of(codec: Codec) -> TinyLanguage | None:
-    """The tiny language that a checkpoint speaks, told by its vocabulary; None for all others."""
-    from lr.tiny import vocabulary
-
-    return vocabulary.language_of(codec.tokenizer.get_vocab())
-
-
 def speaks_tiny(codec: Codec) -> bool:
     """Whether a checkpoint speaks one of the tiny languages, so that there is an oracle."""
     return language_of(codec) is not None
@@ -153,7 +146,10 @@ def own_judge(codec: Codec) -> str | None:
     there is one.
     """
     language = language_of(codec)
-    return None if language is None else companion(f"{language.family}-target", "judge")
+    if language is None:
+        return None
+    name: str | None = find("lr.tiny.names:companion")(f"{language.family}-target", "judge")
+    return name
 
 
 def usual_verifier(codec: Codec, judge: str | Path | None) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lr.errors import CheckpointError
-from lr.tiny.names import CHECKPOINTS, checkpoint_path
+from lr.registry import CHECKPOINTS, checkpoint_path
 
 _TEXT_FILES = (
     "config.json",

@@ -14,7 +14,7 @@ from pathlib import Path
 from lr.errors import CheckpointError
 from lr.model.config import ModelConfig
 from lr.model.config_json import read_config
-from lr.tiny.names import CHECKPOINTS, checkpoint_path
+from lr.registry import CHECKPOINTS, checkpoint_path
 
 DUMMY = "dummy:"
 """What the name of a checkpoint begins with if its weights are to be random."""

@@ -27,12 +27,12 @@ import torch
 from torch import Tensor, nn
 
 from lr.engine.runner import Branch, ModelRunner
-from lr.engine.verification import language_of
 from lr.errors import SettingError
 from lr.model.codec import Codec
 from lr.model.layers import Attend
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
+from lr.registry import language_of
 from lr.rng import Stream
 from lr.spec.sampling import distribution
 from lr.spec.steps import BlankLineSegmenter

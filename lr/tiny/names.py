@@ -6,8 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from lr.errors import CheckpointError
-
-CHECKPOINTS = ("tiny-target", "tiny-draft", "tiny-judge", "plans-target", "plans-draft")
+from lr.registry import CHECKPOINTS
 
 
 def checkpoint_path(name: str) -> Path:

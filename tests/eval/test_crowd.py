@@ -14,7 +14,8 @@ from lr.engine.crowd import Crowd
 from lr.lab.eval.items import Item, Task
 from lr.lab.eval.running import Plan
 from lr.lab.eval.store import Key
-from lr.reasoner import Reasoner, make_options
+from lr.options import make_options
+from lr.reasoner import Reasoner
 from lr.tiny.language import Split, problem
 
 QUESTIONS = [problem(Split.TEST, i).question for i in range(2)]

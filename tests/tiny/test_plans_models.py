@@ -12,13 +12,14 @@ import pytest
 
 from lr.cli import main
 from lr.commands.run import RunModels
-from lr.engine.verification import choose_verifier, language_of, usual_verifier
+from lr.engine.verification import choose_verifier, usual_verifier
 from lr.errors import SettingError
 from lr.lab.eval.datasets import load_items
 from lr.lab.eval.grading import Grader
 from lr.lab.eval.items import Task
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
+from lr.registry import language_of
 from lr.tiny.evaluate import EvalSettings, evaluate
 from lr.tiny.grammar import Style
 from lr.tiny.language import Split

@@ -22,7 +22,7 @@ from lr.lab.bench.process_run import ReplayAsked, ReplayVerifier
 from lr.lab.bench.roofline import Cost, Peaks, pass_cost, wait_for
 from lr.lab.bench.timing import Spread
 from lr.model.qwen import CausalLM
-from lr.options import GenerateOptions
+from lr.options import LOOKAHEAD, GenerateOptions
 from lr.reasoner import Reasoner
 from lr.trace import ForwardPass, Stats, summarise
 from lr.types import Role
@@ -37,7 +37,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        return f"{self.mode}, {self.driver}" if self.mode.startswith("lr") else self.mode
+        return f"{self.mode}, {self.driver}" if self.mode in LOOKAHEAD else self.mode
 
 
 def ways(modes: Sequence[str], drivers: Sequence[str]) -> list[Way]:
@@ -45,7 +45,7 @@ def ways(modes: Sequence[str], drivers: Sequence[str]) -> list[Way]:
     return [
         Way(mode, driver)
         for mode in modes
-        for driver in (drivers if mode.startswith("lr") else ["lockstep"])
+        for driver in (drivers if mode in LOOKAHEAD else ["lockstep"])
     ]
 
 

@@ -17,6 +17,7 @@ from lr.lab.bench.cost import Load, PassCost, predicted_rate
 from lr.lab.bench.timing import Spread
 from lr.lab.bench.token_rows import in_turn
 from lr.lab.bench.ways import Way
+from lr.options import LOOKAHEAD
 from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.schedule import Schedule
@@ -190,7 +191,7 @@ def load_of(tally: Tally) -> Load | None:
     """What a way of looking ahead had to do, measured."""
     way, stats = tally.way, tally.stats
     if (
-        not way.mode.startswith("lr")
+        way.mode not in LOOKAHEAD
         or way.settings.get("drafter") == "draft"
         or stats.step_acceptance is None
     ):

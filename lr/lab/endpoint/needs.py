@@ -12,7 +12,7 @@ from lr.errors import SettingError
 from lr.lab.endpoint.abilities import Filters, Seeds
 from lr.lab.endpoint.models import ServedModel
 from lr.model.qwen import CausalLM
-from lr.options import DRAFT_MODEL_DRAFTERS, GenerateOptions
+from lr.options import GenerateOptions
 from lr.spec.verifiers.base import Need, Verifier, need_of
 from lr.types import SamplingParams
 
@@ -34,13 +34,9 @@ def check_run(
     """Raise `SettingError` where a served target or draft (anything else: a local one, or none)
     lacks what the settings need.
     """
-    if (
-        isinstance(target, ServedModel)
-        and options.mode.startswith("lr")
-        and not isinstance(verifier, str)
-    ):
+    if isinstance(target, ServedModel) and options.looks_ahead and not isinstance(verifier, str):
         check_verifier(verifier, target)
-    speculates = options.mode.endswith("sd")
+    speculates = options.speculates
     if isinstance(target, ServedModel) and speculates:
         refuse(
             target,
@@ -48,7 +44,7 @@ def check_run(
             "the probabilities of tokens that somebody else has guessed",
             f"Use mode {'lr' if options.mode == 'lr+sd' else 'ar'!r}, and start the server with its own speculative decoding",
         )
-    if isinstance(draft, ServedModel) and speculates and options.drafter in DRAFT_MODEL_DRAFTERS:
+    if isinstance(draft, ServedModel) and options.drafts_tokens:
         refuse(
             draft,
             f"drafter {options.drafter!r}",

@@ -30,7 +30,8 @@ from lr.lab.stepper.script import forced_verdict
 from lr.lab.stepper.source import StepperError, driven
 from lr.lab.trace.file import Record, records_of
 from lr.lab.trace.traced import header_of
-from lr.reasoner import Reasoner, make_options
+from lr.options import make_options
+from lr.reasoner import Reasoner
 from lr.spec.commands import Judged, Kind, Scored, Unsure, Work
 from lr.spec.verifiers.base import Verifier, need_of
 from lr.spec.write import StepWriter
@@ -225,7 +226,7 @@ class LiveSource:
 def _asked(reasoner: Reasoner, question: str, options: Mapping[str, Any]) -> Asked:
     """The question, prepared, with room for two in the caches."""
     made = make_options(**options)
-    if not made.mode.startswith("lr"):
+    if not made.looks_ahead:
         raise StepperError(
             f"mode {made.mode!r} has no draft steps, so there is nothing to force or fork. Record it with lr generate --mode {made.mode} "
             "--trace FILE, and step through the recording."

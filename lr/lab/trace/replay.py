@@ -24,8 +24,8 @@ from lr.lab.trace.file import Record, TraceError, TraceFile, records_of
 from lr.lab.trace.header import Header
 from lr.lab.trace.traced import trace_of
 from lr.lab.trace.verdicts import RecordedVerdicts
-from lr.options import needs_draft
-from lr.reasoner import Reasoner, make_options
+from lr.options import make_options
+from lr.reasoner import Reasoner
 from lr.spec.seams import Variant
 from lr.spec.verifiers.base import Need, Verifier
 from lr.types import require
@@ -50,7 +50,11 @@ def replay(trace: TraceFile, *, recorded: bool = False, device: str | None = Non
     header = trace.header
     reasoner = reasoner_of(header, recorded=recorded, device=device)
     with reasoner:
-        verifier = recorded_verifier(trace) if recorded and header.mode.startswith("lr") else None
+        verifier = (
+            recorded_verifier(trace)
+            if recorded and make_options(**_options(header)).looks_ahead
+            else None
+        )
         options = _options(header)
         run = reasoner.run(
             header.question or "",
@@ -82,7 +86,7 @@ def reasoner_of(header: Header, *, recorded: bool = False, device: str | None = 
     dtype = getattr(torch, models["dtype"]) if models.get("dtype") else None
     return Reasoner(
         models["target"],
-        models["draft"] if needs_draft(options) else None,
+        models["draft"] if options.needs_draft else None,
         "never" if recorded else header.verifier or "exact",
         judge=None if recorded else models.get("judge"),
         device=device or models.get("device") or "cpu",

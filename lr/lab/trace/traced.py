@@ -19,7 +19,6 @@ from lr.engine.answer import Asked, Run
 from lr.lab.trace.fields import pieces_of
 from lr.lab.trace.file import Record, TraceFile, records_of, write_trace
 from lr.lab.trace.header import Header
-from lr.options import DRAFT_MODEL_DRAFTERS
 from lr.spec.seams import Variant
 from lr.spec.verifiers.base import Need, Verifier, glances, need_of
 from lr.tracing.details import Ended
@@ -29,8 +28,8 @@ from lr.types import Role
 def header_of(asked: Asked) -> Header:
     """What the first line of the trace of an answer says."""
     options, models = asked.options, asked.models
-    ahead = options.mode.startswith("lr")
-    guesser = options.mode.endswith("sd") and options.drafter in DRAFT_MODEL_DRAFTERS
+    ahead = options.looks_ahead
+    guesser = options.drafts_tokens
     names = ["target"] + ["draft"] * ahead + ["guesser"] * guesser
     plan = asked.cache_plan(Role.TARGET)
     where: dict[str, Any] = {

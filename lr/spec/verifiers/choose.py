@@ -20,10 +20,8 @@ from lr.spec.verifiers.exact import ExactVerifier
 from lr.spec.verifiers.folded import FoldedThen
 from lr.spec.verifiers.judge import JudgeVerifier
 from lr.spec.verifiers.likelihood import LikelihoodVerifier
-from lr.spec.verifiers.oracle import OracleVerifier
+from lr.spec.verifiers.oracle import OracleVerifier, Reads
 from lr.spec.verifiers.score import ScoreVerifier
-from lr.tiny.languages import Reads
-from lr.tiny.oracle import parse
 
 THRESHOLDS = {"judge": 0.5, "embedding": 0.95, "score": 7.0, "likelihood": -1.0, "random": 0.5}
 """The kinds that take a number, with the number they have where none is given."""
@@ -50,7 +48,7 @@ class VerifierParts:
     judge: Callable[[], AskedModel] | None = None
     target: Callable[[], AskedModel] | None = None
     embed: Callable[[], Embed] | None = None
-    parse: Reads = parse
+    parse: Reads | None = None
 
 
 def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> VerifierName:

@@ -7,11 +7,14 @@ It knows only the language whose `parse` it is given; for other text there is no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from lr.registry import find
 from lr.spec.verifiers.base import Need, Pair
-from lr.tiny.languages import Reads
-from lr.tiny.oracle import parse
 from lr.types import Verdict
+
+Reads = Callable[[str], Any]
+"""The meaning of a step (a named tuple), or None if it is not a sentence of the language."""
 
 
 class OracleVerifier:
@@ -22,8 +25,8 @@ class OracleVerifier:
     name = "oracle"
     need = Need.TARGET_STEP
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], parse: Reads = parse) -> None:
-        self.decode, self.parse = decode, parse
+    def __init__(self, decode: Callable[[Sequence[int]], str], parse: Reads | None = None) -> None:
+        self.decode, self.parse = decode, parse or find("lr.tiny.oracle:parse")
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         return [

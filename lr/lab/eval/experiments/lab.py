@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from lr.engine.verification import choose_verifier, language_of
+from lr.engine.verification import choose_verifier
 from lr.errors import SettingError
 from lr.lab.eval.grading import grader_for
 from lr.lab.eval.items import Item, fingerprint
@@ -27,6 +27,7 @@ from lr.lab.eval.sandbox import Limits
 from lr.lab.eval.store import Store
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
+from lr.registry import language_of
 from lr.spec.seams import Variant
 from lr.spec.verifiers.base import Verifier
 from lr.tiny.languages import TinyLanguage

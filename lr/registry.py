@@ -1,0 +1,43 @@
+"""Names that stand for something outside the core, as "module:function": the core imports none of
+these modules, and each is loaded only when such a name is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lr.model.codec import Codec
+    from lr.tiny.languages import TinyLanguage
+
+CHECKPOINTS = ("tiny-target", "tiny-draft", "tiny-judge", "plans-target", "plans-draft")
+"""The checkpoints that come with the package; `tiny` has their files."""
+SERVED = ("openai:", "http://", "https://")
+"""How the address of a model behind a server begins."""
+
+
+def find(where: str) -> Any:
+    """What "module:name" names."""
+    module, _, name = where.partition(":")
+    return getattr(import_module(module), name)
+
+
+def checkpoint_path(name: str) -> Path:
+    """The directory of one of `CHECKPOINTS`. Raises `CheckpointError`."""
+    path: Path = find("lr.tiny.names:checkpoint_path")(name)
+    return path
+
+
+def is_served(name: object) -> bool:
+    """Whether a model is named by the address of a server instead of a checkpoint."""
+    return isinstance(name, str) and name.startswith(SERVED)
+
+
+def language_of(codec: Codec) -> TinyLanguage | None:
+    """The tiny language that a checkpoint speaks, told by its vocabulary; None for all others."""
+    language: TinyLanguage | None = find("lr.tiny.vocabulary:language_of")(
+        codec.tokenizer.get_vocab()
+    )
+    return language
