@@ -27,8 +27,7 @@ from lr.lab.trace.header import HEADER, Header
 from lr.lab.trace.schema import KINDS
 from lr.lab.trace.tables import GROUPS, filled
 from lr.lab.trace.virtual import scripted_trace
-from lr.spec.limits import Limits
-from lr.spec.schedule import SchedulerConfig
+from lr.spec.protocol import Limits, SchedulerConfig
 from lr.tracing.details import BranchesGrew, BranchHolds, Ended, TokenWritten
 from lr.tracing.events import (
     ForwardPass,

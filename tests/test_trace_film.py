@@ -20,9 +20,8 @@ from lr.lab.trace.film import Film, fold, state_at
 from lr.lab.trace.header import Header
 from lr.lab.trace.state import State
 from lr.lab.trace.virtual import scripted_trace
-from lr.spec.limits import Limits
-from lr.spec.schedule import Schedule, SchedulerConfig
-from lr.spec.tree import Node
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig
+from lr.spec.scheduler import Node
 from lr.trace import Trace
 
 SCRIPT = TextScript(["a.", "b.", "c.", "d.", "e$"], ["A.|x.", "x.|B.", "C.|y.", "|D.", "E$"])

@@ -365,7 +365,7 @@ class TheoryReality:
 
     def ways(self) -> list[Way]:
         """Everything that is compared with plain decoding."""
-        from lr.spec.schedule import Schedule
+        from lr.spec.protocol import Schedule
         from lr.theory.reality import Way
 
         tokens = [Way(tokens=k) for k in self.tokens]

@@ -30,8 +30,7 @@ from lr.options import DRAFT_MODEL_DRAFTERS, GenerateOptions
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
 from lr.spec.drafters.step import StepDrafter
-from lr.spec.limits import Limits
-from lr.spec.schedule import LateDrafts, Schedule, SchedulerConfig
+from lr.spec.protocol import LateDrafts, Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.seams import Variant
 from lr.spec.segmenters.choose import make_segmenter

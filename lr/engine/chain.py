@@ -24,7 +24,8 @@ from lr.engine.drafts import DraftJob, DraftSide
 from lr.engine.recording import record_commanded, record_told
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
-from lr.spec.commands import (
+from lr.spec.drafters.step import StepDrafter
+from lr.spec.protocol import (
     Cancel,
     Command,
     Draft,
@@ -35,13 +36,10 @@ from lr.spec.commands import (
     Kind,
     NodeId,
     Release,
-    Score,
-    Survive,
     Target,
     Targeted,
     Work,
 )
-from lr.spec.drafters.step import StepDrafter
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.verifiers.base import Pair
 from lr.spec.write import StepJob, StepWriter
@@ -186,17 +184,14 @@ class Chain:
                 case Target(node, limit):
                     self._begin_target(node, limit)
                 case Judge(node, parent, draft, target):
-                    self.asked[Work(Kind.JUDGE, node)] = Pair(
-                        self._places[parent].tokens, draft, target
-                    )
-                case Score(node, parent, draft):
-                    self.asked[Work(Kind.SCORE, node)] = Pair(self._places[parent].tokens, draft)
+                    pair = Pair(self._places[parent].tokens, draft, target)
+                    self.asked[Work(Kind.JUDGE, node)] = pair
                 case Cancel(work):
                     self._cancel(work)
-                case Emit(emitted):
+                case Emit(emitted, _, node, root):
                     self.emitted.append(emitted)
-                case Survive(node, root):
-                    self._survive(node, root)
+                    if root is not None:
+                        self._survive(node, root)
                 case Release(node):
                     self._release(node)
 

@@ -25,7 +25,7 @@ from lr.engine.overlapped import Overlapped
 from lr.engine.remote import insert
 from lr.kvcache.branch import Branch
 from lr.lab.endpoint.driver import Concurrently, OverlappedConcurrently
-from lr.spec.limits import Limits
+from lr.spec.protocol import Limits
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import ForwardPass, StepEmitted, Trace
 from lr.types import EmittedStep, Finish, Origin, Role, require

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from lr.engine.drafts import DraftJob
 from lr.engine.plan import WriterPlan
-from lr.spec.commands import NodeId
+from lr.spec.protocol import NodeId
 from lr.trace import Event
 from lr.types import Step
 

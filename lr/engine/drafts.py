@@ -20,7 +20,7 @@ from typing import Protocol
 
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
-from lr.spec.commands import NodeId
+from lr.spec.protocol import NodeId
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import Trace
 from lr.types import Step

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from lr.engine.chain import Chain
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
-from lr.spec.commands import Judged, Kind, Scored, Unsure, Work
+from lr.spec.protocol import Judged, Work
 from lr.spec.verifiers.base import Need, Pair, Verifier, glance_safely, judge_safely, need_of
 from lr.spec.verifiers.likelihood import step_logprobs
 from lr.trace import VerifierCall
@@ -52,18 +52,15 @@ def judge_all(verifier: Verifier, chains: Sequence[Chain]) -> None:
                 chain.asked.pop(work, None) is None
             ):  # an earlier verdict of this batch has cancelled it
                 continue
-            if verdict is None:
-                chain.tell(Unsure(work.node))
-            else:
-                chain.tell((Judged if work.kind is Kind.JUDGE else Scored)(work.node, verdict))
+            chain.tell(Judged(work.node, verdict))
 
 
 def ask(verifier: Verifier, waiting: Sequence[Waiting]) -> list[Verdict | None]:
     """A verdict for each; None for a pair without a target step of which the verifier is not
     sure.
     """
-    glanced = [i for i, (_, work, _) in enumerate(waiting) if work.kind is Kind.SCORE]
-    whole = [i for i, (_, work, _) in enumerate(waiting) if work.kind is Kind.JUDGE]
+    glanced = [i for i, one in enumerate(waiting) if one.pair.target is None]
+    whole = [i for i, one in enumerate(waiting) if one.pair.target is not None]
     verdicts: dict[int, Verdict | None] = {}
     if glanced:
         verdicts |= zip(

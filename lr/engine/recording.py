@@ -7,9 +7,9 @@ Example: `Draft(0:0, (0:1, 0:1.1), 100)` is recorded as `DraftBegan((0, 0, 0), (
 
 from __future__ import annotations
 
-from lr.spec import commands
-from lr.spec.commands import Command
-from lr.spec.commands import Event as Told
+from lr.spec import protocol as commands
+from lr.spec.protocol import Command
+from lr.spec.protocol import Event as Told
 from lr.trace import Event, StepEmitted, StepJudged, StepWritten, Trace
 from lr.tracing.events import (
     Cancelled,
@@ -18,7 +18,6 @@ from lr.tracing.events import (
     DraftMissing,
     JudgeBegan,
     Released,
-    ScoreBegan,
     Survived,
     TargetArrived,
     TargetBegan,
@@ -31,7 +30,8 @@ from lr.types import Role
 def record_commanded(trace: Trace, command: Command) -> None:
     """Record a command. Of an `Emit`: the verdicts that decided it, then the step."""
     for event in _commanded(command):
-        trace.record(event)
+        if trace.detailed or isinstance(event, StepJudged | StepEmitted):
+            trace.record(event)
 
 
 def record_written(trace: Trace, event: Told) -> None:
@@ -39,7 +39,7 @@ def record_written(trace: Trace, event: Told) -> None:
     writer records of itself.
     """
     match event:
-        case commands.Drafted(node, step):
+        case commands.Drafted(node, step) if step is not None:
             trace.record(StepWritten(Role.DRAFT, node.index - 1, step, node))
         case commands.Targeted(node, step):
             trace.record(StepWritten(Role.TARGET, node.index, step, node))
@@ -60,32 +60,24 @@ def _commanded(command: Command) -> list[Event]:
             return [TargetBegan(node, limit)]
         case commands.Judge(node, parent):
             return [JudgeBegan(node, parent)]
-        case commands.Score(node, parent):
-            return [ScoreBegan(node, parent)]
         case commands.Cancel(work):
             return [Cancelled(work.kind.value, work.node)]
-        case commands.Survive(node, root):
-            return [Survived(node, root)]
         case commands.Release(node):
             return [Released(node)]
-        case commands.Emit(emitted, verdicts, node):
-            return [
-                *(StepJudged(emitted.index, verdict) for verdict in verdicts),
-                StepEmitted(emitted, node),
-            ]
+        case commands.Emit(emitted, verdicts, node, root):
+            judged = [StepJudged(emitted.index, verdict) for verdict in verdicts]
+            survived = [] if root is None else [Survived(node, root)]
+            return [*judged, StepEmitted(emitted, node), *survived]
 
 
 def _told(event: Told) -> Event:
     match event:
         case commands.Drafted(node, step):
-            return DraftArrived(node, step)
-        case commands.DraftFailed(node, why):
-            return DraftMissing(node, why)
+            missing = DraftMissing(node, "no draft can come")
+            return missing if step is None else DraftArrived(node, step)
         case commands.Targeted(node, step):
             return TargetArrived(node, step)
         case commands.Judged(node, verdict):
+            if verdict is None:
+                return VerdictMissing(node)
             return VerdictArrived(node, verdict, alone=False)
-        case commands.Scored(node, verdict):
-            return VerdictArrived(node, verdict, alone=True)
-        case commands.Unsure(node):
-            return VerdictMissing(node)

@@ -47,7 +47,7 @@ from lr.engine.drafts import DraftJob
 from lr.engine.launch import Where, launch
 from lr.engine.plan import WriterPlan
 from lr.errors import SettingError
-from lr.spec.commands import NodeId
+from lr.spec.protocol import NodeId
 from lr.trace import Trace
 from lr.types import Step, require
 

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from lr.kvcache.branch import Branch
 from lr.spec.drafters.mirror import follow
-from lr.spec.eligibility import may_be_drafted, verdict_by_form
+from lr.spec.scheduler import may_be_drafted, verdict_by_form
 from lr.spec.verifiers.base import Pair, Verifier, judge_safely
 from lr.spec.write import Limits, StepJob, StepWriter
 from lr.trace import StepEmitted, StepJudged, VerifierCall

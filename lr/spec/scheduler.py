@@ -1,309 +1,393 @@
-"""Lookahead Reasoning, the whole algorithm: events in, commands out (arXiv 2506.19830, sections
-3.1-3.2 and Appendix B).
+"""Lookahead Reasoning, the algorithm: events in, commands out (arXiv 2506.19830, sections 3.1 and
+3.2, Algorithm 1, Appendix B).
 
-Below the **root**, the end of what is emitted, hangs a tree of nodes. Behind every node the draft
-writes W alternatives (each leads to a child) and the target one step of its own; when a node's
-target step and a child's draft step are both there, the verifier judges the pair. Decisions are
-made at the root only, in the order of the siblings:
+Below the **root**, the end of what is emitted, hangs a tree of nodes:
 
-- a child that is aligned, all before it being unaligned, is **accepted**: its draft step is emitted
-  and it becomes the root; its siblings are cancelled. What is in work below it goes on. Without a
-  barrier the window slides: new work begins behind.
-- if no child is aligned, the target's step is emitted, as the **correction**; the tree is
-  cancelled, a new one begins.
-- where no draft step can come, the target's step is emitted as it is: at the end of a synchronous
-  cycle this is the **bonus**.
+    root ── draft a ──> node A ── draft c ──> node C        the target's step after root: s
+         └─ draft b ──> node B                              the target's step after A: t
 
-A draft step that is rejected deeper down takes its subtree with it at once. Since a decision
-depends on the steps alone, and nothing is decided before everything it depends on is there, the
-output does not depend on the order of the events (but see `LateDrafts.REJECT`).
+After each node the draft writes W steps, each leading to a child, and the target writes one. When a
+node's target step and a child's draft step are there, the verifier judges the pair: a and b against
+s, c against t. Decisions are made at the root only:
 
-This module knows no clock, tensor, tokenizer or thread: `engine/lockstep.py` and
-`engine/overlapped.py` run it on models, `lab/scripted/scripted.py` on scripts, `theory/simulate.py`
-on a clock. Its words are in `commands.py`, the rules of the three schedules in `schedule.py` and
-`window.py`, eligibility in `eligibility.py`. Its oracle is `reference.py`; a transcript is in
-`docs/scheduler.md`.
+- A child is **accepted** when it is aligned and all siblings before it are not. Its draft step is
+  emitted and it becomes the root. Work below it goes on, so without a barrier the window slides.
+- If no child is aligned, the target's step is emitted as the **correction** and a new tree starts.
+- If no draft can come, the target's step is emitted as it is. At the end of a synchronous cycle
+  this is the **bonus**.
+
+What can no longer be emitted is cancelled at once. A decision depends on steps and verdicts alone
+and waits for all of them, so the order of events does not change the answer (except with
+`LateDrafts.REJECT`).
+
+There is no clock, tensor, tokenizer or thread here: the engine runs this object on models, a script
+in tests and notebooks, `theory/simulate.py` on a simulated clock. The messages and the settings are
+in `protocol.py`, a transcript in `docs/scheduler.md`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from lr.errors import ProtocolError
-from lr.spec.commands import (
+from lr.spec.protocol import (
+    Cancel,
     Command,
     Draft,
     Drafted,
-    DraftFailed,
     Emit,
     Event,
     Judge,
     Judged,
     Kind,
+    LateDrafts,
     NodeId,
-    Score,
-    Scored,
-    Survive,
+    Release,
+    SchedulerConfig,
     Target,
     Targeted,
-    Unsure,
     Work,
 )
-from lr.spec.eligibility import verdict_by_form
-from lr.spec.outbox import Outbox
-from lr.spec.schedule import LateDrafts, SchedulerConfig
-from lr.spec.tree import Node, breadth_first
-from lr.spec.window import Window
-from lr.types import EmittedStep, Finish, Origin, Step, Verdict
+from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
+
+MEMORY = 1000
+"""Cancelled work is remembered for this many steps; an event for older work is taken as stale."""
+_COMPLETES = {Drafted: Kind.DRAFT, Targeted: Kind.TARGET, Judged: Kind.JUDGE}
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A prefix, and what is known about it. Read it; only the scheduler writes here."""
+
+    id: NodeId
+    written: int  # tokens of the answer up to here (up to the parent while `draft` is awaited)
+    limit: int  # the longest step that may follow, in tokens; 0: none
+    previous: Step | None = None  # the step before this node; None: the prompt
+    draft: Step | None = None  # the draft step that leads here; the first node of a tree has none
+    awaited: bool = False  # `draft` is commanded and not written yet
+    judging: bool = False  # `draft` is with the verifier
+    unsure: bool = False  # judged alone it got no verdict: compare it with the target's step
+    verdict: Verdict | None = None  # on `draft`
+    target: Step | None = None  # the target's own step from here
+    target_began: bool = False
+    children: list[Node] = field(default_factory=list)  # one per alternative, in order
+    open: bool = True  # steps may follow: `draft` is written, not rejected, and leaves room
+    released: bool = False
 
 
 class LookaheadScheduler:
-    """One chain of steps. Call `start` once, then `handle` with every event; both return the
-    commands to carry out, in order.
+    """The scheduler of one answer. Call `start` once, then `handle` with every event; both return
+    the commands to carry out, in order.
 
-    `done`: the chain has ended, by end of sequence or by its budget; then nothing is in work and
-    every node is released.
+    `root`: the end of what is emitted, with the tree below it. `done`: the answer is complete; then
+    nothing is in work and every node is released.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
+        self.root = Node(NodeId(0, 0), 0, config.limits.step_limit(0))
         self.done = False
-        self._window = Window(config, Node(NodeId(0, 0), limit=config.limits.step_limit(0)))
-        self._out = Outbox()
         self._started = False
-
-    @property
-    def root(self) -> Node:
-        """The end of what is emitted, with the tree below it; to look at, not to change."""
-        return self._window.root
+        self._cycle = 0  # index of the node at which the synchronous cycle began
+        self._commands: list[Command] = []  # to be returned at the end of this call
+        self._in_work: dict[Work, Node] = {}
+        self._rows: set[Work] = set()  # the part of it that occupies rows of the target
+        self._cancelled: set[Work] = set()
 
     @property
     def work(self) -> list[Work]:
-        """What was commanded and is neither completed nor cancelled, in the order in which it was
-        commanded.
-        """
-        return self._out.pieces()
+        """What is in work, in the order in which it was commanded."""
+        return list(self._in_work)
 
     @property
     def rows(self) -> int:
-        """Target rows in flight: target steps and scores."""
-        return self._out.rows
+        """Rows of the target in work: target steps, and judgements without target step."""
+        return len(self._rows)
 
     def start(self) -> list[Command]:
-        """The first commands. The first root is `root.id`, that is NodeId(0, 0)."""
+        """The first commands. The first root is NodeId(0, 0)."""
         if self._started:
-            raise ProtocolError("start() was called twice: make one scheduler per chain.")
+            raise ProtocolError("start() was called twice: make one scheduler per answer.")
         self._started = True
-        self._advance()
-        return self._out.take()
+        return self._advance()
 
     def handle(self, event: Event) -> list[Command]:
-        """Take note of `event` and say what follows from it. An event for work that was cancelled
-        changes nothing.
+        """The commands that follow from `event`; none if its work was cancelled.
 
-        Raises `ProtocolError`, having changed nothing, if the event cannot be: its work was never
-        commanded or is completed already, or its step is empty or longer than was allowed.
+        Raises `ProtocolError`, having changed nothing, if the event is impossible: its work was
+        never commanded or is done already, its step is empty or too long, or its verdict is None
+        although the verifier had both steps.
         """
-        work = Work(_kind(event), event.node)
-        node = self._out.find(work)
+        work = Work(_COMPLETES[type(event)], event.node)
+        node = self._in_work.get(work)
         if node is None:
+            self._check_stale(work)
             return []
-        _check_step(event, node)
-        self._out.complete(work)
-        self._note(event, node)
-        self._advance()
-        return self._out.take()
+        self._check_possible(event, node)
+        self._end(work)
+        match event:
+            case Drafted(_, None):
+                node.awaited = False
+                self._prune(node)
+            case Drafted(_, Step() as step):
+                node.awaited = False
+                node.draft = node.previous = step
+                node.written += len(step.tokens)
+                node.limit = self.config.limits.step_limit(node.written)
+                node.open = step.finish is Finish.BOUNDARY and node.limit > 0
+            case Targeted(_, step):
+                node.target = step
+            case Judged(_, None):
+                node.judging, node.unsure = False, True
+            case Judged(_, Verdict() as verdict):
+                self._settle(node, verdict)
+        return self._advance()
 
     def set_depth(self, depth: int) -> None:
-        """Look `depth` steps ahead from the next event on; what is in work goes on. `paper` and
-        `depth` emit the same steps all the same, as long as it is not 0.
+        """Look `depth` steps ahead from the next event on; what is in work goes on. With `paper`
+        and `depth` the answer stays the same, as long as the depth is not 0.
 
         Raises `SettingError` for a depth that the schedule cannot have.
         """
-        self.config = self._window.config = replace(self.config, depth=depth)
+        self.config = replace(self.config, depth=depth)
 
-    def _note(self, event: Event, node: Node) -> None:
-        match event:
-            case Drafted(_, step):
-                written = node.written + len(step.tokens)
-                node.arrive(step, written, self.config.limits.step_limit(written))
-            case DraftFailed():
-                node.failed = True
-                self._out.retire(node)
-            case Targeted(_, step):
-                node.target = step
-            case Judged(_, verdict) | Scored(_, verdict):
-                self._give(node, verdict)
-            case Unsure():
-                node.unsure = True
+    # After every event: judge what can be judged, decide what can be decided, start what may start
 
-    def _give(self, node: Node, verdict: Verdict) -> None:
-        node.verdict = verdict
-        if not verdict.aligned:
-            self._out.retire(node)
-
-    # What follows
-
-    def _advance(self) -> None:
-        """Judge what can be judged, decide what can be decided, then begin what may begin.
-
-        A synchronous cycle has stages (drafts, target steps, verdicts), and nothing of the next
-        begins before all of one is there.
-        """
-        if self._at_barrier():
-            self._start_drafts(
-                breadth_first(self.root)
-            )  # drafts follow each other at once; all else waits
-            return
-        while not self.done:
-            self._judge_pairs()
-            if not self._decide():
-                break
-        if not self.done:
-            nodes = breadth_first(self.root)
-            self._start_drafts(nodes)
-            if not self._at_barrier():
-                self._start_rows(nodes)
-            assert self._out, "nothing is in work and the chain has not ended"
-
-    def _at_barrier(self) -> bool:
-        return self.config.barrier and len(self._out) > 0
+    def _advance(self) -> list[Command]:
+        if self.config.barrier and self._in_work:
+            self._start_drafts()  # drafts follow each other; all else waits until the stage is over
+        else:
+            while not self.done:
+                self._judge_pairs()
+                if not self._decide():
+                    break
+            if not self.done:
+                self._start_drafts()
+                if not (self.config.barrier and self._in_work):
+                    self._start_rows()
+                assert self._in_work, "nothing is in work and the answer is not complete"
+        commands, self._commands = self._commands, []
+        return commands
 
     def _judge_pairs(self) -> None:
-        """Settle by form, or give to the verifier, every draft step that has met its target
-        step.
-        """
-        for node in breadth_first(self.root):
-            for child in (
-                node.children if node.goes_on else []
-            ):  # a verdict by form may have released it on the way
-                if child.draft is None or child.verdict is not None or child.judged:
+        """Reject pairs whose endings differ and send the rest to the verifier."""
+        for node in _open_nodes(self.root):
+            for child in node.children:
+                if not node.open:  # a rejection in this very loop has released it
+                    break
+                if child.draft is None or child.verdict is not None or child.judging:
                     continue
-                alone = not self.config.needs_target_step and not child.unsure
-                rival = (
-                    child.draft if alone else node.target
-                )  # alone, a step can only fail by being cut
-                if rival is None:
+                alone = self._judged_alone(child)
+                # Alone, a step can only fail by being cut: compare it with itself.
+                target = child.draft if alone else node.target
+                if target is None:
                     continue
-                verdict = verdict_by_form(child.draft, rival)
+                verdict = verdict_by_form(child.draft, target)
                 if verdict is not None:
-                    self._give(child, verdict)
+                    self._settle(child, verdict)
                 elif not alone:
-                    child.judged = True
-                    self._out.begin(Kind.JUDGE, child, Judge(child.id, node.id, child.draft, rival))
-
-    def _start_drafts(self, nodes: Sequence[Node]) -> None:
-        width = self.config.width
-        for node in nodes:
-            if not node.children and self._window.draft_may_come(node):
-                node.children = [node.child(j, width) for j in range(width)]
-                self._out.say(
-                    Draft(node.id, tuple(child.id for child in node.children), node.limit)
-                )
-                for child in node.children:
-                    self._out.note(Kind.DRAFT, child)
-
-    def _start_rows(self, nodes: Sequence[Node]) -> None:
-        """Begin target steps and scores as many as there are rows, nearest to the root first."""
-        for node in nodes:
-            if self._window.target_is_due(node) and self._row_is_free():
-                node.target_asked = True
-                self._out.begin(Kind.TARGET, node, Target(node.id, node.limit))
-            for child in [] if self.config.needs_target_step else node.children:
-                if (
-                    child.draft is not None
-                    and child.verdict is None
-                    and not child.scored
-                    and self._row_is_free()
-                ):
-                    child.scored = True
-                    self._out.begin(Kind.SCORE, child, Score(child.id, node.id, child.draft))
-
-    def _row_is_free(self) -> bool:
-        return self.config.max_target_rows is None or self.rows < self.config.max_target_rows
-
-    # Deciding at the root
+                    self._judge(child, Judge(child.id, node.id, child.draft, target))
 
     def _decide(self) -> bool:
-        """Emit one step if it is decided, and move the root behind it."""
-        root, verdicts = self.root, list[Verdict]()
+        """Emit the next step if it is decided, and move the root behind it. Returns whether."""
+        root, verdicts, rejected = self.root, list[Verdict](), None
+        reject_late = self.config.late_drafts is LateDrafts.REJECT
         for child in root.children:
-            if child.failed:
-                continue
-            if (
-                child.awaited
-                and root.target is not None
-                and self.config.late_drafts is LateDrafts.REJECT
-            ):
-                self._give(child, Verdict(aligned=False, why="the draft step was late"))
+            if reject_late and child.awaited and root.target is not None:
+                self._settle(child, Verdict(aligned=False, why="the draft step was late"))
             if child.verdict is None:
-                return False
+                if child.awaited or child.draft is not None:
+                    return False
+                continue  # no draft could come
             verdicts.append(child.verdict)
             if child.verdict.aligned:
-                self._accept(child, tuple(verdicts))
+                assert child.draft is not None
+                kept = EmittedStep(root.id.index, child.draft, Origin.ACCEPTED, child.verdict)
+                self._emit(kept, verdicts, child, child if child.open else None)
                 return True
-        if root.target is None or self._window.draft_may_come(root):
+            rejected = child.draft
+        if root.target is None or self._may_draft(root):
             return False
-        self._fall_back(root.target, tuple(verdicts))
+        # No child is aligned, or none could come: the target's own step, and a new tree after it.
+        step, index = root.target, root.id.index
+        if verdicts:
+            emitted = EmittedStep(index, step, Origin.CORRECTION, verdicts[-1], rejected)
+        else:
+            bonus = self.config.barrier and index > self._cycle
+            emitted = EmittedStep(index, step, Origin.BONUS if bonus else Origin.TARGET)
+        written = root.written + len(step.tokens)
+        limit = 0 if step.finish is Finish.EOS else self.config.limits.step_limit(written)
+        new = Node(NodeId(index + 1, index + 1), written, limit, previous=step)
+        self._emit(emitted, verdicts, root, new if limit else None)
         return True
 
-    def _accept(self, child: Node, verdicts: tuple[Verdict, ...]) -> None:
-        """The draft step that leads to `child` joins the output; `child` is the new root."""
+    def _emit(
+        self, emitted: EmittedStep, verdicts: list[Verdict], node: Node, new: Node | None
+    ) -> None:
+        """Emit a step. `new` is the root from now on, on the branches of `node` (None: the answer
+        is complete); the rest of the old tree is released.
+        """
         old = self.root
-        assert child.draft is not None
-        emitted = EmittedStep(old.id.index, child.draft, Origin.ACCEPTED, verdicts[-1])
-        self._out.say(Emit(emitted, verdicts, child.id))
-        if child.goes_on:
-            self._window.slide(child)
-            self._out.say(Survive(child.id, child.id))
-        else:
-            self.done = True
-        for sibling in old.children:
-            if sibling is not self.root:
-                self._out.retire(sibling)
-        self._out.cancel(old)
-        self._out.release(old)
-
-    def _fall_back(self, step: Step, verdicts: tuple[Verdict, ...]) -> None:
-        """The target's own step joins the output; a new tree begins behind it."""
-        old, place = self.root, self.root.id.index
-        if verdicts:
-            rejected = [child.draft for child in old.children if child.verdict is not None]
-            emitted = EmittedStep(place, step, Origin.CORRECTION, verdicts[-1], rejected[-1])
-        else:
-            is_bonus = self.config.barrier and self._window.level(old) > 0
-            emitted = EmittedStep(place, step, Origin.BONUS if is_bonus else Origin.TARGET)
-        self._out.say(Emit(emitted, verdicts, old.id))
-        written = old.written + len(step.tokens)
-        limit = 0 if step.finish is Finish.EOS else self.config.limits.step_limit(written)
-        if limit:
-            new = Node(NodeId(place + 1, place + 1), written, limit, previous=step)
-            self._window.begin_anew(new)
-            self._out.say(Survive(old.id, new.id))
+        self._commands.append(Emit(emitted, tuple(verdicts), node.id, new.id if new else None))
+        self.done = new is None
+        if new is not None:
+            self.root = new
+            # A cycle ends at a target step, or at its last draft step if no target step is due.
+            if new is not node or not (self.config.needs_target_step or new.children):
+                self._cycle = new.id.index
         for child in old.children:
-            self._out.retire(child)
-        if not limit:
-            self.done = True
-            self._out.release(old)
+            if child is not new:
+                self._prune(child)
+        if new is None or new is node:  # else the old root's branches are the new root's now
+            self._cancel(old)
+            self._release(old)
+        if emitted.index % MEMORY == 0:
+            oldest = emitted.index - MEMORY
+            self._cancelled = {work for work in self._cancelled if work.node.index >= oldest}
+
+    def _start_drafts(self) -> None:
+        """W alternatives after every node where drafts may follow."""
+        for node in _open_nodes(self.root):
+            if not self._may_draft(node):
+                continue
+            width = self.config.width
+            for name in [node.id.child(j, width) for j in range(width)]:
+                child = Node(name, node.written, node.limit, awaited=True, open=False)
+                node.children.append(child)
+                self._in_work[Work(Kind.DRAFT, name)] = child
+            names = tuple(child.id for child in node.children)
+            self._commands.append(Draft(node.id, names, node.limit))
+
+    def _start_rows(self) -> None:
+        """Target steps, and judgements of a draft step alone, while rows are free, root first."""
+        most = self.config.max_target_rows
+        for node in _open_nodes(self.root):
+            if self._target_is_due(node) and (most is None or self.rows < most):
+                node.target_began = True
+                work = Work(Kind.TARGET, node.id)
+                self._in_work[work] = node
+                self._rows.add(work)
+                self._commands.append(Target(node.id, node.limit))
+            for child in node.children:
+                if child.draft is None or child.verdict is not None or child.judging:
+                    continue
+                if self._judged_alone(child) and (most is None or self.rows < most):
+                    self._rows.add(Work(Kind.JUDGE, child.id))
+                    self._judge(child, Judge(child.id, node.id, child.draft, None))
+
+    # What may happen at a node
+
+    def _level(self, node: Node) -> int:
+        return node.id.index - (self._cycle if self.config.barrier else self.root.id.index)
+
+    def _may_draft(self, node: Node) -> bool:
+        """Whether drafts after `node` may start and have not started yet."""
+        if node.children or not self.config.drafts_at(self._level(node)):
+            return False
+        ignore = self.config.limits.ignore_half_sentence
+        if not may_be_drafted(node.previous, ignore_half_sentence=ignore):
+            return False
+        router = self.config.router
+        return router is None or router.who_writes(node.id.index, node.previous) is Role.DRAFT
+
+    def _target_is_due(self, node: Node) -> bool:
+        """Whether the target's step after `node` may start and has not started yet. If the verifier
+        needs none: only after a doubt, and at a root that has no draft step left.
+        """
+        if node.target_began:
+            return False
+        if self.config.needs_target_step:
+            return self.config.targets_at(self._level(node))
+        doubt = any(child.unsure for child in node.children)
+        return doubt or (node is self.root and all(child.released for child in node.children))
+
+    def _judged_alone(self, child: Node) -> bool:
+        return not self.config.needs_target_step and not child.unsure
+
+    # Changes to the tree and to what is in work
+
+    def _judge(self, child: Node, command: Judge) -> None:
+        child.judging = True
+        self._in_work[Work(Kind.JUDGE, child.id)] = child
+        self._commands.append(command)
+
+    def _settle(self, child: Node, verdict: Verdict) -> None:
+        child.verdict = verdict
+        if not verdict.aligned:
+            self._prune(child)
+
+    def _prune(self, node: Node) -> None:
+        """Cancel and release `node` and everything below it, unless that has happened before."""
+        if not node.released:
+            self._cancel(node)
+            for child in node.children:
+                self._prune(child)
+            self._release(node)
+
+    def _cancel(self, node: Node) -> None:
+        for work in [Work(kind, node.id) for kind in Kind]:
+            if work in self._in_work:
+                self._end(work)
+                self._cancelled.add(work)
+                self._commands.append(Cancel(work))
+
+    def _release(self, node: Node) -> None:
+        node.released, node.open = True, False
+        self._commands.append(Release(node.id))
+
+    def _end(self, work: Work) -> None:
+        del self._in_work[work]
+        self._rows.discard(work)
+
+    # Checks of events
+
+    def _check_stale(self, work: Work) -> None:
+        """Raise `ProtocolError` unless the work was cancelled. A stale event comes only once."""
+        if work in self._cancelled:
+            self._cancelled.discard(work)
+        elif work.node.index >= self.root.id.index - MEMORY:
+            in_work = ", ".join(f"{w.kind.value} {w.node}" for w in self._in_work) or "nothing"
+            raise ProtocolError(
+                f"an event reports the {work.kind.value} work for node {work.node}, but that was "
+                f"never commanded or is done already. In work are: {in_work}."
+            )
+
+    def _check_possible(self, event: Event, node: Node) -> None:
+        match event:
+            case Drafted(_, Step(t)) | Targeted(_, Step(t)) if not 0 < len(t) <= node.limit:
+                why = f"its step has {len(t)} tokens, expected 1 to {node.limit}"
+            case Judged(_, None) if not self._judged_alone(node):
+                why = "the verifier had both steps, so it must decide"
+            case _:
+                return
+        raise ProtocolError(f"{type(event).__name__} for node {event.node} cannot be: {why}.")
 
 
-def _kind(event: Event) -> Kind:
-    """The kind of work that an event completes."""
-    match event:
-        case Drafted() | DraftFailed():
-            return Kind.DRAFT
-        case Targeted():
-            return Kind.TARGET
-        case Judged():
-            return Kind.JUDGE
-        case Scored() | Unsure():
-            return Kind.SCORE
+def _open_nodes(root: Node) -> list[Node]:
+    """The nodes after which steps may follow, level by level, siblings in order."""
+    found, level = [], [root]
+    while level:
+        found += level
+        level = [child for node in level for child in node.children if child.open]
+    return found
 
 
-def _check_step(event: Event, node: Node) -> None:
-    if isinstance(event, (Drafted, Targeted)) and not 0 < len(event.step.tokens) <= node.limit:
-        raise ProtocolError(
-            f"the {_kind(event).value} step reported for node {event.node} has {len(event.step.tokens)} tokens, expected 1 to "
-            f"{node.limit}. A drafter that has nothing to say is reported as DraftFailed."
-        )
+def verdict_by_form(draft: Step, target: Step) -> Verdict | None:
+    """The verdict that follows from how two steps end; None: the verifier has to decide.
+
+    A cut step (`Finish.LENGTH`) is half a sentence: as a draft it is never accepted, as a target
+    step it proves nothing. A step that ends the text and one that does not are never the same.
+    """
+    if draft.finish is Finish.LENGTH:
+        return Verdict(aligned=False, why="the draft step was cut")
+    if target.finish is Finish.LENGTH:
+        return Verdict(aligned=False, why="the target step was cut")
+    if (draft.finish is Finish.EOS) != (target.finish is Finish.EOS):
+        ending = "draft" if draft.finish is Finish.EOS else "target"
+        return Verdict(aligned=False, why=f"only the {ending} step ends the text")
+    return None
+
+
+def may_be_drafted(previous: Step | None, *, ignore_half_sentence: bool) -> bool:
+    """Whether the step after `previous` (None: the prompt) can be accepted as a draft at all."""
+    return previous is None or previous.finish is not Finish.LENGTH or not ignore_half_sentence

@@ -1,10 +1,10 @@
 """The seams that are not part of the algorithm itself: who writes the next step, how far to look
 ahead, and a variant as one bundle.
 
-The other seams are protocols where they are used: `Segmenter` (`steps.py`), `Verifier`
-(`verifiers/base.py`), `Drafter` and `AcceptanceRule` on tokens, `Runner`, `DraftSide`
-(`engine/drafts.py`). All of them in one table, with the published methods that would plug in there:
-`docs/variants_steps.md`.
+The other seams are protocols where they are used: `Router` (`protocol.py`), `Segmenter`
+(`steps.py`), `Verifier` (`verifiers/base.py`), `Drafter` and `AcceptanceRule` on tokens, `Runner`,
+`DraftSide` (`engine/drafts.py`). `docs/variants_steps.md` has all of them in one table, with the
+published methods that would plug in there.
 """
 
 from __future__ import annotations
@@ -13,24 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from lr.spec.protocol import Router
 from lr.spec.steps import Segmenter
 from lr.spec.verifiers.base import Verifier
 from lr.trace import Stats
-from lr.types import Role, Step
-
-
-class Router(Protocol):
-    """Decides, before anything is written, who writes a step."""
-
-    def who_writes(self, index: int, previous: Step | None) -> Role:
-        """`Role.DRAFT`: the draft writes step `index` ahead and the verifier judges it;
-        `Role.TARGET`: the target alone writes it.
-
-        `previous` is the step before it, accepted or still a draft (None: the prompt). Must be a
-        pure function of the two, since it is asked more than once and in any order; a target step
-        costs the look-ahead behind it.
-        """
-        ...
 
 
 class Controller(Protocol):

@@ -23,7 +23,7 @@ from lr.kvcache.branch import Branch
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
 from lr.spec.drafters.base import Context
-from lr.spec.limits import Limits
+from lr.spec.protocol import Limits
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution, sample
 from lr.spec.steps import BoundaryDetector, Segmenter

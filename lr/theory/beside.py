@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.protocol import Schedule, SchedulerConfig
 from lr.theory.asynchronous import lr_async_limit, lr_async_speedup
 from lr.theory.chance import Acceptance, Bernoulli, BetaSiblings, Constant, JudgeErrors
 from lr.theory.domain import Reals

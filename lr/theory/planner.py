@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.protocol import Schedule, SchedulerConfig
 from lr.theory.asynchronous import lr_async_speedup
 from lr.theory.calibration import Calibration
 from lr.theory.chance import BetaSiblings, Constant

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
-from lr.spec.schedule import Schedule
+from lr.spec.protocol import Schedule
 from lr.theory.asynchronous import lr_async_speedup
 from lr.theory.calibration import Calibration
 from lr.theory.observe import Answered

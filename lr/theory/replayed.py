@@ -12,8 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lr.spec.limits import Limits
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.theory.calibration import Calibration, exactly, mean
 from lr.theory.chance import ByPlace, Replay
 from lr.theory.observe import Answered

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from lr.engine.recording import record_commanded, record_told, record_written
 from lr.rng import Stream
-from lr.spec.commands import (
+from lr.spec.protocol import (
     Cancel,
     Command,
     Draft,
@@ -37,15 +37,13 @@ from lr.spec.commands import (
     Judge,
     Judged,
     Kind,
+    Limits,
     NodeId,
-    Score,
-    Scored,
+    SchedulerConfig,
     Target,
     Targeted,
     Work,
 )
-from lr.spec.limits import Limits
-from lr.spec.schedule import SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.theory.chance import Acceptance, ByPlace, Constant, Duration, JudgeErrors
 from lr.theory.workers import Span, Workers
@@ -130,7 +128,7 @@ class Outcome:
     spans: list[Span] = field(default_factory=list)
     """All work in the order in which it ended, where the history was asked for."""
     workers: dict[Kind, Workers] = field(default_factory=dict)
-    """By DRAFT, TARGET (scores included) and JUDGE: `peak` rows, `busy` time, rows `begun` and
+    """By DRAFT, TARGET (judgements without target step included) and JUDGE: `peak` rows, `busy` time, rows `begun` and
     `completed`.
     """
 
@@ -189,18 +187,14 @@ class _Simulation:
         self.by_kind = {
             Kind.DRAFT: draft,
             Kind.TARGET: target,
-            Kind.SCORE: target,
-            Kind.JUDGE: judge,
+            Kind.JUDGE: judge if config.needs_target_step else target,
         }
         self.laws = {
             Kind.DRAFT: world.draft,
             Kind.TARGET: world.target,
-            Kind.SCORE: world.score,
-            Kind.JUDGE: world.judge,
+            Kind.JUDGE: world.judge if config.needs_target_step else world.score,
         }
-        self.outcome = Outcome(
-            workers={kind: self.by_kind[kind] for kind in (Kind.DRAFT, Kind.TARGET, Kind.JUDGE)}
-        )
+        self.outcome = Outcome(workers={Kind.DRAFT: draft, Kind.TARGET: target, Kind.JUDGE: judge})
         purposes = (POSITION, SIBLING, ERROR, *(kind.value for kind in Kind))
         self.streams = {purpose: Stream.root(world.seed).child(purpose) for purpose in purposes}
 
@@ -242,8 +236,6 @@ class _Simulation:
                     self._submit(Work(Kind.TARGET, node), stall=self.world.reading if read else 0.0)
                 case Judge(node):
                     self._submit(Work(Kind.JUDGE, node))
-                case Score(node):
-                    self._submit(Work(Kind.SCORE, node))
                 case Cancel(work):
                     self._keep(self.by_kind[work.kind].cancel(self.now, work))
                 case Emit() if self.outcome.steps < steps:
@@ -276,8 +268,6 @@ class _Simulation:
                 return Targeted(work.node, STEP)
             case Kind.JUDGE:
                 return Judged(work.node, self._verdict(work.node))
-            case Kind.SCORE:
-                return Scored(work.node, self._verdict(work.node))
 
     def _verdict(self, node: NodeId) -> Verdict:
         parent = node.parent(self.width)

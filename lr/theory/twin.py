@@ -22,8 +22,7 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from lr.spec.limits import Limits
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.theory.calibration import Calibration, mean
 from lr.theory.chance import Bernoulli, Constant, Duration, Resampled
 from lr.theory.simulate import ENDLESS, World, simulate

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lr.spec.commands import Work
+from lr.spec.protocol import Work
 from lr.types import require
 
 

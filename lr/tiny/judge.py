@@ -14,7 +14,7 @@ the same prefix.
 
 The chain goes on as in Lookahead Reasoning with the oracle as verifier: with the draft's step where
 it means the same, else with the target's. What never reaches a judge is left out: pairs that are
-decided by their form, and equal texts (`spec/eligibility.py`, `spec/verifiers/folded.py`). Read
+decided by their form, and equal texts (`spec/scheduler.py`, `spec/verifiers/folded.py`). Read
 next: `judge_eval.py`, which measures a judge on such pairs.
 
 How well a judge agrees with the oracle, and how long it takes: agreement, precision, recall, an

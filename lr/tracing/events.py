@@ -6,7 +6,7 @@ Two sorts. *Statistics* (`ForwardPass`, `StepWritten`, `TokenRound`, `VerifierCa
 the scheduler, every token with its probability and its key, every change of the cache. They are
 what the player, the stepper and the figures show.
 
-Nodes are named as in `spec/commands.py`, by (stem, index, number); this module need not know more.
+Nodes are named as in `spec/protocol.py`, by (stem, index, number); this module need not know more.
 How events stand in a file is in `schema.py`; `docs/trace.md` has the table.
 """
 

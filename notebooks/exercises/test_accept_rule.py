@@ -10,9 +10,7 @@ from exercise_kit import Decide
 
 from lr.lab.scripted.scripted import ScriptedRun, shuffled
 from lr.lab.scripted.texts import TextScript
-from lr.spec.commands import DraftFailed, Emit, Judged, NodeId, Targeted
-from lr.spec.limits import Limits
-from lr.spec.schedule import SchedulerConfig
+from lr.spec.protocol import Drafted, Emit, Judged, Limits, NodeId, SchedulerConfig, Targeted
 from lr.types import Origin
 
 
@@ -73,7 +71,7 @@ def test_beside_the_scheduler(answer: ModuleType, seed: int) -> None:
         match turn.event:
             case Targeted(node):
                 written.add(node)
-            case DraftFailed(node):
+            case Drafted(node, None):
                 del verdicts[node.number % WIDTH]
             case Judged(node, verdict):
                 verdicts[node.number % WIDTH] = verdict.aligned

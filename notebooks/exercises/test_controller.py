@@ -11,9 +11,7 @@ import pytest
 from lr.lab.scripted.scripted import Prefix, ScriptedRun
 from lr.lab.scripted.texts import step_of
 from lr.rng import Stream, uniform
-from lr.spec.commands import Drafted, Emit
-from lr.spec.limits import Limits
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.protocol import Drafted, Emit, Limits, Schedule, SchedulerConfig
 from lr.trace import Stats
 from lr.types import Origin, Step, Verdict
 

@@ -15,7 +15,7 @@ from lr.lab.bench.cost import Load, PassCost, predicted_rate
 from lr.lab.bench.step import fitted_costs, measure, rows
 from lr.lab.bench.ways import Way, ways
 from lr.reasoner import Reasoner
-from lr.spec.schedule import Schedule
+from lr.spec.protocol import Schedule
 from lr.tiny.language import Split, problem
 from lr.trace import ForwardPass
 from lr.types import Role

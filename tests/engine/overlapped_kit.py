@@ -24,8 +24,8 @@ from lr.errors import OutOfBlocks
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
 from lr.spec.drafters.lookup import LookupDrafter
+from lr.spec.protocol import SchedulerConfig
 from lr.spec.rules.match import MatchRule
-from lr.spec.schedule import SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Verifier

@@ -16,10 +16,9 @@ from lr.engine.drafts import LocalDrafts
 from lr.engine.lockstep import Lockstep
 from lr.rng import Stream
 from lr.spec.drafters.lookup import LookupDrafter
-from lr.spec.limits import Limits
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.reference import lookahead
 from lr.spec.rules.match import MatchRule
-from lr.spec.schedule import Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Verifier

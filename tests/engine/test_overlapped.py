@@ -17,8 +17,7 @@ from lr.engine.drafts import LocalDrafts
 from lr.engine.launch import Where
 from lr.engine.lockstep import Lockstep
 from lr.engine.remote import DraftWorker
-from lr.spec.limits import Limits
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.exact import ExactVerifier

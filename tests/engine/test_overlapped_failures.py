@@ -20,8 +20,7 @@ from lr.engine.draft_worker import DraftParts, DraftWorkerError
 from lr.engine.launch import Where
 from lr.engine.remote import DraftWorker
 from lr.errors import CheckpointError, LRError, OutOfBlocks, SettingError
-from lr.spec.limits import Limits
-from lr.spec.schedule import SchedulerConfig
+from lr.spec.protocol import Limits, SchedulerConfig
 
 TARGET, DRAFT = random_model(0), random_model(2)
 CONFIG = SchedulerConfig(Limits(60, 14))
@@ -138,8 +137,8 @@ import sys
 from lr.engine.remote import DraftWorker
 from overlapped_kit import ByTokens, Setting, Trouble, parts
 from spec_kit import random_model
-from lr.spec.limits import Limits
-from lr.spec.schedule import SchedulerConfig
+from lr.spec.protocol import Limits
+from lr.spec.protocol import SchedulerConfig
 
 if __name__ == "__main__":
     worker = DraftWorker(parts(random_model(2), Trouble(delay=0.2)))

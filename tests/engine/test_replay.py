@@ -27,8 +27,7 @@ from lr.lab.trace.verdicts import verdicts_of
 from lr.lab.trace.virtual import scripted_trace, simulated_trace
 from lr.lab.trace.virtual_replay import replay_virtual
 from lr.reasoner import Reasoner
-from lr.spec.limits import Limits
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.seams import Variant
 from lr.spec.verifiers.base import Need, Pair
 from lr.theory.chance import Bernoulli, Lognormal

@@ -10,9 +10,17 @@ import pytest
 from lr.lab.scripted.scripted import ScriptedRun, newest, oldest, shuffled
 from lr.lab.scripted.texts import TextScript, quoted, step_of, text_of
 from lr.lab.scripted.transcript import event_line
-from lr.spec.commands import Cancel, DraftFailed, Kind, NodeId, Targeted, Unsure, Work
-from lr.spec.limits import Limits
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.protocol import (
+    Cancel,
+    Drafted,
+    Kind,
+    Limits,
+    NodeId,
+    Schedule,
+    SchedulerConfig,
+    Targeted,
+    Work,
+)
 from lr.types import Finish
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "scheduler.md"
@@ -96,8 +104,7 @@ def test_lines_for_what_the_document_does_not_show() -> None:
     run = ScriptedRun(config, TextScript(["a.", "b.", "c?$"], ["A.", "X.", "C?$"]))
     run.run()
     lines = run.lines(quoted)
-    assert '    score 0:1: "A."' in lines
-    assert "0:1 scored aligned (the same)" in lines
-    assert "2:3 score is unsure" in lines
-    assert event_line(DraftFailed(NodeId(0, 1), "out of paper")) == "0:1 draft failed: out of paper"
-    assert event_line(Unsure(NodeId(2, 3, 1))) == "2:3.1 score is unsure"
+    assert '    judge 0:1: "A." alone' in lines
+    assert "0:1 judged aligned (the same)" in lines
+    assert "2:3 judged alone: unsure" in lines
+    assert event_line(Drafted(NodeId(0, 1), None)) == "0:1 no draft can come"

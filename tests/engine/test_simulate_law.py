@@ -14,8 +14,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from lr.spec.commands import Kind
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.protocol import Kind, Schedule, SchedulerConfig
 from lr.theory.chance import Bernoulli, BetaSiblings, Constant, JudgeErrors, Lognormal
 from lr.theory.simulate import ENDLESS, Outcome, World, simulate
 from lr.types import Origin

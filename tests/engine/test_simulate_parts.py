@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lr.errors import SettingError
 from lr.rng import Stream, uniform
-from lr.spec.commands import Kind, NodeId, Work
+from lr.spec.protocol import Kind, NodeId, Work
 from lr.theory.chance import (
     Bernoulli,
     BetaSiblings,

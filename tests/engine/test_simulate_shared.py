@@ -7,8 +7,7 @@ import math
 import pytest
 
 from lr.errors import SettingError
-from lr.spec.commands import Kind, NodeId, Work
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.protocol import Kind, NodeId, Schedule, SchedulerConfig, Work
 from lr.theory.chance import Bernoulli, Constant, Replay
 from lr.theory.simulate import ENDLESS, World, simulate
 from lr.theory.workers import Workers

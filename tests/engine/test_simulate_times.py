@@ -9,9 +9,7 @@ from itertools import pairwise, product
 
 import pytest
 
-from lr.spec.commands import Kind
-from lr.spec.limits import Limits
-from lr.spec.schedule import LateDrafts, Schedule, SchedulerConfig
+from lr.spec.protocol import Kind, LateDrafts, Limits, Schedule, SchedulerConfig
 from lr.theory.chance import Bernoulli, Constant, Replay
 from lr.theory.simulate import ENDLESS, Outcome, World, simulate
 from lr.types import Origin

@@ -10,28 +10,26 @@ from dataclasses import dataclass, field
 
 from lr.lab.scripted.scripted import Prefix, Script, ScriptedRun, cut
 from lr.lab.scripted.transcript import Turn
-from lr.spec.commands import (
+from lr.spec.protocol import (
     Cancel,
     Command,
     Draft,
     Drafted,
-    DraftFailed,
     Emit,
     Event,
     Judge,
     Judged,
     Kind,
+    Limits,
     NodeId,
     Release,
-    Score,
-    Survive,
+    Schedule,
+    SchedulerConfig,
     Target,
     Targeted,
     Work,
 )
-from lr.spec.eligibility import may_be_drafted, verdict_by_form
-from lr.spec.limits import Limits
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.scheduler import may_be_drafted, verdict_by_form
 from lr.types import EmittedStep, Finish, Origin, Step, Verdict
 
 
@@ -138,7 +136,7 @@ class Told:
     """
 
     chain: list[EmittedStep] = field(default_factory=list)
-    survivors: list[Survive] = field(default_factory=list)
+    survivors: list[tuple[NodeId, NodeId]] = field(default_factory=list)
 
 
 def oracle(script: Script, config: SchedulerConfig) -> Told:
@@ -154,7 +152,7 @@ def oracle(script: Script, config: SchedulerConfig) -> Told:
             return told
         if prefix:
             accepted = told.chain[-1].origin is Origin.ACCEPTED
-            told.survivors.append(Survive(after if accepted else node, after))
+            told.survivors.append((after if accepted else node, after))
             level = level + 1 if accepted else 0
             node = after
         if (
@@ -213,25 +211,21 @@ class Clerk:
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
         self.running: set[Work] = set()
+        self.alone: set[Work] = set()  # judged without the target's step: a row of the target
         self.ended: set[Work] = set()
         self.alive = {NodeId(0, 0)}
         self.gone: set[NodeId] = set()
         self.most_rows = 0
         self.emitted = 0
-        self.survivors: list[Survive] = []
+        self.survivors: list[tuple[NodeId, NodeId]] = []
 
     def read(self, turn: Turn) -> None:
         """Enter one turn."""
         if turn.event is not None:
             self._end(work_of(turn.event))
-        for i, command in enumerate(turn.commands):
+        for command in turn.commands:
             self._enter(command)
-            if isinstance(command, Emit):
-                assert command.emitted.index == self.emitted
-                self.emitted += 1
-                rest = [type(later) for later in turn.commands[i + 1 :]]
-                assert rest[0] is Survive or Survive not in rest, "the survivor is named at once"
-        rows = sum(work.kind in (Kind.TARGET, Kind.SCORE) for work in self.running)
+        rows = sum(work.kind is Kind.TARGET or work in self.alone for work in self.running)
         self.most_rows = max(self.most_rows, rows)
         assert self.config.max_target_rows is None or rows <= self.config.max_target_rows
 
@@ -245,16 +239,23 @@ class Clerk:
             case Target(node, limit):
                 assert limit > 0
                 self._begin(Work(Kind.TARGET, node), node)
-            case Judge(node, parent):
+            case Judge(node, parent, _, None):
                 self._begin(Work(Kind.JUDGE, node), parent)
-            case Score(node, parent):
-                self._begin(Work(Kind.SCORE, node), parent)
+                self.alone.add(Work(Kind.JUDGE, node))
+            case Judge(node, parent):
+                work = Work(Kind.JUDGE, node)
+                if work in self.alone:  # the verifier was unsure: the second time, with both steps
+                    self.alone.remove(work)
+                    self.ended.remove(work)
+                self._begin(work, parent)
             case Cancel(work):
                 self._end(work)
-            case Survive(node, root):
-                self.survivors.append(command)
-                assert node in self.alive
-                if node != root:
+            case Emit(emitted, _, node, root):
+                assert emitted.index == self.emitted and node in self.alive
+                self.emitted += 1
+                if root is not None:
+                    self.survivors.append((node, root))
+                if root is not None and node != root:
                     self._leave(node)
                     self._announce(root)
             case Release(node):
@@ -286,13 +287,8 @@ class Clerk:
 
 def work_of(event: Event) -> Work:
     """The work that an event reports."""
-    kinds = {
-        Drafted: Kind.DRAFT,
-        DraftFailed: Kind.DRAFT,
-        Targeted: Kind.TARGET,
-        Judged: Kind.JUDGE,
-    }
-    return Work(kinds.get(type(event), Kind.SCORE), event.node)
+    kinds = {Drafted: Kind.DRAFT, Targeted: Kind.TARGET, Judged: Kind.JUDGE}
+    return Work(kinds[type(event)], event.node)
 
 
 def run_and_check(run: ScriptedRun, stale: random.Random | None = None) -> Clerk:

@@ -13,8 +13,7 @@ import pytest
 
 from lr.lab.scripted.scripted import ScriptedRun, newest, oldest, shuffled
 from lr.lab.scripted.texts import TextScript, text_of
-from lr.spec.limits import Limits
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 
 SYNC, PAPER, DEPTH = Schedule
 ASYNC = (PAPER, DEPTH)

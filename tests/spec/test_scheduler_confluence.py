@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from scheduler_kit import RandomScript, algorithm_1, oracle, run_and_check
 
 from lr.lab.scripted.scripted import ScriptedRun, newest, oldest, shuffled
-from lr.spec.limits import Limits
-from lr.spec.schedule import LateDrafts, Schedule, SchedulerConfig
+from lr.spec.protocol import LateDrafts, Limits, Schedule, SchedulerConfig
 
 chances = st.sampled_from([0.0, 0.05, 0.2])
 scripts = st.builds(

@@ -10,22 +10,20 @@ from scheduler_kit import RandomScript
 from lr.errors import ProtocolError, SettingError
 from lr.lab.scripted.scripted import ScriptedRun, shuffled
 from lr.lab.scripted.texts import TextScript, step_of
-from lr.spec.commands import (
+from lr.spec.protocol import (
     Cancel,
     Drafted,
-    DraftFailed,
     Event,
     Judged,
+    LateDrafts,
+    Limits,
     NodeId,
-    Scored,
+    Schedule,
+    SchedulerConfig,
     Targeted,
-    Unsure,
     Work,
 )
-from lr.spec.limits import Limits
-from lr.spec.outbox import MEMORY
-from lr.spec.schedule import LateDrafts, Schedule, SchedulerConfig
-from lr.spec.scheduler import LookaheadScheduler
+from lr.spec.scheduler import MEMORY, LookaheadScheduler
 from lr.theory.simulate import ENDLESS
 from lr.types import Finish, Step, Verdict
 
@@ -47,13 +45,10 @@ def some_run() -> ScriptedRun:
     "event",
     [
         pytest.param(Drafted(CHILD, A_STEP), id="completed already"),
-        pytest.param(DraftFailed(CHILD, "too late to fail"), id="written already"),
+        pytest.param(Drafted(CHILD, None), id="written already"),
         pytest.param(Targeted(GRANDCHILD, A_STEP), id="not commanded yet"),
         pytest.param(Judged(CHILD, YES), id="not commanded yet: the pair is not complete"),
-        pytest.param(
-            Scored(CHILD, YES), id="never commanded: the verifier needs the target's step"
-        ),
-        pytest.param(Unsure(CHILD), id="never commanded either"),
+        pytest.param(Judged(CHILD, None), id="not commanded yet either"),
         pytest.param(Targeted(NodeId(0, 1, 1), A_STEP), id="no such sibling"),
         pytest.param(Targeted(NodeId(7, 7), A_STEP), id="no such place"),
         pytest.param(Targeted(ROOT, Step((), Finish.BOUNDARY)), id="an empty step"),
@@ -71,7 +66,7 @@ def test_impossible_events_raise_and_change_nothing(event: Event) -> None:
 def test_the_message_says_what_is_in_work() -> None:
     with pytest.raises(
         ProtocolError,
-        match=r"target work for node 0:2 .* In work are: target 0:0, draft 0:2, target 0:1\.",
+        match=r"target work for node 0:2.* In work are: target 0:0, draft 0:2, target 0:1\.",
     ):
         some_run().tell(Targeted(GRANDCHILD, A_STEP))
 
@@ -119,7 +114,7 @@ def test_cancelled_work_is_forgotten_in_time() -> None:
         scheduler.handle(Targeted(root, A_STEP))
         commands = scheduler.handle(Judged(child, Verdict(aligned=False, why="no")))
         first = first or next(c.work for c in commands if isinstance(c, Cancel))
-    assert len(scheduler._out._cancelled) < 5 * MEMORY
+    assert len(scheduler._cancelled) < 5 * MEMORY
     assert first is not None
     for _ in range(2):
         assert scheduler.handle(Targeted(first.node, A_STEP)) == []

@@ -11,9 +11,8 @@ from spec_kit import PROMPT, random_model, writer
 
 from lr.lab.scripted.scripted import Prefix, ScriptedRun, shuffled
 from lr.rng import Stream, uniform
-from lr.spec.limits import Limits
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.reference import lookahead
-from lr.spec.schedule import Schedule, SchedulerConfig
 from lr.spec.verifiers.base import Need, Pair
 from lr.spec.write import StepJob, StepWriter
 from lr.types import Role, Step, Verdict

@@ -8,20 +8,21 @@ import pytest
 
 from lr.lab.scripted.scripted import ScriptedRun
 from lr.lab.scripted.texts import TextScript, quoted, step_of, text_of
-from lr.spec.commands import (
+from lr.spec.protocol import (
     Cancel,
     Draft,
     Drafted,
     Judge,
     Kind,
+    LateDrafts,
+    Limits,
     NodeId,
-    Score,
+    Schedule,
+    SchedulerConfig,
     Target,
     Targeted,
     Work,
 )
-from lr.spec.limits import Limits
-from lr.spec.schedule import LateDrafts, Schedule, SchedulerConfig
 
 SYNC, PAPER, DEPTH = Schedule
 
@@ -174,21 +175,21 @@ def test_rows_are_given_out_breadth_first() -> None:
 def test_scores_take_rows_and_target_steps_come_last() -> None:
     run = run_of("a. b. c$", "A. X. C$", DEPTH, 2, needs_target_step=False, max_target_rows=1)
     assert in_work(run) == "draft 0:1"
-    assert do(run, "draft 0:1") == "draft 0:2, score 0:1"
-    assert do(run, "draft 0:2") == "score 0:1"
-    assert do(run, "score 0:1") == "draft 0:3, score 0:2"
+    assert do(run, "draft 0:1") == "draft 0:2, judge 0:1"
+    assert do(run, "draft 0:2") == "judge 0:1"
+    assert do(run, "judge 0:1") == "draft 0:3, judge 0:2"
     assert (
-        do(run, "score 0:2") == "target 0:1"
+        do(run, "judge 0:2") == "target 0:1"
     )  # rejected: what is drafted behind it is cancelled, the target writes
     assert do(run, "target 0:1") == "draft 2:3"
 
 
 def test_without_need_of_it_the_target_writes_at_the_root_only() -> None:
     run = run_of("a. b. c$", "A. X. C$", DEPTH, 2, needs_target_step=False)
-    assert do(run, "draft 0:1") == "draft 0:2, score 0:1"
-    assert do(run, "draft 0:2") == "score 0:1, score 0:2"
-    assert do(run, "score 0:2") == "score 0:1"  # rejected, but step 0 is not decided yet
-    assert do(run, "score 0:1") == "target 0:1"
+    assert do(run, "draft 0:1") == "draft 0:2, judge 0:1"
+    assert do(run, "draft 0:2") == "judge 0:1, judge 0:2"
+    assert do(run, "judge 0:2") == "judge 0:1"  # rejected, but step 0 is not decided yet
+    assert do(run, "judge 0:1") == "target 0:1"
 
 
 def test_a_doubt_that_no_longer_matters_costs_the_target_nothing_more() -> None:
@@ -197,9 +198,9 @@ def test_a_doubt_that_no_longer_matters_costs_the_target_nothing_more() -> None:
     """
     run = run_of("a. b$", "A.|A?. B$|X$", DEPTH, 1, width=2, needs_target_step=False)
     do(run, "draft 0:1.1")
-    assert do(run, "score 0:1.1") == "draft 0:1, target 0:0"
+    assert do(run, "judge 0:1.1") == "draft 0:1, target 0:0"
     do(run, "draft 0:1")
-    assert do(run, "score 0:1") == "draft 0:2, draft 0:2.1"
+    assert do(run, "judge 0:1") == "draft 0:2, draft 0:2.1"
     assert Cancel(Work(Kind.TARGET, NodeId(0, 0))) in run.turns[-1].commands
 
 
@@ -222,5 +223,6 @@ def test_the_commands_carry_what_a_driver_needs() -> None:
     assert run.tell(Drafted(first, step_of("A."))).commands == (Target(first, 98),)
     judge = Judge(first, root, step_of("A."), step_of("a."))
     assert run.tell(Targeted(root, step_of("a."))).commands == (judge,)
-    scored = run_of("a. b$", "A. B$", DEPTH, 1, needs_target_step=False)
-    assert Score(first, root, step_of("A.")) in scored.tell(Drafted(first, step_of("A."))).commands
+    alone = run_of("a. b$", "A. B$", DEPTH, 1, needs_target_step=False)
+    judge = Judge(first, root, step_of("A."), None)
+    assert judge in alone.tell(Drafted(first, step_of("A."))).commands

@@ -19,8 +19,7 @@ from scheduler_kit import RandomScript, run_and_check
 from lr.errors import SettingError
 from lr.lab.scripted.scripted import ScriptedRun, newest, shuffled
 from lr.reasoner import Reasoner
-from lr.spec.limits import Limits
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.seams import Variant
 from lr.spec.segmenters.fixed import FixedSegmenter
 from lr.spec.steps import Segmenter

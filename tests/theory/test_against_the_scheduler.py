@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from theory_kit import rate_is, share_is
 
-from lr.spec.commands import Kind
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.protocol import Kind, Schedule, SchedulerConfig
 from lr.theory.asynchronous import (
     async_parallelism,
     async_work,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lr.errors import SettingError
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.protocol import Schedule, SchedulerConfig
 from lr.theory.calibration import Calibration, CalibrationError, Estimate, exactly
 from lr.theory.chance import Constant, Replay, Resampled
 from lr.theory.estimate import PARAMETERS, calibrate

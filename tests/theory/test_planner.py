@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lr.spec.schedule import Schedule
+from lr.spec.protocol import Schedule
 from lr.theory.calibration import Calibration, exactly
 from lr.theory.domain import DomainError
 from lr.theory.fit import fit_speedups, fit_width, least_squares

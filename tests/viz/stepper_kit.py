@@ -17,8 +17,7 @@ from lr.lab.stepper.live import LiveSource
 from lr.lab.stepper.script import ScriptSource
 from lr.lab.stepper.session import Session
 from lr.reasoner import Reasoner
-from lr.spec.limits import Limits
-from lr.spec.schedule import SchedulerConfig
+from lr.spec.protocol import Limits, SchedulerConfig
 
 QUESTION = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"

@@ -19,8 +19,7 @@ from lr.lab.stepper.source import FORCED, StepperError
 from lr.lab.trace.compare import compare_in_order
 from lr.lab.trace.film import state_at
 from lr.lab.trace.traced import trace_of
-from lr.spec.limits import Limits
-from lr.spec.schedule import SchedulerConfig
+from lr.spec.protocol import Limits, SchedulerConfig
 
 
 @pytest.fixture

@@ -15,9 +15,7 @@ from lr.lab.scripted.texts import TextScript, text_of
 from lr.lab.viz.canvas import COLOURS, GONE, KEPT
 from lr.lab.viz.order import draw_order, lives_of
 from lr.lab.viz.tree import draw_tree, place
-from lr.spec.commands import Kind, NodeId, Work
-from lr.spec.limits import Limits
-from lr.spec.schedule import SchedulerConfig
+from lr.spec.protocol import Kind, Limits, NodeId, SchedulerConfig, Work
 
 SCRIPT = TextScript(["a.", "b.", "c$"], ["A.|X.", "Y.|B.", "C$|Z$"])
 

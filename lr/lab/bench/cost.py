@@ -24,8 +24,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lr.spec.commands import Kind
-from lr.spec.schedule import Schedule, SchedulerConfig
+from lr.spec.protocol import Kind, Schedule, SchedulerConfig
 from lr.theory.chance import Bernoulli, Constant, Resampled
 from lr.theory.simulate import ENDLESS, World, simulate
 from lr.theory.workers import Span

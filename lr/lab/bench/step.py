@@ -20,7 +20,7 @@ from lr.lab.bench.ways import Way
 from lr.options import LOOKAHEAD
 from lr.reasoner import Reasoner
 from lr.result import Result
-from lr.spec.schedule import Schedule
+from lr.spec.protocol import Schedule
 from lr.tiny.language import Problem
 from lr.trace import ForwardPass, Stats, StepWritten
 from lr.types import Role

@@ -26,7 +26,7 @@ from lr.engine.overlapped import Overlapped
 from lr.lab.endpoint.http import Call
 from lr.lab.endpoint.judge import AskingElsewhere, decide_safely
 from lr.lab.endpoint.writer import ServedWriter
-from lr.spec.commands import Judged, Kind, Scored, Work
+from lr.spec.protocol import Judged, Work
 from lr.spec.verifiers.base import Verifier
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import VerifierCall
@@ -108,8 +108,7 @@ class Verdicts:
             chain, work = question.chain, question.work
             del chain.asked[work]
             chain.trace.record(VerifierCall(1, time.perf_counter() - question.started))
-            kind = Judged if work.kind is Kind.JUDGE else Scored
-            chain.tell(kind(work.node, question.answer.result()))
+            chain.tell(Judged(work.node, question.answer.result()))
         return news
 
 

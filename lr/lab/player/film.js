@@ -179,7 +179,7 @@ const CHANGES = {
     film.begin(e, "target", data.node);
   },
   judge: (film, e, data) => film.begin(e, "judge", data.node),
-  score: (film, e, data) => film.begin(e, "score", data.node),
+  score: (film, e, data) => film.begin(e, "judge", data.node),
   drafted(film, e, data) {
     if (film.finish(e, "draft", data.node)) film.writing(e, { ...data, role: "draft" }).complete(e, data.step);
   },
@@ -190,10 +190,10 @@ const CHANGES = {
     if (film.finish(e, "target", data.node)) film.writing(e, { ...data, role: "target" }).complete(e, data.step);
   },
   judged(film, e, data) {
-    if (film.finish(e, data.alone ? "score" : "judge", data.node)) Object.assign(film.node(data.node, e), { judged: e, verdict: data.verdict });
+    if (film.finish(e, "judge", data.node)) Object.assign(film.node(data.node, e), { judged: e, verdict: data.verdict });
   },
   unsure(film, e, data) {
-    if (film.finish(e, "score", data.node)) film.node(data.node, e).unsure = e;
+    if (film.finish(e, "judge", data.node)) film.node(data.node, e).unsure = e;
   },
   cancel: (film, e, data) => film.finish(e, data.work, data.node),
   token(film, e, data) {

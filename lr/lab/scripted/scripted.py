@@ -23,11 +23,10 @@ from functools import partial
 from typing import Protocol
 
 from lr.lab.scripted.transcript import Turn, Words, lines_of
-from lr.spec.commands import (
+from lr.spec.protocol import (
     Command,
     Draft,
     Drafted,
-    DraftFailed,
     Emit,
     Event,
     Judge,
@@ -35,15 +34,11 @@ from lr.spec.commands import (
     Kind,
     NodeId,
     Release,
-    Score,
-    Scored,
-    Survive,
+    SchedulerConfig,
     Target,
     Targeted,
-    Unsure,
     Work,
 )
-from lr.spec.schedule import SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.types import EmittedStep, Finish, Step, Verdict
 
@@ -144,7 +139,7 @@ class ScriptedRun:
         return lines_of(self.turns, words)
 
     def _take(self, event: Event | None, commands: list[Command]) -> Turn:
-        if isinstance(event, Drafted) and event.node in self.prefixes:
+        if isinstance(event, Drafted) and event.step and event.node in self.prefixes:
             self.prefixes[event.node] += (event.step,)
         for command in commands:
             self._obey(command)
@@ -168,36 +163,26 @@ class ScriptedRun:
                 self._events[Work(Kind.JUDGE, node)] = partial(
                     self._judge, node, self.prefixes[parent], draft, target
                 )
-            case Score(node, parent, draft):
-                self._events[Work(Kind.SCORE, node)] = partial(
-                    self._score, node, self.prefixes[parent], draft
-                )
-            case Emit(emitted):
+            case Emit(emitted, _, node, root):
                 self.emitted.append(emitted)
-            case Survive(node, root):
-                prefix = self.prefixes.pop(node)
-                self.prefixes[root] = prefix if node == root else (*prefix, self.emitted[-1].step)
+                if root is not None:
+                    prefix = self.prefixes.pop(node)
+                    self.prefixes[root] = prefix if node == root else (*prefix, emitted.step)
             case Release(node):
                 del self.prefixes[node]
 
     def _draft(self, node: NodeId, prefix: Prefix, sibling: int, limit: int) -> Event:
         step = self.script.draft(prefix, sibling)
-        return (
-            DraftFailed(node, "the script has no draft here")
-            if step is None
-            else Drafted(node, cut(step, limit))
-        )
+        return Drafted(node, None if step is None else cut(step, limit))
 
     def _target(self, node: NodeId, prefix: Prefix, limit: int) -> Event:
         return Targeted(node, cut(self.script.target(prefix), limit))
 
-    def _judge(self, node: NodeId, prefix: Prefix, draft: Step, target: Step) -> Event:
+    def _judge(self, node: NodeId, prefix: Prefix, draft: Step, target: Step | None) -> Event:
         verdict = self.script.judge(prefix, draft, target)
-        return Judged(node, verdict or Verdict(aligned=False, why="the script gives no verdict"))
-
-    def _score(self, node: NodeId, prefix: Prefix, draft: Step) -> Event:
-        verdict = self.script.judge(prefix, draft, None)
-        return Unsure(node) if verdict is None else Scored(node, verdict)
+        if verdict is None and target is not None:
+            verdict = Verdict(aligned=False, why="the script gives no verdict")
+        return Judged(node, verdict)
 
 
 def cut(step: Step, limit: int) -> Step:

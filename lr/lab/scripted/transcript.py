@@ -12,23 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from lr.spec.commands import (
+from lr.spec.protocol import (
     Cancel,
     Command,
     Draft,
     Drafted,
-    DraftFailed,
     Emit,
     Event,
     Judge,
     Judged,
     Release,
-    Score,
-    Scored,
-    Survive,
     Target,
     Targeted,
-    Unsure,
 )
 from lr.types import Step, Verdict
 
@@ -56,17 +51,13 @@ def event_line(event: Event, words: Words = str) -> str:
     """One event as a line."""
     match event:
         case Drafted(node, step):
-            return f"{node} draft wrote {words(step)}"
-        case DraftFailed(node, why):
-            return f"{node} draft failed: {why}"
+            return (
+                f"{node} no draft can come" if step is None else f"{node} draft wrote {words(step)}"
+            )
         case Targeted(node, step):
             return f"{node} target wrote {words(step)}"
         case Judged(node, verdict):
-            return f"{node} judged {_said(verdict)}"
-        case Scored(node, verdict):
-            return f"{node} scored {_said(verdict)}"
-        case Unsure(node):
-            return f"{node} score is unsure"
+            return f"{node} judged {'alone: unsure' if verdict is None else _said(verdict)}"
 
 
 def command_line(command: Command, words: Words = str) -> str:
@@ -77,15 +68,15 @@ def command_line(command: Command, words: Words = str) -> str:
         case Target(node, limit):
             return f"target {node} (up to {limit} tokens)"
         case Judge(node, _, draft, target):
-            return f"judge {node}: {words(draft)} against {words(target)}"
-        case Score(node, _, draft):
-            return f"score {node}: {words(draft)}"
+            against = "alone" if target is None else f"against {words(target)}"
+            return f"judge {node}: {words(draft)} {against}"
         case Cancel(work):
             return f"cancel {work.kind.value} {work.node}"
-        case Emit(emitted):
-            return f"emit step {emitted.index}: {words(emitted.step)} ({emitted.origin.value})"
-        case Survive(node, root):
-            return f"root {root}" if node == root else f"root {root} on the branch of {node}"
+        case Emit(emitted, _, node, root):
+            said = f"emit step {emitted.index}: {words(emitted.step)} ({emitted.origin.value})"
+            if root is not None:
+                said += f"; root {root}" if node == root else f"; root {root}, was {node}"
+            return said
         case Release(node):
             return f"release {node}"
 

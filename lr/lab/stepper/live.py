@@ -32,7 +32,7 @@ from lr.lab.trace.file import Record, records_of
 from lr.lab.trace.traced import header_of
 from lr.options import make_options
 from lr.reasoner import Reasoner
-from lr.spec.commands import Judged, Kind, Scored, Unsure, Work
+from lr.spec.protocol import Judged, Work
 from lr.spec.verifiers.base import Verifier, need_of
 from lr.spec.write import StepWriter
 from lr.trace import Trace, VerifierCall
@@ -202,10 +202,7 @@ class LiveSource:
         if node in desk.agreed:
             verdict = forced_verdict(desk.agreed[node], verdict)
             desk.forced.append((len(self.records), node, desk.agreed.pop(node)))
-        if verdict is None:
-            desk.chain.tell(Unsure(work.node))
-        else:
-            desk.chain.tell((Judged if work.kind is Kind.JUDGE else Scored)(work.node, verdict))
+        desk.chain.tell(Judged(work.node, verdict))
 
     @property
     def _verifier(self) -> Verifier:

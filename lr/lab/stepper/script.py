@@ -17,7 +17,7 @@ from lr.lab.scripted.scripted import ScriptedRun
 from lr.lab.stepper.source import FORCED, StepperError, driven
 from lr.lab.trace.file import Record
 from lr.lab.trace.virtual import scripted_trace
-from lr.spec.commands import Judged, Kind, Scored, Work
+from lr.spec.protocol import Judged, Kind, Work
 from lr.types import Verdict
 
 
@@ -37,7 +37,7 @@ class ScriptSource:
 
     @property
     def waiting(self) -> list[str]:
-        return [str(work.node) for work in self.run.work if work.kind in (Kind.JUDGE, Kind.SCORE)]
+        return [str(work.node) for work in self.run.work if work.kind is Kind.JUDGE]
 
     def advance(self) -> bool:
         """The turn that is next by the run's order."""
@@ -45,9 +45,8 @@ class ScriptSource:
             return False
         pieces = self.run.work
         work = pieces[self.run.order(pieces)]
-        aligned = (
-            self.agreed.pop(str(work.node), None) if work.kind in (Kind.JUDGE, Kind.SCORE) else None
-        )
+        judged = work.kind is Kind.JUDGE
+        aligned = self.agreed.pop(str(work.node), None) if judged else None
         if aligned is None:
             self.run.step(work)
         else:
@@ -82,11 +81,10 @@ class ScriptSource:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _forced(self, work: Work, aligned: bool) -> Judged | Scored:
+    def _forced(self, work: Work, aligned: bool) -> Judged:
         said = self.run.event_of(work)
-        own = said.verdict if isinstance(said, (Judged, Scored)) else None
-        made = forced_verdict(aligned, own)
-        return Judged(work.node, made) if work.kind is Kind.JUDGE else Scored(work.node, made)
+        own = said.verdict if isinstance(said, Judged) else None
+        return Judged(work.node, forced_verdict(aligned, own))
 
     def _look(self) -> None:
         """Take in the events of the last turn."""

@@ -95,7 +95,7 @@ def _judge(state: State, data: dict[str, Any]) -> None:
 
 
 def _score(state: State, data: dict[str, Any]) -> None:
-    state.work[("score", data["node"])] = state.time
+    state.work[("judge", data["node"])] = state.time
 
 
 def _drafted(state: State, data: dict[str, Any]) -> None:
@@ -120,12 +120,12 @@ def _targeted(state: State, data: dict[str, Any]) -> None:
 
 
 def _judged(state: State, data: dict[str, Any]) -> None:
-    if state.work.pop(("score" if data["alone"] else "judge", data["node"]), None) is not None:
+    if state.work.pop(("judge", data["node"]), None) is not None:
         state.node(data["node"]).verdict = data["verdict"]
 
 
 def _unsure(state: State, data: dict[str, Any]) -> None:
-    if state.work.pop(("score", data["node"]), None) is not None:
+    if state.work.pop(("judge", data["node"]), None) is not None:
         state.node(data["node"]).unsure = True
 
 

@@ -23,7 +23,7 @@ from lr.lab.scripted.scripted import ScriptedRun
 from lr.lab.trace.fields import Bytes
 from lr.lab.trace.file import TraceFile, no_bytes, records_of
 from lr.lab.trace.header import Header
-from lr.spec.schedule import SchedulerConfig
+from lr.spec.protocol import SchedulerConfig
 from lr.theory.simulate import World, simulate
 from lr.trace import Trace
 from lr.tracing.details import Ended

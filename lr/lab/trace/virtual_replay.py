@@ -17,9 +17,7 @@ from lr.lab.trace.compare import Difference, compare_in_order
 from lr.lab.trace.fields import node_of
 from lr.lab.trace.file import TraceError, TraceFile
 from lr.lab.trace.virtual import scripted_trace, simulated_trace
-from lr.spec.commands import Kind, NodeId, Work
-from lr.spec.limits import Limits
-from lr.spec.schedule import LateDrafts, Schedule, SchedulerConfig
+from lr.spec.protocol import Kind, LateDrafts, Limits, NodeId, Schedule, SchedulerConfig, Work
 from lr.theory import chance
 from lr.theory.simulate import World
 
@@ -44,7 +42,7 @@ _ENDS = {
     "drafted": Kind.DRAFT,
     "targeted": Kind.TARGET,
     "judged": Kind.JUDGE,
-    "unsure": Kind.SCORE,
+    "unsure": Kind.JUDGE,
     "undrafted": Kind.DRAFT,
 }
 
@@ -72,10 +70,7 @@ def rerun(trace: TraceFile) -> TraceFile:
     run = ScriptedRun(config, _built(options.get("script")))
     for record in trace.records:
         if record.kind in _ENDS:
-            alone = record.kind == "judged" and record.data["alone"]
-            work = Work(
-                Kind.SCORE if alone else _ENDS[record.kind], NodeId(*node_of(record.data["node"]))
-            )
+            work = Work(_ENDS[record.kind], NodeId(*node_of(record.data["node"])))
             if work not in run.work:
                 break  # the comparison will say what is different
             run.step(work)

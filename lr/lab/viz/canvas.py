@@ -10,18 +10,13 @@ from typing import TYPE_CHECKING
 
 from lr.errors import LRError
 from lr.lab.viz.style import WHO
-from lr.spec.commands import Kind
+from lr.spec.protocol import Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = {
-    Kind.DRAFT: WHO["draft"],
-    Kind.TARGET: WHO["target"],
-    Kind.JUDGE: WHO["judge"],
-    Kind.SCORE: WHO["judge"],
-}
+COLOURS = {Kind.DRAFT: WHO["draft"], Kind.TARGET: WHO["target"], Kind.JUDGE: WHO["judge"]}
 KEPT, GONE, IDLE, INK = WHO["kept"], "#c53030", "#a0aec0", "#4a5568"
 
 

@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING
 from lr.lab.scripted.scripted import ScriptedRun
 from lr.lab.scripted.transcript import Turn
 from lr.lab.viz.canvas import COLOURS, GONE, INK, canvas
-from lr.spec.commands import (
+from lr.spec.protocol import (
     Cancel,
     Command,
     Draft,
     Drafted,
-    DraftFailed,
     Emit,
     Event,
     Judge,
     Judged,
     Kind,
-    Score,
     Target,
     Targeted,
     Work,
@@ -123,8 +121,6 @@ def _begun(command: Command) -> list[Work]:
             return [Work(Kind.TARGET, node)]
         case Judge(node):
             return [Work(Kind.JUDGE, node)]
-        case Score(node):
-            return [Work(Kind.SCORE, node)]
         case _:
             return []
 
@@ -132,11 +128,9 @@ def _begun(command: Command) -> list[Work]:
 def _work(event: Event) -> Work:
     """The piece of work that an event completes."""
     match event:
-        case Drafted(node) | DraftFailed(node):
+        case Drafted(node):
             return Work(Kind.DRAFT, node)
         case Targeted(node):
             return Work(Kind.TARGET, node)
         case Judged(node):
             return Work(Kind.JUDGE, node)
-        case _:
-            return Work(Kind.SCORE, event.node)

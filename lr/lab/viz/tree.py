@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from lr.lab.scripted.scripted import ScriptedRun
 from lr.lab.scripted.transcript import Words
 from lr.lab.viz.canvas import COLOURS, GONE, IDLE, INK, KEPT, canvas
-from lr.spec.commands import Kind, NodeId
-from lr.spec.tree import Node
+from lr.spec.protocol import Kind, NodeId
+from lr.spec.scheduler import Node
 from lr.types import Origin, Step
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def place(root: Node) -> dict[NodeId, int]:
 def _draw_below(axes: Axes, node: Node, heights: dict[NodeId, int], words: Words) -> None:
     """The target's step behind `node`, and the draft steps that lead to its children, and so on."""
     x, y = node.id.index, heights[node.id]
-    if node.target_asked:
+    if node.target_began:
         _label(
             axes,
             x,
@@ -130,7 +130,7 @@ def _draw_below(axes: Axes, node: Node, heights: dict[NodeId, int], words: Words
             linestyle="-" if child.draft else ":",
         )
         _label(axes, x, at, _text(child.draft, words) + mark, colour, above=True)
-        if child.goes_on:
+        if child.open:
             axes.plot(x + 1, at, "o", color=colour, markersize=6)
             axes.text(x + 1, at + 0.12, str(child.id), ha="center", fontsize=7, color=INK)
         _draw_below(axes, child, heights, words)
@@ -138,13 +138,11 @@ def _draw_below(axes: Axes, node: Node, heights: dict[NodeId, int], words: Words
 
 def _standing(child: Node) -> tuple[str, str]:
     """The colour of a draft step, and the mark behind it."""
-    if child.failed:
-        return GONE, " (failed)"
     if child.draft is None:
-        return IDLE, ""
+        return (IDLE, "") if child.awaited else (GONE, " (failed)")
     if child.verdict is not None:
         return (KEPT, " ✓") if child.verdict.aligned else (GONE, " ✗")
-    return COLOURS[Kind.DRAFT], " ?" if child.judged or child.scored else ""
+    return COLOURS[Kind.DRAFT], " ?" if child.judging else ""
 
 
 def _text(step: Step | None, words: Words) -> str:

@@ -2,7 +2,7 @@
 
 A verifier judges pairs (prefix, draft step, target step) in batches. It says what it `need`s of the
 target, so that a scheduler knows whether a target step must be written before it can be asked. It
-never decides eligibility (see `spec/eligibility.py`), and it may fail: `judge_safely` turns an
+never decides eligibility (see `spec/scheduler.py`), and it may fail: `judge_safely` turns an
 exception or rubbish into a rejection with its reason, because a broken judge may cost speed but
 never the run.
 

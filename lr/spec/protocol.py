@@ -1,0 +1,295 @@
+"""What the scheduler says and hears: nine messages, the names of nodes, and the settings.
+
+    events, in      Drafted   Targeted   Judged           this work is done
+    commands, out   Draft     Target     Judge            begin this work
+                    Cancel                                stop it; a late answer is ignored
+                    Emit                                  this step joins the answer
+                    Release                               this node is gone
+
+A **node** is a prefix: the steps emitted so far plus a path of draft steps. A draft step is named
+by the node that it leads to, a target step by the node that it starts from: `Drafted(node)` is the
+draft step that ends at `node`, `Judge(node)` asks about that same step, and `Targeted(node)` is the
+step that the target wrote after `node`.
+
+A node is announced once: the first root by `LookaheadScheduler.start`, others by `Draft.children`
+or `Emit.root`. It leaves once: by `Release`, or when `Emit` gives its branches to a new root.
+
+*Keys of randomness.* Alternative j of `Draft(node)` may draw with the key (node.index, j),
+`Target(node)` with (node.index). The path is not needed: at each index at most one step is emitted.
+
+Plain data without torch; a trace records these very objects. Read next: `scheduler.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from lr.types import EmittedStep, Role, Step, Verdict, require
+
+
+class NodeId(NamedTuple):
+    """The name of a node, "stem:index.number" (".0" is left out). It is never used twice and does
+    not depend on the order of events.
+
+    `index`: number of the step that follows the node. `stem`: the index at which its tree began,
+    0 for the prompt, else after a step of the target. `number`: its place in its level from the
+    left; child j of node n is n * width + j.
+
+    Example, width 2: alternatives after the prompt, `0:0`, lead to `0:1` and `0:1.1`, those of the
+    second to `0:2.2` and `0:2.3`. If the target corrects step 0, the next root is `1:1`.
+    """
+
+    stem: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no name needs
+    number: int = 0
+
+    def child(self, sibling: int, width: int) -> NodeId:
+        """The node that alternative `sibling` (0 to width - 1) of the next step leads to."""
+        return NodeId(self.stem, self.index + 1, self.number * width + sibling)
+
+    def parent(self, width: int) -> NodeId:
+        """The node before this one. The first node of a tree (index = stem) has none."""
+        return NodeId(self.stem, self.index - 1, self.number // width)
+
+    def __str__(self) -> str:
+        return f"{self.stem}:{self.index}" + (f".{self.number}" if self.number else "")
+
+
+class Kind(str, Enum):
+    """The kinds of work. Strings too, because they hash fast and every event looks up its work."""
+
+    DRAFT = "draft"
+    TARGET = "target"
+    JUDGE = "judge"
+
+
+class Work(NamedTuple):
+    """One piece of work. A `Draft` for W children is W pieces, named by the children."""
+
+    kind: Kind
+    node: NodeId
+
+
+# Commands
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Write one step for each of `children`, each at most `limit` tokens long, from the prefix of
+    `node`. Each child gets a `Drafted` of its own, in any order.
+    """
+
+    node: NodeId
+    children: tuple[NodeId, ...]
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The target writes its own step after `node`, at most `limit` tokens. Answer: `Targeted`."""
+
+    node: NodeId
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Compare `draft`, the step from `parent` to `node`, with `target`, the target's step after
+    `parent`. Answer: `Judged`. Without `target` the draft step is judged by itself, from a prefill
+    on the target's side; after a doubt the target writes its step and a second `Judge` comes.
+    """
+
+    node: NodeId
+    parent: NodeId
+    draft: Step
+    target: Step | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop a piece of work that is not done yet."""
+
+    work: Work
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """A step joins the answer. `verdicts` decided it, in the order of the siblings: the last one
+    is the step's own if it is an accepted draft step; for a correction all are unaligned.
+
+    An accepted draft step leads to `node`; the target's step was written after `node`. `root` is
+    the new root (None: the answer is complete) and takes over the branches of `node`, so no model
+    runs and no block is copied. After a draft step it is `node` itself. After a target step it is a
+    new name: the target's branch of `node` ends in that step already, the draft's branch gets it as
+    uncomputed tokens. The old root's branches are still open; its `Release` follows.
+    """
+
+    emitted: EmittedStep
+    verdicts: tuple[Verdict, ...]
+    node: NodeId
+    root: NodeId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """`node` has left the tree: close its branches. Its work has been cancelled before."""
+
+    node: NodeId
+
+
+Command = Draft | Target | Judge | Cancel | Emit | Release
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """The draft step that leads to `node`; None: no draft can come, go on without it."""
+
+    node: NodeId
+    step: Step | None
+
+
+@dataclass(frozen=True, slots=True)
+class Targeted:
+    """The target's own step after `node`."""
+
+    node: NodeId
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict on the draft step that leads to `node`; None, for a draft step judged by itself:
+    unsure, the target's step is needed.
+    """
+
+    node: NodeId
+    verdict: Verdict | None
+
+
+Event = Drafted | Targeted | Judged
+Message = Command | Event
+
+
+# Settings
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long an answer and its steps may become, in tokens.
+
+    `ignore_half_sentence`: the step after a cut one starts in mid-sentence and is never drafted
+    (the official code's rule; its limit is 100 tokens).
+    """
+
+    max_tokens: int
+    max_step_tokens: int = 100
+    ignore_half_sentence: bool = True
+
+    def __post_init__(self) -> None:
+        require(self.max_tokens > 0, "max_tokens", self.max_tokens, "a whole number > 0")
+        longest = self.max_step_tokens
+        require(longest > 0, "max_step_tokens", longest, "a whole number > 0")
+
+    def step_limit(self, written: int) -> int:
+        """The longest next step after `written` tokens; 0 when nothing more may come."""
+        return max(0, min(self.max_step_tokens, self.max_tokens - written))
+
+
+class Schedule(Enum):
+    """When a draft or a target step may be written at a node of which level. In a synchronous cycle
+    levels count from the node where the cycle began, otherwise from the root, so that the window
+    slides along with it.
+
+        schedule    drafts after level    target step at level                   barrier
+        sync   g    0 .. g-1              0 .. g, once all drafts are written    yes
+        paper  k    0 .. k-1              0 .. k-1                               no
+        depth  D    0 .. D-1              0 .. D                                 no
+
+    `sync` is Algorithm 1 of the paper (arXiv 2506.19830): g drafts, then g + 1 target steps, the
+    last of them the bonus. `paper` is the asynchronous process of its Appendix B: k pairs of draft
+    and target step in flight. `depth` is what the official code does: at most D draft steps that
+    are not verified yet.
+    """
+
+    SYNC = "sync"
+    PAPER = "paper"
+    DEPTH = "depth"
+
+
+class LateDrafts(Enum):
+    """What happens to a draft step that is not written when the root's target step is: it is
+    waited for, or rejected as in the official code. Then the answer depends on time.
+    """
+
+    WAIT = "wait"
+    REJECT = "reject"
+
+
+class Router(Protocol):
+    """Decides, before anything is written, which model writes a step."""
+
+    def who_writes(self, index: int, previous: Step | None) -> Role:
+        """`Role.DRAFT`: the draft writes step `index` ahead and the verifier judges it.
+        `Role.TARGET`: the target alone writes it, and nothing is drafted beyond it meanwhile.
+
+        `previous` is the step before, accepted or still a draft (None: the prompt). Must be a pure
+        function of the two: it is called more than once and in any order.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """The settings of a `LookaheadScheduler`.
+
+    `depth`: g, k or D of `Schedule`; 0 (not with `paper`) is plain decoding. `width`: alternatives
+    per position. `max_target_rows`: at most so many target steps and judgements without target
+    step in flight, None for no limit; nodes near the root go first. `needs_target_step`: False for
+    a verifier that judges a draft step by itself; the target then writes only where no draft step
+    was accepted, or the verifier is unsure. `router`: None lets the draft always go first.
+    """
+
+    limits: Limits
+    schedule: Schedule = Schedule.DEPTH
+    depth: int = 4
+    width: int = 1
+    max_target_rows: int | None = None
+    late_drafts: LateDrafts = LateDrafts.WAIT
+    needs_target_step: bool = True
+    router: Router | None = None
+
+    def __post_init__(self) -> None:
+        rows, paper = self.max_target_rows, self.schedule is Schedule.PAPER
+        _check_whole("depth", self.depth, 1 if paper else 0)
+        _check_whole("width", self.width, 1)
+        _check_whole("max_target_rows", 1 if rows is None else rows, 1)
+        wait = self.late_drafts is LateDrafts.WAIT
+        possible = wait or (self.schedule is Schedule.DEPTH and self.needs_target_step)
+        expected = 'wait: "reject" needs schedule "depth" and a verifier that sees both steps'
+        require(possible, "late_drafts", self.late_drafts.value, expected)
+
+    @property
+    def barrier(self) -> bool:
+        """Whether drafts, target steps and verdicts are stages, each waiting for all of the one
+        before.
+        """
+        return self.schedule is Schedule.SYNC
+
+    def drafts_at(self, level: int) -> bool:
+        """Whether drafts may follow a node of this level."""
+        return level < self.depth
+
+    def targets_at(self, level: int) -> bool:
+        """Whether the target may write at a node of this level. `paper` counts pairs in flight, so
+        it has no target step at the end of the window.
+        """
+        return level < self.depth or self.schedule is not Schedule.PAPER
+
+
+def _check_whole(name: str, value: int, least: int) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    require(whole and value >= least, name, value, f"a whole number >= {least}")
