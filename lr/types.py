@@ -105,11 +105,14 @@ class Verdict:
     """What a verifier says about a draft step and the target's step from the same prefix.
 
     `why` is for people and for the trace; `score` is the verifier's own measure where it has one.
+    `failed`: the verifier could not decide (a server is down, a pair is too long); such a verdict
+    is a rejection.
     """
 
     aligned: bool
     why: str
     score: float | None = None
+    failed: bool = False
 
 
 class Origin(Enum):

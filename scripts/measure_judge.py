@@ -20,10 +20,9 @@ from lr.engine.verification import asked_model
 from lr.model.codec import Codec
 from lr.model.weights import load_model
 from lr.spec.verifiers.base import Verifier
-from lr.spec.verifiers.embedding import EmbeddingVerifier
-from lr.spec.verifiers.encoder import SentenceEncoder
 from lr.spec.verifiers.judge import JudgeVerifier
 from lr.tiny.judge import THRESHOLDS, JudgeReport, PairSource, balanced, judge_pairs, milliseconds
+from lr.spec.verifiers.simple import EmbeddingVerifier, load_encoder
 from lr.tiny.language import Split
 from lr.tiny.pairs import TextPair, grammar_pair
 
@@ -93,7 +92,7 @@ def measured(args: argparse.Namespace) -> tuple[Verifier, float, Sequence[float]
     """
     codec = Codec.load(args.judge if args.encoder is None else args.target)
     if args.encoder is not None:
-        encoder = SentenceEncoder.load(args.encoder)
+        encoder = load_encoder(args.encoder)
         return EmbeddingVerifier(encoder, codec.decode), 0.95, COSINES, "sentence encoder"
     model = load_model(args.judge, dtype=torch.float32)
     judge = JudgeVerifier(asked_model(model, codec, 1024), codec.decode)

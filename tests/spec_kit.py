@@ -12,7 +12,7 @@ from lr.engine.runner import ModelRunner
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
-from lr.spec.steps import BlankLineSegmenter
+from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, Trace
 from lr.types import EmittedStep, Role, SamplingParams

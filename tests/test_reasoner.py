@@ -12,7 +12,7 @@ from door_kit import write_checkpoint, write_foreign_checkpoint
 from lr.errors import CheckpointError, ContextError, LRError, OutOfBlocks, SettingError
 from lr.options import GenerateOptions, OptionArguments
 from lr.reasoner import Reasoner
-from lr.spec.verifiers.base import Pair
+from lr.spec.verifiers.base import Pair, Verifier
 from lr.types import Origin, Role, Verdict
 
 DRAFTERS = ("ngram", "suffix", "draft", "tree", "step")
@@ -32,7 +32,7 @@ def exact(checkpoints: tuple[Path, Path]) -> Reasoner:
     return Reasoner(*checkpoints, "exact", dtype=torch.float64)
 
 
-class Coin:
+class Coin(Verifier):
     """Accepts every other pair."""
 
     name = "coin"

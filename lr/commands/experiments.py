@@ -138,7 +138,7 @@ class Verify:
 
     def _judge(self, kept: Sequence[KeptPair]) -> dict[str, tuple[Replayed, Quality, list[bool]]]:
         from lr.lab.eval.laboratory import quality, replay, swapped
-        from lr.spec.verifiers.base import Need, need_of
+        from lr.spec.verifiers.base import Requires
 
         lab = self.models.lab(self.pairs)
         reference = self.reference or ("oracle" if lab.tiny else None)
@@ -158,7 +158,7 @@ class Verify:
                 verifier, pairs[: self.batch], self.batch
             )  # the first call pays for what is set up once
             made = replay(verifier, pairs, self.batch)
-            compares = bool(need_of(verifier) & Need.TARGET_STEP)
+            compares = bool(verifier.requires & Requires.TARGET_STEP)
             other = replay(verifier, swapped(pairs), self.batch) if compares else None
             found[name] = (made, quality(made, truth, other), truth)
         return found

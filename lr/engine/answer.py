@@ -33,9 +33,9 @@ from lr.spec.drafters.step import StepDrafter
 from lr.spec.protocol import LateDrafts, Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.seams import Variant
-from lr.spec.segmenters.choose import make_segmenter
+from lr.spec.segmenters import make_segmenter
 from lr.spec.token_sd import Speculation
-from lr.spec.verifiers.base import Need, Verifier, glances, need_of
+from lr.spec.verifiers.base import Requires, Verifier
 from lr.spec.write import StepWriter, decode_plainly
 from lr.trace import Trace, summarise
 from lr.types import Coupling, EmittedStep, Role, SamplingParams
@@ -208,8 +208,8 @@ class Asked:
             self.options.width,
             self.options.max_target_rows,
             late_drafts=LateDrafts(self.options.late_drafts),
-            needs_target_step=bool(need_of(self.verifier) & Need.TARGET_STEP)
-            and not glances(self.verifier),
+            needs_target_step=bool(self.verifier.requires & Requires.TARGET_STEP)
+            and self.verifier.early_requires is None,
             router=self.variant.router,
         )
 

@@ -4,7 +4,7 @@ chains what it said.
 A verifier says what it `need`s. The target's own step is the scheduler's business;
 log-probabilities and hidden states of the draft step are filled in here, by the prefill that the
 target owes that step anyway: afterwards its branch holds the step and the next forward goes on
-behind it. A verifier that can `glance` (a cascade whose cheap half needs no target step) is first
+behind it. A verifier that has an early pass (a cascade whose cheap half needs no target step) is first
 asked what it is sure of; only for the rest the target writes a step. Read next:
 `spec/verifiers/base.py`; `chain.py`, which keeps the branches.
 """
@@ -20,12 +20,12 @@ from lr.engine.chain import Chain
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.spec.protocol import Judged, Work
-from lr.spec.verifiers.base import Need, Pair, Verifier, glance_safely, judge_safely, need_of
-from lr.spec.verifiers.likelihood import step_logprobs
+from lr.spec.verifiers.base import Pair, Requires, Verifier, early_verdicts_of, verdicts_of
+from lr.spec.verifiers.judge import step_logprobs
 from lr.trace import VerifierCall
 from lr.types import Verdict
 
-READINGS = Need.TARGET_LOGPROBS | Need.HIDDEN
+READINGS = Requires.TARGET_LOGPROBS | Requires.HIDDEN
 
 
 class Waiting(NamedTuple):
@@ -41,7 +41,7 @@ def judge_all(verifier: Verifier, chains: Sequence[Chain]) -> None:
     while waiting := [
         Waiting(chain, work, pair) for chain in chains for work, pair in chain.asked.items()
     ]:
-        if need_of(verifier) & READINGS:
+        if verifier.requires & READINGS:
             waiting = read_drafts(waiting)
         started = time.perf_counter()
         verdicts = ask(verifier, waiting)
@@ -64,12 +64,10 @@ def ask(verifier: Verifier, waiting: Sequence[Waiting]) -> list[Verdict | None]:
     verdicts: dict[int, Verdict | None] = {}
     if glanced:
         verdicts |= zip(
-            glanced, glance_safely(verifier, [waiting[i].pair for i in glanced]), strict=True
+            glanced, early_verdicts_of(verifier, [waiting[i].pair for i in glanced]), strict=True
         )
     if whole:
-        verdicts |= zip(
-            whole, judge_safely(verifier, [waiting[i].pair for i in whole]), strict=True
-        )
+        verdicts |= zip(whole, verdicts_of(verifier, [waiting[i].pair for i in whole]), strict=True)
     return [verdicts[i] for i in range(len(waiting))]
 
 

@@ -16,7 +16,7 @@ from lr.model.attention import SDPA, AttentionKind
 from lr.model.graph_shapes import GraphShapes
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
-from lr.spec.steps import BlankLineSegmenter, Segmenter
+from lr.spec.segmenters import BlankLineSegmenter, Segmenter
 from lr.spec.token_sd import Speculation
 from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, Trace

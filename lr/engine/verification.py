@@ -20,11 +20,10 @@ from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.registry import find, language_of
-from lr.spec.verifiers.asked import AskedModel
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.choose import VerifierName, VerifierParts, make_verifier, parse_verifier
-from lr.spec.verifiers.embedding import Embed
-from lr.spec.verifiers.encoder import SentenceEncoder
+from lr.spec.verifiers.prompted import PromptedModel
+from lr.spec.verifiers.simple import Embed, load_encoder
 
 BLOCK_SIZE = 16
 JUDGE_TOKENS = 8192
@@ -51,7 +50,7 @@ class VerifierChoice:
         verifiers ask.
         """
 
-        def asked() -> AskedModel:
+        def asked() -> PromptedModel:
             blocks = blocks_for_chains(target) if self.num_blocks is None else self.num_blocks
             return asked_model(target, self.codec, blocks)
 
@@ -67,7 +66,7 @@ class VerifierChoice:
             ),
         )
 
-    def _judge(self) -> AskedModel:
+    def _judge(self) -> PromptedModel:
         assert self.judge is not None, "choose_verifier settles it"
         codec, model = (
             Codec.load(self.judge),
@@ -81,7 +80,7 @@ class VerifierChoice:
 
     def _encoder(self) -> Embed:
         assert self.judge is not None, "choose_verifier settles it"
-        return SentenceEncoder.load(self.judge, device=self.device)
+        return load_encoder(self.judge, device=str(self.device))
 
 
 def choose_verifier(
@@ -121,7 +120,7 @@ def blocks_for_chains(model: CausalLM) -> int:
     return -(-(model.config.max_position_embeddings + JUDGE_TOKENS) // BLOCK_SIZE)
 
 
-def asked_model(model: CausalLM, codec: Codec, num_blocks: int) -> AskedModel:
+def asked_model(model: CausalLM, codec: Codec, num_blocks: int) -> PromptedModel:
     """A model with its codec as verifiers see it, on a runner of its own with `num_blocks` blocks
     of 16 tokens.
     """
@@ -133,7 +132,7 @@ def asked_model(model: CausalLM, codec: Codec, num_blocks: int) -> AskedModel:
         vocab_size=codec.vocab_size,
     )
     chat = partial(codec.chat, enable_thinking=False)  # a judge answers at once
-    return AskedModel(runner, codec.encode, chat, tiny=speaks_tiny(codec))
+    return PromptedModel(runner, codec.encode, chat, tiny=speaks_tiny(codec))
 
 
 def speaks_tiny(codec: Codec) -> bool:

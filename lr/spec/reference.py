@@ -31,7 +31,7 @@ from torch import Tensor
 from lr.kvcache.branch import Branch
 from lr.spec.drafters.mirror import follow
 from lr.spec.scheduler import may_be_drafted, verdict_by_form
-from lr.spec.verifiers.base import Pair, Verifier, judge_safely
+from lr.spec.verifiers.base import Pair, Verifier, verdicts_of
 from lr.spec.write import Limits, StepJob, StepWriter
 from lr.trace import StepEmitted, StepJudged, VerifierCall
 from lr.types import EmittedStep, Finish, Origin, Step, Verdict
@@ -166,7 +166,7 @@ def _judge(
     forms = [verdict_by_form(draft, step) for draft, step in zip(drafts, steps, strict=False)]
     open_pairs = [pair for pair, form in zip(pairs, forms, strict=True) if form is None]
     started = time.perf_counter()
-    answers = iter(judge_safely(verifier, open_pairs) if open_pairs else [])
+    answers = iter(verdicts_of(verifier, open_pairs) if open_pairs else [])
     if open_pairs:
         target.trace.record(VerifierCall(len(open_pairs), time.perf_counter() - started))
     decided: list[Verdict] = []

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lr.spec.protocol import Router
-from lr.spec.steps import Segmenter
+from lr.spec.segmenters import Segmenter
 from lr.spec.verifiers.base import Verifier
 from lr.trace import Stats
 

@@ -26,7 +26,7 @@ from lr.spec.drafters.base import Context
 from lr.spec.protocol import Limits
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution, sample
-from lr.spec.steps import BoundaryDetector, Segmenter
+from lr.spec.segmenters import BoundaryDetector, Segmenter
 from lr.spec.token_sd import RoundEnd, Speculation, speculate
 from lr.trace import StepEmitted, StepWritten, TokenRound, Trace
 from lr.tracing.details import TokenWritten

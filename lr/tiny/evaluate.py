@@ -35,7 +35,7 @@ from lr.model.weights import load_model
 from lr.registry import language_of
 from lr.rng import Stream
 from lr.spec.sampling import distribution
-from lr.spec.steps import BlankLineSegmenter
+from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.write import Limits, StepJob, StepWriter
 from lr.tiny.language import Split, problem
 from lr.tiny.languages import QUANTITIES, Exercise, TinyLanguage

@@ -14,7 +14,7 @@ the same prefix.
 
 The chain goes on as in Lookahead Reasoning with the oracle as verifier: with the draft's step where
 it means the same, else with the target's. What never reaches a judge is left out: pairs that are
-decided by their form, and equal texts (`spec/scheduler.py`, `spec/verifiers/folded.py`). Read
+decided by their form, and equal texts (`spec/scheduler.py`, `spec/verifiers/simple.py`). Read
 next: `judge_eval.py`, which measures a judge on such pairs.
 
 How well a judge agrees with the oracle, and how long it takes: agreement, precision, recall, an
@@ -45,9 +45,9 @@ from lr.kvcache.branch import Branch
 from lr.model.codec import Codec
 from lr.model.weights import load_model
 from lr.rng import Stream
-from lr.spec.verifiers.answers import part
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.spec.verifiers.prompts import TINY_JUDGE_PROMPT
+from lr.spec.verifiers.judge import TINY_JUDGE_PROMPT
+from lr.spec.verifiers.prompted import AnswerTokens
 from lr.tiny.evaluate import BATCH, LIMITS, EvalSettings, Voice
 from lr.tiny.grammar import Style, unglue
 from lr.tiny.language import Problem, Split, problem
@@ -95,9 +95,9 @@ class JudgeRows(RowMaker):
             tokenizer.encode(text, add_special_tokens=False)
             for text in (prompt.aligned, prompt.unaligned)
         ]
-        parting = part(answers)
-        self.begun = [*tokenizer.encode(prompt.prefill, add_special_tokens=False), *parting.common]
-        aligned, unaligned = parting.tokens
+        answer_tokens = AnswerTokens.of(answers)
+        self.begun = [*tokenizer.encode(prompt.prefill, add_special_tokens=False), *answer_tokens.common]
+        aligned, unaligned = answer_tokens.tokens
         assert aligned is not None and unaligned is not None
         self.aligned, self.unaligned = aligned, unaligned
         self.texts = [tokenizer.decode([token]) for token in range(len(tokenizer))]

@@ -20,8 +20,8 @@ from lr.engine.answer import Models
 from lr.engine.verification import asked_model, blocks_for_chains
 from lr.errors import SettingError
 from lr.spec.seams import Variant
-from lr.spec.verifiers.cascade import Cascade
-from lr.spec.verifiers.score import ScoreVerifier
+from lr.spec.verifiers.judge import ScoreVerifier
+from lr.spec.verifiers.simple import Cascade
 
 
 def confidence_cascade(

@@ -9,7 +9,7 @@ chain, which set its course, are the target's). The paper looks one step ahead, 
     schedule="sync")
 
 No target step is written for a step that is accepted: the target reads it once, to score it. Read
-next: `spec/verifiers/score.py`.
+next: `spec/verifiers/judge.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.spec.seams import Variant
 from lr.spec.verifiers.base import Verifier
-from lr.spec.verifiers.score import Reading, ScoreVerifier
+from lr.spec.verifiers.judge import ScoreReading, ScoreVerifier
 from lr.types import Role, Step
 
 
@@ -47,8 +47,8 @@ def specreason(
         refuse_for_logprobs(
             target, "SpecReason's score", "Use Lookahead Reasoning with verifier exact or judge"
         )
-        verifier = ServedScore(target, threshold=threshold, reading=Reading.LIKELIEST)
+        verifier = ServedScore(target, threshold=threshold, reading=ScoreReading.LIKELIEST)
     else:
         asked = asked_model(target, codec, blocks_for_chains(target))
-        verifier = ScoreVerifier(asked, threshold=threshold, reading=Reading.LIKELIEST)
+        verifier = ScoreVerifier(asked, threshold=threshold, reading=ScoreReading.LIKELIEST)
     return Variant(verifier, router=TargetFirst(first_steps))

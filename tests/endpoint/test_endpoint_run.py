@@ -31,7 +31,8 @@ from lr.lab.endpoint.models import exact_ids, spell
 from lr.lab.endpoint.settings import Servers
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
-from lr.spec.verifiers.coin import RandomVerifier
+from lr.spec.verifiers.base import Verifier
+from lr.spec.verifiers.simple import RandomVerifier
 from lr.types import Finish, Origin, Verdict
 
 SCHEDULES = ("sync", "paper", "depth")
@@ -344,7 +345,7 @@ def test_a_step_of_more_tokens_than_it_may_have_is_cut() -> None:
     assert "\ufffd" not in text and text.startswith("\u20ac\u20ac")
 
 
-class Sees:
+class Sees(Verifier):
     """A verifier that is asked on the spot, between requests."""
 
     name = "sees"

@@ -34,7 +34,7 @@ from lr.trace import Trace
 from lr.types import Coupling, EmittedStep, Role, SamplingParams, Verdict
 
 
-class ByTokens:
+class ByTokens(Verifier):
     """Accepts by a coin that depends on the pair's tokens alone, the same in every process."""
 
     name = "by tokens"

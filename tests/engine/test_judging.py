@@ -17,16 +17,15 @@ from lr.kvcache.branch import Branch
 from lr.model.batch import RaggedBatch
 from lr.reasoner import Reasoner
 from lr.spec.seams import Variant
-from lr.spec.verifiers.base import Need, Pair
-from lr.spec.verifiers.cascade import Cascade
-from lr.spec.verifiers.exact import ExactVerifier
-from lr.spec.verifiers.likelihood import LikelihoodVerifier
+from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.spec.verifiers.judge import LikelihoodVerifier
+from lr.spec.verifiers.simple import Cascade, ExactVerifier
 from lr.trace import StepWritten
 from lr.types import Role, Verdict
 
 QUESTION = "How many coins does Ann have?"
 HOW = {"segmenter": "fixed", "segment_tokens": 6, "max_tokens": 72, "temperature": 1.0}
-EVERYTHING = Need.TARGET_STEP | Need.TARGET_LOGPROBS | Need.HIDDEN
+EVERYTHING = Requires.TARGET_STEP | Requires.TARGET_LOGPROBS | Requires.HIDDEN
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +38,13 @@ def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Reasoner:
     return Reasoner(target, draft, "exact", dtype=torch.float64)
 
 
-class Witness:
+class Witness(Verifier):
     """Notes the pairs it is asked about and accepts by the draft step's ids alone, two of three."""
 
     name = "witness"
 
-    def __init__(self, need: Need) -> None:
-        self.need, self.pairs = need, list[Pair]()
+    def __init__(self, need: Requires) -> None:
+        self.requires, self.pairs = need, list[Pair]()
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         self.pairs += pairs
@@ -65,11 +64,11 @@ def reread(reasoner: Reasoner, tokens: Sequence[int]) -> tuple[torch.Tensor, tor
     return logits.log_softmax(-1), hidden
 
 
-@pytest.mark.parametrize("need", [Need.TARGET_LOGPROBS, Need.HIDDEN, EVERYTHING])
+@pytest.mark.parametrize("need", [Requires.TARGET_LOGPROBS, Requires.HIDDEN, EVERYTHING])
 @pytest.mark.parametrize("schedule", ["sync", "depth"])
 @pytest.mark.parametrize("driver", ["lockstep", "overlapped"])
 def test_pairs_hold_what_the_verifier_needs(
-    reasoner: Reasoner, need: Need, schedule: str, driver: str
+    reasoner: Reasoner, need: Requires, schedule: str, driver: str
 ) -> None:
     witness = Witness(need)
     reasoner.generate(
@@ -77,7 +76,7 @@ def test_pairs_hold_what_the_verifier_needs(
     )
     assert len(witness.pairs) > 4
     for pair in witness.pairs:
-        assert (pair.target is not None) == bool(need & Need.TARGET_STEP)
+        assert (pair.target is not None) == bool(need & Requires.TARGET_STEP)
         logprobs, hidden = reread(reasoner, (*pair.prefix, *pair.draft.tokens))
         start, tokens = len(pair.prefix), pair.draft.tokens
         expected = [float(logprobs[start + i - 1, token]) for i, token in enumerate(tokens)]
@@ -86,10 +85,12 @@ def test_pairs_hold_what_the_verifier_needs(
         torch.testing.assert_close(pair.hidden, hidden[start:], rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("need", [Need.NOTHING, Need.TARGET_LOGPROBS, Need.TARGET_STEP, EVERYTHING])
-def test_reading_the_draft_steps_changes_no_token(reasoner: Reasoner, need: Need) -> None:
+@pytest.mark.parametrize(
+    "need", [Requires.NOTHING, Requires.TARGET_LOGPROBS, Requires.TARGET_STEP, EVERYTHING]
+)
+def test_reading_the_draft_steps_changes_no_token(reasoner: Reasoner, need: Requires) -> None:
     plain = reasoner.generate(
-        QUESTION, variant=Variant(Witness(need & Need.TARGET_STEP)), depth=3, **HOW
+        QUESTION, variant=Variant(Witness(need & Requires.TARGET_STEP)), depth=3, **HOW
     )
     assert (
         reasoner.generate(QUESTION, variant=Variant(Witness(need)), depth=3, **HOW).tokens
@@ -101,7 +102,7 @@ def test_the_reading_is_the_prefill_and_costs_no_token_twice(reasoner: Reasoner)
     """With a verifier that needs no target step, the target reads every token of the chain at most
     once, and the drafts that fell.
     """
-    witness = Witness(Need.TARGET_LOGPROBS)
+    witness = Witness(Requires.TARGET_LOGPROBS)
     result = reasoner.generate(QUESTION, variant=Variant(witness), depth=1, schedule="sync", **HOW)
     drafted = sum(len(pair.draft.tokens) for pair in witness.pairs)
     own = sum(
@@ -128,7 +129,7 @@ def cascade(high: float) -> Cascade:
 @pytest.fixture(scope="module")
 def halfway(reasoner: Reasoner) -> float:
     """A score that about half of the draft steps reach."""
-    witness = Witness(Need.TARGET_LOGPROBS)
+    witness = Witness(Requires.TARGET_LOGPROBS)
     reasoner.generate(QUESTION, variant=Variant(witness), depth=1, schedule="sync", **HOW)
     return median(verdict.score or 0.0 for verdict in LikelihoodVerifier().judge(witness.pairs))
 
@@ -163,7 +164,7 @@ def test_glancing_and_asking_everybody_give_the_same_answer(
     are the same.
     """
     asked_at_once = cascade(halfway)
-    asked_at_once.glance_need = Need.TARGET_STEP
+    asked_at_once.early_requires = Requires.TARGET_STEP
     results = [
         reasoner.generate(QUESTION, variant=Variant(verifier), depth=2, **HOW)
         for verifier in (cascade(halfway), asked_at_once)
@@ -172,9 +173,12 @@ def test_glancing_and_asking_everybody_give_the_same_answer(
     assert [s.origin for s in results[0].steps] == [s.origin for s in results[1].steps]
 
 
-def test_a_glance_that_fails_is_not_sure(reasoner: Reasoner) -> None:
+def test_an_early_pass_of_a_fallible_verifier_that_fails_is_not_sure(reasoner: Reasoner) -> None:
     broken = cascade(-1e9)
-    broken.glance = lambda pairs: 1 / 0  # type: ignore[assignment,return-value]
+    broken.judge_early = lambda pairs: 1 / 0  # type: ignore[assignment,return-value]
+    with pytest.raises(ZeroDivisionError):
+        target_steps(reasoner, broken)
+    broken.fallible = True
     written, steps, _ = target_steps(reasoner, broken)
     assert written == steps
 
@@ -187,7 +191,7 @@ def test_a_failing_read_leaves_nothing_behind(
 
     monkeypatch.setattr(ModelRunner, "read", failing)
     with pytest.raises(RuntimeError, match="out of luck"):
-        reasoner.generate(QUESTION, variant=Variant(Witness(Need.HIDDEN)), depth=2, **HOW)
+        reasoner.generate(QUESTION, variant=Variant(Witness(Requires.HIDDEN)), depth=2, **HOW)
 
 
 def test_an_empty_read_is_empty(reasoner: Reasoner, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from lr.spec.rules.match import MatchRule
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.spec.verifiers.exact import ExactVerifier
+from lr.spec.verifiers.simple import ExactVerifier
 from lr.spec.write import StepWriter, decode_plainly
 from lr.trace import Trace
 from lr.types import Coupling, EmittedStep, Role, Verdict
@@ -31,7 +31,7 @@ MODELS = [random_model(seed) for seed in range(4)]
 PROMPTS = [[5, 6, 7], [8, 9], [6, 5, 8, 7, 9, 6]]
 
 
-class ByContent:
+class ByContent(Verifier):
     """Accepts by a coin that depends on the pair's tokens alone."""
 
     name = "by content"

@@ -20,7 +20,7 @@ from lr.engine.remote import DraftWorker
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.verifiers.base import Verifier
-from lr.spec.verifiers.exact import ExactVerifier
+from lr.spec.verifiers.simple import ExactVerifier
 from lr.spec.write import decode_plainly
 from lr.trace import ForwardPass, StepWritten, Trace
 from lr.types import Coupling, EmittedStep, Role, Verdict

@@ -29,7 +29,7 @@ from lr.lab.trace.virtual_replay import replay_virtual
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.seams import Variant
-from lr.spec.verifiers.base import Need, Pair
+from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.theory.chance import Bernoulli, Lognormal
 from lr.theory.simulate import ENDLESS, World, simulate
 from lr.trace import STATISTICS, ForwardPass, Trace, summarise
@@ -147,9 +147,9 @@ def test_the_first_difference_is_named(reasoner: Reasoner) -> None:
 
 
 def test_a_verifier_that_does_not_say_the_same_twice(reasoner: Reasoner) -> None:
-    class Moody:
+    class Moody(Verifier):
         name = "moody"
-        need = Need.TARGET_STEP
+        requires = Requires.TARGET_STEP
         asked = 0
 
         def judge(self, pairs: list[Pair]) -> list[Verdict]:

@@ -33,7 +33,7 @@ from lr.lab.eval.report import read_run
 from lr.lab.eval.store import Key
 from lr.lab.trace.file import read_trace
 from lr.reasoner import Reasoner
-from lr.spec.verifiers.base import Pair
+from lr.spec.verifiers.base import Pair, Verifier
 from lr.types import Finish, Step, Verdict
 
 HALF = [True, False, True, False]
@@ -123,7 +123,7 @@ def test_every_judged_pair_is_kept(runs: dict[str, Path]) -> None:
 
 
 def test_a_replay_says_what_the_verifier_says(runs: dict[str, Path]) -> None:
-    class Long:
+    class Long(Verifier):
         name = "long"
 
         def judge(self, pairs: list[Pair]) -> list[Verdict]:

@@ -13,8 +13,8 @@ from spec_kit import EOS, PROMPT, all_released, random_model, rows_per_forward, 
 
 from lr.errors import OutOfBlocks
 from lr.spec.reference import lookahead
-from lr.spec.verifiers.base import Pair
-from lr.spec.verifiers.exact import ExactVerifier
+from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.verifiers.simple import ExactVerifier
 from lr.spec.write import Limits, decode_plainly
 from lr.trace import StepWritten, Trace, summarise
 from lr.types import EmittedStep, Finish, Origin, Role, Verdict
@@ -22,7 +22,7 @@ from lr.types import EmittedStep, Finish, Origin, Role, Verdict
 MODELS = {seed: random_model(seed) for seed in range(4)}
 
 
-class Scripted:
+class Scripted(Verifier):
     """A verifier that says what it is told, and remembers what it was asked."""
 
     name = "scripted"
@@ -168,7 +168,7 @@ def test_the_first_rejected_draft_is_replaced_and_later_ones_are_dropped(clean_s
     )  # the next cycle starts behind the correction
 
 
-class Broken:
+class Broken(Verifier):
     name = "broken"
 
     def __init__(self, answer: object) -> None:

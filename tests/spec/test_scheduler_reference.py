@@ -13,18 +13,18 @@ from lr.lab.scripted.scripted import Prefix, ScriptedRun, shuffled
 from lr.rng import Stream, uniform
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.reference import lookahead
-from lr.spec.verifiers.base import Need, Pair
+from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.spec.write import StepJob, StepWriter
 from lr.types import Role, Step, Verdict
 
 MODELS = [random_model(seed, layers=1) for seed in range(2)]
 
 
-class ContentCoin:
+class ContentCoin(Verifier):
     """A verifier whose answer depends on the pair and on nothing else."""
 
     name = "content"
-    need = Need.TARGET_STEP
+    requires = Requires.TARGET_STEP
 
     def judge(self, pairs: list[Pair]) -> list[Verdict]:
         return [self.verdict(pair.prefix, pair.draft, pair.target_step) for pair in pairs]

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from lr.errors import SettingError
 from lr.options import SEGMENTERS, GenerateOptions
 from lr.reasoner import Reasoner
-from lr.spec.segmenters.choose import SegmenterName, make_segmenter
-from lr.spec.segmenters.discourse import DiscourseSegmenter
-from lr.spec.segmenters.fixed import FixedSegmenter
-from lr.spec.segmenters.sentence import SentenceSegmenter
-from lr.spec.steps import Segmenter
+from lr.spec.segmenters import (
+    DiscourseSegmenter,
+    FixedSegmenter,
+    Segmenter,
+    SegmenterName,
+    SentenceSegmenter,
+    make_segmenter,
+)
 
 Make = Callable[[Callable[[int], bytes]], Segmenter]
 

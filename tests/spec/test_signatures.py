@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import pytest
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, codec, pair
 
+from lr.lab.eval.shadow import ShadowVerifier
 from lr.lab.eval.signatures import cascade_rejection, draft_bottleneck, signatures, verifier_drift
-from lr.spec.verifiers.audited import Audited
-from lr.spec.verifiers.base import Need
-from lr.spec.verifiers.coin import RandomVerifier
-from lr.spec.verifiers.exact import ExactVerifier
-from lr.spec.verifiers.oracle import OracleVerifier
+from lr.spec.verifiers.base import Requires
+from lr.spec.verifiers.simple import ExactVerifier, OracleVerifier, RandomVerifier
+from lr.tiny.oracle import parse
 from lr.trace import Event, ForwardPass, StepJudged, Trace
 from lr.types import Role, Verdict
 
@@ -154,25 +153,14 @@ def test_an_audit_changes_no_verdict_and_finds_the_drift() -> None:
         pair(ADD_WRONG, ADD),
         pair(ADD_WRONG, ADD),
     ] * 2
-    oracle = OracleVerifier(codec().decode)
-    audit = Audited(RandomVerifier(1.0, 0, need=Need.NOTHING), oracle)
-    assert audit.need is Need.TARGET_STEP and audit.name == "random:1"
+    oracle = OracleVerifier(codec().decode, parse)
+    audit = ShadowVerifier(RandomVerifier(1.0, 0, requires=Requires.NOTHING), oracle)
+    assert audit.requires is Requires.TARGET_STEP and audit.name == "random:1"
     assert [v.aligned for v in audit.judge(pairs)] == [True] * 8
     found = verifier_drift(audit.verdicts, audit.reference)
     assert found is not None and found.drifts and found.drift == 0.5
-    strict = Audited(ExactVerifier(), oracle)
+    strict = ShadowVerifier(ExactVerifier(), oracle)
     assert strict.judge(pairs[:4]) == ExactVerifier().judge(pairs[:4])
     assert strict.judge(pairs[4:]) and len(strict.verdicts) == len(strict.reference) == 8
     found = verifier_drift(strict.verdicts, strict.reference)
     assert found is not None and not found.drifts and found.accepted < found.reference
-
-
-def test_a_reference_that_fails_costs_no_run() -> None:
-    class Broken:
-        name, need = "broken", Need.NOTHING
-
-        def judge(self, pairs: Sequence[object]) -> list[Verdict]:
-            raise RuntimeError("no")
-
-    audit = Audited(ExactVerifier(), Broken())  # type: ignore[arg-type]
-    assert audit.judge([pair(ADD, ADD)])[0].aligned and audit.reference == [False]

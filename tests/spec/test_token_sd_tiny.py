@@ -25,7 +25,7 @@ from lr.spec.drafters.suffix import SuffixDrafter
 from lr.spec.drafters.tree import TreeDrafter
 from lr.spec.rules.choose import choose_rule
 from lr.spec.sampling import distribution
-from lr.spec.steps import BlankLineSegmenter
+from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.token_sd import Speculation
 from lr.spec.write import Limits, StepJob, StepWriter, decode_plainly
 from lr.tiny.language import Split, problem

@@ -13,7 +13,7 @@ from lr.engine.verification import choose_verifier
 from lr.errors import SettingError
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
-from lr.spec.verifiers.base import Need, Verifier, need_of
+from lr.spec.verifiers.base import Requires, Verifier
 from lr.spec.verifiers.choose import (
     THRESHOLDS,
     VerifierName,
@@ -21,9 +21,9 @@ from lr.spec.verifiers.choose import (
     make_verifier,
     parse_verifier,
 )
-from lr.spec.verifiers.folded import FoldedThen
-from lr.spec.verifiers.judge import JudgeVerifier
-from lr.spec.verifiers.prompts import JUDGE_PROMPT, TINY_JUDGE_PROMPT
+from lr.spec.verifiers.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, JudgeVerifier
+from lr.spec.verifiers.simple import NormalisedMatch
+from lr.tiny.oracle import parse as read_step
 
 
 def parse(text: str, *, speaks_tiny: bool = True) -> VerifierName:
@@ -32,6 +32,7 @@ def parse(text: str, *, speaks_tiny: bool = True) -> VerifierName:
 
 def make(text: str) -> Verifier:
     parts = VerifierParts(
+        parse=read_step,
         decode=codec().decode,
         judge=lambda: Watched().asked,
         target=lambda: Watched(1).asked,
@@ -86,9 +87,9 @@ def test_every_kind_can_be_made(kind: str) -> None:
     verifier = make(kind)
     expected = {"always": "random:1", "never": "random:0", "random": "random:0.5"}.get(kind, kind)
     assert verifier.name == expected
-    needs = {"score": Need.NOTHING, "likelihood": Need.TARGET_LOGPROBS}
-    assert need_of(verifier) is needs.get(kind, Need.TARGET_STEP)
-    assert isinstance(verifier, FoldedThen) == (kind in ("judge", "embedding"))
+    needs = {"score": Requires.NOTHING, "likelihood": Requires.TARGET_LOGPROBS}
+    assert verifier.requires is needs.get(kind, Requires.TARGET_STEP)
+    assert isinstance(verifier, NormalisedMatch) == (kind in ("judge", "embedding"))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_impossible_thresholds(text: str, message: str) -> None:
 )
 def test_missing_parts_are_named(text: str, part: str) -> None:
     with pytest.raises(SettingError, match=f"needs .*{part}.*none was given"):
-        make_verifier(parse(text), VerifierParts(decode=codec().decode))
+        make_verifier(parse(text), VerifierParts(parse=read_step, decode=codec().decode))
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +144,7 @@ def test_a_judge_for_targets_of_every_language(tiny: Path, foreign: Path) -> Non
     """
     for judge, prompt in ((tiny, TINY_JUDGE_PROMPT), (foreign, JUDGE_PROMPT)):
         folded = Reasoner(tiny, tiny, "judge:0.7", judge=judge).verifier
-        assert isinstance(folded, FoldedThen) and isinstance(folded.verifier, JudgeVerifier)
+        assert isinstance(folded, NormalisedMatch) and isinstance(folded.verifier, JudgeVerifier)
         assert folded.verifier.prompt is prompt
         assert folded.verifier.threshold == 0.7
 

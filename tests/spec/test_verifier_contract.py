@@ -14,19 +14,24 @@ from torch.nn import functional as F
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, pair
 
 from lr.errors import ProtocolError
-from lr.spec.verifiers.asked import AskedModel
-from lr.spec.verifiers.base import Need, Pair, Verifier, judge_safely, need_of
-from lr.spec.verifiers.cascade import Cascade
-from lr.spec.verifiers.coin import RandomVerifier
-from lr.spec.verifiers.embedding import EmbeddingVerifier
-from lr.spec.verifiers.exact import ExactVerifier
-from lr.spec.verifiers.folded import FoldedThen
-from lr.spec.verifiers.judge import JudgeVerifier
-from lr.spec.verifiers.likelihood import LikelihoodVerifier
-from lr.spec.verifiers.oracle import OracleVerifier
-from lr.spec.verifiers.prompts import TINY_JUDGE_PROMPT
-from lr.spec.verifiers.score import ScoreVerifier
-from lr.spec.verifiers.timed import TimedVerifier
+from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
+from lr.spec.verifiers.judge import (
+    TINY_JUDGE_PROMPT,
+    JudgeVerifier,
+    LikelihoodVerifier,
+    ScoreVerifier,
+)
+from lr.spec.verifiers.prompted import PromptedModel
+from lr.spec.verifiers.simple import (
+    Cascade,
+    EmbeddingVerifier,
+    ExactVerifier,
+    NormalisedMatch,
+    OracleVerifier,
+    RandomVerifier,
+    TimedVerifier,
+)
+from lr.tiny.oracle import parse
 from lr.types import Verdict
 
 
@@ -38,13 +43,13 @@ def letters(texts: Sequence[str]) -> torch.Tensor:
     return F.normalize(torch.tensor(counts, dtype=torch.float64), dim=-1)
 
 
-class HiddenVerifier:
+class HiddenVerifier(Verifier):
     """A variant as somebody might add it: looks at the target's hidden states of the draft step
     alone.
     """
 
     name = "hidden"
-    need = Need.HIDDEN
+    requires = Requires.HIDDEN
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         means = [float(pair.hidden.mean()) for pair in pairs if pair.hidden is not None]
@@ -58,11 +63,11 @@ def judge() -> JudgeVerifier:
 
 MAKERS: dict[str, Callable[[], Verifier]] = {
     "exact": ExactVerifier,
-    "oracle": lambda: OracleVerifier(codec().decode),
+    "oracle": lambda: OracleVerifier(codec().decode, parse),
     "random": lambda: RandomVerifier(0.5, seed=3),
-    "random, no step": lambda: RandomVerifier(0.5, seed=3, need=Need.NOTHING),
+    "random, no step": lambda: RandomVerifier(0.5, seed=3, requires=Requires.NOTHING),
     "judge": judge,
-    "folded judge": lambda: FoldedThen(judge(), codec().decode),
+    "folded judge": lambda: NormalisedMatch(judge(), codec().decode),
     "score": lambda: ScoreVerifier(Watched(1).asked, threshold=4.5, least_mass=0.0),
     "likelihood": lambda: LikelihoodVerifier(-5.0),
     "likelihood, computed": lambda: LikelihoodVerifier(-5.0, Watched(2).runner),
@@ -98,14 +103,14 @@ def full_pairs() -> list[Pair]:
     ]
 
 
-def without(one: Pair, need: Need) -> Pair:
+def without(one: Pair, need: Requires) -> Pair:
     """The pair with nothing but what `need` names."""
     return Pair(
         one.prefix,
         one.draft,
-        one.target if Need.TARGET_STEP in need else None,
-        one.logprobs if Need.TARGET_LOGPROBS in need else None,
-        one.hidden if Need.HIDDEN in need else None,
+        one.target if Requires.TARGET_STEP in need else None,
+        one.logprobs if Requires.TARGET_LOGPROBS in need else None,
+        one.hidden if Requires.HIDDEN in need else None,
     )
 
 
@@ -142,36 +147,34 @@ def test_a_verdict_depends_on_its_own_pair_alone(make: Callable[[], Verifier]) -
 
 def test_what_it_needs_is_enough(make: Callable[[], Verifier]) -> None:
     pairs = full_pairs()
-    agree(make().judge(pairs), make().judge([without(one, need_of(make())) for one in pairs]))
+    agree(make().judge(pairs), make().judge([without(one, make().requires) for one in pairs]))
 
 
 @pytest.mark.parametrize(
     "name", ["exact", "oracle", "judge", "folded judge", "embedding", "likelihood"]
 )
 def test_a_pair_without_what_is_needed_is_an_error_that_says_so(name: str) -> None:
-    verifier, bare = MAKERS[name](), without(full_pairs()[1], Need.NOTHING)
-    with pytest.raises(ProtocolError, match=r"heed (its|the verifier's) need"):
-        verifier.judge([bare])
-    [verdict] = judge_safely(verifier, [bare])
-    assert not verdict.aligned and f"verifier {verifier.name} failed: ProtocolError" in verdict.why
+    verifier, bare = MAKERS[name](), without(full_pairs()[1], Requires.NOTHING)
+    with pytest.raises(ProtocolError, match="`requires`"):
+        verdicts_of(verifier, [bare])
 
 
 def test_needs_add_up() -> None:
-    assert Need.NOTHING | Need.TARGET_STEP is Need.TARGET_STEP
-    assert need_of(MAKERS["cascade"]()) == Need.TARGET_STEP | Need.TARGET_LOGPROBS
+    assert Requires.NOTHING | Requires.TARGET_STEP is Requires.TARGET_STEP
+    assert MAKERS["cascade"]().requires == Requires.TARGET_STEP | Requires.TARGET_LOGPROBS
     assert (
-        need_of(FoldedThen(LikelihoodVerifier(), codec().decode))
-        == Need.TARGET_STEP | Need.TARGET_LOGPROBS
+        NormalisedMatch(LikelihoodVerifier(), codec().decode).requires
+        == Requires.TARGET_STEP | Requires.TARGET_LOGPROBS
     )
-    assert need_of(MAKERS["score"]()) is Need.NOTHING
+    assert MAKERS["score"]().requires is Requires.NOTHING
 
-    class Silent:
+    class Silent(Verifier):
         name = "silent"
 
         def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
             return [Verdict(True, "") for _ in pairs]
 
-    assert need_of(Silent()) is Need.TARGET_STEP  # type: ignore[arg-type]
+    assert Silent().requires is Requires.TARGET_STEP  # type: ignore[arg-type]
 
 
 NOT_EVEN_NUMBERS = {
@@ -184,7 +187,7 @@ NOT_EVEN_NUMBERS = {
 }
 
 
-def broken() -> AskedModel:
+def broken() -> PromptedModel:
     """A model whose weights are not numbers."""
     watched = Watched()
     watched.runner.model = random_model(0, vocab_size=codec().vocab_size)

@@ -9,9 +9,8 @@ import torch
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, pair
 
 from lr.errors import SettingError
-from lr.spec.verifiers.base import judge_safely
-from lr.spec.verifiers.judge import JudgeVerifier
-from lr.spec.verifiers.prompts import JUDGE_PROMPT, TINY_JUDGE_PROMPT, JudgePrompt
+from lr.spec.verifiers.base import verdicts_of
+from lr.spec.verifiers.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, JudgePrompt, JudgeVerifier
 
 PROMPT = JudgePrompt("Which of the two has more coins than the other?\n\n{first}\n\n{second}")
 TEXTS = [(ADD_OTHERWISE, ADD), (ADD_WRONG, ADD), (GIVEN, ADD), (ADD, GIVEN)]
@@ -112,9 +111,9 @@ def test_a_batch_that_does_not_fit_is_judged_in_parts() -> None:
 
 def test_a_judge_without_room_costs_rejections_and_leaves_nothing() -> None:
     watched = Watched(num_blocks=3, block_size=4)
-    verdicts = judge_safely(make(watched), PAIRS)
+    verdicts = verdicts_of(make(watched), PAIRS)
     assert not any(v.aligned for v in verdicts)
-    assert all("failed: OutOfBlocks" in v.why for v in verdicts)
+    assert all(v.failed and "not judged" in v.why for v in verdicts)
     assert watched.used == 0
 
 

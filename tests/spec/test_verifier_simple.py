@@ -14,13 +14,16 @@ from hypothesis import strategies as st
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Says, codec, pair, step
 
 from lr.errors import SettingError
-from lr.spec.verifiers.base import Need, Pair
-from lr.spec.verifiers.cascade import Cascade
-from lr.spec.verifiers.coin import RandomVerifier
-from lr.spec.verifiers.exact import ExactVerifier
-from lr.spec.verifiers.folded import FoldedThen
-from lr.spec.verifiers.oracle import OracleVerifier
-from lr.spec.verifiers.timed import TimedVerifier
+from lr.spec.verifiers.base import Pair, Requires, Verifier, check_verifier, verdicts_of
+from lr.spec.verifiers.simple import (
+    Cascade,
+    ExactVerifier,
+    NormalisedMatch,
+    OracleVerifier,
+    RandomVerifier,
+    TimedVerifier,
+)
+from lr.tiny.oracle import parse
 from lr.types import Finish, Step, Verdict
 
 YES, NO = Verdict(True, "yes"), Verdict(False, "no")
@@ -52,7 +55,7 @@ def test_folding_forgives_case_and_outer_white_space_only(
     draft: str, target: str, same: bool
 ) -> None:
     inner = Says({draft.strip(): NO})
-    [verdict] = FoldedThen(inner, codec().decode).judge([pair(draft, target)])
+    [verdict] = NormalisedMatch(inner, codec().decode).judge([pair(draft, target)])
     assert verdict == (Verdict(True, "equal text") if same else NO)
     assert inner.asked == ([] if same else [draft.strip()])
 
@@ -61,17 +64,17 @@ def test_the_judge_behind_the_shortcut_is_asked_about_the_others_only_and_its_an
     None
 ):
     inner = Says({ADD: NO, GIVEN: YES})
-    verdicts = FoldedThen(inner, codec().decode).judge(
+    verdicts = NormalisedMatch(inner, codec().decode).judge(
         [pair(ADD, GIVEN), pair("A", "a"), pair(GIVEN, ADD)]
     )
     assert verdicts == [NO, Verdict(True, "equal text"), YES]
     assert inner.asked == [ADD, GIVEN]
-    assert FoldedThen(inner, codec().decode).name == "says"
+    assert NormalisedMatch(inner, codec().decode).name == "says"
 
 
 def test_oracle() -> None:
     pairs = [pair(ADD_OTHERWISE, ADD), pair(ADD_WRONG, ADD), pair("Hm.", ADD), pair(ADD, "Hm.")]
-    verdicts = OracleVerifier(codec().decode).judge(pairs)
+    verdicts = OracleVerifier(codec().decode, parse).judge(pairs)
     assert [v.aligned for v in verdicts] == [True, False, False, False]
     assert [v.why for v in verdicts] == [
         "same meaning",
@@ -113,7 +116,7 @@ def test_the_coin_does_not_care_for_the_order_or_the_targets_step(order: Sequenc
         Pair((7,), Step((i,), Finish.BOUNDARY), Step((i + 1,), Finish.BOUNDARY)) for i in range(12)
     ]
     bare = [Pair(one.prefix, one.draft) for one in pairs]
-    verdicts = RandomVerifier(0.5, need=Need.NOTHING).judge(bare)
+    verdicts = RandomVerifier(0.5, requires=Requires.NOTHING).judge(bare)
     assert RandomVerifier(0.5).judge([pairs[i] for i in order]) == [verdicts[i] for i in order]
 
 
@@ -135,20 +138,53 @@ def test_cascade_asks_the_expensive_one_inside_the_band_only() -> None:
     assert [v.why for v in verdicts] == [sure(0.1), sure(0.2), "yes", "no", sure(0.8), "yes"]
     assert expensive.asked == ["c", "d", "f"]
     assert cascade.name == "says>says"
-    glances = cascade.glance(
+    glances = cascade.judge_early(
         [Pair((), step(name)) for name in "abcdef"]
     )  # a target step is not needed for that
     assert [v and v.aligned for v in glances] == [False, False, None, None, True, None]
 
 
-def test_cascade_goes_on_without_a_broken_cheap_verifier() -> None:
-    cascade = Cascade(Says({"a": RuntimeError("gone")}), Says({"a": YES}), low=0.0, high=1.0)
-    assert cascade.judge([pair("a", "x")]) == [YES]
+def test_a_fault_in_a_verifier_is_raised_unless_it_is_fallible() -> None:
+    cheap, expensive = Says({"a": RuntimeError("gone")}), Says({"a": YES})
+    cascade = Cascade(cheap, expensive, low=0.0, high=1.0)
+    with pytest.raises(RuntimeError, match="gone"):
+        verdicts_of(cascade, [pair("a", "x")])
+    cheap.fallible = True
+    assert verdicts_of(cascade, [pair("a", "x")]) == [YES]
+    [verdict] = verdicts_of(cheap, [pair("a", "x")])
+    assert verdict.failed and not verdict.aligned and "RuntimeError: gone" in verdict.why
+
+
+@pytest.mark.parametrize("answer", [None, [], [True], [YES, YES], (YES,)])
+def test_anything_but_one_verdict_per_pair_is_refused(answer: object) -> None:
+    class Wrong(Verifier):
+        name = "wrong"
+
+        def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+            return answer  # type: ignore[return-value]
+
+    with pytest.raises(TypeError, match="expected a list of 1 verdicts"):
+        verdicts_of(Wrong(), [pair("a", "x")])
+
+
+def test_a_verifier_without_its_members_is_refused_by_name() -> None:
+    class Bare:
+        name = "bare"
+
+        def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+            return [YES for _ in pairs]
+
+    with pytest.raises(SettingError, match="has no requires, early_requires"):
+        check_verifier(Bare())
+    assert check_verifier(ExactVerifier()).fallible is False
+
+
+def test_an_impossible_band() -> None:
     with pytest.raises(SettingError, match="low <= high"):
         Cascade(Says({}), Says({}), low=0.9, high=0.1)
 
 
-class Slow:
+class Slow(Verifier):
     """A verifier that answers when it is told to."""
 
     name = "slow"
@@ -170,9 +206,7 @@ def test_a_verifier_that_takes_too_long_costs_rejections_and_is_not_entered_twic
     assert {v.why for v in timed.judge(pairs)} == {"verifier slow did not answer within 0.05 s"}
     still = timed.judge(pairs)
     assert [v.aligned for v in still] == [False, False]
-    assert (
-        still[0].why == "verifier slow is still busy with pairs that it did not judge within 0.05 s"
-    )
+    assert all(v.failed and "still busy" in v.why for v in still)
     slow.release.set()
     assert slow.done.wait(30)
     timed._worker.join(30)  # type: ignore[union-attr]
@@ -182,8 +216,8 @@ def test_a_verifier_that_takes_too_long_costs_rejections_and_is_not_entered_twic
 
 
 def test_a_timed_verifier_that_raises_says_so() -> None:
-    [verdict] = TimedVerifier(Says({"a": ValueError("no weights")}), 30.0).judge([pair("a", "b")])
-    assert not verdict.aligned and verdict.why == "verifier says failed: ValueError: no weights"
+    with pytest.raises(ValueError, match="no weights"):
+        TimedVerifier(Says({"a": ValueError("no weights")}), 30.0).judge([pair("a", "b")])
 
 
 @pytest.mark.parametrize("make", [lambda: RandomVerifier(1.5), lambda: TimedVerifier(Says({}), 0)])

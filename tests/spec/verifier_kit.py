@@ -13,8 +13,8 @@ from torch import Tensor
 from lr.engine.runner import ModelRunner
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
-from lr.spec.verifiers.asked import AskedModel
-from lr.spec.verifiers.base import Need, Pair
+from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.spec.verifiers.prompted import PromptedModel
 from lr.tiny.vocabulary import build_tokenizer
 from lr.types import Finish, Step, Verdict
 
@@ -47,8 +47,8 @@ class Watched:
         )
 
     @property
-    def asked(self) -> AskedModel:
-        return AskedModel(self.runner, codec().encode, codec().chat)
+    def asked(self) -> PromptedModel:
+        return PromptedModel(self.runner, codec().encode, codec().chat)
 
     @property
     def used(self) -> int:
@@ -72,7 +72,7 @@ def pair(draft: str, target: str | None = None, *, prefix: str = "How many coins
     )
 
 
-class Says:
+class Says(Verifier):
     """A verifier that says what it is told, by the text of the draft step, and remembers what it
     was asked.
     """
@@ -80,9 +80,9 @@ class Says:
     name = "says"
 
     def __init__(
-        self, answers: dict[str, Verdict | Exception], need: Need = Need.TARGET_STEP
+        self, answers: dict[str, Verdict | Exception], requires: Requires = Requires.TARGET_STEP
     ) -> None:
-        self.answers, self.need = answers, need
+        self.answers, self.requires = answers, requires
         self.asked: list[str] = []
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:

@@ -14,6 +14,7 @@ import torch
 
 from lr.engine.verification import asked_model
 from lr.model.codec import Codec
+from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.judge import JudgeVerifier
 from lr.tiny.grammar import Style, render, unglue
 from lr.tiny.judge import (
@@ -219,7 +220,7 @@ def test_a_report_by_hand() -> None:
     )  # .9 goes with .6, .4 with .1
 
 
-class Knows:
+class Knows(Verifier):
     """A verifier that scores by the oracle and prefers one order a little."""
 
     name = "knows"

@@ -33,13 +33,13 @@ from lr.spec.acceptance import Decision, Draws, Outcome, Proposal, rows_of
 from lr.spec.drafters.base import Context
 from lr.spec.sampling import sample
 from lr.spec.token_sd import Speculation
-from lr.spec.verifiers.base import Need, Pair
-from lr.spec.verifiers.coin import RandomVerifier
+from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.spec.verifiers.simple import RandomVerifier
 from lr.types import Coupling, Role, Verdict
 
 INSTRUCTIONS, FRAME = 180, 32
 """Tokens of a judge's prompt beside the two steps: what all prompts have in common, read once, and
-what stands around the steps. About what `spec/verifiers/prompts.py` and a chat template come to."""
+what stands around the steps. About what `spec/verifiers/judge.py` and a chat template come to."""
 JUDGED_AT_ONCE = 8
 """Pairs of one forward of the judge."""
 
@@ -208,10 +208,10 @@ class JudgeReads:
             self.head = None
 
 
-class ReplayVerifier:
+class ReplayVerifier(Verifier):
     """Accepts with probability alpha1, after `judge` has read the pairs, if there is one."""
 
-    need = Need.TARGET_STEP
+    requires = Requires.TARGET_STEP
 
     def __init__(self, process: Process, judge: JudgeReads | None = None) -> None:
         self.coin = RandomVerifier(process.alpha1, process.seed)

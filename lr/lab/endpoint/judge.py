@@ -1,7 +1,7 @@
 """Verifiers whose questions a server answers: the judge (arXiv 2506.19830, section 3.2), and the
 score of SpecReason (arXiv 2504.07891).
 
-The same questions as with a model at hand (`spec/verifiers/prompts.py`), the answer begun in the
+The same questions as with a model at hand (`spec/verifiers/judge.py`), the answer begun in the
 same way. Where the endpoint gives the log-probabilities of the likeliest tokens, the score is what
 it is there: the share of the possible answers in one distribution. An answer's probability is that
 of all likely tokens with which it can go on, however the server cuts it: for "aligned]" those that
@@ -24,10 +24,9 @@ from lr.lab.endpoint.completions import read_piece
 from lr.lab.endpoint.failures import Broken, Cancelled, EndpointError
 from lr.lab.endpoint.http import Call
 from lr.lab.endpoint.models import ServedModel
-from lr.spec.verifiers.asked import Decode
-from lr.spec.verifiers.base import Need, Pair
-from lr.spec.verifiers.prompts import JUDGE_PROMPT, SCORE_QUESTION, TINY_JUDGE_PROMPT
-from lr.spec.verifiers.score import Reading
+from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.spec.verifiers.judge import JUDGE_PROMPT, SCORE_QUESTION, TINY_JUDGE_PROMPT, ScoreReading
+from lr.spec.verifiers.simple import Decode
 from lr.types import Verdict, require
 
 LIKELIEST = 20
@@ -56,8 +55,10 @@ class _Question:
     answers: tuple[str, ...]
 
 
-class _Asked:
+class _Asked(Verifier):
     """What judge and score have in common: put a question, weigh the answers."""
+
+    fallible = True
 
     def __init__(self, model: ServedModel, least_mass: float) -> None:
         require(0 <= least_mass <= 1, "least_mass", least_mass, "a probability, 0 to 1")
@@ -106,7 +107,7 @@ class ServedJudge(_Asked):
     """
 
     name = "judge"
-    need = Need.TARGET_STEP
+    requires = Requires.TARGET_STEP
 
     def __init__(
         self,
@@ -149,14 +150,14 @@ class ServedScore(_Asked):
     """
 
     name = "score"
-    need = Need.NOTHING
+    requires = Requires.NOTHING
 
     def __init__(
         self,
         model: ServedModel,
         *,
         threshold: float = 7.0,
-        reading: Reading = Reading.EXPECTED,
+        reading: ScoreReading = ScoreReading.EXPECTED,
         least_mass: float = 0.01,
     ) -> None:
         super().__init__(model, least_mass)
@@ -171,7 +172,7 @@ class ServedScore(_Asked):
                 aligned=False,
                 why=f"the target gives no score ({said!r}; the ten digits hold {mass:.1e})",
             )
-        if self.reading is Reading.EXPECTED:
+        if self.reading is ScoreReading.EXPECTED:
             score = sum(digit * weight for digit, weight in enumerate(weights))
         else:
             score = float(max(range(10), key=weights.__getitem__))

@@ -13,7 +13,7 @@ from lr.lab.endpoint.abilities import Filters, Seeds
 from lr.lab.endpoint.models import ServedModel
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
-from lr.spec.verifiers.base import Need, Verifier, need_of
+from lr.spec.verifiers.base import Requires, Verifier
 from lr.types import SamplingParams
 
 LOCAL = "take a checkpoint in this process instead"
@@ -93,14 +93,14 @@ def _check_one(model: ServedModel, options: GenerateOptions, sampling: SamplingP
 
 def check_verifier(verifier: Verifier, target: ServedModel) -> None:
     """Raise `SettingError` where a verifier reads in a served target what no server gives."""
-    if need_of(verifier) & Need.TARGET_LOGPROBS:
+    if verifier.requires & Requires.TARGET_LOGPROBS:
         refuse(
             target,
             f"verifier {verifier.name!r}",
             "the log-probabilities of given tokens",
             "Use exact, judge or score",
         )
-    if need_of(verifier) & Need.HIDDEN:
+    if verifier.requires & Requires.HIDDEN:
         refuse(target, f"verifier {verifier.name!r}", "hidden states", "Use exact, judge or score")
 
 

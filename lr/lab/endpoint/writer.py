@@ -29,7 +29,7 @@ from lr.lab.endpoint.completions import Message, Piece, Restart
 from lr.lab.endpoint.failures import EndpointError
 from lr.lab.endpoint.http import Call
 from lr.lab.endpoint.models import ServedModel, exact_ids
-from lr.spec.steps import BLANK_LINE, BlankLineSegmenter
+from lr.spec.segmenters import BLANK_LINE, BlankLineSegmenter
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import ForwardPass
 from lr.types import Finish, Step

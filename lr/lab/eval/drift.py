@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from lr.errors import LRError
 from lr.lab.eval.laboratory import KeptPair
 from lr.lab.eval.report import RunResults
 from lr.lab.eval.store import Key
 from lr.spec.runner import Runner
-from lr.spec.verifiers.kept import KeptPrefixes, Row
-from lr.spec.verifiers.likelihood import step_logprobs
+from lr.spec.verifiers.judge import step_logprobs
+from lr.spec.verifiers.prompted import PrefixCache, Row
 from lr.types import Step
 
 
@@ -76,16 +77,17 @@ def accepted_pairs(pairs: Sequence[KeptPair], run: RunResults) -> list[KeptPair]
 
 def entries(pairs: Sequence[KeptPair], runner: Runner) -> list[Entry]:
     """The ledger's entries, in one forward per pair. `runner` runs the target."""
-    prefixes, made = KeptPrefixes(runner), []
+    prefixes, made = PrefixCache(runner), []
     try:
         for one in pairs:
             steps = (one.pair.draft, one.pair.target_step)
             logits = prefixes.logits([_row(one.pair.prefix, step) for step in steps])
-            draft, target = (
-                math.fsum(step_logprobs(some, step.tokens))
-                for some, step in zip(logits, steps, strict=True)
-            )
-            made.append(Entry(one.key, draft, target))
+            sums = []
+            for found, step in zip(logits, steps, strict=True):
+                if isinstance(found, LRError):
+                    raise found
+                sums.append(math.fsum(step_logprobs(found, step.tokens)))
+            made.append(Entry(one.key, *sums))
     finally:
         prefixes.close()
     return made

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lr.lab.eval.items import Item
-from lr.spec.verifiers.base import Pair, Verifier, judge_safely, need_of
+from lr.spec.verifiers.base import Pair, Verifier, verdicts_of
 from lr.types import Finish, Step, Verdict
 
 
@@ -33,18 +33,18 @@ class Keeping:
         return self.traces and self.details
 
 
-class Recorder:
+class Recorder(Verifier):
     """Judges as `verifier` does and writes every pair down. `take` hands out those of one
     problem.
     """
 
     def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
-        self.name, self.need = verifier.name, need_of(verifier)
+        self.name, self.requires = verifier.name, verifier.requires
         self.seen: list[tuple[Pair, Verdict]] = []
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        verdicts = judge_safely(self.verifier, pairs)
+        verdicts = verdicts_of(self.verifier, pairs)
         self.seen += zip(pairs, verdicts, strict=True)
         return verdicts
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from lr.errors import SettingError
 from lr.lab.eval.keeping import pair_from_json
 from lr.lab.eval.store import Key, read_object
-from lr.spec.verifiers.base import Need, Pair, Verifier, judge_safely, need_of
+from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
 from lr.types import Verdict
 
 BINS = 10
@@ -84,7 +84,7 @@ def replay(verifier: Verifier, pairs: Sequence[Pair], batch: int = 16) -> Replay
     """Ask a verifier about pairs again, `batch` at a time. Pairs lack the target's
     log-probabilities; a verifier that needs them computes them, if it can. Raises `SettingError`
     for a verifier that needs a target step where a pair has none."""
-    if need_of(verifier) & Need.TARGET_STEP and any(pair.target is None for pair in pairs):
+    if verifier.requires & Requires.TARGET_STEP and any(pair.target is None for pair in pairs):
         raise SettingError(
             f"verifier {verifier.name} compares with the target's step, and some pairs have none: they were kept in a run whose verifier "
             "judges alone. Keep pairs with a verifier that compares, such as judge."
@@ -92,7 +92,7 @@ def replay(verifier: Verifier, pairs: Sequence[Pair], batch: int = 16) -> Replay
     verdicts: list[Verdict] = []
     started = time.perf_counter()
     for first in range(0, len(pairs), batch):
-        verdicts += judge_safely(verifier, pairs[first : first + batch])
+        verdicts += verdicts_of(verifier, pairs[first : first + batch])
     return Replayed(tuple(verdicts), time.perf_counter() - started)
 
 

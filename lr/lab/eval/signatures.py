@@ -137,7 +137,7 @@ def verifier_drift(
     """A verifier against a reference on the same pairs, in the same order: it drifts if at least
     `margin` of all pairs were accepted against the reference. None with fewer than `least` pairs.
 
-    `spec/verifiers/audited.py` asks both while a run goes on. A reference that is stricter by
+    `lab/eval/shadow.py` asks both while a run goes on. A reference that is stricter by
     nature (exact) shows an upper bound.
     """
     if len(verdicts) < least:

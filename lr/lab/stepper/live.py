@@ -33,7 +33,7 @@ from lr.lab.trace.traced import header_of
 from lr.options import make_options
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Judged, Work
-from lr.spec.verifiers.base import Verifier, need_of
+from lr.spec.verifiers.base import Verifier
 from lr.spec.write import StepWriter
 from lr.trace import Trace, VerifierCall
 from lr.tracing.details import Ended
@@ -256,7 +256,7 @@ def _verdicts(verifier: Verifier, chain: Chain) -> list[tuple[Work, Verdict | No
     """What the verifier says about all pairs that are complete, and the seconds each took."""
     clock = chain.trace.clock
     waiting: Sequence[Waiting] = [Waiting(chain, work, pair) for work, pair in chain.asked.items()]
-    if need_of(verifier) & READINGS:
+    if verifier.requires & READINGS:
         waiting = read_drafts(waiting)
     started = clock()
     verdicts = ask(verifier, waiting)

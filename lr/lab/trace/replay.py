@@ -27,7 +27,7 @@ from lr.lab.trace.verdicts import RecordedVerdicts
 from lr.options import make_options
 from lr.reasoner import Reasoner
 from lr.spec.seams import Variant
-from lr.spec.verifiers.base import Need, Verifier
+from lr.spec.verifiers.base import Requires, Verifier
 from lr.types import require
 
 
@@ -157,15 +157,15 @@ def recorded_verifier(trace: TraceFile) -> Verifier:
             "this trace does not say what its verifier needed, so its verdicts cannot be given again."
         )
     verifier: Any = RecordedVerdicts(trace)
-    verifier.need = _need(needs["judge"])
+    verifier.requires = _need(needs["judge"])
     if needs["glance"] is not None:
-        verifier.glance_need = _need(needs["glance"])
+        verifier.early_requires = _need(needs["glance"])
     made: Verifier = verifier
     return made
 
 
-def _need(names: list[str]) -> Need:
-    need = Need.NOTHING
+def _need(names: list[str]) -> Requires:
+    need = Requires.NOTHING
     for name in names:
-        need |= Need[name.upper()]
+        need |= Requires[name.upper()]
     return need

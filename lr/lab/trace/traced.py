@@ -20,7 +20,7 @@ from lr.lab.trace.fields import pieces_of
 from lr.lab.trace.file import Record, TraceFile, records_of, write_trace
 from lr.lab.trace.header import Header
 from lr.spec.seams import Variant
-from lr.spec.verifiers.base import Need, Verifier, glances, need_of
+from lr.spec.verifiers.base import Requires, Verifier
 from lr.tracing.details import Ended
 from lr.types import Role
 
@@ -63,14 +63,15 @@ def header_of(asked: Asked) -> Header:
 
 
 def _needs(verifier: Verifier) -> dict[str, Any]:
-    """What a verifier asks for, by the names of `Need`."""
+    """What a verifier asks for, by the names of `Requires`."""
     names = ("TARGET_STEP", "TARGET_LOGPROBS", "HIDDEN")
 
-    def said(need: Need) -> list[str]:
-        return [name.lower() for name in names if Need[name] & need]
+    def said(need: Requires) -> list[str]:
+        return [name.lower() for name in names if Requires[name] & need]
 
-    glance = said(getattr(verifier, "glance_need", Need.NOTHING)) if glances(verifier) else None
-    return {"judge": said(need_of(verifier)), "glance": glance}
+    early = verifier.early_requires
+    glance = None if early is None else said(early)
+    return {"judge": said(verifier.requires), "glance": glance}
 
 
 def _of(model: object, name: str) -> str | None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from lr.lab.trace.file import TraceFile
+from lr.spec.verifiers.base import Verifier
 from lr.types import Step, Verdict
 
 Tokens = tuple[int, ...]
@@ -29,7 +30,7 @@ class _Pair(Protocol):
     def target(self) -> Step | None: ...
 
 
-class RecordedVerdicts:
+class RecordedVerdicts(Verifier):
     """Answers as the verifier of a trace did. `sure`: also where it judged without the target's
     step; None there means unsure.
     """
@@ -45,7 +46,7 @@ class RecordedVerdicts:
             for pair in pairs
         ]
 
-    def glance(self, pairs: Sequence[_Pair]) -> list[Verdict | None]:
+    def judge_early(self, pairs: Sequence[_Pair]) -> list[Verdict | None]:
         """The verdicts on draft steps alone, where there were any."""
         return [self.verdicts.get(_key(pair)) for pair in pairs]
 

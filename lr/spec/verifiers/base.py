@@ -1,13 +1,21 @@
-"""What a verifier is, and the guard around it.
+"""What a verifier is: it decides whether a draft step means the same as the target's step.
 
-A verifier judges pairs (prefix, draft step, target step) in batches. It says what it `need`s of the
-target, so that a scheduler knows whether a target step must be written before it can be asked. It
-never decides eligibility (see `spec/scheduler.py`), and it may fail: `judge_safely` turns an
-exception or rubbish into a rejection with its reason, because a broken judge may cost speed but
-never the run.
+A verifier judges pairs (prefix, draft step, target step) in batches; each verdict depends on its
+own pair alone. It states what it `requires` of a pair, so the scheduler knows whether the target
+must write a step first. It never decides eligibility (cut steps, ends of text): the scheduler does.
 
-Knows no model, no tensor and no clock. Read next: `exact.py`, `judge.py`; `choose.py` has the list
-of what there is.
+The smallest verifier subclasses `Verifier` and has two members:
+
+    class SameLength(Verifier):
+        name = "same length"
+
+        def judge(self, pairs):
+            equal = [len(pair.draft.tokens) == len(pair.target_step.tokens) for pair in pairs]
+            return [Verdict(same, why="lengths compared") for same in equal]
+
+An exception in `judge` is a bug and is raised. Only a verifier that declares itself `fallible`, such
+as a judge on a server, turns its failures into rejections; these have `Verdict.failed` set and are
+counted. Read next: `simple.py`, `judge.py`; `choose.py` lists what there is.
 """
 
 from __future__ import annotations
@@ -15,39 +23,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from lr.errors import ProtocolError
+from lr.errors import ProtocolError, SettingError
 from lr.types import Step, Verdict
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+_Found = TypeVar("_Found")
 
-class Need(Flag):
-    """What a verifier must find in its pairs. Needs add up: `Need.TARGET_STEP |
-    Need.TARGET_LOGPROBS`.
-    """
+
+class Requires(Flag):
+    """What a pair must hold besides its prefix and its draft step. Values add up with `|`."""
 
     NOTHING = 0
-    """The prefix and the draft step are enough."""
     TARGET_STEP = auto()
-    """The target's own step from the same prefix has to be written first."""
+    """The target's own step from the same prefix."""
     TARGET_LOGPROBS = auto()
-    """The target's log-probabilities of the draft step's tokens; the prefill of the draft step
-    yields them.
-    """
+    """The target's log-probabilities of the draft step's tokens, from the prefill of that step."""
     HIDDEN = auto()
-    """The target's last hidden states of the draft step's tokens."""
+    """The target's last hidden states at the draft step's tokens."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The same position written twice: `prefix` are the token ids before it, prompt included.
+    """Two versions of one step. `prefix` holds the token ids before it, prompt included.
 
-    Beyond prefix and draft a pair holds what the verifier's `need` names. `logprobs[i]` is the
-    natural log-probability under the target of the draft's token i given all before it; `hidden`
-    [t, e] its last hidden state there.
+    `logprobs[i]` is the natural log-probability under the target of the draft's token i given all
+    tokens before it; `hidden` [t, e] holds the target's last hidden states at these tokens. Both
+    are there if the verifier requires them.
     """
 
     prefix: tuple[int, ...]
@@ -58,98 +63,83 @@ class Pair:
 
     @property
     def target_step(self) -> Step:
-        """The target's step. Raises ProtocolError where the pair has none: the verifier's `need`
-        was not heeded.
-        """
+        """The target's step. Raises `ProtocolError` if the pair has none."""
         if self.target is None:
             raise ProtocolError(
-                "a pair without a target step came to a verifier that compares with one: heed the verifier's need (Need.TARGET_STEP)."
+                "this pair has no target step, and the verifier compares with one: its `requires` "
+                "must include Requires.TARGET_STEP."
             )
         return self.target
 
 
 class Verifier(Protocol):
-    """Judges pairs. `name` is what reports call it, `need` what the pairs must hold."""
+    """Judges pairs. Subclass it to inherit the defaults below."""
 
     name: str
-    need: Need
+    """What reports call it."""
+    requires: Requires = Requires.TARGET_STEP
+    """What the pairs given to `judge` must hold."""
+    early_requires: Requires | None = None
+    """What `judge_early` needs, which never includes the target step; None: no early pass."""
+    fallible: bool = False
+    """Whether an exception in `judge` counts as a rejection. Only for what may fail by nature."""
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """One verdict per pair, in order. A verdict depends on its own pair alone, not on the
-        others of the batch.
-        """
+        """One verdict per pair, in order, each independent of the other pairs."""
         ...
 
-
-class Glancing(Protocol):
-    """A verifier that can be sure without the target's step. Its `judge` may then be asked about
-    the rest, target steps in hand.
-    """
-
-    glance_need: Need
-    """What `glance` needs; never `TARGET_STEP`, or there is nothing to be gained."""
-
-    def glance(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
-        """A verdict for each pair of which it is sure, None for the others."""
-        ...
+    def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
+        """A cheap first pass, before the target's step is written: None where it is not sure."""
+        return [None] * len(pairs)
 
 
-def glances(verifier: Verifier) -> bool:
-    """Whether the verifier needs the target's step only where it is not sure without."""
-    without: Need = getattr(verifier, "glance_need", Need.TARGET_STEP)
-    return bool(need_of(verifier) & Need.TARGET_STEP) and not without & Need.TARGET_STEP
+def check_verifier(verifier: object) -> Verifier:
+    """`verifier` itself if it has the members of `Verifier`; else a `SettingError` that names one."""
+    members = ("name", "requires", "early_requires", "fallible", "judge", "judge_early")
+    missing = [member for member in members if not hasattr(verifier, member)]
+    if missing:
+        raise SettingError(
+            f"the verifier {verifier!r} has no {', '.join(missing)}. Derive its class from "
+            "lr.spec.verifiers.base.Verifier, which has defaults, and give it `name` and `judge`."
+        )
+    return verifier  # type: ignore[return-value]
 
 
-def need_of(verifier: Verifier) -> Need:
-    """What the verifier needs; a verifier that does not say compares with the target's step."""
-    need: Need = getattr(verifier, "need", Need.TARGET_STEP)
-    return need
+def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
+    """The verifier's verdicts. A `fallible` verifier's exception rejects every pair of the batch.
 
-
-def judge_safely(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
-    """The verifier's verdicts; if it raises or answers with anything else, a rejection with the
-    reason for every pair.
-
-    It waits as long as the verifier takes; `timed.TimedVerifier` is the verifier to give it where
-    it must not.
+    Raises what any other verifier raises, and `TypeError` if it returns something else.
     """
     try:
         verdicts = verifier.judge(pairs)
     except Exception as error:
-        return [
-            Verdict(
-                aligned=False,
-                why=f"verifier {verifier.name} failed: {type(error).__name__}: {error}",
-            )
-            for _ in pairs
-        ]
-    proper = (
-        isinstance(verdicts, list)
-        and len(verdicts) == len(pairs)
-        and all(isinstance(v, Verdict) for v in verdicts)
-    )
-    if not proper:
-        return [
-            Verdict(aligned=False, why=f"verifier {verifier.name} answered with no verdict")
-            for _ in pairs
-        ]
-    return verdicts
+        if not verifier.fallible:
+            raise
+        why = f"verifier {verifier.name} failed: {type(error).__name__}: {error}"
+        return [Verdict(aligned=False, why=why, failed=True) for _ in pairs]
+    return _checked(verifier, "judge", verdicts, len(pairs), (Verdict,))
 
 
-def glance_safely(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict | None]:
-    """As `judge_safely`, for pairs without a target step: None where the verifier wants to see one.
-    A glance that fails is not sure.
-    """
-    if not glances(verifier):
-        return list(judge_safely(verifier, pairs))
-    glancing: Glancing = verifier  # type: ignore[assignment]
+def early_verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict | None]:
+    """The verdicts that are possible without the target's step; None where that step is needed."""
+    if not verifier.requires & Requires.TARGET_STEP:
+        return list(verdicts_of(verifier, pairs))
     try:
-        found = glancing.glance(pairs)
+        verdicts = verifier.judge_early(pairs)
     except Exception:
+        if not verifier.fallible:
+            raise
         return [None] * len(pairs)
-    proper = isinstance(found, list) and len(found) == len(pairs)
-    return (
-        [one if isinstance(one, Verdict) else None for one in found]
-        if proper
-        else [None] * len(pairs)
-    )
+    return _checked(verifier, "judge_early", verdicts, len(pairs), (Verdict, type(None)))
+
+
+def _checked(
+    verifier: Verifier, method: str, found: list[_Found], count: int, kinds: tuple[type, ...]
+) -> list[_Found]:
+    good = isinstance(found, list) and len(found) == count
+    if not good or not all(isinstance(one, kinds) for one in found):
+        raise TypeError(
+            f"{method} of verifier {verifier.name!r} returned {found!r}; expected a list of "
+            f"{count} verdicts, one lr.types.Verdict per pair."
+        )
+    return found
