@@ -21,8 +21,8 @@ from lr.model.codec import Codec
 from lr.model.weights import load_model
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.judge import JudgeVerifier
-from lr.tiny.judge import THRESHOLDS, JudgeReport, PairSource, balanced, judge_pairs, milliseconds
 from lr.spec.verifiers.simple import EmbeddingVerifier, load_encoder
+from lr.tiny.judge import THRESHOLDS, JudgeReport, PairSource, balanced, judge_pairs, milliseconds
 from lr.tiny.language import Split
 from lr.tiny.pairs import TextPair, grammar_pair
 

@@ -96,7 +96,10 @@ class JudgeRows(RowMaker):
             for text in (prompt.aligned, prompt.unaligned)
         ]
         answer_tokens = AnswerTokens.of(answers)
-        self.begun = [*tokenizer.encode(prompt.prefill, add_special_tokens=False), *answer_tokens.common]
+        self.begun = [
+            *tokenizer.encode(prompt.prefill, add_special_tokens=False),
+            *answer_tokens.common,
+        ]
         aligned, unaligned = answer_tokens.tokens
         assert aligned is not None and unaligned is not None
         self.aligned, self.unaligned = aligned, unaligned
