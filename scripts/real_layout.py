@@ -20,12 +20,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from lr.model.config_json import config_json
-from lr.model.dummy_tokenizer import END_ID, dummy_tokenizer
-from lr.model.keys import pieces
+from lr.model.config import config_json
+from lr.model.dummy import END_ID, dummy_name, dummy_tokenizer, shape
 from lr.model.memory import weight_bytes
-from lr.model.shapes import dummy_name, shape
-from lr.model.weights import load_model
+from lr.model.weights import load_model, pieces
 
 MEASURE = """
 import resource, sys, time

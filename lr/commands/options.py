@@ -166,8 +166,8 @@ class ModelChoice:
     def load(self, *, needs_draft: bool) -> Reasoner:
         """The reasoner these flags describe; no draft is loaded for plain decoding."""
         from lr.errors import SettingError
+        from lr.model.dummy import is_dummy
         from lr.model.files import resolve
-        from lr.model.shapes import is_dummy
         from lr.reasoner import Reasoner
 
         if needs_draft and self.drafting() is None:

@@ -32,7 +32,7 @@ from lr.commands.ranks import spread
 from lr.commands.show import console
 from lr.errors import SettingError
 from lr.lab.endpoint.address import is_address
-from lr.model.shapes import DUMMY_NOTE, dummy_name
+from lr.model.dummy import DUMMY_NOTE, dummy_name
 from lr.tiny.names import CHECKPOINTS
 from lr.trace import Stats
 from lr.types import require

@@ -21,8 +21,8 @@ from lr.engine.verification import JUDGE_TOKENS
 from lr.errors import CheckpointError
 from lr.model.attention_choice import choose_attention
 from lr.model.attention_probe import AttentionNeeds
-from lr.model.config import ModelConfig
-from lr.model.config_json import read_config
+from lr.model.config import ModelConfig, read_config
+from lr.model.dummy import is_dummy, published, shape
 from lr.model.files import read_json, resolve
 from lr.model.memory import (
     MemoryPlan,
@@ -32,7 +32,6 @@ from lr.model.memory import (
     weight_bytes,
     working_bytes,
 )
-from lr.model.shapes import is_dummy, published, shape
 from lr.options import GenerateOptions
 
 ASKS_THE_TARGET = ("score", "likelihood")

@@ -21,9 +21,8 @@ from torch.nn import functional as F
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import block_rows
 from lr.model.attention_pages import Reader, reader
-from lr.model.batch import RaggedBatch
+from lr.model.batch import RaggedBatch, integers
 from lr.model.layers import Attend
-from lr.model.transfer import integers
 
 LONG = 16
 """New tokens of a branch from which on it goes by itself on CUDA."""

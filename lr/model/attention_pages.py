@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from lr.kvcache.cache import PagedKVCache
-from lr.model.transfer import integers
+from lr.model.batch import integers
 
 Reader = Callable[[int], tuple[Tensor, Tensor]]
 """read(layer) -> keys and values, each [g, kv, s, d]."""

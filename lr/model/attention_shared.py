@@ -21,9 +21,8 @@ from torch.nn import functional as F
 
 from lr.kvcache.cache import PagedKVCache
 from lr.model.attention_pages import in_a_row, reader
-from lr.model.batch import RaggedBatch
+from lr.model.batch import RaggedBatch, integers
 from lr.model.layers import Attend
-from lr.model.transfer import integers
 
 CALL = 4096
 """Looks (a row at a column) that cost as much as another fused call and its gathering, on a CPU."""

@@ -28,9 +28,8 @@ from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import block_rows
 from lr.model.attention import AttentionKind
 from lr.model.attention_rows import RowPages
-from lr.model.batch import RaggedBatch
+from lr.model.batch import RaggedBatch, integers
 from lr.model.layers import Attend
-from lr.model.transfer import integers
 
 Kernel = Callable[..., Any]
 """Gives the mixed values [n, h, d], as nothing else is asked for."""

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lr.kvcache.table import BlockTable
-from lr.model.transfer import integers
 
 
 @dataclass(frozen=True)
@@ -74,3 +74,16 @@ class RaggedBatch:
             logit_rows = integers(rows, device)
         flat, at, where = integers((ids, positions, slots), device).unbind(0)
         return cls(flat, at, where, counts, lengths, tuple(tables), logit_rows)
+
+
+def integers(
+    values: Sequence[Any], device: torch.device, dtype: torch.dtype = torch.int64
+) -> Tensor:
+    """A tensor of the (nested) whole numbers `values` on `device`.
+
+    A plain `.to("cuda")` makes the host wait until all that is queued on the device is done. From
+    pinned memory the copy is queued like any kernel; PyTorch keeps that memory until then.
+    """
+    if device.type != "cuda":
+        return torch.tensor(values, dtype=dtype).to(device)
+    return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)

@@ -1,33 +1,103 @@
-"""Where tensors live: a device by name, found to work before anything is loaded."""
+"""Where models run: a device by its name, and `DeviceMap`, the devices of target, draft and judge.
+
+The paper's layout is the target on GPUs 0 and 1, the draft on 2, the judge on 3; one GPU for all,
+or the CPU, are others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 
 from lr.errors import SettingError
 
 CHOICES = "auto, cpu, cuda, cuda:1 (the second GPU) or mps"
+Device = str | torch.device | Sequence[str | torch.device]
+"""A device by its name, or for the target several, one per rank (`parallel.py`)."""
+
+
+@dataclass(frozen=True)
+class DeviceMap:
+    """The devices of the three models. The target's are several where it is split over ranks; this
+    process is rank 0, on the first of them.
+    """
+
+    target: tuple[torch.device, ...]
+    draft: torch.device
+    judge: torch.device
+
+    @classmethod
+    def of(cls, device: Device | Mapping[str, Device] = "cpu") -> DeviceMap:
+        """From one device for all, or from a mapping of roles; draft and judge are with the target
+        where nothing is said of them.
+
+        Example: `{"target": ["cuda:0", "cuda:1"], "draft": "cuda:2"}` puts the judge on cuda:0.
+        Raises `SettingError` for a role or a device that does not exist, or a draft or judge on a
+        GPU that belongs to another rank of the target.
+        """
+        named = dict(device) if isinstance(device, Mapping) else {"target": device}
+        if unknown := sorted(set(named) - {"target", "draft", "judge"}):
+            raise SettingError(f"device has {', '.join(unknown)}, expected target, draft, judge.")
+        target = tuple(map(find_device, _several(named.get("target", "cpu"))))
+        if not target:
+            raise SettingError("the target has no device; give at least one.")
+        places = {}
+        for role in ("draft", "judge"):
+            places[role], *more = map(find_device, _several(named.get(role, target[0])))
+            if more:
+                raise SettingError(
+                    f"the {role} is spread over {len(more) + 1} ranks; only a target can be."
+                )
+            others = {_number(rank) for rank in target[1:]} - {_number(target[0])}
+            if places[role].type == "cuda" and _number(places[role]) in others:
+                raise SettingError(
+                    f"the {role} is to be on {places[role]}, where another process runs a rank of "
+                    "the target; two processes take turns on a GPU. Give another GPU, or "
+                    f"{target[0]}, which this process has."
+                )
+        return cls(target, places["draft"], places["judge"])
+
+    @property
+    def shares_gpu(self) -> bool:
+        """Whether the draft is on this process's GPU of the target. Then its worker is a thread
+        with a CUDA stream of its own; elsewhere it is a process.
+
+        Without NVIDIA's MPS service the kernels of two processes take turns on a GPU, those of two
+        streams of one process run side by side. A thread waits for its GPU most of the time, so
+        the shared interpreter is not in the way, and the weights are there once. On a CPU two
+        threads would take turns in one interpreter.
+        """
+        return self.draft.type == "cuda" and _number(self.draft) == _number(self.target[0])
+
+
+def _several(device: Device) -> Sequence[str | torch.device]:
+    return [device] if isinstance(device, (str, torch.device)) else device
+
+
+def _number(device: torch.device) -> tuple[str, int]:
+    """`cuda` means the first GPU."""
+    return device.type, device.index or 0
 
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """Inside, what this thread does on a CUDA device goes to a stream of its own, beside those of
-    other threads. Elsewhere: nothing.
+    """Inside, the work of this thread on a CUDA device goes to a stream of its own, beside those of
+    other threads. Nothing happens on other devices.
     """
     if device.type != "cuda":
         yield
         return
-    torch.cuda.synchronize(device)  # whatever made the weights on another stream is done
+    torch.cuda.synchronize(device)  # the weights, made on another stream, are there
     with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
         yield
 
 
 def find_device(name: str | torch.device) -> torch.device:
-    """The device of that name; "auto": CUDA, else MPS, else the CPU. Raises SettingError for one
-    that is unknown or not in this machine.
+    """The device of that name, tried; "auto": CUDA, else MPS, else the CPU. Raises SettingError for
+    one that is unknown or not in this machine.
     """
     if name == "auto":
         mps = torch.backends.mps.is_available()

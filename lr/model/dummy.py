@@ -1,55 +1,131 @@
-"""A model of any shape with seeded random weights: what a run costs can be measured without a
-checkpoint.
+"""The shapes of published models, and models with random weights: what a run costs can be measured
+without a checkpoint.
 
-Weights are drawn on the device, each tensor from a seed of its own, so nothing is read, copied or
-held twice. They are scaled so that nothing overflows in bf16 at any depth: every matrix keeps the
-variance of what it reads (variance 1 / inputs), and the two matrices that write into the residual
-stream are smaller by sqrt(2 l), so that all 2 l of them together add a variance of about 1.
-
-`load_model("dummy:NAME")` comes here. Read next: `shapes.py`; `dummy_tokenizer.py`;
-`lab/bench/process_run.py`, which decides where the steps of such a model end and what is accepted.
+The numbers are those of the models' public config.json. A checkpoint called `dummy:NAME` is such a
+shape, or that of the config.json in a directory, with seeded random weights (`weights.py`) and a
+tokenizer of its own: byte b is token b, the end of sequence is token 256, token i above is the word
+" w<i>". It fills the whole vocabulary, so that sampling costs what it costs with the real one; a
+question is its bytes, without any template. No torch here.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import torch
+from lr.errors import CheckpointError
+from lr.model.config import ModelConfig, read_config
+from lr.registry import CHECKPOINTS, checkpoint_path
 
-from lr.model.empty import empty_model
-from lr.model.qwen import CausalLM
-from lr.model.shapes import shape
-from lr.rng import Stream
+DUMMY = "dummy:"
+"""What the name of a checkpoint begins with if its weights are to be random."""
+DUMMY_NOTE = "dummy weights are random: what such a model writes means nothing, what it costs does"
+END, END_ID = "<|end|>", 256
 
-RESIDUAL = ("attention.out.weight", "mlp.down.weight")
-"""The ends of the names of the matrices that write into the residual stream."""
+_QWEN3 = ModelConfig(
+    vocab_size=151936,
+    hidden_size=1024,
+    intermediate_size=3072,
+    num_layers=28,
+    num_heads=16,
+    num_kv_heads=8,
+    head_dim=128,
+    max_position_embeddings=40960,
+    rms_norm_eps=1e-6,
+    rope_theta=1e6,
+    qkv_bias=False,
+    qk_norm=True,
+    tie_word_embeddings=True,
+)
+SHAPES = {
+    "Qwen3-0.6B": _QWEN3,
+    "Qwen3-1.7B": replace(_QWEN3, hidden_size=2048, intermediate_size=6144),
+    "Qwen3-32B": replace(
+        _QWEN3,
+        hidden_size=5120,
+        intermediate_size=25600,
+        num_layers=64,
+        num_heads=64,
+        tie_word_embeddings=False,
+    ),
+    "Qwen2.5-7B": replace(
+        _QWEN3,
+        vocab_size=152064,
+        hidden_size=3584,
+        intermediate_size=18944,
+        num_heads=28,
+        num_kv_heads=4,
+        max_position_embeddings=32768,
+        qkv_bias=True,
+        qk_norm=False,
+        tie_word_embeddings=False,
+    ),
+}
+"""Target, draft and judge of the official tool (Qwen3-32B, Qwen3-1.7B, Qwen2.5-7B-Instruct), and
+the smallest of the family.
+"""
 
 
-def dummy_model(
-    name: str | Path, device: torch.device, dtype: torch.dtype | None = None, seed: int = 0
-) -> CausalLM:
-    """A frozen model of the shape `name` (see `shape`), in `dtype` (None: bfloat16) on `device`;
-    the same seed gives the same weights on the same kind of device. Raises `CheckpointError`."""
-    model = empty_model(shape(name), dtype or torch.bfloat16, device)
-    fill_dummy(model, seed)
-    return model
+def is_dummy(name: str | Path) -> bool:
+    """Whether a checkpoint's name asks for random weights."""
+    return str(name).startswith(DUMMY)
 
 
-@torch.no_grad()
-def fill_dummy(model: torch.nn.Module, seed: int = 0) -> None:
-    """Give every parameter of a model, or of a rank's slice of one, random values as described
-    above; norms are 1.
+def dummy_name(name: str | Path) -> str:
+    """The same checkpoint with random weights."""
+    return str(name) if is_dummy(name) else f"{DUMMY}{name}"
+
+
+def published(name: str | Path) -> ModelConfig | None:
+    """The shape that goes by this name, if one does: "Qwen3-32B", "Qwen/Qwen3-32B",
+    "Qwen/Qwen2.5-7B-Instruct".
     """
-    parameters = list(model.named_parameters())
-    layers = max(1, sum(name.endswith(RESIDUAL[0]) for name, _ in parameters))
-    stream = Stream.root(seed).child("dummy weights")
-    for number, (name, parameter) in enumerate(parameters):
-        if "norm" in name:
-            parameter.fill_(1)
-            continue
-        spread = math.sqrt(3 / parameter.shape[-1])  # uniform on [-a, a] has variance a^2 / 3
-        if name.endswith(RESIDUAL):
-            spread /= math.sqrt(2 * layers)
-        noise = torch.Generator(parameter.device).manual_seed(stream.key(number) >> 1)
-        parameter.uniform_(-spread, spread, generator=noise)
+    return SHAPES.get(str(name).removeprefix("Qwen/").removesuffix("-Instruct"))
+
+
+def shape(name: str | Path) -> ModelConfig:
+    """The configuration of a published shape, of a tiny model, or of a directory with a
+    config.json; with or without `dummy:`.
+
+    Raises `CheckpointError`.
+    """
+    stated = str(name).removeprefix(DUMMY)
+    known = published(stated)
+    path = Path(stated).expanduser()
+    if path.is_dir() or path.name == "config.json":
+        return read_config(path)
+    if stated in CHECKPOINTS:
+        return read_config(checkpoint_path(stated))
+    if known is not None:
+        return known
+    raise CheckpointError(
+        f"there is no shape {stated!r}. Give one of {', '.join(SHAPES)}, one of {', '.join(CHECKPOINTS)}, or a directory with a "
+        "config.json (a file of a few lines; no weights are needed)."
+    )
+
+
+def dummy_tokenizer(name: str | Path) -> Any:
+    """The transformers tokenizer of the shape `name`. Raises `CheckpointError` for a vocabulary
+    without room for the bytes.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from lr.model.codec import printable_bytes
+
+    size = shape(name).vocab_size
+    if size <= END_ID:
+        raise CheckpointError(
+            f"{name} has a vocabulary of {size}; a dummy tokenizer needs {END_ID + 1} ids at least, for the bytes and the end of sequence. "
+            "Give a shape with a larger vocab_size."
+        )
+    vocabulary = {**printable_bytes(), END: END_ID} | {
+        f"\u0120w{token}": token for token in range(END_ID + 1, size)
+    }
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END)
+    tokenizer.chat_template = "{{ messages | map(attribute='content') | join('\\n') }}"
+    return tokenizer

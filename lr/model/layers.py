@@ -1,148 +1,90 @@
-"""The pieces of a decoder layer: norm, attention projections, gated MLP. They know nothing of
-caches, branches or batches.
+"""The pieces of a decoder layer: norm, rotary embedding, attention projections, gated MLP. They
+know nothing of caches, sequences or batches.
 
-Tokens come flat: x is [n, e] whatever sequences the n rows belong to. Who attends to whom is the
-business of the `attend` callable that the layer is handed (see `attention.py`). Axis letters: n
-tokens, e hidden size, h query heads, k KV heads, d head dim.
+Tokens come flat: x is [n, e], whichever sequences the n rows belong to. Who attends to whom is
+decided by the `attend` function that a layer is given (`attention.py`). Everything is an ordinary
+`nn.Module`: forward hooks fire. Letters: n tokens, e hidden size, h query heads, k KV heads, d head
+dim.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lr.model.config import ModelConfig
-from lr.model.module import Direct, Linear
-from lr.model.rope import rotate
+from lr.model.config import ModelConfig, YarnScaling
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""attend(layer, q [n, h, d], k [n, kv, d], v [n, kv, d]) -> [n, h, d]: store k and v where they
-belong, and attend.
-"""
+"""attend(layer, q [n, h, d], k [n, k, d], v [n, k, d]) -> [n, h, d]: store the new keys and values,
+then attend."""
 
 
-class RMSNorm(Direct):
-    """weight * x / sqrt(mean(x^2) + eps) over the last axis (Zhang and Sennrich, arXiv 1910.07467),
-    in fp32 as Hugging Face does.
+class RMSNorm(nn.Module):
+    """weight * x / sqrt(mean(x^2) + eps) over the last axis (Zhang and Sennrich, arXiv 1910.07467).
+
+    The mean is taken in fp32 whatever the dtype, as Hugging Face does. PyTorch's function does so
+    for half precision by itself; an fp64 model is converted here, so that it agrees with Hugging
+    Face to 1e-12.
     """
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
-        self._place_eps()
 
-    def forward(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
-        """x [..., e] -> [..., e]. A `weight` that is given takes the place of the module's own: one
-        per head, for instance.
-        """
-        weight = self.weight if weight is None else weight
-        if (
-            x.dtype is torch.float32
-        ):  # the same in fewer calls, which on small models are what costs: eps + mean is one sum
-            mean_square = torch.addcmul(self.eps_share, x, x, value=1 / x.shape[-1]).sum(
-                -1, keepdim=True
-            )
-            return (x * mean_square.rsqrt_()).mul_(weight)
-        if x.is_cuda and x.dtype in (
-            torch.bfloat16,
-            torch.float16,
-        ):  # the same again, in two kernels for eight
-            return weight * F.rms_norm(x, x.shape[-1:], eps=self.eps)
-        x32 = x.to(torch.float32)
-        x32 = x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + self.eps)
-        return weight * x32.to(x.dtype)
-
-    def _place_eps(self) -> None:
-        """A tensor beside the weight; a Python number would be made one on every call."""
-        self.eps_share = torch.full(
-            (), self.eps / len(self.weight), dtype=torch.float32, device=self.weight.device
-        )
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RMSNorm:
-        super()._apply(fn, recurse)
-        self._place_eps()
-        return self
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., size] -> [..., size]."""
+        weight = self.weight
+        if x.dtype is torch.float64:
+            return weight * F.rms_norm(x.float(), weight.shape, eps=self.eps).double()
+        return F.rms_norm(x, weight.shape, weight, self.eps)
 
 
-class Attention(Direct):
-    """Projections around attention. q, k and v come from one fused matrix: rows [q heads | k heads
-    | v heads].
+class Attention(nn.Module):
+    """The projections around attention. q, k and v come from one fused matrix: rows [q heads | k
+    heads | v heads].
     """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.layer = layer
-        self.num_heads, self.num_kv_heads, self.head_dim = (
-            config.num_heads,
-            config.num_kv_heads,
-            config.head_dim,
-        )
-        rows = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-        self.qkv = Linear(config.hidden_size, rows, bias=config.qkv_bias)
-        self.out = Linear(config.num_heads * config.head_dim, config.hidden_size, bias=False)
-        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
-        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
-        self._kept: tuple[Tensor, Tensor, int, int, Tensor] | None = None  # see `_head_weights`
+        self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
+        self.head_dim = d = config.head_dim
+        rows = (config.num_heads + 2 * config.num_kv_heads) * d
+        self.qkv = nn.Linear(config.hidden_size, rows, bias=config.qkv_bias)
+        self.out = nn.Linear(config.num_heads * d, config.hidden_size, bias=False)
+        self.q_norm = RMSNorm(d, config.rms_norm_eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(d, config.rms_norm_eps) if config.qk_norm else None
 
     def forward(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
-        n, h, kv = x.shape[0], self.num_heads, self.num_kv_heads
-        heads = self.qkv(x).view(n, -1, self.head_dim)
-        qk, v = heads.split_with_sizes((h + kv, kv), 1)
-        if (
-            self.q_norm is not None and self.k_norm is not None
-        ):  # q and k heads in one go, each with its weight
-            qk = self.q_norm(qk, self._head_weights(self.q_norm.weight, self.k_norm.weight))
-        q, k = rotate(qk, cos, signed_sin).split_with_sizes((h, kv), 1)
-        mixed = attend(self.layer, q, k, v)
+        n, h, k = x.shape[0], self.num_heads, self.num_kv_heads
+        heads = self.qkv(x).view(n, h + 2 * k, self.head_dim)
+        queries, keys, values = heads.split_with_sizes((h, k, k), dim=1)  # [n, h or k, d]
+        if self.q_norm is not None and self.k_norm is not None:
+            queries, keys = self.q_norm(queries), self.k_norm(keys)
+        queries, keys = rotate(queries, cos, signed_sin), rotate(keys, cos, signed_sin)
+        mixed = attend(self.layer, queries, keys, values)  # [n, h, d]
         return self.out(mixed.reshape(n, h * self.head_dim))
 
-    def _head_weights(self, q: nn.Parameter, k: nn.Parameter) -> Tensor:
-        """The weight [h + kv, d] of the norm of each head, kept from call to call until one of the
-        two changes or moves.
-        """
-        if not torch.is_grad_enabled():
-            kept = self._kept
-            if (
-                kept is not None
-                and kept[0] is q
-                and kept[1] is k
-                and kept[2] == q._version
-                and kept[3] == k._version
-            ):
-                return kept[4]
-        stacked = torch.stack((q,) * self.num_heads + (k,) * self.num_kv_heads)
-        if not (
-            torch.is_grad_enabled() or q.is_inference() or k.is_inference()
-        ):  # those have no count of their changes
-            self._kept = (q, k, q._version, k._version, stacked)
-        return stacked
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Attention:
-        super()._apply(fn, recurse)
-        self._kept = None
-        return self
-
-
-class MLP(Direct):
-    """SwiGLU (Shazeer, arXiv 2002.05202): down(silu(gate(x)) * up(x)), gate and up fused into one
-    matrix.
-    """
+class MLP(nn.Module):
+    """SwiGLU (Shazeer, arXiv 2002.05202): down(silu(gate(x)) * up(x)); gate and up are one matrix."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_up = Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
-        self.down = Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(F.silu(gate) * up)
 
 
-class DecoderLayer(Direct):
+class DecoderLayer(nn.Module):
     """Pre-norm residual block: attention, then MLP."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
@@ -155,3 +97,73 @@ class DecoderLayer(Direct):
     def forward(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
         x = x + self.attention(self.attention_norm(x), cos, signed_sin, attend)
         return x + self.mlp(self.mlp_norm(x))
+
+
+# Rotary position embeddings (Su et al., arXiv 2104.09864), plain and YaRN, in the half-split layout
+# of the Qwen checkpoints. Angles are computed in fp32 whatever the dtype of the model, as Hugging
+# Face does. There is no table: the cosines of a batch are made from its positions once per forward.
+
+
+def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
+    """The angle per position of each of the d/2 rotation planes, fp32 [d/2], and the factor on cos
+    and sin.
+    """
+    d = config.head_dim
+    if config.yarn is not None:
+        return _yarn_frequencies(config.yarn, config.rope_theta, d)
+    exponents = torch.arange(0, d, 2, dtype=torch.int64).to(torch.float32) / d
+    return 1.0 / config.rope_theta**exponents, 1.0
+
+
+def _yarn_frequencies(yarn: YarnScaling, theta: float, d: int) -> tuple[Tensor, float]:
+    """YaRN (Peng et al., arXiv 2309.00071), section 3.2: planes that turn often keep their
+    frequency, slow ones are divided by `factor`, with a ramp in between.
+
+    A plane turns r times over the original context if its index is d/2 * log(context / (2 pi r)) /
+    log(theta); the ramp runs from the index for `beta_fast` turns to the one for `beta_slow`. The
+    factor on cos and sin scales attention logits by its square (section 3.4: 0.1 ln(factor) + 1).
+    """
+
+    def plane_of(turns: float) -> float:
+        original = yarn.original_max_position_embeddings
+        return d * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    def scale(weight: float) -> float:
+        return 1.0 if yarn.factor <= 1 else 0.1 * weight * math.log(yarn.factor) + 1.0
+
+    low, high = plane_of(yarn.beta_fast), plane_of(yarn.beta_slow)
+    if yarn.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, d - 1)
+    if low == high:
+        high += 0.001  # a ramp of no width would divide by zero
+    powers = theta ** (torch.arange(0, d, 2).to(torch.float32) / d)
+    kept = 1 - ((torch.arange(d // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    # (1 - kept) is rounded once more than the ramp itself; Hugging Face computes it so, and far
+    # positions magnify the difference
+    frequencies = 1.0 / (yarn.factor * powers) * (1 - kept) + 1.0 / powers * kept
+    if yarn.attention_factor is not None:
+        return frequencies, yarn.attention_factor
+    if yarn.mscale and yarn.mscale_all_dim:
+        return frequencies, scale(yarn.mscale) / scale(yarn.mscale_all_dim)
+    return frequencies, scale(1.0)
+
+
+def rotation(
+    positions: Tensor, frequencies: Tensor, factor: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Cosines [n, 1, d] and signed sines [n, 1, d] of positions [n], for `rotate`.
+
+    The first half of the signed sines is negated: (x1, x2) is rotated to (x1 cos - x2 sin, x2 cos +
+    x1 sin), which is (x1, x2) * cos + (x2, x1) * (-sin, sin).
+    """
+    angles = positions.to(torch.float32).view(-1, 1, 1) * frequencies  # [n, 1, d/2]
+    cos, sin = angles.cos(), angles.sin()
+    if factor != 1:
+        cos, sin = cos * factor, sin * factor
+    return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
+    """Rotate heads x [n, heads, d] by the angles of their positions."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), signed_sin)

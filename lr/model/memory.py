@@ -22,7 +22,7 @@ import torch
 from lr.errors import LRError
 from lr.kvcache.cache import bytes_per_block
 from lr.model.config import ModelConfig
-from lr.model.keys import EMBEDDING_KEY, HEAD_KEY, pieces
+from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, pieces
 
 GIB = 2**30
 CONTEXT_BYTES = GIB // 2

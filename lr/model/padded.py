@@ -21,9 +21,8 @@ from torch import Tensor
 
 from lr.kvcache.cache import PagedKVCache
 from lr.model.attention_rows import RowAttention, RowPages
-from lr.model.batch import RaggedBatch
+from lr.model.batch import RaggedBatch, integers
 from lr.model.qwen import CausalLM
-from lr.model.transfer import integers
 
 
 class PaddedForward:

@@ -9,6 +9,9 @@ other notion of who attends to whom (training uses it with plain causal rows). R
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,12 +21,12 @@ from lr.model.attention import SDPA, AttentionBackend, AttentionKind, paged_atte
 from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
 from lr.model.graph_shapes import GraphShapes
-from lr.model.layers import Attend, DecoderLayer, RMSNorm
-from lr.model.module import Direct, Embedding, Linear
-from lr.model.rope import inverse_frequencies, rotation
+from lr.model.layers import Attend, DecoderLayer, RMSNorm, inverse_frequencies, rotation
+
+Network = TypeVar("Network", bound="CausalLM")
 
 
-class CausalLM(Direct):
+class CausalLM(nn.Module):
     """A dense Qwen decoder with weights of one dtype on one device.
 
     Made with `lr.load_model` from a checkpoint, or directly from a config with freshly initialised
@@ -39,18 +42,34 @@ class CausalLM(Direct):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = Embedding(config.vocab_size, config.hidden_size)
+        table = torch.empty(config.vocab_size, config.hidden_size)
+        if not table.is_meta:  # drawing there would import PyTorch's compiler, which takes seconds
+            nn.init.normal_(table)
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size, _weight=table)
         self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.head = (
             None
             if config.tie_word_embeddings
-            else Linear(config.hidden_size, config.vocab_size, bias=False)
+            else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         )
         if (
             not self.embedding.weight.is_meta
         ):  # whoever gives the weights storage makes the rotation then
             self.set_rotation()
+
+    @classmethod
+    def materialised(
+        cls, make: Callable[[], Network], dtype: torch.dtype, device: torch.device
+    ) -> Network:
+        """What `make` makes, frozen and in eval mode, its weights with storage but no values yet:
+        built without storage first, so that nothing is held twice.
+        """
+        with torch.device("meta"):
+            model = make()
+        model = model.to(dtype).to_empty(device=device)
+        model.set_rotation()  # made on "meta" above; not part of a checkpoint
+        return model.requires_grad_(False).eval()
 
     def set_rotation(self) -> None:
         """Make the rotary frequencies (fp32 [d/2], not part of a checkpoint) on the device of the

@@ -1,38 +1,107 @@
-"""Loading a checkpoint into `CausalLM`, and writing one. Every key is accounted for; nothing is
-left at its random initial value.
+"""Which tensor of a Hugging Face checkpoint makes which rows of which parameter of `CausalLM`;
+loading a checkpoint, and writing one.
 
-The network is built without storage, materialised once in its final dtype on its final device, and
-filled tensor by tensor from memory-mapped files, so that loading needs little more than the size of
-the model. Which key goes where stands in `keys.py`; files and downloads in `files.py`; the refusal
-of foreign configurations in `config_json.py`.
+Attention and MLP use fused matrices; a checkpoint stores their parts one by one. Worked example: 4
+query heads and 2 KV heads of size 8 give `attention.qkv.weight` 64 rows: q_proj makes rows 0..31,
+k_proj rows 32..47, v_proj rows 48..63. Loading copies along this list, saving walks it backwards,
+and tensor parallelism slices along it. Every key is accounted for; nothing keeps its random initial
+value. Files and downloads: `files.py`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lr.errors import CheckpointError, SettingError
-from lr.model.config import ModelConfig
-from lr.model.config_json import config_json, read_config
+from lr.model.config import ModelConfig, config_json, read_config
 from lr.model.device import find_device
-from lr.model.dummy import dummy_model
-from lr.model.empty import empty_model
+from lr.model.dummy import is_dummy, shape
 from lr.model.files import TensorFiles, open_tensors, read_json, resolve
-from lr.model.keys import EMBEDDING_KEY, HARMLESS_SUFFIX, HEAD_KEY, Piece, pieces
 from lr.model.qwen import CausalLM
-from lr.model.shapes import is_dummy
+from lr.rng import Stream
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _DTYPE_NAMES = {"float64": "F64", "float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 _REPLACED = ("config.json", "model*.safetensors", "model.safetensors.index.json")
 _LISTED = 10
+EMBEDDING_KEY = "model.embed_tokens.weight"
+HEAD_KEY = "lm_head.weight"
+HARMLESS_SUFFIX = "rotary_emb.inv_freq"
+"""Old checkpoints store the rotary frequencies; they are computed from the configuration."""
+_RESIDUAL = ("attention.out.weight", "mlp.down.weight")
+"""The ends of the names of the matrices that write into the residual stream."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One tensor of a checkpoint: `key`, of `shape`, makes rows first .. first + shape[0] - 1 of
+    `parameter`.
+    """
+
+    key: str
+    parameter: str
+    first: int
+    shape: tuple[int, ...]
+
+
+def pieces(config: ModelConfig) -> list[Piece]:
+    """Every tensor that a checkpoint of this configuration has, in the order of the network. The
+    head only where it is untied.
+    """
+    table = (config.vocab_size, config.hidden_size)
+    listed = [Piece(EMBEDDING_KEY, "embedding.weight", 0, table)]
+    for layer in range(config.num_layers):
+        listed += _layer(config, f"model.layers.{layer}.", f"layers.{layer}.")
+    listed.append(Piece("model.norm.weight", "norm.weight", 0, (config.hidden_size,)))
+    if not config.tie_word_embeddings:
+        listed.append(Piece(HEAD_KEY, "head.weight", 0, table))
+    return listed
+
+
+def _layer(config: ModelConfig, theirs: str, ours: str) -> Iterator[Piece]:
+    e, d, inner = config.hidden_size, config.head_dim, config.intermediate_size
+    yield Piece(theirs + "input_layernorm.weight", ours + "attention_norm.weight", 0, (e,))
+    first = 0
+    for name, heads in (
+        ("q", config.num_heads),
+        ("k", config.num_kv_heads),
+        ("v", config.num_kv_heads),
+    ):
+        key = f"{theirs}self_attn.{name}_proj."
+        yield Piece(key + "weight", ours + "attention.qkv.weight", first, (heads * d, e))
+        if config.qkv_bias:
+            yield Piece(key + "bias", ours + "attention.qkv.bias", first, (heads * d,))
+        first += heads * d
+    if config.qk_norm:
+        for name in ("q_norm", "k_norm"):
+            yield Piece(
+                f"{theirs}self_attn.{name}.weight", f"{ours}attention.{name}.weight", 0, (d,)
+            )
+    yield Piece(
+        theirs + "self_attn.o_proj.weight",
+        ours + "attention.out.weight",
+        0,
+        (e, config.num_heads * d),
+    )
+    yield Piece(theirs + "post_attention_layernorm.weight", ours + "mlp_norm.weight", 0, (e,))
+    yield Piece(theirs + "mlp.gate_proj.weight", ours + "mlp.gate_up.weight", 0, (inner, e))
+    yield Piece(theirs + "mlp.up_proj.weight", ours + "mlp.gate_up.weight", inner, (inner, e))
+    yield Piece(theirs + "mlp.down_proj.weight", ours + "mlp.down.weight", 0, (e, inner))
+
+
+def empty_model(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> CausalLM:
+    """A frozen model in eval mode whose weights have storage but no values yet."""
+    return CausalLM.materialised(partial(CausalLM, config), dtype, device)
 
 
 def load_model(
@@ -55,7 +124,9 @@ def load_model(
             f"dtype is {dtype!r}; expected one of {', '.join(map(str, _DTYPES.values()))}, or None."
         )
     if is_dummy(name_or_path):
-        return dummy_model(name_or_path, place, dtype)
+        model = empty_model(shape(name_or_path), dtype or torch.bfloat16, place)
+        fill_dummy(model)
+        return model
     directory = resolve(name_or_path)
     config = read_config(directory)
     with open_tensors(directory) as tensors:
@@ -188,3 +259,22 @@ def save_model(
         if directory.exists():
             directory.replace(retired)
         fresh.replace(directory)
+
+
+@torch.no_grad()
+def fill_dummy(model: torch.nn.Module, seed: int = 0) -> None:
+    """Give every parameter of a model, or of a rank's slice of one, random values as described
+    above; norms are 1.
+    """
+    parameters = list(model.named_parameters())
+    layers = max(1, sum(name.endswith(_RESIDUAL[0]) for name, _ in parameters))
+    stream = Stream.root(seed).child("dummy weights")
+    for number, (name, parameter) in enumerate(parameters):
+        if "norm" in name:
+            parameter.fill_(1)
+            continue
+        spread = math.sqrt(3 / parameter.shape[-1])  # uniform on [-a, a] has variance a^2 / 3
+        if name.endswith(_RESIDUAL):
+            spread /= math.sqrt(2 * layers)
+        noise = torch.Generator(parameter.device).manual_seed(stream.key(number) >> 1)
+        parameter.uniform_(-spread, spread, generator=noise)

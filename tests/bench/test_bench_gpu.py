@@ -11,7 +11,7 @@ import torch
 from lr.cli import main
 from lr.lab.bench.gpu_modes import ways
 from lr.lab.bench.roofline import Cost, Peaks, measure_peaks, pass_cost
-from lr.model.shapes import SHAPES, shape
+from lr.model.dummy import SHAPES, shape
 from lr.model.weights import load_model
 
 SMALL = "--tokens 24 --prompt 20 --repeats 2 --batches 1 2 --step_tokens 6 --k 2".split()

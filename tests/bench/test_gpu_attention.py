@@ -13,9 +13,9 @@ from lr.lab.bench.gpu_attention import SCENES, AttentionRow, Scene, check_attent
 from lr.model.attention import SDPA, reference_attention
 from lr.model.attention_choice import equip
 from lr.model.config import ModelConfig
-from lr.model.dummy import fill_dummy
 from lr.model.graph_shapes import GraphShapes
 from lr.model.qwen import CausalLM
+from lr.model.weights import fill_dummy
 
 CPU = torch.device("cpu")
 SMALL = (Scene("decode", (40, 3), (1, 1)), Scene("mixed", (0, 33, 9), (20, 1, 7), forks=2))

@@ -25,8 +25,14 @@ from tokenizers import (
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lr.errors import CheckpointError, SettingError
-from lr.model.codec import Codec, GenerationDefaults, require_same, same_tokenizer
-from lr.model.token_bytes import byte_table, printable_bytes
+from lr.model.codec import (
+    Codec,
+    GenerationDefaults,
+    byte_table,
+    printable_bytes,
+    require_same,
+    same_tokenizer,
+)
 
 CORPUS = [
     "The apples are red.\n\nAnd the pears:\n\n",

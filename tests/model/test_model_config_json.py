@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from lr.errors import CheckpointError
-from lr.model.config import ModelConfig, YarnScaling
-from lr.model.config_json import config_json, read_config
+from lr.model.config import ModelConfig, YarnScaling, config_json, read_config
 
 SIZES: dict[str, Any] = {
     "vocab_size": 100,

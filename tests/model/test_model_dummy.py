@@ -14,10 +14,9 @@ import torch
 from lr import Reasoner
 from lr.errors import CheckpointError
 from lr.model.codec import Codec
-from lr.model.config_json import config_json, read_config
-from lr.model.keys import pieces
-from lr.model.shapes import SHAPES, dummy_name, is_dummy, shape
-from lr.model.weights import load_model
+from lr.model.config import config_json, read_config
+from lr.model.dummy import SHAPES, dummy_name, is_dummy, shape
+from lr.model.weights import load_model, pieces
 from lr.tiny.training import tiny_config
 
 PARAMETERS = {

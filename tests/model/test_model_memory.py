@@ -13,6 +13,7 @@ from lr.engine.needs import Cast, Placed, place, plan_run
 from lr.engine.room import blocks_for
 from lr.errors import LRError
 from lr.kvcache.cache import PagedKVCache
+from lr.model.dummy import SHAPES, shape
 from lr.model.memory import (
     GIB,
     MemoryPlan,
@@ -23,7 +24,6 @@ from lr.model.memory import (
     weight_bytes,
     working_bytes,
 )
-from lr.model.shapes import SHAPES, shape
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
 from lr.tiny.training import tiny_config

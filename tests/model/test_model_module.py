@@ -1,132 +1,69 @@
-"""`Direct` modules are modules: what `forward` sees is always what `parameters` lists."""
+"""The network is made of ordinary modules: hooks fire and see the hidden states."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-
 import pytest
 import torch
-from torch import nn
+from torch import Tensor
 
-from lr.model.config import ModelConfig
-from lr.model.layers import DecoderLayer
-from lr.model.module import Direct, Linear
-
-CONFIG = ModelConfig(
-    vocab_size=10,
-    hidden_size=8,
-    intermediate_size=12,
-    num_layers=1,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=4,
-    max_position_embeddings=16,
-    rms_norm_eps=1e-6,
-    rope_theta=1e4,
-    qkv_bias=True,
-    qk_norm=True,
-    tie_word_embeddings=True,
-)
+from lr.engine.runner import ModelRunner
+from lr.model.layers import DecoderLayer, RMSNorm
+from lr.model.weights import load_model
 
 
-def replaced_weight(layer: DecoderLayer) -> DecoderLayer:
-    layer.mlp.down.weight = nn.Parameter(torch.ones(8, 12))
-    return layer
-
-
-def replaced_module(layer: DecoderLayer) -> DecoderLayer:
-    layer.attention.out = Linear(8, 8, bias=True)
-    return layer
-
-
-def assigned(layer: DecoderLayer) -> DecoderLayer:
-    layer.load_state_dict(
-        {name: value.clone() for name, value in layer.state_dict().items()}, assign=True
-    )
-    return layer
-
-
-def made_on_meta(_: DecoderLayer) -> DecoderLayer:
-    with torch.device("meta"):
-        layer = DecoderLayer(CONFIG, 0)
-    return layer.to_empty(device="cpu")
-
-
-CHANGES: list[Callable[[DecoderLayer], DecoderLayer]] = [
-    lambda layer: layer,
-    lambda layer: layer.double(),
-    lambda layer: layer.to(torch.bfloat16),
-    copy.deepcopy,
-    lambda layer: copy.deepcopy(layer.double()).float(),
-    assigned,
-    made_on_meta,
-    replaced_weight,
-    replaced_module,
-]
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_forward_sees_is_what_parameters_lists(
-    change: Callable[[DecoderLayer], DecoderLayer],
-) -> None:
-    original = DecoderLayer(CONFIG, 0)
-    layer = change(original)
-    assert list(layer.parameters())
-    for module in layer.modules():
-        assert isinstance(module, Direct)
-        for name, value in [*module._parameters.items(), *module._modules.items()]:
-            assert getattr(module, name) is value, name
-    if layer is not original:
-        assert not {id(p) for p in layer.parameters()} & {id(p) for p in original.parameters()}
-
-
-def test_linear_is_linear() -> None:
-    ours, theirs = Linear(5, 3), nn.Linear(5, 3)
-    theirs.load_state_dict(ours.state_dict())
-    x = torch.randn(4, 5)
-    assert torch.equal(ours(x), theirs(x))
-
-
-def test_kept_head_weights_follow_every_change_of_the_norms() -> None:
-    """Attention keeps the stacked weights of its norms; a change in place, a replaced tensor and
-    `to` must all be seen.
-    """
-    layer = DecoderLayer(CONFIG, 0).requires_grad_(False)
-    attention = layer.attention
-    assert attention.q_norm is not None
-    assert attention.k_norm is not None
-
-    def stacked() -> torch.Tensor:
-        with torch.no_grad():
-            return attention._head_weights(attention.q_norm.weight, attention.k_norm.weight)
-
-    def expected() -> torch.Tensor:
-        return torch.stack(
-            [attention.q_norm.weight] * attention.num_heads
-            + [attention.k_norm.weight] * attention.num_kv_heads
+def test_forward_hooks_see_the_hidden_states() -> None:
+    model = load_model("tiny-draft", dtype=torch.float64)
+    runner = ModelRunner(model, num_blocks=8)
+    seen: dict[str, list[Tensor]] = {"norm": [], "layer": [], "projection": []}
+    first = model.layers[0]
+    assert isinstance(first, DecoderLayer)
+    hooks = [
+        module.register_forward_hook(lambda _, given, made, name=name: seen[name].append(made))
+        for name, module in (
+            ("norm", model.norm),
+            ("layer", first),
+            ("projection", first.attention.qkv),
         )
+    ]
+    branch = runner.open([1, 2, 3])
+    [logits] = runner.feed([branch], logits="all")
+    for hook in hooks:
+        hook.remove()
+    e = model.config.hidden_size
+    assert {name: [tuple(x.shape[:1]) for x in found] for name, found in seen.items()} == {
+        name: [(3,)] for name in seen
+    }
+    assert seen["norm"][0].shape == seen["layer"][0].shape == (3, e)
+    torch.testing.assert_close(model.logits(seen["norm"][0]), logits, rtol=0, atol=1e-12)
+    runner.feed([_with(branch, 4)])
+    assert len(seen["norm"]) == 1
+    runner.close(branch)
 
-    first = stacked()
-    assert stacked() is first
-    attention.q_norm.weight.mul_(3.0)
-    assert torch.equal(stacked(), expected())
-    attention.k_norm.load_state_dict({"weight": torch.full_like(attention.k_norm.weight, 0.5)})
-    assert torch.equal(stacked(), expected())
-    layer.double()
-    assert stacked().dtype is torch.float64
-    assert torch.equal(stacked(), expected())
-    layer.requires_grad_(True)
-    attention._head_weights(attention.q_norm.weight, attention.k_norm.weight).sum().backward()
-    assert (
-        attention.q_norm.weight.grad is not None
-    )  # what is kept without gradients is no use for training
-    layer.requires_grad_(False)
-    with torch.inference_mode():
-        attention.q_norm.weight = torch.nn.Parameter(
-            torch.ones(attention.head_dim), requires_grad=False
-        )
-        assert torch.equal(
-            attention._head_weights(attention.q_norm.weight, attention.k_norm.weight)[0],
-            torch.ones(attention.head_dim),
-        )
+
+def test_a_hook_can_change_what_the_model_says() -> None:
+    model = load_model("tiny-draft", dtype=torch.float64)
+    runner = ModelRunner(model, num_blocks=8)
+    plain, changed = runner.open([1, 2]), runner.open([1, 2])
+    [before] = runner.feed([plain])
+    with model.layers[-1].register_forward_hook(lambda _, given, made: made * 0):
+        [after] = runner.feed([changed])
+    assert not torch.allclose(before, after)
+    for branch in (plain, changed):
+        runner.close(branch)
+
+
+def _with(branch, token):  # type: ignore[no-untyped-def]
+    branch.append(token)
+    return branch
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_norm_in_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
+    norm = RMSNorm(64, 1e-6).to(dtype)
+    noise = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        norm.weight.copy_(torch.randn(64, generator=noise))
+        x = torch.randn(50, 64, generator=noise).to(dtype)
+        x64 = x.double()
+        exact = norm.weight * x64 * (x64.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+        torch.testing.assert_close(norm(x).double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-6)

@@ -11,8 +11,8 @@ from model_kit import KINDS, YARN, edit_json, hf_logits, hf_model, our_logits, r
 from transformers import AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from lr.model.config_json import read_config
-from lr.model.rope import inverse_frequencies
+from lr.model.config import read_config
+from lr.model.layers import inverse_frequencies
 from lr.model.weights import load_model
 
 

@@ -18,11 +18,10 @@ from transformers import AutoModelForCausalLM
 
 import lr.model.weights
 from lr.errors import CheckpointError, SettingError
-from lr.model.config_json import read_config
+from lr.model.config import read_config
 from lr.model.files import TensorFiles
-from lr.model.keys import pieces
 from lr.model.qwen import CausalLM
-from lr.model.weights import load_model, save_model
+from lr.model.weights import load_model, pieces, save_model
 
 DOWN, NORM = "model.layers.1.mlp.down_proj.weight", "model.norm.weight"
 

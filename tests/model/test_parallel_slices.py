@@ -13,7 +13,7 @@ import torch
 from model_kit import KINDS, edit_json, hf_model
 
 from lr.errors import CheckpointError, SettingError
-from lr.model.config_json import read_config
+from lr.model.config import read_config
 from lr.model.files import TensorFiles, resolve
 from lr.model.parallel.loading import load_part
 from lr.model.parallel.network import RankLM

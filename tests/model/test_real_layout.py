@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from lr.model.config_json import config_json
-from lr.model.shapes import SHAPES
+from lr.model.config import config_json
+from lr.model.dummy import SHAPES
 from lr.model.weights import load_model
 
 ROOT = Path(__file__).parents[2]

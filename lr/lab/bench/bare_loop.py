@@ -15,22 +15,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lr.model.layers import DecoderLayer, RMSNorm
+from lr.model.layers import DecoderLayer, RMSNorm, rotate, rotation
 from lr.model.qwen import CausalLM
-from lr.model.rope import rotate, rotation
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """The weights of a layer as plain tensors; `heads_weight` [h + kv, d] is for the norm of query
-    and key heads (None: there is none).
-    """
+    """The weights of a layer as plain tensors, and its norms."""
 
     attention_norm: RMSNorm
     qkv: Tensor
     qkv_bias: Tensor | None
-    heads_norm: RMSNorm | None
-    heads_weight: Tensor | None
+    q_norm: RMSNorm | None
+    k_norm: RMSNorm | None
     out: Tensor
     mlp_norm: RMSNorm
     gate_up: Tensor
@@ -69,10 +66,10 @@ class BareLoop:
             self.layers, self.keys.unbind(0), self.values.unbind(0), strict=True
         ):
             heads = F.linear(layer.attention_norm(x), layer.qkv, layer.qkv_bias).view(b, -1, d)
-            qk, v = heads.split_with_sizes((h + kv, kv), 1)
-            if layer.heads_norm is not None:
-                qk = layer.heads_norm(qk, layer.heads_weight)
-            q, k = rotate(qk, cos, sin).split_with_sizes((h, kv), 1)
+            q, k, v = heads.split_with_sizes((h, kv, kv), 1)
+            if layer.q_norm is not None and layer.k_norm is not None:
+                q, k = layer.q_norm(q), layer.k_norm(k)
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
             keys[:, :, at], values[:, :, at] = k, v
             mixed = F.scaled_dot_product_attention(
                 q.unsqueeze(2), keys[:, :, :end], values[:, :, :end], enable_gqa=True
@@ -85,18 +82,12 @@ class BareLoop:
 
 def _plain(layer: DecoderLayer) -> _Layer:
     attention, mlp = layer.attention, layer.mlp
-    heads_weight = None
-    if attention.q_norm is not None and attention.k_norm is not None:
-        heads_weight = torch.stack(
-            (attention.q_norm.weight,) * attention.num_heads
-            + (attention.k_norm.weight,) * attention.num_kv_heads
-        )
     return _Layer(
         layer.attention_norm,
         attention.qkv.weight,
         attention.qkv.bias,
         attention.q_norm,
-        heads_weight,
+        attention.k_norm,
         attention.out.weight,
         layer.mlp_norm,
         mlp.gate_up.weight,

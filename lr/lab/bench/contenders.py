@@ -17,9 +17,9 @@ import torch
 
 from lr.engine.runner import ModelRunner
 from lr.lab.bench.bare_loop import BareLoop
-from lr.model.config_json import config_json
-from lr.model.keys import pieces
+from lr.model.config import config_json
 from lr.model.qwen import CausalLM
+from lr.model.weights import pieces
 from lr.rng import Stream
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import Trace

@@ -24,10 +24,10 @@ import torch
 from lr.engine.runner import ModelRunner
 from lr.lab.bench.gpu_attention import DISTANCE, SCENES, Scene, check_attention, check_graphs
 from lr.model.attention_choice import equip
-from lr.model.config_json import config_json
+from lr.model.config import config_json
+from lr.model.dummy import SHAPES
 from lr.model.parallel.start import spread_over
 from lr.model.qwen import CausalLM
-from lr.model.shapes import SHAPES
 from lr.model.weights import load_model
 from lr.reasoner import Reasoner
 

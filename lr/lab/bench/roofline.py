@@ -22,7 +22,7 @@ from statistics import median
 import torch
 
 from lr.model.config import ModelConfig
-from lr.model.keys import EMBEDDING_KEY, HEAD_KEY, pieces
+from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, pieces
 
 REPEATS = 7
 

@@ -10,10 +10,9 @@ import torch
 
 from lr.errors import SettingError
 from lr.model.config import ModelConfig
-from lr.model.empty import empty_model
+from lr.model.dummy import SHAPES as SHAPES_BY_NAME
 from lr.model.qwen import CausalLM
-from lr.model.shapes import SHAPES as SHAPES_BY_NAME
-from lr.model.weights import load_model
+from lr.model.weights import empty_model, load_model
 from lr.tiny.names import CHECKPOINTS
 from lr.tiny.training import tiny_config
 from lr.types import SamplingParams

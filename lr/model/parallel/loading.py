@@ -13,16 +13,13 @@ from typing import TypeVar
 
 import torch
 
-from lr.model.config import ModelConfig
-from lr.model.config_json import read_config
-from lr.model.dummy import fill_dummy
-from lr.model.empty import materialised
+from lr.model.config import ModelConfig, read_config
+from lr.model.dummy import is_dummy, shape
 from lr.model.files import TensorFiles, open_tensors, resolve
 from lr.model.parallel.network import RankLM
 from lr.model.parallel.ranks import Ranks
 from lr.model.parallel.slices import Cut, cuts, rows_of_vocabulary
-from lr.model.shapes import is_dummy, shape
-from lr.model.weights import account, checkpoint_dtype
+from lr.model.weights import account, checkpoint_dtype, fill_dummy
 
 Part = TypeVar("Part", bound=RankLM)
 
@@ -44,14 +41,16 @@ def load_part(
     config = config_of(source)
     listed = cuts(config, ranks.rank, ranks.size)
     if is_dummy(source):
-        model = materialised(partial(network, config, ranks), dtype or torch.bfloat16, device)
+        model = RankLM.materialised(
+            partial(network, config, ranks), dtype or torch.bfloat16, device
+        )
         fill_dummy(model)
         return model
     directory = resolve(source)
     with open_tensors(directory) as tensors:
         mine = rows_of_vocabulary(config, ranks.rank, ranks.size)
         account(config, tensors, directory, slice(mine.start, min(mine.stop, config.vocab_size)))
-        model = materialised(
+        model = RankLM.materialised(
             partial(network, config, ranks), dtype or checkpoint_dtype(directory, tensors), device
         )
         _fill(model, listed, tensors)

@@ -17,13 +17,12 @@ from torch.nn import functional as F
 from lr.kvcache.cache import PagedKVCache
 from lr.model.config import ModelConfig
 from lr.model.layers import DecoderLayer
-from lr.model.module import Embedding, Linear
 from lr.model.parallel.ranks import Ranks
 from lr.model.parallel.slices import part_of, rows_of_vocabulary
 from lr.model.qwen import CausalLM
 
 
-class SummedLinear(Linear):
+class SummedLinear(torch.nn.Linear):
     """y = sum over the ranks of W_r x_r: every rank has some columns of W, and the part of x that
     belongs to them.
     """
@@ -36,7 +35,7 @@ class SummedLinear(Linear):
         return self.ranks.sum(F.linear(x, self.weight))
 
 
-class SummedEmbedding(Embedding):
+class SummedEmbedding(torch.nn.Embedding):
     """Rows of the vocabulary: a token whose row is elsewhere is zero here, and the sum over the
     ranks is its row.
     """

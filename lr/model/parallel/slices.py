@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from lr.errors import SettingError
 from lr.model.config import ModelConfig
-from lr.model.keys import pieces
+from lr.model.weights import pieces
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from lr.engine.launch import undisturbed
 from lr.errors import SettingError
 from lr.model.device import find_device
+from lr.model.dummy import is_dummy
 from lr.model.files import resolve
 from lr.model.parallel.follower import follow, worker_main
 from lr.model.parallel.leader import LeaderLM
@@ -36,7 +37,6 @@ from lr.model.parallel.slices import part_of
 from lr.model.parallel.team import Crew, Team
 from lr.model.parallel.watch import Watch, Worker, WorkerError
 from lr.model.qwen import CausalLM
-from lr.model.shapes import is_dummy
 from lr.model.weights import load_model
 
 PATIENCE = 10.0
