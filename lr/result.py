@@ -83,13 +83,14 @@ def reply(text: str) -> str:
 
 def boxed(text: str) -> str | None:
     """The content of the last complete `\\boxed{...}`, or None. Example: "so
-    \\boxed{\\frac{1}{2}}." gives "\\frac{1}{2}".
+    \\boxed{\\frac{1}{2}}." gives "\\frac{1}{2}". Escaped braces (a set) do not count.
     """
     end = len(text)
     while (start := text.rfind(BOX, 0, end)) >= 0:
         depth, first = 1, start + len(BOX)
         for place in range(first, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[place], 0)
+            escaped = text[place - 1] == "\\" and place > first
+            depth += 0 if escaped else {"{": 1, "}": -1}.get(text[place], 0)
             if depth == 0:
                 return text[first:place].strip()
         end = start

@@ -21,7 +21,7 @@ from rich.table import Table
 from lr.commands.options import ModelChoice
 from lr.commands.show import STYLES, console, legend, number, step_line, summary
 from lr.engine.answer import Run
-from lr.lab.eval.signatures import DraftBottleneck, Signature, signatures
+from lr.lab.eval.failure_modes import DraftBottleneck, FailureMode, failure_modes
 from lr.lab.trace.file import require_writable
 from lr.lab.trace.traced import save_trace
 from lr.options import LOOKAHEAD, MODES, GenerateOptions
@@ -69,7 +69,7 @@ class Generate:
     max_depth: int | None = None
     """The official tool's name of --depth; where both are given, this one counts."""
     explain: bool = False
-    """Say also whether the run shows a signature of failure: a cascade of rejections, a target that
+    """Say also whether the run shows a failure mode: a cascade of rejections, a target that
     waits for the draft.
     """
 
@@ -102,16 +102,16 @@ class Generate:
             notes.print(
                 f"[dim]no draft step was accepted; most often: {_commonest_reason(result)}[/]"
             )
-        for signature in self._signatures(result) if self.explain else []:
-            notes.print(f"[dim]{signature}[/]")
+        for mode in self._failure_modes(result) if self.explain else []:
+            notes.print(f"[dim]{mode}[/]")
         if not result.finished:
             notes.print(
                 "[dim]the answer was cut: the token budget (--max_tokens) or the context was reached[/]"
             )
 
-    def _signatures(self, result: Result) -> list[Signature]:
+    def _failure_modes(self, result: Result) -> list[FailureMode]:
         """Where the models take turns the target never waits for the draft, it only pays for it."""
-        found = signatures(result.trace)
+        found = failure_modes(result.trace)
         alone = self.generation.driver == "lockstep"
         return [one for one in found if not (alone and isinstance(one, DraftBottleneck))]
 

@@ -33,10 +33,9 @@ from lr.tiny.names import companion
 from lr.types import require
 
 if TYPE_CHECKING:
-    from lr.lab.eval.drift import Page
-    from lr.lab.eval.experiments.domains import Domains
-    from lr.lab.eval.experiments.lab import Lab
-    from lr.lab.eval.laboratory import KeptPair, Quality, Replayed
+    from lr.lab.eval.experiment import Lab
+    from lr.lab.eval.experiments import Domains
+    from lr.lab.eval.verifier_eval import ProblemDrift, Quality, Replayed, SavedPair
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ class LabChoice:
     """None: float32 on the CPU, the checkpoint's own elsewhere."""
 
     def lab(self, run: Path) -> Lab:
-        """A laboratory with the target alone; verifiers are loaded when they are named."""
-        from lr.lab.eval.experiments.lab import Lab, LabModels
+        """A lab with the target alone; verifiers are loaded when they are named."""
+        from lr.lab.eval.experiment import Lab, LabModels
         from lr.lab.eval.store import SETTINGS, read_object
 
         home = run if (run / SETTINGS).is_file() else run.parent
@@ -120,7 +119,7 @@ class Verify:
     """
 
     def run(self) -> None:
-        from lr.lab.eval.laboratory import load_pairs
+        from lr.lab.eval.verifier_eval import load_pairs
 
         require(self.batch >= 1, "batch", self.batch, "a whole number >= 1")
         if self.figure is not None:
@@ -136,12 +135,12 @@ class Verify:
             for path in _draw(found, self.figure):
                 console(stderr=True).print(f"drawn: {path}")
 
-    def _judge(self, kept: Sequence[KeptPair]) -> dict[str, tuple[Replayed, Quality, list[bool]]]:
-        from lr.lab.eval.laboratory import quality, replay, swapped
+    def _judge(self, kept: Sequence[SavedPair]) -> dict[str, tuple[Replayed, Quality, list[bool]]]:
+        from lr.lab.eval.verifier_eval import quality, replay, swapped
         from lr.spec.verifiers.base import Requires
 
         lab = self.models.lab(self.pairs)
-        reference = self.reference or ("oracle" if lab.tiny else None)
+        reference = self.reference or ("oracle" if lab.language is not None else None)
         if reference is None:
             raise SettingError(
                 "who is right has to be said for models that do not speak the tiny language: --reference judge, for one."
@@ -179,7 +178,7 @@ def _show(found: dict[str, Quality]) -> None:
 
 
 def _document(found: dict[str, tuple[Replayed, Quality, list[bool]]]) -> dict[str, Any]:
-    from lr.lab.eval.laboratory import curve
+    from lr.lab.eval.verifier_eval import curve
 
     return {
         name: asdict(made) | {"curve": [asdict(point) for point in curve(replayed.scores, truth)]}
@@ -189,7 +188,7 @@ def _document(found: dict[str, tuple[Replayed, Quality, list[bool]]]) -> dict[st
 
 def _draw(found: dict[str, tuple[Replayed, Quality, list[bool]]], path: Path) -> list[Path]:
     from lr.lab.eval.figure import Points, draw
-    from lr.lab.eval.laboratory import curve, reliability
+    from lr.lab.eval.verifier_eval import curve, reliability
 
     roc, recall, errors, calibrated = [], [], [], []
     for name, (made, _, truth) in found.items():
@@ -242,10 +241,15 @@ class Drift:
 
     def run(self) -> None:
         from lr.engine.verification import asked_model
-        from lr.lab.eval.drift import accepted_pairs, entries, ledger, summary
         from lr.lab.eval.grading import Grader
-        from lr.lab.eval.laboratory import load_pairs
         from lr.lab.eval.report import read_run, require_comparable
+        from lr.lab.eval.verifier_eval import (
+            accepted_pairs,
+            load_pairs,
+            problem_drifts,
+            step_drifts,
+            summary,
+        )
 
         with Grader() as grader:
             mine = read_run(self.run_folder, grader)
@@ -260,9 +264,8 @@ class Drift:
         reasoner = self.models.lab(self.run_folder).reasoner()
         target = reasoner.models.target
         blocks = 2 * (target.config.max_position_embeddings // 16 + 16)
-        pages = ledger(
-            entries(pairs, asked_model(target, reasoner.codec, blocks).runner), mine, baseline
-        )
+        steps = step_drifts(pairs, asked_model(target, reasoner.codec, blocks).runner)
+        pages = problem_drifts(steps, mine, baseline)
         _show_drift(pages)
         if self.json is not None:
             content = {
@@ -272,8 +275,8 @@ class Drift:
             self.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def _show_drift(pages: list[Page]) -> None:
-    from lr.lab.eval.drift import summary
+def _show_drift(pages: list[ProblemDrift]) -> None:
+    from lr.lab.eval.verifier_eval import summary
 
     out, table = console(), Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for head in ("answer", "problems", "drift per problem", "drift per kept step"):
@@ -293,18 +296,6 @@ def _show_drift(pages: list[Page]) -> None:
             for page in furthest
         )
     )
-
-
-PROBLEMS = {
-    "speedup": 60,
-    "verifiers": 300,
-    "width": 24,
-    "profile": 12,
-    "budget": 16,
-    "segmentation": 24,
-    "domains": 48,
-}
-"""The experiments, and how many tiny problems each takes by default."""
 
 
 @dataclass(frozen=True)
@@ -349,10 +340,13 @@ class Experiment:
     """CPU threads; None: one for the tiny models."""
 
     def run(self) -> None:
-        names = list(PROBLEMS) if self.name == "all" else [self.name]
-        if names[0] not in PROBLEMS:
+        from lr.lab.eval.experiments import EXPERIMENTS
+
+        names = list(EXPERIMENTS) if self.name == "all" else [self.name]
+        if names[0] not in EXPERIMENTS:
             raise SettingError(
-                f"there is no experiment {self.name!r}; choose one of {', '.join(PROBLEMS)}, or all."
+                f"there is no experiment {self.name!r}; choose one of {', '.join(EXPERIMENTS)}, or "
+                "all."
             )
         require(
             self.problems is None or self.problems >= 2, "problems", self.problems, "at least 2"
@@ -378,9 +372,10 @@ class Experiment:
                 self._one(name)
 
     def _one(self, name: str) -> None:
-        from lr.lab.eval.experiments.show import write_finding
+        from lr.lab.eval.experiment import write_finding
+        from lr.lab.eval.experiments import EXPERIMENTS
 
-        experiment: Any = import_module(f"lr.lab.eval.experiments.{name}")
+        experiment = EXPERIMENTS[name]
         started, out = time.monotonic(), console()
         lab = self._domains(name) if name == "domains" else self._lab(name)
         try:
@@ -414,7 +409,7 @@ class Experiment:
         )
 
     def _domains(self, name: str) -> Domains:
-        from lr.lab.eval.experiments.domains import FAMILIES, Domains
+        from lr.lab.eval.experiments import FAMILIES, Domains
 
         return Domains(
             {family: self._lab(name, family, self.work / name / family) for family in FAMILIES}
@@ -422,11 +417,12 @@ class Experiment:
 
     def _lab(self, name: str, family: str = "tiny", work: Path | None = None) -> Lab:
         from lr.lab.eval.datasets import load_items
-        from lr.lab.eval.experiments.lab import Lab, LabModels
+        from lr.lab.eval.experiment import Lab, LabModels
+        from lr.lab.eval.experiments import EXPERIMENTS
         from lr.options import GenerateOptions
 
         tiny = self.model == "tiny"
-        count = self.problems if self.problems is not None else PROBLEMS[name]
+        count = self.problems if self.problems is not None else EXPERIMENTS[name].problems
         items = load_items(self.dataset or f"{family}:{count}", seed=self.seed)
         if self.problems is not None:
             items = items[:count]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import torch
     from rich.console import Console
 
-    from lr.lab.eval.items import Item
+    from lr.lab.eval.datasets import Item
     from lr.lab.eval.report import Row
     from lr.lab.eval.running import Done, Evaluation, Plan
     from lr.model.parallel.start import Spread
@@ -382,19 +382,21 @@ class Run:
     """Keep every judged pair of steps, for lr verify and lr drift."""
     save_traces: bool = False
     """Keep every event, for timelines."""
+    run_code: bool = False
+    """Run the programs that a model wrote, to grade them: in bubblewrap, without network and without
+    your files.
+    """
     allow_unsafe_code: bool = False
-    """Run programs that a model wrote even where there is no sandbox."""
+    """Run them even if bubblewrap is missing: they can then read and write what you can."""
     code_seconds: float = 10.0
     """Time limit of a program."""
     code_memory_mb: int = 1024
     """Memory limit of a program."""
 
     def run(self) -> None:
-        from lr.lab.eval.datasets import load_items
+        from lr.lab.eval.datasets import fingerprint, load_items
         from lr.lab.eval.grading import grader_for
-        from lr.lab.eval.items import fingerprint
-        from lr.lab.eval.modes import MODES, needs_draft_model, variant_of
-        from lr.lab.eval.running import Evaluation
+        from lr.lab.eval.running import MODES, Evaluation, needs_draft_model, variant_of
         from lr.lab.eval.sandbox import Limits
         from lr.lab.eval.store import Store
 
@@ -408,7 +410,8 @@ class Run:
         notes = console(stderr=True)
         if note:
             notes.print(f"note: {note}", style="yellow")
-        with grader_for(items, limits, unsafe=self.allow_unsafe_code) as grader:
+        run, unsafe = self.run_code, self.allow_unsafe_code
+        with grader_for(items, limits, run_code=run, unsafe=unsafe) as grader:
             settings = self._settings(mode, models, fingerprint(everything))
             folder = self.output or Path("runs", f"{self.prefix}_{mode}_{_digest(settings)}")
             store = Store.open(folder, _head(settings, self))
@@ -499,7 +502,7 @@ class Run:
         """The engine's settings. What neither flags nor the checkpoint say about sampling is its
         family's custom.
         """
-        from lr.lab.eval.modes import engine_options, family_sampling
+        from lr.lab.eval.running import engine_options, family_sampling
         from lr.options import GenerateOptions
 
         stated = {name: getattr(self, name) for name in ("temperature", "top_p", "top_k", "min_p")}
@@ -525,10 +528,9 @@ class Run:
         return engine_options(mode, self.protocol, options)
 
     def _plan(self, mode: str, items: list[Item], options: GenerateOptions, bare: bool) -> Plan:
-        from lr.lab.eval.keeping import Keeping
-        from lr.lab.eval.running import Plan
+        from lr.lab.eval.running import Artifacts, Plan
 
-        keeping = Keeping(self.save_pairs, self.save_traces)
+        artifacts = Artifacts(self.save_pairs, self.save_traces)
         return Plan(
             items,
             mode,
@@ -537,7 +539,7 @@ class Run:
             self.concurrency,
             self.max_tokens_len,
             bare,
-            keeping=keeping,
+            artifacts=artifacts,
         )
 
     def _settings(self, mode: str, models: RunModels, data: str) -> dict[str, Any]:
@@ -554,6 +556,7 @@ class Run:
             "models",
             "use_spec",
             "enable_n_gram",
+            "run_code",
         ):
             del own[name]
         chosen = dataclasses.asdict(models)
@@ -632,8 +635,7 @@ class Report:
 
     def run(self) -> None:
         from lr.lab.eval.grading import Grader
-        from lr.lab.eval.report import choose_baseline, make_row, read_run
-        from lr.lab.eval.tables import document, markdown
+        from lr.lab.eval.report import choose_baseline, document, make_row, markdown, read_run
 
         if not self.runs:
             raise SettingError(
@@ -664,7 +666,7 @@ class Report:
 
 def show(rows: Sequence[Row]) -> None:
     """The table and its notes, on standard output."""
-    from lr.lab.eval.tables import HEADS, LEGEND, cells, notes
+    from lr.lab.eval.report import HEADS, LEGEND, cells, notes
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), collapse_padding=True)
     filled = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lr.lab.eval.answers import boxed, reply
+from lr.result import boxed, reply
 
 TABLE = [
     (r"so \boxed{42}.", "42"),
@@ -11,6 +11,8 @@ TABLE = [
     (r"\boxed{a{b{c}}d}e}", "a{b{c}}d"),
     (r"\boxed{7} and then \boxed{8", "7"),
     (r"\boxed{}", ""),
+    (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+    (r"\boxed{a\}b}", r"a\}b"),
     (r"\boxed 42", None),
     ("42", None),
     ("", None),

@@ -11,7 +11,7 @@ import torch
 
 from lr.engine.answer import Asked
 from lr.engine.crowd import Crowd
-from lr.lab.eval.items import Item, Task
+from lr.lab.eval.datasets import Item, Task
 from lr.lab.eval.running import Plan
 from lr.lab.eval.store import Key
 from lr.options import make_options

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lr.lab.eval.answers import chosen_letter, code_block, final_answer
+from lr.lab.eval.datasets import Item, Task
 from lr.lab.eval.equality import MathChecker, plain_number
-from lr.lab.eval.grading import Grader
-from lr.lab.eval.items import Item, Task
+from lr.lab.eval.grading import Grader, chosen_letter, code_block, final_answer
 
 EQUAL = [
     ("204", "204.0"),
@@ -101,8 +100,10 @@ NUMBERS = {
     "1{,}000": 1000,
     "1.": 1,
     r"\$18.00": 18,
+    "1e5": 100000,
+    "2.5E-1": 0.25,
 }
-NO_NUMBERS = ("50%", "1,2", "1,00,0", r"\frac12", "", "--3", "1e3", "²", "x", "9" * 2000)
+NO_NUMBERS = ("50%", "1,2", "1,00,0", r"\frac12", "", "--3", "1e9999", "²", "x", "9" * 2000)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +123,7 @@ def test_plain_numbers(text: str, value: float | None) -> None:
         ("**The final answer is** $\\frac{3}{4}$.", r"\frac{3}{4}", "said"),
         ("She sold 48 + 24 = 72", "72", "number"),
         ("It costs $1,250.00 in all", "1,250.00", "number"),
+        ("about 1e5 of them", "1e5", "number"),
         ("no idea", None, None),
         ("", None, None),
         (r"\boxed{}", None, None),

@@ -5,20 +5,19 @@ has done.
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from lr.cli import main
-from lr.commands.experiments import PROBLEMS
-from lr.lab.eval.experiments.budget import BUDGETS, arm_of, splits
-from lr.lab.eval.experiments.lab import Outcome
-from lr.lab.eval.experiments.show import Finding, cell, write_finding
+from lr.lab.eval.datasets import load_items
+from lr.lab.eval.experiment import Finding, Lab, LabModels, Outcome, cell, write_finding
+from lr.lab.eval.experiments import BUDGETS, EXPERIMENTS, budget_arm, splits
+from lr.lab.eval.failure_modes import covered
 from lr.lab.eval.figure import Bars
 from lr.lab.eval.report import RunResults, make_row
-from lr.lab.eval.spans import Span, covered
 from lr.lab.eval.store import Key
 
 
@@ -58,8 +57,8 @@ def test_an_experiment(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["speedup", "width", "segmentation", "budget"])
 def test_every_experiment_shows_what_its_arms_give(name: str) -> None:
     """From results made by hand: the table has a cell for every column."""
-    experiment = import_module(f"lr.lab.eval.experiments.{name}")
-    lab = SimpleNamespace(tiny=True, verifier="judge")
+    experiment = EXPERIMENTS[name]
+    lab: Any = SimpleNamespace(language="tiny", verifier="judge")
     stats = {
         "accepted": 3,
         "judged": 4,
@@ -93,10 +92,7 @@ def test_the_accuracy_of_verifiers_falls_with_what_they_let_through(tmp_path: Pa
     """Twelve problems are enough to tell the oracle from no verification at all: all but one right
     against one in four.
     """
-    from lr.lab.eval.datasets import load_items
-    from lr.lab.eval.experiments import verifiers
-    from lr.lab.eval.experiments.lab import Lab, LabModels
-
+    verifiers = EXPERIMENTS["verifiers"]
     lab = Lab(LabModels(judge=None), load_items("tiny:12"), tmp_path, concurrency=12)
     arms = [arm for arm in verifiers.arms(lab) if arm.name in ("ar", "oracle", "always")]
     finding = verifiers.find(lab, lab.run(arms))
@@ -110,7 +106,7 @@ def test_the_accuracy_of_verifiers_falls_with_what_they_let_through(tmp_path: Pa
 
 def test_names_and_refusals(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["experiment", "tables"]) == 2
-    assert "choose one of " + ", ".join(PROBLEMS) in capsys.readouterr().err
+    assert "choose one of " + ", ".join(EXPERIMENTS) in capsys.readouterr().err
     assert main(["experiment", "speedup", "--model", "some/checkpoint"]) == 2
     assert main(["experiment", "speedup", "--problems", "1"]) == 2
 
@@ -118,12 +114,12 @@ def test_names_and_refusals(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_splits_of_a_budget() -> None:
     assert {k1 * k2 for k1, k2 in splits()} == set(BUDGETS)
     assert [split for split in splits() if split[0] * split[1] == 4] == [(1, 4), (2, 2), (4, 1)]
-    both = arm_of(4, 2)
+    both = budget_arm(4, 2)
     assert (
         both.mode == "lr+sd" and both.options["depth"] == 3 and both.options["max_target_rows"] == 4
     )
     assert both.options["num_speculative_tokens"] == 1
-    assert [arm_of(*split).mode for split in ((1, 1), (1, 4), (4, 1))] == ["ar", "sd", "lr"]
+    assert [budget_arm(*split).mode for split in ((1, 1), (1, 4), (4, 1))] == ["ar", "sd", "lr"]
 
 
 def test_a_finding_is_written_whole(tmp_path: Path) -> None:
@@ -150,5 +146,5 @@ def test_a_finding_is_written_whole(tmp_path: Path) -> None:
 
 
 def test_spans() -> None:
-    assert covered([Span(0, 2), Span(1, 3), Span(5, 6)]) == 4
+    assert covered([(0, 2), (1, 3), (5, 6)]) == 4
     assert covered([]) == 0

@@ -11,10 +11,7 @@ from pathlib import Path
 import pytest
 
 from lr.errors import SettingError
-from lr.lab.eval.datasets import load_items
-from lr.lab.eval.items import Task, fingerprint
-from lr.lab.eval.layouts import read_item
-from lr.lab.eval.prompts import ask
+from lr.lab.eval.datasets import Task, ask, fingerprint, load_items, read_item
 from lr.tiny.language import Split, problem
 
 MATHS = [
@@ -108,7 +105,7 @@ def test_live_code_bench_without_running_its_pickle(tmp_path: Path) -> None:
     bomb = base64.b64encode(
         zlib.compress(pickle.dumps([Bomb(), json.dumps(cases)], protocol=0))
     ).decode()
-    with pytest.raises(Exception):  # noqa: B017 - whatever it says, it did not run it
+    with pytest.raises(SettingError, match="problem 0 cannot be read"):
         read_item(
             {"question_content": "Add.", "public_test_cases": "[]", "private_test_cases": bomb}, 0
         )

@@ -24,10 +24,9 @@ from lr.commands.run import OFFICIAL, TINY, Run, RunModels, Tally
 from lr.engine.answer import Asked
 from lr.engine.crowd import Crowd
 from lr.errors import LRError, SettingError
+from lr.lab.eval.datasets import Item
 from lr.lab.eval.grading import Grade, Grader
-from lr.lab.eval.items import Item
-from lr.lab.eval.modes import engine_options, family_sampling
-from lr.lab.eval.running import Done
+from lr.lab.eval.running import Done, engine_options, family_sampling
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import GenerateOptions

@@ -14,9 +14,8 @@ from lr.cli import main
 from lr.commands.run import RunModels
 from lr.engine.verification import choose_verifier, usual_verifier
 from lr.errors import SettingError
-from lr.lab.eval.datasets import load_items
+from lr.lab.eval.datasets import Task, load_items
 from lr.lab.eval.grading import Grader
-from lr.lab.eval.items import Task
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
 from lr.registry import language_of

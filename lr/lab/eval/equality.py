@@ -1,19 +1,19 @@
-"""Are two answers equal as mathematics? Numbers are compared here, everything else by math-verify
-in a process that can be killed.
+"""Are two answers equal as mathematics? Plain numbers are compared here, everything else by
+math-verify in a process that can be killed (`math_worker.py`).
 
 `204`, `204.0`, `\\frac{408}{2}` and `204^\\circ` are equal. The gold answer comes first:
-math-verify reads the second one more leniently. The process (`math_worker.py`) is started when it
-is first needed, and again after it had to be killed.
+math-verify reads the second one more leniently.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
+import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib.util import find_spec
@@ -25,6 +25,7 @@ from lr.errors import SettingError
 WORKER = Path(__file__).with_name("math_worker.py")
 START_SECONDS = 120.0
 """sympy is large, and a machine may be busy."""
+_NUMBER = re.compile(r"(-?)((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?:[eE]([+-]?\d{1,3}))?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,7 @@ class Compared:
 
 class MathChecker:
     """Compares answers; good for any number of them, from one thread. `close` it at the end, or use
-    it in a `with` block.
-
-    `seconds`: a comparison that takes longer counts as not equal, and says so. `worker` is the
-    script that compares.
-    """
+    it in a `with` block. A comparison of more than `seconds` counts as not equal, and says so."""
 
     def __init__(self, seconds: float = 10.0, worker: Path = WORKER) -> None:
         self.seconds, self.worker = seconds, worker
@@ -49,9 +46,8 @@ class MathChecker:
         self._lines: queue.Queue[str] = queue.Queue()
 
     def compare(self, gold: str, answer: str) -> Compared:
-        """Whether `answer` is equal to `gold`. Raises `SettingError` where math-verify is missing
-        and needed.
-        """
+        """Whether `answer` is equal to `gold`. Raises `SettingError` if math-verify is needed and
+        missing."""
         numbers = plain_number(gold), plain_number(answer)
         if None not in numbers:
             equal = numbers[0] == numbers[1]
@@ -63,10 +59,10 @@ class MathChecker:
             return Compared(
                 False, f"comparing took more than {self.seconds:g} s or too much memory"
             )
-        if not said["gold_read"]:
-            return Compared(False, "the gold answer cannot be read as mathematics")
-        if not said["answer_read"]:
-            return Compared(False, "the answer cannot be read as mathematics")
+        for which in ("gold", "answer"):
+            if not said[f"{which}_read"]:
+                name = "gold answer" if which == "gold" else "answer"
+                return Compared(False, f"the {name} cannot be read as mathematics")
         return Compared(said["equal"], "equal" if said["equal"] else "not equal")
 
     def close(self) -> None:
@@ -76,8 +72,8 @@ class MathChecker:
             process.kill()
             process.wait()
             for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    _quietly(pipe.close)
+                with contextlib.suppress(OSError, ValueError, AttributeError):
+                    pipe.close()  # type: ignore[union-attr]
 
     def __enter__(self) -> MathChecker:
         return self
@@ -86,7 +82,7 @@ class MathChecker:
         self.close()
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """The worker's answer, or None where it hung or died; then it is ended."""
+        """The worker's answer, or None if it hung or died; then it is ended."""
         if self._process is None:
             self._start()
         assert self._process is not None and self._process.stdin is not None
@@ -103,20 +99,12 @@ class MathChecker:
         return said
 
     def _start(self) -> None:
-        if find_spec("math_verify") is None:
-            raise SettingError(
-                "comparing answers needs math-verify, which is not installed: pip install math-verify."
-            )
+        require_math_verify()
         self._lines = queue.Queue()
         self._process = subprocess.Popen(
-            [sys.executable, "-I", str(self.worker)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            encoding="utf-8",
-        )
-        assert self._process.stdout is not None
+            [sys.executable, "-I", str(self.worker)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
+        )  # fmt: skip
         threading.Thread(
             target=_listen, args=(self._process.stdout, self._lines), daemon=True
         ).start()
@@ -127,12 +115,13 @@ class MathChecker:
         if not ready:
             self.close()
             raise SettingError(
-                "the process that compares answers did not start; try: python -c 'import math_verify'. Reinstall math-verify if that fails."
+                "the process that compares answers did not start; try: python -c 'import "
+                "math_verify'. Reinstall math-verify if that fails."
             )
 
 
 def require_math_verify() -> None:
-    """Raises `SettingError` where math-verify is not installed."""
+    """Raises `SettingError` if math-verify is not installed."""
     if find_spec("math_verify") is None:
         raise SettingError(
             "comparing answers needs math-verify, which is not installed: pip install math-verify."
@@ -140,49 +129,19 @@ def require_math_verify() -> None:
 
 
 def plain_number(text: str) -> Fraction | None:
-    """The value of a plain number, or None. Example: "073", "$1,000.50" and " 42. " are; "50%",
-    "1,2" and "\\frac12" are not.
-    """
-    text = (
-        text.strip()
-        .rstrip(".")
-        .removeprefix("\\$")
-        .removeprefix("$")
-        .removesuffix("$")
-        .replace("{,}", ",")
-        .strip()
-    )
-    whole, dot, decimals = text.removeprefix("-").partition(".")
-    groups = whole.split(",")
-    if len(groups) > 1 and not (
-        1 <= len(groups[0]) <= 3 and all(len(group) == 3 for group in groups[1:])
-    ):
+    """The value of a plain number, or None. Example: "073", "$1,000.50", "1e5" and " 42. " are;
+    "50%", "1,2" and "\\frac12" are not."""
+    text = text.strip().rstrip(".").removeprefix("\\$").removeprefix("$").removesuffix("$")
+    match = _NUMBER.fullmatch(text.replace("{,}", ",").strip())
+    if match is None or len(match[2]) > 1000:
         return None
-    digits = "".join(groups)
-    if (
-        not (digits + decimals).isascii()
-        or not digits.isdigit()
-        or (dot and not decimals.isdigit())
-    ):
-        return None
-    if len(digits) + len(decimals) > 1000:
-        return None
-    value = Fraction(digits + (f".{decimals}" if dot else ""))
-    return -value if text.startswith("-") else value
+    value = Fraction(match[2].replace(",", "")) * Fraction(10) ** int(match[3] or 0)
+    return -value if match[1] else value
 
 
 def _listen(pipe: IO[str], lines: queue.Queue[str]) -> None:
     """Hand every line on; an empty one says that there will be no more."""
-    try:
+    with contextlib.suppress(OSError, ValueError):  # the pipe was closed on our side
         for line in pipe:
             lines.put(line)
-    except (OSError, ValueError):  # the pipe was closed on our side
-        pass
     lines.put("")
-
-
-def _quietly(call: Callable[[], object]) -> None:
-    try:
-        call()
-    except (OSError, ValueError):  # the pipe is closed already
-        return

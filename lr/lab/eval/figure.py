@@ -1,5 +1,5 @@
-"""Bars and curves for reports and experiments. It wants matplotlib (the extra `plot`). Read next:
-`lab/viz/style.py`.
+"""Bars, curves and lanes for reports and experiments. Needs matplotlib (the extra `plot`). Read
+next: `lab/viz/style.py`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ COLOURS = ("#0066aa", "#c44e00", "#3a7d2c", "#7a4ea3", "#886600", "#555555")
 
 @dataclass(frozen=True)
 class Bars:
-    """One panel of bars. `intervals` are (low, high) per bar, None where there is none; `line` a
-    value to compare with.
-    """
+    """One panel of bars. `intervals` are (low, high) per bar, None if there is none; `line` a value
+    to compare with."""
 
     title: str
     names: Sequence[str]
@@ -33,12 +32,31 @@ class Bars:
     line: float | None = None
     percent: bool = False
 
+    def draw(self, axes: Any) -> None:
+        places = range(len(self.names))
+        heights = [0.0 if math.isnan(value) else value for value in self.values]
+        axes.bar(places, heights, color=[_colour(place) for place in places], width=0.6)
+        for place, interval in enumerate(self.intervals):
+            if interval is not None and not math.isnan(interval[0]):
+                below, above = heights[place] - interval[0], interval[1] - heights[place]
+                error = [[max(0.0, below)], [max(0.0, above)]]
+                axes.errorbar(place, heights[place], yerr=error, color=INK, capsize=3, lw=1)
+        form = "{:.0%}" if self.percent else "{:.2f}"
+        for place, value in enumerate(self.values):
+            text = "none" if math.isnan(value) else form.format(value)
+            axes.annotate(
+                text, (place, 0), xytext=(0, 3), textcoords="offset points", ha="center",
+                color="white", fontsize=8,
+            )  # fmt: skip
+        turned = {"rotation": 30, "ha": "right"} if len(self.names) > 4 else {}
+        axes.set_xticks(list(places), self.names, **turned)
+        axes.grid(axis="x", visible=False)
+
 
 @dataclass(frozen=True)
 class Points:
     """One panel of points or curves: per series its name and its (x, y, label) points; `joined`
-    draws a line through them.
-    """
+    draws a line through them, `diagonal` one from (0, 0) to (1, 1)."""
 
     title: str
     x: str
@@ -48,6 +66,44 @@ class Points:
     line: float | None = None
     diagonal: bool = False
 
+    def draw(self, axes: Any) -> None:
+        style = "-" if self.joined else ""
+        for place, (name, points) in enumerate(self.series):
+            xs, ys = [point[0] for point in points], [point[1] for point in points]
+            axes.plot(xs, ys, color=_colour(place), marker="o", ms=4, ls=style, label=name)
+        if self.diagonal:
+            axes.plot([0, 1], [0, 1], color=INK, lw=1, ls=":")
+        self._label(axes)
+        axes.set(xlabel=self.x, ylabel=self.y)
+        if len(self.series) > 1:
+            axes.legend(fontsize=8)
+
+    def _label(self, axes: Any) -> None:
+        """Write every label beside its point; if something is there already, on the other side or
+        some lines off. All places in shares of the axes."""
+        (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
+        marked = [
+            ((x - x0) / (x1 - x0), (y - y0) / (y1 - y0), label, _colour(place))
+            for place, (_, points) in enumerate(self.series)
+            for x, y, label in points
+            if label
+        ]
+        taken = [(x - GAP / 2, x + GAP / 2, y) for x, y, _, _ in marked]
+        for x, y, label, colour in marked:
+            width = LETTER * len(label)
+            for line, side in product((0, -1, 1, -2, 2, -3, 3, -4, 4), ("left", "right")):
+                start, middle = x + (GAP if side == "left" else -GAP), y + LINE * line
+                begin = start if side == "left" else start - width
+                inside = begin > 0 and begin + width < 1 and LINE / 2 < middle < 1 - LINE / 2
+                if inside and all(
+                    begin > right or begin + width < left or abs(middle - height) >= LINE
+                    for left, right, height in taken
+                ):
+                    break
+            taken.append((begin, begin + width, middle))
+            how = {"transform": axes.transAxes, "fontsize": 7, "color": colour}
+            axes.text(start, middle, label, ha=side, va="center", **how)
+
 
 @dataclass(frozen=True)
 class Lanes:
@@ -56,6 +112,15 @@ class Lanes:
     title: str
     x: str
     lanes: Mapping[str, Sequence[tuple[float, float]]]
+    line: None = None
+
+    def draw(self, axes: Any) -> None:
+        for place, (name, spans) in enumerate(self.lanes.items()):
+            widths = [(begin, end - begin) for begin, end in spans]
+            axes.broken_barh(widths, (place - 0.35, 0.7), facecolors=_colour(place), label=name)
+        axes.set_yticks(range(len(self.lanes)), list(self.lanes))
+        axes.set(xlabel=self.x)
+        axes.grid(axis="y", visible=False)
 
 
 Panel = Bars | Points | Lanes
@@ -63,117 +128,19 @@ Panel = Bars | Points | Lanes
 
 def draw(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
     """Draw panels side by side to `path` with its ending replaced by .png and by .svg; returns
-    both.
-    """
+    both."""
     with figure(4.6 * len(panels), 3.8, size=9) as made:
         for axes, panel in zip(
             made.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
         ):
-            if isinstance(panel, Bars):
-                _bars(axes, panel)
-            elif isinstance(panel, Lanes):
-                _lanes(axes, panel)
-            else:
-                _points(axes, panel)
+            panel.draw(axes)
+            if panel.line is not None:
+                axes.axhline(panel.line, color=INK, lw=1, ls=":")
+            axes.set_title(panel.title, fontsize=9)
         if title:
             made.suptitle(title, fontsize=10)
         return write(made, path)
 
 
-def _bars(axes: Any, panel: Bars) -> None:
-    places = range(len(panel.names))
-    values = [0.0 if math.isnan(value) else value for value in panel.values]
-    axes.bar(places, values, color=[COLOURS[place % len(COLOURS)] for place in places], width=0.6)
-    for place, interval in enumerate(panel.intervals):
-        if interval is not None and not math.isnan(interval[0]):
-            middle = values[place]
-            error = [[max(0.0, middle - interval[0])], [max(0.0, interval[1] - middle)]]
-            axes.errorbar(place, middle, yerr=error, color=INK, capsize=3, lw=1)
-    form = "{:.0%}" if panel.percent else "{:.2f}"
-    for place, value in enumerate(panel.values):
-        text = "none" if math.isnan(value) else form.format(value)
-        axes.annotate(
-            text,
-            (place, 0),
-            xytext=(0, 3),
-            textcoords="offset points",
-            ha="center",
-            color="white",
-            fontsize=8,
-        )
-    if panel.line is not None:
-        axes.axhline(panel.line, color=INK, lw=1, ls=":")
-    axes.set_xticks(
-        list(places),
-        panel.names,
-        rotation=30 if len(panel.names) > 4 else 0,
-        ha="right" if len(panel.names) > 4 else "center",
-    )
-    axes.set_title(panel.title, fontsize=9)
-    axes.grid(axis="x", visible=False)
-
-
-def _points(axes: Any, panel: Points) -> None:
-    for place, (name, points) in enumerate(panel.series):
-        colour = COLOURS[place % len(COLOURS)]
-        xs, ys = [point[0] for point in points], [point[1] for point in points]
-        axes.plot(
-            xs, ys, color=colour, marker="o", ms=4, ls="-" if panel.joined else "", label=name
-        )
-    if panel.line is not None:
-        axes.axhline(panel.line, color=INK, lw=1, ls=":")
-    if panel.diagonal:
-        axes.plot([0, 1], [0, 1], color=INK, lw=1, ls=":")
-    _labels(axes, panel)
-    axes.set(xlabel=panel.x, ylabel=panel.y)
-    axes.set_title(panel.title, fontsize=9)
-    if len(panel.series) > 1:
-        axes.legend(fontsize=8)
-
-
-def _labels(axes: Any, panel: Points) -> None:
-    """Write every label beside its point; where something stands already, on the other side or some
-    lines off. Shares of the axes.
-    """
-    (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
-    marked = [
-        ((x - x0) / (x1 - x0), (y - y0) / (y1 - y0), label, COLOURS[place % len(COLOURS)])
-        for place, (_, points) in enumerate(panel.series)
-        for x, y, label in points
-        if label
-    ]
-    taken = [(x - GAP / 2, x + GAP / 2, y) for x, y, _, _ in marked]
-    for x, y, label, colour in marked:
-        width = LETTER * len(label)
-        for line, side in product((0, -1, 1, -2, 2, -3, 3, -4, 4), ("left", "right")):
-            start, middle = x + (GAP if side == "left" else -GAP), y + LINE * line
-            begin = start if side == "left" else start - width
-            inside = begin > 0 and begin + width < 1 and LINE / 2 < middle < 1 - LINE / 2
-            if inside and all(
-                begin > b or begin + width < a or abs(middle - other) >= LINE
-                for a, b, other in taken
-            ):
-                break
-        taken.append((begin, begin + width, middle))
-        axes.text(
-            start,
-            middle,
-            label,
-            transform=axes.transAxes,
-            ha=side,
-            va="center",
-            fontsize=7,
-            color=colour,
-        )
-
-
-def _lanes(axes: Any, panel: Lanes) -> None:
-    for place, (name, spans) in enumerate(panel.lanes.items()):
-        bars = [(begin, end - begin) for begin, end in spans]
-        axes.broken_barh(
-            bars, (place - 0.35, 0.7), facecolors=COLOURS[place % len(COLOURS)], label=name
-        )
-    axes.set_yticks(range(len(panel.lanes)), list(panel.lanes))
-    axes.set(xlabel=panel.x)
-    axes.set_title(panel.title, fontsize=9)
-    axes.grid(axis="y", visible=False)
+def _colour(place: int) -> str:
+    return COLOURS[place % len(COLOURS)]

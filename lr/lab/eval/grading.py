@@ -1,29 +1,92 @@
-"""From a model's text to right or wrong: extraction and comparison by the task of the item.
+"""From a model's text to right or wrong: find the answer, then compare it as the task wants.
 
-What is wrong is told apart from what could not be judged: `why` says "no answer was found", "the
-gold answer cannot be read", "time was up". A grade of None means that the task has no gold answer.
+The answer is the last `\\boxed{...}` if there is one, else what follows "the answer is", else the
+last number. It stands after the model's thought, that is after the last `</think>`. A wrong answer
+is told apart from one that could not be judged: `why` says "no answer was found", "the gold answer
+cannot be read", "time was up". Read next: `equality.py`, `sandbox.py`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from lr.lab.eval.answers import chosen_letter, code_block, final_answer
+from lr.errors import SettingError
+from lr.lab.eval.datasets import Item, Task
 from lr.lab.eval.equality import MathChecker, require_math_verify
-from lr.lab.eval.items import CodeTests, Item, Task
-from lr.lab.eval.jail import BROKEN
-from lr.lab.eval.sandbox import Limits, Ran, Sandbox, open_sandbox
+from lr.lab.eval.sandbox import Limits, Sandbox, open_sandbox
+from lr.result import boxed, reply
 
 NOT_FOUND = "no answer was found"
+_SAID = re.compile(r"(?:answer|result)\s*(?:is|=|:|equals)\s*:?\s*\**([^\n]+)", re.IGNORECASE)
+_GSM8K = re.compile(r"####\s*([^\n]+)")
+_NUMBER = re.compile(r"(?<![\w.])-?\$?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+(?!\w))?(?:/\d+)?%?")
+_LETTER = re.compile(
+    r"(?:\\text\{|\\mathrm\{|\\textbf\{)?\s*\(?([A-Z])\)?(?:[.:)\s}].*)?", re.DOTALL
+)
+_CODE = re.compile(
+    r"```[ \t]*(?:python|py|python3)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE
+)
+_BARE_CODE = re.compile(r"^\s*(def |import |from |class |return |print\()", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Found:
+    """An answer and where it stood: "box", "mark" (#### 42), "said" (the answer is 42), "number"
+    (the last one), "code block", "text"."""
+
+    answer: str
+    where: str
+
+
+def final_answer(text: str) -> Found | None:
+    """The final answer of a mathematical solution, or None. `text` is what the model wrote, without
+    the prompt."""
+    text = reply(text)
+    box = boxed(text)
+    if box:
+        return Found(box, "box")
+    for pattern, where in ((_GSM8K, "mark"), (_SAID, "said")):
+        if found := pattern.findall(text):
+            said = found[-1].strip().rstrip(".*").strip()
+            numbers = _NUMBER.findall(said)
+            if where == "mark" or "$" in said or "\\" in said or not numbers:
+                return Found(said.strip("$ "), where)
+            return Found(numbers[0].strip("$"), where)
+    numbers = _NUMBER.findall(text)
+    return Found(numbers[-1].strip("$"), "number") if numbers else None
+
+
+def chosen_letter(text: str) -> Found | None:
+    """The letter of a multiple choice, or None. Example: "\\boxed{\\text{(B)}}", "the answer is
+    (B)." and "B" at the end give "B"."""
+    text = reply(text)
+    box, said = boxed(text), _SAID.findall(text)
+    if box is not None:
+        match = _LETTER.fullmatch(box)
+        return Found(match[1], "box") if match else None
+    if said:
+        match = _LETTER.fullmatch(said[-1].strip(" *."))
+        return Found(match[1], "said") if match else None
+    last = text.strip().rpartition("\n")[2].strip(" *.()")
+    return Found(last, "text") if re.fullmatch("[A-Z]", last) else None
+
+
+def code_block(text: str) -> Found | None:
+    """The last block of Python in a reply, or the whole reply if it is code without a fence, or
+    None."""
+    text = reply(text)
+    if blocks := [block for block in _CODE.findall(text) if block.strip()]:
+        return Found(blocks[-1], "code block")
+    return Found(text, "text") if _BARE_CODE.search(text) else None
 
 
 @dataclass(frozen=True)
 class Grade:
     """`right` is None where nothing can be graded. `answer` is what was found, `where` it stood,
-    `why` it counts as it does.
-    """
+    `why` it counts as it does."""
 
     right: bool | None
     answer: str | None
@@ -33,11 +96,8 @@ class Grade:
 
 @dataclass
 class Grader:
-    """Grades texts. The process that compares mathematics is started when it is first needed;
-    `close` ends it.
-
-    `sandbox` runs programs; None: code is not graded (say so before a run, see `grader_for`).
-    """
+    """Grades texts. The process that compares mathematics starts when it is first needed; `close`
+    ends it. `sandbox` runs programs; None: code is not graded (`grader_for` checks that)."""
 
     sandbox: Sandbox | None = None
     checker: MathChecker = field(default_factory=MathChecker)
@@ -46,30 +106,22 @@ class Grader:
         """The grade of what a model wrote, prompt excluded."""
         if item.task is Task.FREE:
             return Grade(None, None, None, "not graded: the problem has no gold answer")
-        if item.task is Task.CODE:
-            return self._code(item, text)
-        found = chosen_letter(text) if item.task is Task.CHOICE else final_answer(text)
+        find = {Task.CHOICE: chosen_letter, Task.CODE: code_block}.get(item.task, final_answer)
+        found = find(text)
         if found is None:
             return Grade(False, None, None, NOT_FOUND)
-        assert item.gold is not None, "tasks that are graded have a gold answer"
-        if item.task is Task.CHOICE:
-            right = found.answer == item.gold
-            return Grade(
-                right,
-                found.answer,
-                found.where,
-                "the right letter" if right else f"the letter is {item.gold}",
-            )
-        if item.task is Task.WORD:
-            right = found.answer.casefold().split() == item.gold.casefold().split()
-            return Grade(
-                right,
-                found.answer,
-                found.where,
-                "the right word" if right else f"the word is {item.gold}",
-            )
-        compared = self.checker.compare(item.gold, found.answer)
-        return Grade(compared.equal, found.answer, found.where, compared.why)
+        if item.task is Task.CODE:
+            right, why = self._run(item, found.answer)
+        else:
+            assert item.gold is not None, "tasks that are graded have a gold answer"
+            if item.task is Task.MATH:
+                compared = self.checker.compare(item.gold, found.answer)
+                right, why = compared.equal, compared.why
+            else:
+                what = "letter" if item.task is Task.CHOICE else "word"
+                right = found.answer.casefold().split() == item.gold.casefold().split()
+                why = f"the right {what}" if right else f"the {what} is {item.gold}"
+        return Grade(right, found.answer, found.where, why)
 
     def close(self) -> None:
         """End the process that compares."""
@@ -81,80 +133,59 @@ class Grader:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _code(self, item: Item, text: str) -> Grade:
-        found = code_block(text)
-        if found is None:
-            return Grade(False, None, None, NOT_FOUND)
+    def _run(self, item: Item, code: str) -> tuple[bool | None, str]:
+        """Whether a program passes its tests.
+
+        With `check`, program and check are one process that prints a secret word at its end, so
+        `exit(0)` does not pass. With `cases`, one process per case until one fails; white space at
+        line ends and at the end does not count.
+        """
         if self.sandbox is None or item.tests is None:
-            return Grade(None, found.answer, found.where, "not graded: code was not run")
-        program = whole_program(item, found.answer)
-        verdict = _run_check if item.tests.check is not None else _run_cases
-        right, why = verdict(self.sandbox, program, item.tests)
-        return Grade(right, found.answer, found.where, why)
+            return None, "not graded: code was not run"
+        program = whole_program(item, code)
+        if item.tests.check is not None:
+            word = uuid4().hex
+            ran = self.sandbox.run(f"{program}\n\n{item.tests.check}\nprint({word!r})\n")
+            passed = ran.code == 0 and ran.output.rstrip().endswith(word)
+            return passed, "the tests pass" if passed else ran.reason
+        for number, (given, wanted) in enumerate(item.tests.cases):
+            ran = self.sandbox.run(program, given)
+            if ran.code != 0:
+                return False, f"case {number}: {ran.reason}"
+            if _lines(ran.output) != _lines(wanted):
+                return False, f"case {number}: other output"
+        return True, f"{len(item.tests.cases)} cases pass"
 
 
-def grader_for(items: Sequence[Item], limits: Limits, *, unsafe: bool = False) -> Grader:
-    """A grader with what these items need. Raises `SettingError` where that is math-verify or a
-    sandbox, and there is none.
-    """
-    if any(item.task is Task.MATH for item in items):
+def grader_for(
+    items: Sequence[Item], limits: Limits, *, run_code: bool = False, unsafe: bool = False
+) -> Grader:
+    """A grader with what these items need. Raises `SettingError` if that is math-verify and it is
+    not installed, or if programs would have to run and nobody allowed it (`run_code`), or if this
+    system cannot contain them and nobody accepted that either (`unsafe`)."""
+    tasks = {item.task for item in items}
+    if Task.MATH in tasks:
         require_math_verify()
-    needs_sandbox = any(item.task is Task.CODE for item in items)
-    return Grader(open_sandbox(limits, unsafe=unsafe) if needs_sandbox else None)
+    if Task.CODE not in tasks:
+        return Grader()
+    if not (run_code or unsafe):
+        raise SettingError(
+            "these problems are graded by running programs that a model wrote. That is off by "
+            "default; allow it with --run_code (docs/evaluation.md says what contains them)."
+        )
+    return Grader(open_sandbox(limits, unsafe=unsafe))
 
 
 def whole_program(item: Item, code: str) -> str:
     """The program to be tested. A reply that only continues the given code (no line of it defines
-    the function again) goes behind it.
-    """
-    defined = [
-        line.split("(")[0].strip()
-        for line in item.starter.splitlines()
-        if line.startswith(("def ", "class "))
-    ]
-    if not defined or any(name in code for name in defined[-1:]):
-        imports = [
-            line for line in item.starter.splitlines() if line.startswith(("import ", "from "))
-        ]
+    the function again) is appended to that code."""
+    lines = item.starter.splitlines()
+    defined = [line.split("(")[0].strip() for line in lines if line.startswith(("def ", "class "))]
+    if not defined or defined[-1] in code:
+        imports = [line for line in lines if line.startswith(("import ", "from "))]
         return "\n".join([*imports, code])
     return item.starter + code
 
 
-def _run_check(sandbox: Sandbox, program: str, tests: CodeTests) -> tuple[bool, str]:
-    """Program and check in one process. A word that only the end prints tells that the end was
-    reached: `exit(0)` does not pass.
-    """
-    word = uuid4().hex
-    ran = sandbox.run(f"{program}\n\n{tests.check}\nprint({word!r})\n")
-    if ran.code == 0 and ran.output.rstrip().endswith(word):
-        return True, "the tests pass"
-    return False, _reason(ran)
-
-
-def _run_cases(sandbox: Sandbox, program: str, tests: CodeTests) -> tuple[bool, str]:
-    """One process per case, until one fails. Outputs are compared by their lines, white space at
-    line ends and at the end left aside.
-    """
-    for number, (given, wanted) in enumerate(tests.cases):
-        ran = sandbox.run(program, given)
-        if ran.code != 0:
-            return False, f"case {number}: {_reason(ran)}"
-        if _lines(ran.output) != _lines(wanted):
-            return False, f"case {number}: other output"
-    return True, f"{len(tests.cases)} cases pass"
-
-
 def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().splitlines()]
-
-
-def _reason(ran: Ran) -> str:
-    if ran.code is None:
-        return "time was up"
-    if ran.code == BROKEN and "the sandbox could not be built" in ran.errors:
-        return ran.last_error
-    if ran.code < 0 or ran.code > 128:
-        return f"ended by signal {-ran.code if ran.code < 0 else ran.code - 128}"
-    return ran.last_error or (
-        f"exit code {ran.code}" if ran.code else "it ended before its tests did"
-    )

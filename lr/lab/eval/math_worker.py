@@ -1,10 +1,10 @@
 """The process that decides whether two answers are equal as mathematics, one question per line; run
-as a script, killed when it hangs.
+as a script, killed if it hangs.
 
 math-verify (Apache-2.0) reads LaTeX into sympy and compares. Both can take for ever or eat the
-memory on an answer such as 9^{9^{9^9}}, and math-verify's own time limit needs the main thread; so
-this process has limits of its own and `equality.py` kills it from outside. It imports nothing of
-this package, so that it can be run by its path.
+memory on an answer such as 9^{9^{9^9}}, and math-verify's own time limit needs the main thread. So
+this process has limits of its own, and `equality.py` kills it from outside. It imports nothing of
+this package, so it can be run by its path.
 
 Standard input: {"gold": ..., "answer": ...} per line. Standard output: {"ready": true} once, then
 {"equal": ..., "gold_read": ..., "answer_read": ...} per line.
@@ -17,63 +17,45 @@ import json
 import logging
 import re
 import sys
-from typing import Any
 
-MEMORY = 4 << 30
-CPU_SECONDS = 20
+MEMORY, CPU_SECONDS = 4 << 30, 20
 PARENT_DEATH_SIGNAL, SIGKILL = 1, 9
 
 
 def main() -> None:
     """Answer until the input ends."""
-    limit()
-    logging.disable(logging.CRITICAL)
-    with open(0, encoding="utf-8") as questions, open(1, "w", encoding="utf-8") as answers:
-
-        def say(message: dict[str, Any]) -> None:
-            answers.write(json.dumps(message) + "\n")
-            answers.flush()
-
-        from math_verify import parse, verify
-
-        say({"ready": True})
-        for line in questions:
-            asked = json.loads(line)
-            renew_cpu()
-            try:
-                gold, answer = (
-                    parse(boxed(asked[key]), parsing_timeout=None) for key in ("gold", "answer")
-                )
-                equal = bool(gold and answer and verify(gold, answer, timeout_seconds=None))
-                say({"equal": equal, "gold_read": bool(gold), "answer_read": bool(answer)})
-            except Exception as error:  # whatever a parser may raise: the answer is not equal, and the next question comes
-                say(
-                    {
-                        "equal": False,
-                        "gold_read": True,
-                        "answer_read": False,
-                        "error": type(error).__name__,
-                    }
-                )
-
-
-def boxed(text: str) -> str:
-    """The text as LaTeX that is read as a whole, with the decorations taken off that are read as
-    something else.
-    """
-    text = re.sub(r"\\(?:left|right|[,;:! ])(?![a-zA-Z])", "", text.strip().strip("$").rstrip("."))
-    text = re.sub(r"°|\^\s*\{?\s*\\circ\s*\}?|\\degree", "", text)
-    return "\\boxed{" + text + "}"
-
-
-def limit() -> None:
-    """No more memory than `MEMORY`, and no life after the parent's, where the system knows how."""
-    if sys.platform == "linux":
+    if sys.platform == "linux":  # end with the parent
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, SIGKILL, 0, 0, 0)
     if sys.platform != "win32":
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    logging.disable(logging.CRITICAL)
+    with open(0, encoding="utf-8") as questions, open(1, "w", encoding="utf-8") as answers:
+        from math_verify import parse, verify
+
+        print(json.dumps({"ready": True}), file=answers, flush=True)
+        for line in questions:
+            asked = json.loads(line)
+            renew_cpu()
+            said = {"equal": False, "gold_read": True, "answer_read": False}
+            try:
+                gold, answer = (
+                    parse(boxed(asked[key]), parsing_timeout=None) for key in ("gold", "answer")
+                )
+                equal = bool(gold and answer and verify(gold, answer, timeout_seconds=None))
+                said = {"equal": equal, "gold_read": bool(gold), "answer_read": bool(answer)}
+            except Exception as error:  # a parser may raise anything: it is not equal, next one
+                said["error"] = type(error).__name__  # type: ignore[assignment]
+            print(json.dumps(said), file=answers, flush=True)
+
+
+def boxed(text: str) -> str:
+    """The text as LaTeX that is read as a whole, without the decorations that are read as something
+    else."""
+    text = re.sub(r"\\(?:left|right|[,;:! ])(?![a-zA-Z])", "", text.strip().strip("$").rstrip("."))
+    text = re.sub(r"°|\^\s*\{?\s*\\circ\s*\}?|\\degree", "", text)
+    return "\\boxed{" + text + "}"
 
 
 def renew_cpu() -> None:
@@ -83,9 +65,8 @@ def renew_cpu() -> None:
 
         used = resource.getrusage(resource.RUSAGE_SELF)
         hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        resource.setrlimit(
-            resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + CPU_SECONDS, hard)
-        )
+        soft = int(used.ru_utime + used.ru_stime) + CPU_SECONDS
+        resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
 
 
 if __name__ == "__main__":

@@ -1,32 +1,97 @@
-"""From run directories to one row each, and to speedups against a baseline: the numbers of `lr
-report`.
+"""From run directories to one row each, with speedups against a baseline: the numbers of `lr
+report`, as text cells, Markdown and JSON, and the notes without which speedups mislead.
 
-Reads what `lr run` writes and what the official tool writes (no settings, no grades, no statistics:
-answers are graded here from the text behind the prompt). Runs are compared only where they answer
-the same questions with the same sampling; everything else is refused, because a number that looks
-like a speedup will be read as one.
+It reads what `lr run` writes and what the official tool writes (no settings, no grades, no
+statistics: answers are graded here, from the text after the prompt). Runs are compared only if they
+answer the same questions with the same sampling; everything else is refused, because a number that
+looks like a speedup will be read as one.
+
+Intervals are at 95 %. Samples of one problem are not independent, so the bootstrap draws problems,
+each with all its samples. With one sample per problem, accuracy has Wilson's interval, which is
+right for few problems and near 0 and 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import numpy as np
+
 from lr.errors import SettingError
+from lr.lab.eval.datasets import Item, Task
 from lr.lab.eval.grading import Grader
-from lr.lab.eval.items import Item, Task
-from lr.lab.eval.statistics import Interval, accuracy, ratio, sign_test
 from lr.lab.eval.store import Key, Store
 
 SAME = ("data", "seed", "temperature", "top_p", "top_k", "min_p", "max_tokens_len", "model")
-"""Settings in which runs must agree to be compared; the target's name with them, unless one of them
-is the draft alone.
-"""
-NEVER = {"draft"}
-"""Modes that are shown beside the others although their model differs."""
+"""Settings in which runs must agree to be compared; the model may differ if one of them is the
+draft alone."""
+DRAWS = 2000
+"""Bootstrap draws: the ends of a 95 % interval then move by about a twentieth of its width from
+seed to seed."""
+Interval = tuple[float, float]
+Record = dict[str, Any]
+
+# ---------------------------------------------------------------- intervals
+
+
+def accuracy(grades: Sequence[Sequence[bool]]) -> tuple[float, Interval]:
+    """pass@1, the mean over problems of the mean over their samples, with its interval. `grades`:
+    the samples of each problem."""
+    from scipy.stats import binomtest
+
+    means = [fmean(map(float, samples)) for samples in grades]
+    if all(len(samples) == 1 for samples in grades):
+        known = binomtest(sum(samples[0] for samples in grades), len(grades))
+        interval = known.proportion_ci(method="wilson")
+        return fmean(means), (float(interval.low), float(interval.high))
+    return fmean(means), _bootstrap([means], lambda drawn, axis: drawn.mean(axis))
+
+
+def speedup_of(pairs: Sequence[tuple[float, float, float, float]]) -> tuple[float, Interval]:
+    """A speedup and its interval: total tokens over total seconds, ours against the baseline's,
+    paired by problem.
+
+    Each entry is (our tokens, our seconds, its tokens, its seconds) of one problem. Example: one
+    problem, 10 tokens in 1 s against 10 in 2 s: 2.
+    """
+
+    def ratio(*sums: Any, axis: int = -1) -> Any:
+        tokens, seconds, base_tokens, base_seconds = (np.sum(one, axis) for one in sums)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return (tokens / seconds) / (base_tokens / base_seconds)
+
+    columns = [np.array(column, dtype=float) for column in zip(*pairs, strict=True)]
+    value = float(ratio(*columns))
+    return (value if math.isfinite(value) else math.nan), _bootstrap(columns, ratio)
+
+
+def sign_test(better: int, worse: int) -> float:
+    """The two-sided p-value that flips in both directions are equally likely (McNemar's exact
+    test)."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(better, better + worse).pvalue) if better + worse else 1.0
+
+
+def _bootstrap(columns: Sequence[Any], statistic: Any) -> Interval:
+    """The percentile interval of a statistic of paired columns; (nan, nan) for one problem."""
+    from scipy.stats import bootstrap
+
+    if len(columns[0]) < 2:
+        return math.nan, math.nan
+    found = bootstrap(
+        columns, statistic, paired=True, vectorized=True, n_resamples=DRAWS, batch=100,
+        method="percentile", random_state=0,
+    ).confidence_interval  # fmt: skip
+    return float(found.low), float(found.high)
+
+
+# ---------------------------------------------------------------- runs
 
 
 @dataclass(frozen=True)
@@ -34,7 +99,7 @@ class RunResults:
     """A run as it lies on disk. `settings` is empty for a run of the official tool."""
 
     path: Path
-    records: dict[Key, dict[str, Any]]
+    records: dict[Key, Record]
     settings: dict[str, Any] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     sessions: tuple[dict[str, Any], ...] = ()
@@ -50,55 +115,79 @@ class RunResults:
 
 def read_run(path: Path, grader: Grader) -> RunResults:
     """Read a directory of `lr run` or of the official tool. Answers without a grade are graded.
-    Raises `SettingError`.
-    """
+    Raises `SettingError`."""
     if not path.is_dir():
         raise SettingError(
-            f"{path} is no directory; give the folders that lr run, or the official tool, has written."
+            f"{path} is no directory; give the folders that lr run, or the official tool, has "
+            "written."
         )
     store = Store(path)
     records = dict(store.results())
     if not records:
-        inside = sorted(one.name for one in path.iterdir())[:5]
+        inside = ", ".join(sorted(one.name for one in path.iterdir())[:5]) or "nothing"
         raise SettingError(
-            f"{path} has no results (expected 0.json, 1.json, ...; it has {', '.join(inside) if inside else 'nothing'})."
+            f"{path} has no results (expected 0.json, 1.json, ...; it has {inside})."
         )
     head = store.settings() or {}
     for record in records.values():
-        if "right" not in record:
-            _grade(record, grader)
-    return RunResults(
-        path,
-        records,
-        head.get("settings", {}),
-        tuple(head.get("devices", ())),
-        tuple(store.sessions()),
+        if "right" in record:
+            continue
+        # the official tool's: its gold answer against what follows the prompt
+        text, gold = record.get("generation_text"), record.get("gold")
+        if text is None:
+            text = record.get("full_text", "").removeprefix(record.get("target_prompt", ""))
+        task = Task.FREE if gold is None else Task.MATH
+        grade = grader.grade(Item(0, "", task, None if gold is None else str(gold)), text)
+        record |= {"right": grade.right, "answer": grade.answer, "why": grade.why}
+    settings, devices = head.get("settings", {}), tuple(head.get("devices", ()))
+    return RunResults(path, records, settings, devices, tuple(store.sessions()))
+
+
+def choose_baseline(runs: Sequence[RunResults], name: str | None = None) -> RunResults | None:
+    """The baseline: the run of that name, folder or mode; without a name the first in mode ar, or
+    None."""
+    if name is None:
+        return next((run for run in runs if run.mode == "ar"), None)
+    for run in runs:
+        if name in (run.name, str(run.path), run.mode):
+            return run
+    raise SettingError(
+        f"there is no run {name!r} to compare with; the runs are "
+        f"{', '.join(run.name for run in runs)}."
     )
 
 
-def _grade(record: dict[str, Any], grader: Grader) -> None:
-    """Grade a record of the official tool: its gold answer against what stands behind the
-    prompt.
-    """
-    text = record.get("generation_text")
-    if text is None:
-        prompt = record.get("target_prompt", "")
-        text = record.get("full_text", "").removeprefix(prompt)
-    gold = record.get("gold")
-    item = Item(
-        0,
-        record.get("question", ""),
-        Task.FREE if gold is None else Task.MATH,
-        None if gold is None else str(gold),
-    )
-    grade = grader.grade(item, text)
-    record |= {"right": grade.right, "answer": grade.answer, "why": grade.why}
+def require_comparable(run: RunResults, baseline: RunResults) -> None:
+    """Raises `SettingError` if two runs differ in data or sampling."""
+    if run.settings and baseline.settings:
+        names = [
+            name for name in SAME if name != "model" or "draft" not in (run.mode, baseline.mode)
+        ]
+        differ = [name for name in names if run.settings.get(name) != baseline.settings.get(name)]
+    else:
+        common = run.records.keys() & baseline.records.keys()
+        asked = [
+            (run.records[k].get("question"), baseline.records[k].get("question")) for k in common
+        ]
+        differ = ["questions"] if any(mine != theirs for mine, theirs in asked) else []
+    if differ:
+        values = ", ".join(
+            f"{name}: {run.settings.get(name)!r} and {baseline.settings.get(name)!r}"
+            for name in differ
+        )
+        raise SettingError(
+            f"{run.name} and {baseline.name} cannot be compared: they differ in {values}. Report "
+            "them apart, or run one of them again."
+        )
+
+
+# ---------------------------------------------------------------- rows
 
 
 @dataclass(frozen=True)
 class Row:
-    """One run in numbers; None where there is nothing to count. Speeds are in tokens per second,
-    times in seconds.
+    """One run in numbers; None if there is nothing to count. Speeds are in tokens per second, times
+    in seconds.
 
     `speed` is all tokens over all seconds; `mean_speed` and `median_speed` are over answers, as the
     official tool reports them (short answers weigh as much as long ones there). `length_ratio`:
@@ -135,46 +224,38 @@ class Row:
 
 
 def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
-    """The row of a run, with its comparison where there is a baseline. Raises `SettingError` where
-    the two cannot be compared.
-    """
+    """The row of a run, with its comparison if there is a baseline. Raises `SettingError` if the
+    two cannot be compared."""
     records = list(run.records.values())
     grades: dict[int, list[bool]] = {}
     for key, record in run.records.items():
         if record.get("right") is not None:
             grades.setdefault(key.number, []).append(bool(record["right"]))
-    known = accuracy(list(grades.values())) if grades else None
-    tokens, seconds = (
-        sum(map(_tokens, records)),
-        sum(record.get("time_taken", 0.0) for record in records),
-    )
+    known, interval = accuracy(list(grades.values())) if grades else (None, None)
+    tokens, seconds = sum(map(_tokens, records)), sum(one.get("time_taken", 0.0) for one in records)
     speeds = [record["speed"] for record in records if record.get("speed")]
-    total = _summed(records)
+    total = _summed(record.get("stats", {}) for record in records)
     wall = sum(session.get("seconds", 0.0) for session in run.sessions)
     row = Row(
         name=run.name,
         mode=run.mode,
         answers=len(records),
         problems=len({key.number for key in run.records}),
-        accuracy=known[0] if known else None,
-        accuracy_interval=known[1] if known else None,
-        unread=sum(
-            record.get("right") is False and record.get("answer") is None for record in records
-        ),
-        unfinished=sum(record.get("finished") is False for record in records),
+        accuracy=known,
+        accuracy_interval=interval,
+        unread=sum(one.get("right") is False and one.get("answer") is None for one in records),
+        unfinished=sum(one.get("finished") is False for one in records),
         tokens=tokens,
         seconds=seconds,
         speed=tokens / seconds if seconds else None,
         mean_speed=fmean(speeds) if speeds else None,
         median_speed=median(speeds) if speeds else None,
-        throughput=sum(session.get("tokens", 0) for session in run.sessions) / wall
-        if wall
-        else None,
-        step_acceptance=_over(total, "accepted", "judged"),
-        token_acceptance=_over(total, "rounds.accepted", "rounds.drafted"),
-        wasted_share=_over(total, "wasted_target_tokens", "target_tokens"),
+        throughput=sum(one.get("tokens", 0) for one in run.sessions) / wall if wall else None,
+        step_acceptance=_share(total, "accepted", "judged"),
+        token_acceptance=_share(total, "rounds.accepted", "rounds.drafted"),
+        wasted_share=_share(total, "wasted_target_tokens", "target_tokens"),
         target_passes=int(total["target_passes"]) if total else None,
-        tokens_per_pass=_over(total, "tokens", "target_passes"),
+        tokens_per_pass=_share(total, "tokens", "target_passes"),
         judge_seconds=total.get("verifier_seconds") if total else None,
         devices=run.devices,
     )
@@ -183,95 +264,165 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
 
 def _compared(row: Row, run: RunResults, baseline: RunResults) -> Row:
     require_comparable(run, baseline)
-    common = sorted(run.records.keys() & baseline.records.keys())
-    if not common:
-        raise SettingError(
-            f"{run.name} and {baseline.name} have no answer in common (problem and sample); there is nothing to pair."
-        )
     by_problem: dict[int, list[float]] = {}
     better = worse = 0
-    for key in common:
+    for key in sorted(run.records.keys() & baseline.records.keys()):
         mine, theirs = run.records[key], baseline.records[key]
-        sums = by_problem.setdefault(key.number, [0.0, 0.0, 0.0, 0.0])
-        for place, value in enumerate(
-            (_tokens(mine), mine["time_taken"], _tokens(theirs), theirs["time_taken"])
-        ):
-            sums[place] += value
+        numbers = (_tokens(mine), mine["time_taken"], _tokens(theirs), theirs["time_taken"])
+        sums = by_problem.setdefault(key.number, [0.0] * 4)
+        by_problem[key.number] = [a + b for a, b in zip(sums, numbers, strict=True)]
         better += mine.get("right") is True and theirs.get("right") is False
         worse += mine.get("right") is False and theirs.get("right") is True
-    pairs = [((a, b), (c, d)) for a, b, c, d in by_problem.values()]
-    speedup, interval = ratio(pairs)
-    tokens, seconds = (sum(a for (a, _), _ in pairs), sum(b for (_, b), _ in pairs))
-    base_tokens, base_seconds = (sum(c for _, (c, _) in pairs), sum(d for _, (_, d) in pairs))
-    return Row(
-        **{name: getattr(row, name) for name in Row.__dataclass_fields__}
-        | {
-            "speedup": speedup,
-            "speedup_interval": interval,
-            "time_ratio": base_seconds / seconds if seconds else None,
-            "length_ratio": tokens / base_tokens if base_tokens else None,
-            "flips": (better, worse),
-            "flip_p": sign_test(better, worse),
-        }
-    )
-
-
-def require_comparable(run: RunResults, baseline: RunResults) -> None:
-    """Raises `SettingError` where two runs differ in data or sampling."""
-    if run.settings and baseline.settings:
-        names = [name for name in SAME if name != "model" or not {run.mode, baseline.mode} & NEVER]
-        differ = [name for name in names if run.settings.get(name) != baseline.settings.get(name)]
-    else:
-        common = run.records.keys() & baseline.records.keys()
-        other = [
-            key
-            for key in common
-            if run.records[key].get("question") != baseline.records[key].get("question")
-        ]
-        differ = ["questions"] if other else []
-    if differ:
-        values = ", ".join(
-            f"{name}: {run.settings.get(name)!r} and {baseline.settings.get(name)!r}"
-            for name in differ
-        )
+    if not by_problem:
         raise SettingError(
-            f"{run.name} and {baseline.name} cannot be compared: they differ in {values}. Report them apart, or run one of them again."
+            f"{run.name} and {baseline.name} have no answer in common (problem and sample); there "
+            "is nothing to pair."
         )
-
-
-def choose_baseline(runs: Sequence[RunResults], name: str | None = None) -> RunResults | None:
-    """The baseline: the run of that name, else the first in mode ar; None where there is none."""
-    if name is None:
-        return next((run for run in runs if run.mode == "ar"), None)
-    for run in runs:
-        if name in (run.name, str(run.path), run.mode):
-            return run
-    raise SettingError(
-        f"there is no run {name!r} to compare with; the runs are {', '.join(run.name for run in runs)}."
+    pairs = [(a, b, c, d) for a, b, c, d in by_problem.values()]
+    tokens, seconds, base_tokens, base_seconds = map(sum, zip(*pairs, strict=True))
+    speedup, interval = speedup_of(pairs)
+    return replace(
+        row,
+        speedup=speedup,
+        speedup_interval=interval,
+        time_ratio=base_seconds / seconds if seconds else None,
+        length_ratio=tokens / base_tokens if base_tokens else None,
+        flips=(better, worse),
+        flip_p=sign_test(better, worse),
     )
 
 
-def _tokens(record: dict[str, Any]) -> int:
+def _tokens(record: Record) -> int:
     return len(record.get("generation_tokens", ()))
 
 
-def _summed(records: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The statistics of all answers, added up; nested names with a dot. Empty where no answer has
-    any.
-    """
+def _summed(stats: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """Statistics added up; nested names with a dot. Empty if no answer has any."""
     total: dict[str, float] = {}
-
-    def add(prefix: str, values: dict[str, Any]) -> None:
-        for name, value in values.items():
+    for one in stats:
+        for name, value in one.items():
+            found = {name: value}
             if isinstance(value, dict):
-                add(f"{prefix}{name}.", value)
-            elif isinstance(value, (int, float)):
-                total[prefix + name] = total.get(prefix + name, 0.0) + value
-
-    for record in records:
-        add("", record.get("stats", {}))
+                found = {f"{name}.{key}": part for key, part in _summed([value]).items()}
+            for key, part in found.items():
+                if isinstance(part, int | float):
+                    total[key] = total.get(key, 0.0) + part
     return total
 
 
-def _over(total: dict[str, float], part: str, whole: str) -> float | None:
+def _share(total: dict[str, float], part: str, whole: str) -> float | None:
     return total[part] / total[whole] if total.get(whole) else None
+
+
+# ---------------------------------------------------------------- to be read
+
+COLUMNS: tuple[tuple[str, str, str], ...] = (
+    ("run", "name", "{}"),
+    ("mode", "mode", "{}"),
+    ("answers", "answers", "{}"),
+    ("right", "accuracy", "{:.1%}"),
+    ("95 %", "accuracy_interval", "{:.1%}"),
+    ("tokens/s", "speed", "{:.1f}"),
+    ("mean", "mean_speed", "{:.1f}"),
+    ("median", "median_speed", "{:.1f}"),
+    ("speedup", "speedup", "{:.2f}"),
+    ("95 %", "speedup_interval", "{:.2f}"),
+    ("steps kept", "step_acceptance", "{:.2f}"),
+    ("tokens kept", "token_acceptance", "{:.2f}"),
+    ("tokens", "tokens", "{}"),
+    ("length", "length_ratio", "{:.2f}"),
+    ("wasted", "wasted_share", "{:.0%}"),
+    ("target passes", "target_passes", "{}"),
+    ("tokens/pass", "tokens_per_pass", "{:.2f}"),
+    ("judge s", "judge_seconds", "{:.2f}"),
+)
+"""Head, field of `Row`, form."""
+HEADS = tuple(head for head, _, _ in COLUMNS)
+LEGEND = (
+    "right: pass@1, the mean over problems of the share of right samples. tokens/s: all tokens "
+    "over all seconds; mean, median: over answers. speedup: in tokens/s against the baseline, "
+    "paired by problem, with a bootstrap interval over problems. steps kept: accepted of the draft "
+    "steps judged; tokens kept: of the tokens guessed. length: tokens against the baseline's on "
+    "the same problems. wasted: of the target's finished steps, the share of tokens that is not in "
+    "the answer."
+)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """One row of the table, under `HEADS`."""
+
+    def text(value: Any, form: str) -> str:
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            return ""
+        if isinstance(value, tuple):
+            return "" if math.isnan(value[0]) else " to ".join(map(form.format, value))
+        return form.format(value)
+
+    return tuple(text(getattr(row, name), form) for _, name, form in COLUMNS)
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What has to be said beside the numbers."""
+    said = []
+    hardware = {row.devices for row in rows if row.devices}
+    if len(hardware) > 1:
+        each = [f"{r.name}: {len(r.devices)} ({', '.join(r.devices)})" for r in rows if r.devices]
+        said.append(
+            f"Not on equal hardware: {'; '.join(each)}. A speedup with more devices is not one of "
+            "the method alone."
+        )
+    elif hardware:
+        said.append(f"All on the same devices: {', '.join(next(iter(hardware)))}.")
+    for row in rows:
+        if row.length_ratio is not None and abs(row.length_ratio - 1) > 0.05:
+            word = "shorter" if row.length_ratio < 1 else "longer"
+            said.append(
+                f"{row.name}: its answers are {word} than the baseline's ({row.length_ratio:.2f} "
+                f"times the tokens); in time per problem it is {row.time_ratio or math.nan:.2f} "
+                "times as fast."
+            )
+        if row.flips is not None and row.flips != (0, 0):
+            better, worse = row.flips
+            said.append(
+                f"{row.name}: {worse} answers right in the baseline are wrong here, {better} the "
+                f"other way (p = {row.flip_p:.2g})."
+            )
+        if row.unread:
+            said.append(
+                f"{row.name}: no answer could be read in {row.unread} of {row.answers}; they count "
+                "as wrong."
+            )
+        if row.unfinished:
+            said.append(
+                f"{row.name}: {row.unfinished} of {row.answers} answers were cut by the token "
+                "budget."
+            )
+    if rows and all(row.speedup is None for row in rows):
+        said.append("No speedups: no run in mode ar was given (--baseline names another).")
+    return said
+
+
+def table(rows: Iterable[Iterable[str]]) -> list[str]:
+    """Rows of cells as lines of a Markdown table; the first row is the head."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return [lines[0], "| " + " | ".join(["---"] * (lines[0].count(" | ") + 1)) + " |", *lines[1:]]
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The table, its notes and its legend as Markdown."""
+    lines = [*table([HEADS, *map(cells, rows)]), "", *(f"- {note}" for note in notes(rows))]
+    return "\n".join([*lines, "", LEGEND, ""])
+
+
+def document(rows: Sequence[Row]) -> dict[str, Any]:
+    """The rows and notes as JSON; what is not a number is null there."""
+    return {"rows": [plain(asdict(row)) for row in rows], "notes": notes(rows)}
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: tuples are lists, and what is not a number is null."""
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,10 +1,22 @@
-"""One evaluation: problems in, graded results out, on disk as they come. Started again, it goes on
-with what is missing.
+"""One evaluation: problems in, graded results out, written to disk as they come. Started again, it
+goes on with what is missing.
 
-The loop knows no terminal: it yields a `Done` per answer, and the command shows what it likes.
-Answers are graded in a thread of their own, so that comparing or running programs does not hold up
-the generation; the clock of a problem stops with its last token. Read next: `store.py`, where
-results lie, and `report.py`, which reads them.
+| mode | what answers |
+| --- | --- |
+| ar | the target alone, plainly |
+| sd | the target, with token-level speculation |
+| lr | Lookahead Reasoning |
+| lr+sd | both |
+| draft | the draft alone, plainly: the row "draft" of Table 1 (arXiv 2506.19830) |
+| specreason | SpecReason: the target scores the draft's steps (`variants/specreason.py`) |
+
+The first four are those of the official tool. Protocol `acceptance` is how the paper measures
+acceptance: at every position draft and target write one step each, the verifier judges, the
+accepted one goes on. That is the paper's schedule with a window of one pair.
+
+The loop knows no terminal: it yields a `Done` per answer. Answers are graded in another thread, so
+comparing or running programs does not hold up the generation; the clock of a problem stops with its
+last token. Read next: `store.py`, where results are kept, and `report.py`, which reads them.
 """
 
 from __future__ import annotations
@@ -20,14 +32,13 @@ from typing import Any
 
 import torch
 
-from lr.engine.answer import Asked
+from lr.engine.answer import Asked, Models
 from lr.engine.crowd import Crowd
-from lr.errors import ContextError, LRError
+from lr.errors import ContextError, LRError, SettingError
+from lr.lab.eval.datasets import Item, ask
 from lr.lab.eval.grading import Grade, Grader
-from lr.lab.eval.items import Item
-from lr.lab.eval.keeping import Keeping, Recorder
-from lr.lab.eval.prompts import ask
 from lr.lab.eval.store import Key, Store
+from lr.lab.eval.verifier_eval import Recorder
 from lr.lab.trace.file import trace_lines
 from lr.lab.trace.traced import trace_of
 from lr.options import GenerateOptions
@@ -35,20 +46,69 @@ from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.seams import Variant
 from lr.trace import Stats
-from lr.types import Finish
+from lr.types import Finish, Role
+from lr.variants.specreason import specreason
 
+MODES = ("ar", "sd", "lr", "lr+sd", "draft", "specreason")
+QWEN3 = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
+R1_DISTILL = {"temperature": 0.6, "top_p": 0.95, "top_k": 0, "min_p": 0.0}
 PACKAGES = ("lookahead-reasoning", "torch", "transformers", "math-verify")
 WARM_UP = 16
 """Tokens."""
 
 
+def needs_draft_model(mode: str, drafter: str) -> bool:
+    """Whether a mode needs a draft model besides the target."""
+    return mode in ("lr", "lr+sd", "specreason") or (mode == "sd" and drafter in ("draft", "tree"))
+
+
+def engine_options(mode: str, protocol: str, options: GenerateOptions) -> GenerateOptions:
+    """The engine's settings for a mode. Raises `SettingError` if mode and protocol do not go
+    together."""
+    if mode not in MODES:
+        raise SettingError(f"mode is {mode!r}, expected one of {', '.join(MODES)}.")
+    if protocol == "acceptance":
+        if mode not in ("lr", "lr+sd"):
+            raise SettingError(
+                f"protocol 'acceptance' measures how steps are accepted, and mode {mode!r} judges "
+                "none; use mode lr."
+            )
+        return replace(options, mode=mode, schedule="paper", depth=1, width=1)  # type: ignore[arg-type]
+    if mode == "specreason":
+        return replace(options, mode="lr", schedule="sync", depth=1, width=1)
+    return replace(options, mode="ar" if mode == "draft" else mode)  # type: ignore[arg-type]
+
+
+def variant_of(mode: str, models: Models, *, threshold: float = 7.0) -> Variant | None:
+    """What a mode replaces in the algorithm. `threshold`: SpecReason's score."""
+    if mode != "specreason":
+        return None
+    return specreason(models.target, models.codec, threshold=threshold)
+
+
+def family_sampling(name: str) -> dict[str, float | int]:
+    """How a checkpoint that recommends nothing itself is sampled: by its family, told by its name;
+    empty for others."""
+    name = name.lower()
+    if "qwen3" in name:
+        return dict(QWEN3)
+    return dict(R1_DISTILL) if "deepseek-r1" in name or "r1-distill" in name else {}
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """What a run keeps besides its results: every judged pair in pairs/, the trace of every answer
+    in traces/, with everything that happened or (`details` False) what statistics need."""
+
+    pairs: bool = False
+    traces: bool = False
+    details: bool = True
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is to be run. `options` are those of every answer but for the sample; `total_tokens`
-    bounds prompt and answer together.
-
-    `bare`: the model is asked the question alone, without an instruction how to answer.
-    """
+    bounds prompt and answer together; `bare`: the model is asked the question alone."""
 
     items: Sequence[Item]
     mode: str
@@ -58,7 +118,7 @@ class Plan:
     total_tokens: int | None = None
     bare: bool = False
     variant: Variant | None = None
-    keeping: Keeping = field(default_factory=Keeping)
+    artifacts: Artifacts = field(default_factory=Artifacts)
 
     @property
     def keys(self) -> list[Key]:
@@ -68,9 +128,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Done:
-    """An answer that is on disk now. `stats` is None where nothing was generated (the prompt did
-    not fit).
-    """
+    """An answer that is on disk now. `stats` is None if nothing was generated (the prompt did not
+    fit)."""
 
     key: Key
     record: dict[str, Any]
@@ -79,8 +138,7 @@ class Done:
 
 class Evaluation:
     """Runs a plan with a reasoner into a store. Iterate over `run`; leaving it early closes
-    everything and loses nothing that was done.
-    """
+    everything and loses nothing that was done."""
 
     def __init__(self, reasoner: Reasoner, plan: Plan, store: Store, grader: Grader) -> None:
         self.reasoner, self.plan, self.store, self.grader = reasoner, plan, store, grader
@@ -89,24 +147,17 @@ class Evaluation:
         self.missing = [key for key in plan.keys if key not in finished]
         self.recorder: Recorder | None = None
         self.rescued: list[Done] = []
-        """Answers that were complete, and not yet graded, when the run was broken off: kept, but
-        not yielded.
-        """
-        self.session: dict[str, Any] = {
-            "started": time.time(),
-            "problems": 0,
-            "tokens": 0,
-            "seconds": 0.0,
-        }
+        """Answers that were complete, but not yet graded, when the run was broken off: kept, but
+        not yielded."""
+        self.session = {"started": time.time(), "problems": 0, "tokens": 0, "seconds": 0.0}
 
     def run(self) -> Generator[Done, None, None]:
         """Answer, grade and write what is missing; yield it as it is written. Raises `StorageError`
-        when the disk fills.
-        """
+        when the disk fills."""
         asked, refused = self._prepare()
-        name = f"session-{len(self.store.sessions())}.json"
+        session = f"session-{len(self.store.sessions())}.json"
         for key, why in refused:
-            record = self._failed(key, why)
+            record = self._record(key, None, None, Grade(False, None, None, f"not asked: {why}"))
             self.store.write(key.file, record)
             yield Done(key, record, None)
         self._warm_up(list(asked))
@@ -119,31 +170,26 @@ class Evaluation:
                     self.session["tokens"] += len(result.tokens)
                     self.session["problems"] += 1
                     self.session["seconds"] = time.perf_counter() - started
-                    waiting.append(
-                        (
-                            key,
-                            one,
-                            pool.submit(self.grader.grade, self.items[key.number], result.text),
-                        )
-                    )
+                    grade = pool.submit(self.grader.grade, self.items[key.number], result.text)
+                    waiting.append((key, one, grade))
                     for done in [entry for entry in waiting if entry[2].done()]:
                         waiting.remove(done)
-                        yield self._keep(name, *done)
+                        yield self._keep(session, *done)
             except BaseException:  # the pool waits for their grades anyway
                 with suppress(LRError):
-                    self.rescued = [self._keep(name, *done) for done in waiting]
+                    self.rescued = [self._keep(session, *done) for done in waiting]
                 raise
             for done in waiting:
-                yield self._keep(name, *done)
+                yield self._keep(session, *done)
 
     def _prepare(self) -> tuple[dict[Asked, Key], list[tuple[Key, str]]]:
-        """The questions, and those whose prompt does not fit the context with the reason."""
+        """The requests, and the keys whose prompt does not fit the context, with the reason."""
         asked: dict[Asked, Key] = {}
         refused = []
         share = min(self.plan.concurrency, max(1, len(self.missing)))
-        verifier = self.reasoner.verifier
-        variant = self.plan.variant
-        if self.plan.keeping.pairs:
+        verifier, variant = self.reasoner.verifier, self.plan.variant
+        artifacts = self.plan.artifacts
+        if artifacts.pairs:
             inner = (variant.verifier if variant is not None else None) or verifier
             assert not isinstance(inner, str), "modes that judge have their verifier"
             self.recorder = Recorder(inner)
@@ -153,99 +199,59 @@ class Evaluation:
             options = replace(self.plan.options, sample=key.sample)
             try:
                 if self.plan.total_tokens is not None:
-                    options = replace(options, max_tokens=self._room(question, options))
+                    options = replace(options, max_tokens=self._max_tokens(question, options))
                 one = Asked(
-                    self.reasoner.models,
-                    verifier,
-                    question,
-                    options,
-                    variant,
-                    share,
-                    detailed=self.plan.keeping.detailed,
-                )
+                    self.reasoner.models, verifier, question, options, variant, share,
+                    detailed=artifacts.traces and artifacts.details,
+                )  # fmt: skip
+                asked[one] = key
             except ContextError as error:
                 refused.append((key, str(error)))
-                continue
-            asked[one] = key
         return asked, refused
 
     def _warm_up(self, asked: Sequence[Asked]) -> None:
-        """A few tokens for nobody: the first forwards pay for what is set up once, and a draft's
-        process for its start.
-        """
+        """A few tokens of the first answer, thrown away: the first forwards pay for what is set up
+        once, and a draft's process for its start."""
         for one in asked[:1]:
             options = replace(one.options, max_tokens=min(WARM_UP, one.limits.max_tokens))
-            list(
-                Crowd(
-                    [Asked(one.models, one.verifier, one.question, options, self.plan.variant)], 1
-                ).run()
-            )
+            again = Asked(one.models, one.verifier, one.question, options, self.plan.variant)
+            list(Crowd([again], 1).run())
 
-    def _room(self, question: str, options: GenerateOptions) -> int:
+    def _max_tokens(self, question: str, options: GenerateOptions) -> int:
         """How many tokens the answer may have, if prompt and answer together have at most
-        `total_tokens`.
-        """
-        codec = self.reasoner.codec
-        prompt = len(
-            codec.chat(question, system=options.system, enable_thinking=options.enable_thinking)
-        )
+        `total_tokens`."""
         assert self.plan.total_tokens is not None
-        room = self.plan.total_tokens - prompt
-        if room < 1:
+        chat = self.reasoner.codec.chat
+        prompt = chat(question, system=options.system, enable_thinking=options.enable_thinking)
+        left = self.plan.total_tokens - len(prompt)
+        if left < 1:
             raise ContextError(
-                f"the prompt has {prompt} tokens, and max_tokens_len allows {self.plan.total_tokens} for prompt and answer together."
+                f"the prompt has {len(prompt)} tokens, and max_tokens_len allows "
+                f"{self.plan.total_tokens} for prompt and answer together."
             )
-        return room if options.max_tokens is None else min(room, options.max_tokens)
+        return left if options.max_tokens is None else min(left, options.max_tokens)
 
     def _keep(self, session: str, key: Key, asked: Asked, grading: Future[Grade]) -> Done:
         result = asked.result
         stats = result.stats
         record = self._record(key, result, stats, grading.result())
-        if self.plan.keeping.traces:
+        if self.plan.artifacts.traces:
             trace = trace_of(asked)
             self.store.write_lines(f"traces/{key.file}l", trace_lines(trace.header, trace.records))
         if self.recorder is not None:
-            self.store.write(
-                f"pairs/{key.file}", self.recorder.take(result.prompt, self.items[key.number])
-            )
+            pairs = self.recorder.take(result.prompt, self.items[key.number])
+            self.store.write(f"pairs/{key.file}", pairs)
         self.store.write(key.file, record)
         self.store.write(session, self.session)
         return Done(key, record, stats)
 
-    def _record(self, key: Key, result: Result, stats: Stats, grade: Grade) -> dict[str, Any]:
-        """One result: the official tool's fields under their names, then ours."""
+    def _record(
+        self, key: Key, result: Result | None, stats: Stats | None, grade: Grade
+    ) -> dict[str, Any]:
+        """One result: the official tool's fields under their names, then ours. `result` None: the
+        problem could not be asked, which counts as wrong if it has an answer."""
         item, decode = self.items[key.number], self.reasoner.codec.tokenizer.decode
-        prompt = decode(list(result.prompt))
-        return {
-            "question_id": key.number,
-            "question": item.question,
-            "draft_prompt": prompt,
-            "target_prompt": prompt,
-            "generation_text": result.text,
-            "full_text": prompt + decode(list(result.tokens)),
-            "gold": item.gold,
-            "time_taken": stats.seconds,
-            "speed": stats.tokens_per_second or 0.0,
-            "sample": key.sample,
-            "name": item.name,
-            "task": item.task.value,
-            "mode": self.plan.mode,
-            "right": grade.right,
-            "answer": grade.answer,
-            "where": grade.where,
-            "why": grade.why,
-            "finished": result.finished,
-            "cut_steps": sum(step.finish is Finish.LENGTH for step in result.steps),
-            "stats": asdict(stats) | {"wasted_target_tokens": max(0, wasted(result, stats))},
-            "steps": [[step.origin.value, len(step.tokens)] for step in result.steps],
-            "generation_tokens": list(result.tokens),
-            "full_tokens": [*result.prompt, *result.tokens],
-        }
-
-    def _failed(self, key: Key, why: str) -> dict[str, Any]:
-        """The record of a problem that cannot be asked: wrong, with its reason, and no tokens."""
-        item = self.items[key.number]
-        return {
+        record = {
             "question_id": key.number,
             "question": item.question,
             "generation_text": "",
@@ -257,22 +263,35 @@ class Evaluation:
             "name": item.name,
             "task": item.task.value,
             "mode": self.plan.mode,
-            "right": None if item.gold is None and item.tests is None else False,
-            "answer": None,
-            "where": None,
-            "why": f"not asked: {why}",
+            "right": grade.right,
+            "answer": grade.answer,
+            "where": grade.where,
+            "why": grade.why,
             "finished": False,
             "generation_tokens": [],
             "full_tokens": [],
         }
-
-
-def wasted(result: Result, stats: Stats) -> int:
-    """Tokens of finished target steps that are not in the answer. In plain decoding every step is
-    in the answer.
-    """
-    ours = sum(len(step.tokens) for step in result.steps if step.author.value == "target")
-    return stats.target_tokens - ours
+        if result is None or stats is None:
+            graded = item.gold is not None or item.tests is not None
+            return record | {"right": False if graded else None}
+        prompt = decode(list(result.prompt))
+        ours = sum(len(step.tokens) for step in result.steps if step.author is Role.TARGET)
+        # tokens of finished target steps that are not in the answer
+        wasted = {"wasted_target_tokens": max(0, stats.target_tokens - ours)}
+        return record | {
+            "draft_prompt": prompt,
+            "target_prompt": prompt,
+            "generation_text": result.text,
+            "full_text": prompt + decode(list(result.tokens)),
+            "time_taken": stats.seconds,
+            "speed": stats.tokens_per_second or 0.0,
+            "finished": result.finished,
+            "cut_steps": sum(step.finish is Finish.LENGTH for step in result.steps),
+            "stats": asdict(stats) | wasted,
+            "steps": [[step.origin.value, len(step.tokens)] for step in result.steps],
+            "generation_tokens": list(result.tokens),
+            "full_tokens": [*result.prompt, *result.tokens],
+        }
 
 
 def versions() -> dict[str, str]:
@@ -283,9 +302,6 @@ def versions() -> dict[str, str]:
         "machine": platform.machine(),
     }
     for name in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    found["threads"] = str(torch.get_num_threads())
-    return found
+    return found | {"threads": str(torch.get_num_threads())}

@@ -1,13 +1,12 @@
-"""Runs programs that a model wrote, with limits of time, memory and output, no network, and no
-writing outside their folder.
+"""Runs programs that a model wrote.
 
-What the kernel offers is found out by trying: a probe in the sandbox must fail to write outside its
-folder, to make a socket, to connect and to start a process. Kernels with Landlock or user
-namespaces, and seccomp, pass it. Where nothing passes, programs are refused, unless they are
-allowed to run without a sandbox (`unsafe`), with the limits alone. What a program can still do:
-read what this user can read.
+With bubblewrap (`bwrap`), a program sees no network, no other process and no file but Python's and
+the system's own, read-only; it writes to a folder in memory that vanishes with it. Limits of time,
+memory, file size and output, and no new processes, come from `sandbox_child.py`. Whether all of
+this holds is tried out first, with a probe that must fail to get out.
 
-`jail.py` is the inside. Read next: `grading.py`, which makes the programs.
+Without bubblewrap only the limits are left, and programs can read and write what the user can. They
+run then only if the user accepts that (`unsafe`).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,33 +26,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lr.errors import SettingError
+from lr.lab.eval.sandbox_child import BROKEN
 from lr.types import require
 
-JAIL = Path(__file__).with_name("jail.py")
-GRACE = 1.0
-"""Seconds to wait for the last process of a program that was killed."""
+CHILD = Path(__file__).with_name("sandbox_child.py")
 OUTPUT = 1 << 20
-"""Bytes of output that are read; what a program writes beyond them is cut off."""
-
-
-@dataclass(frozen=True)
-class Walls:
-    """What a sandbox is made of. Writing is kept in by Landlock or by mounts in a namespace, the
-    network out by seccomp or a namespace.
-    """
-
-    namespaces: bool
-    landlock: bool
-    seccomp: bool
-
-    def __str__(self) -> str:
-        parts = [name for name in ("namespaces", "landlock", "seccomp") if getattr(self, name)]
-        return " + ".join(parts) or "none"
-
-
-CANDIDATES = (Walls(True, True, True), Walls(False, True, True), Walls(True, False, True))
-"""The strongest first."""
-NONE = Walls(False, False, False)
+"""Bytes of output that are read; the rest is cut off."""
+FOLDER_BYTES = 64 << 20
+"""Size of the folder in memory that a program may write to."""
+SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/alternatives")
+"""What of the system a program may read, where it exists."""
 
 
 @dataclass(frozen=True)
@@ -69,82 +52,94 @@ class Limits:
 
 @dataclass(frozen=True)
 class Ran:
-    """How a program ended: its exit code (negative: the signal), None if its time was up; what it
-    wrote.
-    """
+    """How a program ended: its exit code (negative: the signal), None if its time was up; and what
+    it wrote."""
 
     code: int | None
     output: str
     errors: str
 
     @property
-    def last_error(self) -> str:
-        """The last line of what it complained about."""
-        return (self.errors.strip().splitlines() or [""])[-1][:200]
+    def reason(self) -> str:
+        """Why it did not end well, in a few words."""
+        if self.code is None:
+            return "time was up"
+        last = (self.errors.strip().splitlines() or [""])[-1][:200]
+        if self.code != BROKEN and (self.code < 0 or self.code > 128):
+            return f"ended by signal {-self.code if self.code < 0 else self.code - 128}"
+        return last or (f"exit code {self.code}" if self.code else "it ended before its tests did")
 
 
 class Sandbox:
-    """Runs programs behind walls. Made by `open_sandbox`."""
+    """Runs programs. `bwrap` is the bubblewrap command; None: the limits alone. Made by
+    `open_sandbox`."""
 
-    def __init__(self, walls: Walls, limits: Limits) -> None:
-        self.walls, self.limits = walls, limits
+    def __init__(self, bwrap: str | None, limits: Limits) -> None:
+        self.bwrap, self.limits = bwrap, limits
 
     def run(self, program: str, given: str = "") -> Ran:
         """Run Python source in a new process and folder; `given` is its standard input. Nothing of
-        it is alive when this returns.
-        """
-        with tempfile.TemporaryDirectory(prefix="lr-code-", ignore_cleanup_errors=True) as name:
-            folder = Path(name).resolve()
+        it is alive when this returns."""
+        with _folder() as folder, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             (folder / "program.py").write_text(program, encoding="utf-8", errors="replace")
             (folder / "given").write_text(given, encoding="utf-8", errors="replace")
-            with (
-                (folder / "given").open("rb") as stdin,
-                tempfile.TemporaryFile() as out,
-                tempfile.TemporaryFile() as err,
-            ):
+            shutil.copyfile(CHILD, folder / "child.py")
+            home = str(folder) if self.bwrap is None else "/box"
+            names = {"PATH": os.defpath, "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
+            with (folder / "given").open("rb") as stdin:
                 process = subprocess.Popen(
-                    self._command(folder), stdin=stdin, stdout=out, stderr=err, cwd=folder, env=_surroundings(folder),
-                    start_new_session=True,
+                    self._command(folder), stdin=stdin, stdout=out, stderr=err, cwd=folder,
+                    env={**names, "OMP_NUM_THREADS": "1"}, start_new_session=True,
                 )  # fmt: skip
                 code = _wait(process, self.limits.seconds)
-                texts = [_read(file.fileno()) for file in (out, err)]
+            texts = [
+                os.pread(file.fileno(), OUTPUT, 0).decode(errors="replace") for file in (out, err)
+            ]
         return Ran(code, *texts)
 
     def _command(self, folder: Path) -> list[str]:
         program = str(folder / "program.py")
         if os.name != "posix":
             return [sys.executable, "-I", "-B", program]
-        asked = {
-            "folder": str(folder),
-            "program": program,
-            "seconds": self.limits.seconds,
-            "memory_mb": self.limits.memory_mb,
-            **vars(self.walls),
-        }
-        return [sys.executable, "-I", "-B", str(JAIL), json.dumps(asked)]
+        asked = {"program": program, **vars(self.limits), "strictly": self.bwrap is not None}
+        child = [sys.executable, "-I", "-B", str(folder / "child.py"), json.dumps(asked)]
+        if self.bwrap is None:
+            return child
+        command = [self.bwrap, "--unshare-all", "--die-with-parent", "--new-session"]
+        command += ["--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+        for place in (*SYSTEM, sys.base_prefix, sys.prefix, folder):
+            command += ["--ro-bind-try", str(place), str(place)]
+        if "--size" in _help(self.bwrap):  # from version 0.7 on
+            command += ["--size", str(FOLDER_BYTES)]
+        return [*command, "--tmpfs", "/box", "--chdir", "/box", *child]
 
 
 def open_sandbox(limits: Limits, *, unsafe: bool = False) -> Sandbox:
-    """The strongest sandbox that this machine has. Raises `SettingError` where it has none, unless
-    `unsafe` allows to do without.
-    """
-    for walls in CANDIDATES if sys.platform == "linux" else ():
-        if holds(walls):
-            return Sandbox(walls, limits)
+    """The sandbox of this machine. Raises `SettingError` if nothing contains programs here, unless
+    `unsafe` accepts limits alone."""
+    bwrap = shutil.which("bwrap") if sys.platform == "linux" else None
+    if bwrap is not None and contains(Sandbox(bwrap, Limits(seconds=20))):
+        return Sandbox(bwrap, limits)
     if unsafe:
-        return Sandbox(NONE, limits)
+        return Sandbox(None, limits)
+    lacks = "is not installed" if bwrap is None else "does not work (it needs user namespaces)"
     raise SettingError(
-        "programs that a model wrote would have to run here, and this system has neither user namespaces nor Landlock with seccomp to "
-        "keep them from the network and from your files. Run on a Linux that has, or take the risk with --allow_unsafe_code."
+        "programs that a model wrote would have to run here, and bubblewrap (bwrap), which keeps "
+        f"them from the network and from your files, {lacks}. Install it, or accept that they can "
+        "read and write what you can: --allow_unsafe_code."
     )
 
 
-def holds(walls: Walls) -> bool:
-    """Whether a sandbox with these walls can be built here and keeps a probe in."""
-    with _listening() as port, tempfile.TemporaryDirectory(prefix="lr-probe-") as name:
-        outside = Path(name, "written").resolve()
-        ran = Sandbox(walls, Limits(seconds=20)).run(PROBE.format(outside=str(outside), port=port))
-        return ran.code == 0 and ran.output.strip() == "kept in" and not outside.exists()
+def contains(sandbox: Sandbox) -> bool:
+    """Whether a probe in this sandbox works as a program should and fails at everything else."""
+    with socket.socket() as server, tempfile.TemporaryDirectory(prefix="lr-probe-") as name:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        outside, secret = Path(name, "outside").resolve(), Path(name, "secret").resolve()
+        secret.write_text("secret", encoding="utf-8")
+        places = {"outside": str(outside), "secret": str(secret)}
+        ran = sandbox.run(PROBE.format(**places, port=server.getsockname()[1]))
+        return ran.code == 0 and ran.output.strip() == "contained" and not outside.exists()
 
 
 PROBE = """
@@ -158,65 +153,49 @@ def refused(call):
 open("inside", "w").close()
 tried = [
     lambda: open({outside!r}, "w"),
+    lambda: open({secret!r}),
     lambda: socket.create_connection(("127.0.0.1", {port}), timeout=2),
-    lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
-    lambda: os.kill(os.getppid(), 0),
     os.fork,
 ]
-print("kept in" if all([refused(call) for call in tried]) else "got out")
+print("contained" if all([refused(call) for call in tried]) else "got out")
 """
-"""What must fail in a sandbox, and what must not."""
+"""What must work in a sandbox, and what must fail."""
+
+
+def _help(bwrap: str) -> str:
+    return subprocess.run([bwrap, "--help"], capture_output=True, text=True, check=False).stdout
 
 
 @contextlib.contextmanager
-def _listening() -> Iterator[int]:
-    """A port of this machine at which somebody listens."""
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        yield server.getsockname()[1]
-
-
-def _surroundings(folder: Path) -> dict[str, str]:
-    """The environment variables of a program: none of ours."""
-    return {
-        "PATH": os.defpath,
-        "HOME": str(folder),
-        "TMPDIR": str(folder),
-        "LANG": "C.UTF-8",
-        "OMP_NUM_THREADS": "1",
-    }
+def _folder() -> Iterator[Path]:
+    """A folder that is removed afterwards, however deep a program has made it."""
+    name = tempfile.mkdtemp(prefix="lr-code-")
+    try:
+        yield Path(name).resolve()
+    finally:
+        try:
+            shutil.rmtree(name, ignore_errors=True)
+        except RecursionError:
+            subprocess.run(["rm", "-rf", "--", name], check=False)
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """The exit code, or None where the time was up. Whatever is left of its process group is
-    ended.
-    """
+    """The exit code, or None if the time was up. Ends what is left of the process group, and waits
+    up to a second for it to be gone: only our own child can be waited for properly."""
     try:
         code: int | None = process.wait(seconds)
     except subprocess.TimeoutExpired:
         code = None
+    if sys.platform == "win32":
+        process.kill()
+        process.wait()
+        return code
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        if sys.platform == "win32":
-            process.kill()
-        else:
-            os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    _until_gone(process.pid)
-    return code
-
-
-def _until_gone(group: int) -> None:
-    """Only our child can be waited for; what it started dies a moment later, and is gone when its
-    group is. At most `GRACE` seconds.
-    """
-    deadline = time.monotonic() + GRACE
+    deadline = time.monotonic() + 1
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        while sys.platform != "win32" and time.monotonic() < deadline:
-            os.killpg(group, 0)
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, 0)
             time.sleep(0.002)
-
-
-def _read(descriptor: int) -> str:
-    """The beginning of a file."""
-    return os.pread(descriptor, OUTPUT, 0).decode("utf-8", errors="replace")
+    return code

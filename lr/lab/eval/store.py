@@ -4,12 +4,12 @@ run's settings once.
     RUN/run.json            what was asked: settings, versions, the fingerprint of the data
     RUN/7.json              problem 7, sample 0     (the official tool's name for it)
     RUN/7.3.json            problem 7, sample 3
-    RUN/session-0.json      one start of the command: wall time, tokens, problems; another one after an interruption
+    RUN/session-0.json      one start of the command: wall time, tokens, problems
     RUN/pairs/, RUN/traces/ what --save_pairs and --save_traces keep
 
-A file is written beside its place and moved there, so whatever kills the process leaves whole files
-only. A run goes on if its settings are the same; other settings are refused, because a directory
-holds one experiment.
+A file is written under another name and then moved to its place, so a process that is killed leaves
+only whole files. A run goes on if its settings are the same; other settings are refused, because a
+directory holds one experiment.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ from lr.errors import LRError, SettingError
 
 SETTINGS = "run.json"
 LEAST_FREE = 16 << 20
-"""Bytes of free space that a run begins with."""
+"""Bytes of free space that a run needs to begin."""
 
 
 class StorageError(LRError):
     """Results cannot be written: the folder, the rights or the space. What was written before is
-    whole.
-    """
+    whole."""
 
 
 class Key(NamedTuple):
@@ -47,21 +46,17 @@ class Key(NamedTuple):
 
     @classmethod
     def of(cls, file: str) -> Key | None:
-        """The key of a file name, or None where it is no result. Example: "7.3.json" is problem 7,
-        sample 3.
-        """
-        parts = file.removesuffix(".json").split(".")
-        if (
-            not file.endswith(".json")
-            or len(parts) > 2
-            or not all(part.isdecimal() for part in parts)
-        ):
+        """The key of a file name, or None if it is no result. Example: "7.3.json" is problem 7,
+        sample 3."""
+        stem, _, ending = file.rpartition(".")
+        parts = stem.split(".")
+        if ending != "json" or len(parts) > 2 or not all(part.isdecimal() for part in parts):
             return None
         return cls(*map(int, parts))
 
 
 class Store:
-    """The directory of a run. Made by `Store.open` to write, `Store.read` to read."""
+    """The directory of a run. `Store.open` is for writing, `Store(path)` for reading."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,35 +65,41 @@ class Store:
     def open(
         cls, path: Path, settings: Mapping[str, Any], *, least_free: int = LEAST_FREE
     ) -> Store:
-        """Make the directory, or go on in it. Raises `StorageError` where nothing could be written,
-        `SettingError` where it holds a run with other settings."""
+        """Make the directory, or go on in it. Raises `StorageError` if nothing could be written,
+        `SettingError` if it holds a run with other settings."""
         store = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            store._sweep()
+            store._remove_half_written()
             free = shutil.disk_usage(path).free
         except OSError as error:
             raise _cannot_write(path, error) from error
         if free < least_free:
             raise StorageError(
-                f"{path} has {free >> 20} MiB of free space, expected at least {least_free >> 20}. Make room, or choose another --output."
+                f"{path} has {free >> 20} MiB of free space, expected at least "
+                f"{least_free >> 20}. Make room, or choose another --output."
             )
         known = store.settings()
-        if known is None:
-            store.write(SETTINGS, dict(settings))
-        else:
-            store._require_same(known, settings)
-            store.write(SETTINGS, known)  # shows that writing works before anything is computed
+        if known is not None:
+            mine, theirs = settings["settings"], known.get("settings", {})
+            names = sorted(n for n in {*mine, *theirs} if mine.get(n) != theirs.get(n))
+            if names:
+                was = [f"{n} was {theirs.get(n)!r} and is {mine.get(n)!r}" for n in names[:5]]
+                raise SettingError(
+                    f"{path} holds a run with other settings ({', '.join(was)}). Choose another "
+                    "--output (an experiment: another --work), or the same settings to go on."
+                )
+        # written again even if it is there: it shows that writing works before anything is computed
+        store.write(SETTINGS, dict(settings) if known is None else known)
         return store
 
     def settings(self) -> dict[str, Any] | None:
-        """The settings of the run; None where there are none (a run of the official tool)."""
+        """The settings of the run; None if there are none (a run of the official tool)."""
         return read_object(self.path / SETTINGS) if (self.path / SETTINGS).is_file() else None
 
     def done(self) -> set[Key]:
-        """The answers that are there. A file that is no JSON (another tool's, torn) is put aside as
-        FILE.broken, to be done again.
-        """
+        """The answers that are there. A file that is no JSON (torn, or another tool's) is renamed
+        to FILE.broken, to be done again."""
         found = set()
         for path in self.path.iterdir():
             key = Key.of(path.name)
@@ -106,10 +107,9 @@ class Store:
                 continue
             try:
                 read_object(path)
+                found.add(key)
             except SettingError:
                 path.replace(path.with_name(path.name + ".broken"))
-                continue
-            found.add(key)
         return found
 
     def results(self) -> Iterator[tuple[Key, dict[str, Any]]]:
@@ -120,10 +120,9 @@ class Store:
 
     def sessions(self) -> list[dict[str, Any]]:
         """What every start of the command did, in order."""
-        files = sorted(
-            self.path.glob("session-*.json"), key=lambda path: int(path.stem.partition("-")[2])
-        )
-        return [read_object(path) for path in files]
+        files = self.path.glob("session-*.json")
+        ordered = sorted(files, key=lambda path: int(path.stem.partition("-")[2]))
+        return [read_object(path) for path in ordered]
 
     def write(self, name: str, content: Mapping[str, Any] | list[Any]) -> None:
         """Write a JSON file whole or not at all. Raises `StorageError`, with nothing half done."""
@@ -131,8 +130,7 @@ class Store:
 
     def write_lines(self, name: str, lines: Iterable[str]) -> None:
         """Write a text file whole or not at all, `lines` without their ends. Raises `StorageError`,
-        with nothing half done.
-        """
+        with nothing half done."""
         place = self.path / name
         fresh = place.with_name(f".{place.name}.{os.getpid()}.tmp")
         try:
@@ -147,33 +145,19 @@ class Store:
                 fresh.unlink()
             raise _cannot_write(place, error) from error
 
-    def _sweep(self) -> None:
-        """Remove what a killed process left half written; not what another live process of ours is
-        writing.
-        """
+    def _remove_half_written(self) -> None:
+        """Remove what a killed process left, but not what another live process is writing."""
         for path in self.path.rglob(".*.tmp"):
             owner = path.name.rsplit(".", 2)[1]
             if not (owner.isdecimal() and int(owner) != os.getpid() and _alive(int(owner))):
                 path.unlink(missing_ok=True)
-
-    def _require_same(self, known: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-        mine, theirs = settings["settings"], known.get("settings", {})
-        changed = sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name))
-        if changed:
-            was = ", ".join(
-                f"{name} was {theirs.get(name)!r} and is {mine.get(name)!r}" for name in changed[:5]
-            )
-            raise SettingError(
-                f"{self.path} holds a run with other settings ({was}). Choose another --output (an experiment: another --work), or the "
-                "same settings to go on."
-            )
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises `SettingError`."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingError(
             f"{path} cannot be read as JSON ({error}). Remove it, or fetch it again."
         ) from error
@@ -186,8 +170,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def _cannot_write(path: Path, error: OSError) -> StorageError:
     return StorageError(
-        f"{path} cannot be written ({error.strerror or error}). What was written before is whole; give a folder that is writable and "
-        "has room (--output), and run the same command again to go on."
+        f"{path} cannot be written ({error.strerror or error}). What was written before is whole; "
+        "give a folder that is writable and has room (--output), and run the same command again "
+        "to go on."
     )
 
 

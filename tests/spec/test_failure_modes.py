@@ -7,8 +7,13 @@ from collections.abc import Sequence
 import pytest
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, codec, pair
 
-from lr.lab.eval.shadow import ShadowVerifier
-from lr.lab.eval.signatures import cascade_rejection, draft_bottleneck, signatures, verifier_drift
+from lr.lab.eval.failure_modes import (
+    cascade_rejection,
+    draft_bottleneck,
+    failure_modes,
+    verifier_drift,
+)
+from lr.lab.eval.verifier_eval import ShadowVerifier
 from lr.spec.verifiers.base import Requires
 from lr.spec.verifiers.simple import ExactVerifier, OracleVerifier, RandomVerifier
 from lr.tiny.oracle import parse
@@ -139,9 +144,9 @@ def test_the_target_waits(
 
 
 def test_too_few_events_say_nothing() -> None:
-    assert signatures(trace_of()) == []
+    assert failure_modes(trace_of()) == []
     assert draft_bottleneck(trace_of(forward(Role.DRAFT, 0, 1))) is None
-    assert [type(one).__name__ for one in signatures(trace_of(forward(Role.TARGET, 0, 1)))] == [
+    assert [type(one).__name__ for one in failure_modes(trace_of(forward(Role.TARGET, 0, 1)))] == [
         "DraftBottleneck"
     ]
 

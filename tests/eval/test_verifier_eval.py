@@ -1,4 +1,4 @@
-"""The verifier laboratory on numbers by hand and on pairs that a run has kept; the drift ledger
+"""The evaluation of verifiers on numbers by hand and on pairs that a run has kept; the drift ledger
 against a forward of its own.
 """
 
@@ -14,23 +14,28 @@ import torch
 
 from lr.cli import main
 from lr.errors import SettingError
-from lr.lab.eval.drift import Page, accepted_pairs, entries, ledger, summary
 from lr.lab.eval.grading import Grader
-from lr.lab.eval.keeping import pair_from_json, pair_to_json
-from lr.lab.eval.laboratory import (
+from lr.lab.eval.report import read_run
+from lr.lab.eval.store import Key
+from lr.lab.eval.verifier_eval import (
+    ProblemDrift,
     Replayed,
+    accepted_pairs,
     auc,
     average_precision,
     calibration_error,
     curve,
     load_pairs,
+    pair_from_json,
+    pair_to_json,
+    problem_drifts,
     quality,
     reliability,
     replay,
+    step_drifts,
+    summary,
     swapped,
 )
-from lr.lab.eval.report import read_run
-from lr.lab.eval.store import Key
 from lr.lab.trace.file import read_trace
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Pair, Verifier
@@ -173,7 +178,7 @@ def test_the_ledger_is_what_one_forward_says(
     origins = [step[0] for record in run.records.values() for step in record["steps"]]
     assert len(pairs) == origins.count("accepted"), "every accepted step, once"
     target = reasoner.models.target
-    made = entries(pairs, asked_model(target, reasoner.codec, 200).runner)
+    made = step_drifts(pairs, asked_model(target, reasoner.codec, 200).runner)
     some = pairs[0].pair
     for step, value in ((some.draft, made[0].draft), (some.target_step, made[0].target)):
         runner = asked_model(target, reasoner.codec, 100).runner
@@ -184,7 +189,7 @@ def test_the_ledger_is_what_one_forward_says(
             -1, torch.tensor(step.tokens)[:, None]
         )
         assert value == pytest.approx(float(chosen.sum()), abs=1e-3)
-    pages = ledger(made, run, plain)
+    pages = problem_drifts(made, run, plain)
     assert [page.key.number for page in pages] == [0, 1, 2, 3]
     assert sum(page.steps for page in pages) == len(made)
     assert (
@@ -209,9 +214,9 @@ def test_the_ledger_is_what_one_forward_says(
 
 def test_flips() -> None:
     pages = [
-        Page(Key(0), 2, -3.0, True, True),
-        Page(Key(1), 1, -9.0, False, True),
-        Page(Key(2), 0, 0.0, True, None),
+        ProblemDrift(Key(0), 2, -3.0, True, True),
+        ProblemDrift(Key(1), 1, -9.0, False, True),
+        ProblemDrift(Key(2), 0, 0.0, True, None),
     ]
     assert [page.flipped for page in pages] == ["same", "lost", ""]
     assert summary(pages) == {

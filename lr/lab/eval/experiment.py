@@ -1,15 +1,18 @@
-"""Where experiments happen: models loaded once, arms run in turns over the problems, results on
-disk, resumed where they stopped.
+"""What experiments are made of: arms that take turns over the problems, their outcome, and the
+finding that is written.
 
 An arm is one way of answering. The arms take turns, a few problems at a time, so that a machine
-that gets slower or faster meanwhile does so for all of them. What comes out is a run directory per
-arm, the same that `lr run` writes, and `Outcome` for what the tables are made of.
+that gets slower or faster meanwhile does so for all of them. Each arm leaves a run directory, the
+same that `lr run` writes, and goes on where it stopped. Read next: `experiments.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +20,11 @@ import torch
 
 from lr.engine.verification import choose_verifier
 from lr.errors import SettingError
+from lr.lab.eval.datasets import Item, fingerprint
+from lr.lab.eval.figure import Panel, draw
 from lr.lab.eval.grading import grader_for
-from lr.lab.eval.items import Item, fingerprint
-from lr.lab.eval.keeping import Keeping
-from lr.lab.eval.modes import engine_options, variant_of
-from lr.lab.eval.report import Row, RunResults, make_row, read_run
-from lr.lab.eval.running import Evaluation, Plan, versions
+from lr.lab.eval.report import Row, RunResults, make_row, plain, read_run, table
+from lr.lab.eval.running import Artifacts, Evaluation, Plan, engine_options, variant_of, versions
 from lr.lab.eval.sandbox import Limits
 from lr.lab.eval.store import Store
 from lr.options import GenerateOptions
@@ -34,8 +36,7 @@ from lr.tiny.languages import TinyLanguage
 
 TURN = 12
 """Problems that an arm answers before the next has its turn; more where arms work on several at
-once, whose last ones are a tail.
-"""
+once, because the last ones of a turn leave the batch half empty."""
 
 
 @dataclass(frozen=True)
@@ -58,24 +59,22 @@ class Arm:
     mode: str = "lr"
     options: Mapping[str, Any] = field(default_factory=dict)
     verifier: str | None = None
-    keeping: Keeping = field(default_factory=Keeping)
-    concurrency: int | None = None
+    artifacts: Artifacts = field(default_factory=Artifacts)
+    concurrency: int | None = 1
+    """None: the lab's, where speed is not what is measured."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What the arms of an experiment gave, by name, and the rows of their comparison with the first
-    arm in mode ar.
-    """
+    arm in mode ar."""
 
     runs: dict[str, RunResults]
     rows: dict[str, Row]
 
 
 class Lab:
-    """Runs arms on problems. `work` holds the run directories; `concurrency` is each arm's unless
-    it says otherwise.
-    """
+    """Runs arms on problems. `work` holds the run directories."""
 
     def __init__(
         self,
@@ -95,15 +94,11 @@ class Lab:
 
     def run(self, arms: Sequence[Arm], heard: Callable[[str], None] = lambda name: None) -> Outcome:
         """Answer every problem in every arm and compare. `heard` is called with the arm's name
-        after each answer.
-        """
+        after each answer."""
+        together = any(arm.concurrency is None for arm in arms)
+        turn = TURN * max(1, self.concurrency // 2) if together else TURN
         with grader_for(self.items, Limits()) as grader:
             stores = {arm.name: Store.open(self.work / arm.name, self._head(arm)) for arm in arms}
-            turn = (
-                TURN * max(1, self.concurrency // 2)
-                if any(arm.concurrency is None for arm in arms)
-                else TURN
-            )
             for first in range(0, len(self.items), turn):
                 for arm in arms:
                     plan = self._plan(arm, self.items[first : first + turn])
@@ -115,12 +110,9 @@ class Lab:
                             heard(arm.name)
             runs = {arm.name: read_run(self.work / arm.name, grader) for arm in arms}
         wanted = {item.number for item in self.items}
-        runs = {
-            name: replace(
-                run, records={key: one for key, one in run.records.items() if key.number in wanted}
-            )
-            for name, run in runs.items()
-        }
+        for name, run in runs.items():
+            records = {key: one for key, one in run.records.items() if key.number in wanted}
+            runs[name] = replace(run, records=records)
         baseline = next((runs[arm.name] for arm in arms if arm.mode == "ar"), None)
         return Outcome(runs, {name: make_row(run, baseline) for name, run in runs.items()})
 
@@ -139,24 +131,20 @@ class Lab:
         return self._reasoners[which]
 
     def verifier_named(self, name: str) -> Verifier:
-        """A verifier by name, loaded once. Raises `SettingError` where its checkpoint is
-        missing.
-        """
+        """A verifier by name, loaded once. Raises `SettingError` if its checkpoint is missing."""
         if name not in self._verifiers:
-            kind = name.partition(":")[0]
-            extra = {"judge": self.models.judge, "embedding": self.models.encoder}.get(kind)
+            models, kind = self.models, name.partition(":")[0]
+            extra = {"judge": models.judge, "embedding": models.encoder}.get(kind)
             if kind in ("judge", "embedding") and extra is None:
                 raise SettingError(
-                    f"verifier {name!r} needs a checkpoint (--judge_model, --encoder), and none was given."
+                    f"verifier {name!r} needs a checkpoint (--judge_model, --encoder), and none "
+                    "was given."
                 )
+            plain_cpu = models.dtype is None and models.device == "cpu"
+            dtype = torch.float32 if plain_cpu else models.dtype
             reasoner = self.reasoner()
             choice = choose_verifier(
-                name,
-                reasoner.codec,
-                extra,
-                device=self.models.device,
-                dtype=self._dtype(),
-                num_blocks=None,
+                name, reasoner.codec, extra, device=models.device, dtype=dtype, num_blocks=None
             )
             self._verifiers[name] = choice.build(reasoner.models.target)
         return self._verifiers[name]
@@ -167,58 +155,93 @@ class Lab:
 
     @property
     def language(self) -> TinyLanguage | None:
-        """The tiny language that the target speaks; None where it speaks none."""
+        """The tiny language that the target speaks, so that there is an oracle; or None."""
         return language_of(self.reasoner().codec)
 
-    @property
-    def tiny(self) -> bool:
-        """Whether the target speaks a tiny language, so that there is an oracle."""
-        return self.language is not None
-
     def close(self) -> None:
-        """End what runs beside."""
+        """End the reasoners."""
         for reasoner in self._reasoners.values():
             reasoner.close()
 
-    def _dtype(self) -> torch.dtype | None:
-        return (
-            torch.float32
-            if self.models.dtype is None and self.models.device == "cpu"
-            else self.models.dtype
-        )
-
     def _plan(self, arm: Arm, items: Sequence[Item]) -> Plan:
         options = engine_options(arm.mode, "generate", replace(self.options, **arm.options))
-        reasoner = self.reasoner(arm.mode)
-        variant = variant_of(arm.mode, reasoner.models)
+        variant = variant_of(arm.mode, self.reasoner(arm.mode).models)
         if arm.mode in ("lr", "lr+sd"):
             variant = Variant(verifier=self.verifier_named(arm.verifier or self.verifier))
-        concurrency = self.concurrency if arm.concurrency is None else arm.concurrency
         return Plan(
-            items, arm.mode, options, 1, concurrency, None, self.tiny, variant, arm.keeping
+            items, arm.mode, options, concurrency=arm.concurrency or self.concurrency,
+            bare=self.language is not None, variant=variant, artifacts=arm.artifacts,
         )  # fmt: skip
 
     def _head(self, arm: Arm) -> dict[str, Any]:
         """The content of the arm's run.json."""
-        options = asdict(replace(self.options, **arm.options))
         own = {
             "data": fingerprint(self.items),
             "mode": arm.mode,
             "model": self.models.draft if arm.mode == "draft" else self.models.target,
             "draft_model": self.models.draft,
             "verifier": (arm.verifier or self.verifier) if arm.mode in ("lr", "lr+sd") else None,
-            "concurrency": self.concurrency if arm.concurrency is None else arm.concurrency,
+            "concurrency": arm.concurrency or self.concurrency,
+            "branching": list(self.options.branching),
         }
         return {
             "tool": "lr experiment",
-            "settings": options | own | {"branching": list(self.options.branching)},
+            "settings": asdict(replace(self.options, **arm.options)) | own,
             "versions": versions(),
             "devices": [self.models.device],
         }
 
 
-def every(arms: Sequence[Arm], items: Sequence[Item]) -> Iterator[str]:
-    """The name of the arm of every answer that an experiment asks for."""
-    for arm in arms:
-        for _ in items:
-            yield arm.name
+# ---------------------------------------------------------------- what an experiment leaves
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of an experiment, to be shown. `columns` and `rows` are the table; a cell that is
+    a float is shown with two places."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    panels: Sequence[Panel] = ()
+    remarks: Sequence[str] = ()
+
+
+def cell(value: object) -> str:
+    """A value as text: nothing for what is not there, two places for numbers, whole numbers as they
+    are."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, tuple):
+        return " to ".join(cell(one) for one in value) if all(cell(one) for one in value) else ""
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def write_finding(
+    name: str, finding: Finding, folder: Path, command: str, facts: dict[str, Any]
+) -> list[Path]:
+    """Write NAME.md, NAME.json and, if matplotlib is installed, NAME.png and NAME.svg; returns the
+    files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn: list[Path] = []
+    if finding.panels and find_spec("matplotlib"):
+        drawn = draw(finding.panels, folder / name, finding.title)
+    lines = [f"# {finding.title}", "", "```", command, "```", ""]
+    lines += table([finding.columns, *([cell(value) for value in row] for row in finding.rows)])
+    lines += ["", *(f"- {remark}" for remark in finding.remarks)]
+    if drawn:
+        lines += ["", f"![{finding.title}]({name}.png)"]
+    conditions = ", ".join(f"{key} {value}" for key, value in facts.items())
+    lines += ["", f"Conditions: {conditions}.", ""]
+    markdown, data = folder / f"{name}.md", folder / f"{name}.json"
+    markdown.write_text("\n".join(lines), encoding="utf-8")
+    content = {
+        "title": finding.title,
+        "command": command,
+        "conditions": facts,
+        "columns": list(finding.columns),
+        "rows": plain(finding.rows),
+        "remarks": list(finding.remarks),
+    }
+    data.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return [markdown, data, *drawn]

@@ -1,19 +1,17 @@
-"""How step-level speculation fails, read from the trace of a run and said in plain words: three
-signatures.
+"""How step-level speculation fails, read from the trace of a run: three failure modes.
 
 - **Cascade rejection**: one rejection brings the next. Measured as runs of rejected places, and as
   acceptance right after a rejection against acceptance after an acceptance.
 - **Verifier drift**: the verifier accepts far more than agrees with the target. A run alone cannot
-  tell; a second opinion on the pairs that were judged can (the exact verifier, the oracle of the
-  tiny language, a larger judge). Measured as the share of judged pairs that were accepted although
-  the reference rejects them, that is acceptance minus agreed acceptance.
-- **Draft bottleneck**: the target waits for the draft. Measured as the share of the run's time in
-  which no target forward was running, and how much of that the draft was busy. On one thread the
-  two take turns, so there the share is what drafting costs, not what it blocks.
+  tell; a second opinion on the judged pairs can (the exact verifier, the oracle of the tiny
+  language, a larger judge). Measured as acceptance minus acceptance that the reference shares.
+- **Draft bottleneck**: the target waits for the draft. Measured as the share of the run's time
+  without a target forward, and how much of that the draft was busy. On one thread the two take
+  turns, so there the share is what drafting costs, not what it blocks.
 
-Every function here is pure; thresholds are arguments, and a signature is None where there are too
-few events to speak of. The thresholds are rules of thumb of ours; the paper (arXiv 2506.19830)
-gives none. Knows no model. Read next: `lr/trace.py`.
+Every function here is pure; thresholds are arguments, and a failure mode is None if there are too
+few events to judge it. The thresholds are rules of thumb of ours; the paper (arXiv 2506.19830)
+gives none.
 """
 
 from __future__ import annotations
@@ -28,13 +26,10 @@ from lr.types import Role, require
 
 @dataclass(frozen=True)
 class CascadeRejection:
-    """Places of the chain at which drafts were judged, in order; a place is accepted if one of its
-    alternatives was.
-
-    `after_accepted`, `after_rejected`: acceptance at places whose predecessor was accepted,
-    rejected; None where there is none such. `longest`: the longest run of rejected places.
-    `cascades`: whether the thresholds are passed.
-    """
+    """Over the places of the chain at which drafts were judged; a place is accepted if one of its
+    alternatives was. `after_accepted`, `after_rejected`: acceptance at places whose predecessor was
+    accepted, rejected; None if there is no such place. `longest`: the longest run of rejected
+    places. `cascades`: whether the thresholds are passed."""
 
     places: int
     longest: int
@@ -46,8 +41,8 @@ class CascadeRejection:
         rates = ""
         if self.after_accepted is not None and self.after_rejected is not None:
             rates = (
-                f"; after an accepted step {self.after_accepted:.0%} are accepted, after a rejected one "
-                f"{self.after_rejected:.0%}"
+                f"; after an accepted step {self.after_accepted:.0%} are accepted, after a "
+                f"rejected one {self.after_rejected:.0%}"
             )
         head = "cascade rejection: " if self.cascades else "no cascade of rejections: "
         return f"{head}the longest run is {self.longest} of {self.places} judged places{rates}"
@@ -73,8 +68,8 @@ class VerifierDrift:
     def __str__(self) -> str:
         head = "verifier drift: " if self.drifts else "no verifier drift: "
         return (
-            f"{head}{self.accepted:.0%} of {self.pairs} pairs were accepted, the reference accepts {self.reference:.0%}; "
-            f"{self.drift:.0%} were accepted against it"
+            f"{head}{self.accepted:.0%} of {self.pairs} pairs were accepted, the reference accepts "
+            f"{self.reference:.0%}; {self.drift:.0%} were accepted against it"
         )
 
 
@@ -97,7 +92,7 @@ class DraftBottleneck:
         )
 
 
-Signature = CascadeRejection | VerifierDrift | DraftBottleneck
+FailureMode = CascadeRejection | VerifierDrift | DraftBottleneck
 
 
 def cascade_rejection(
@@ -137,7 +132,7 @@ def verifier_drift(
     """A verifier against a reference on the same pairs, in the same order: it drifts if at least
     `margin` of all pairs were accepted against the reference. None with fewer than `least` pairs.
 
-    `lab/eval/shadow.py` asks both while a run goes on. A reference that is stricter by
+    `verifier_eval.ShadowVerifier` asks both while a run goes on. A reference that is stricter by
     nature (exact) shows an upper bound.
     """
     if len(verdicts) < least:
@@ -162,33 +157,32 @@ def draft_bottleneck(
     target, draft = _spans(trace, Role.TARGET), _spans(trace, Role.DRAFT)
     if not target or total <= 0:
         return None
-    busy = _covered(target)
-    instead = _covered([*target, *draft]) - busy
+    busy = covered(target)
+    instead = covered([*target, *draft]) - busy
     waits = max(0.0, total - busy)
     starves = waits >= idle * total and waits > 0 and instead >= drafting * waits
     return DraftBottleneck(total, waits / total, instead / total, starves)
 
 
-def signatures(trace: Trace) -> list[Signature]:
+def failure_modes(trace: Trace) -> list[FailureMode]:
     """What a trace alone can tell, with the default thresholds; nothing that has too few events."""
     found = (cascade_rejection(trace), draft_bottleneck(trace))
     return [one for one in found if one is not None]
 
 
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """The length of the union of spans (begin, end). Example: (0, 2), (1, 3), (5, 6) cover 4."""
+    total = reached = 0.0
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
+
+
 def _spans(trace: Trace, role: Role) -> list[tuple[float, float]]:
     """(begin, end) of every forward of a role, in seconds since the trace was made."""
-    passes = [
-        (time, event)
+    return [
+        (max(0.0, time - event.seconds), time)
         for time, event in trace.events
         if isinstance(event, ForwardPass) and event.role is role
     ]
-    return [(max(0.0, time - event.seconds), time) for time, event in passes]
-
-
-def _covered(spans: Iterable[tuple[float, float]]) -> float:
-    """The length of the union of intervals. Example: (0, 2), (1, 3), (5, 6) cover 4."""
-    covered = end = 0.0
-    for begin, stop in sorted(spans):
-        covered += max(0.0, stop - max(begin, end))
-        end = max(end, stop)
-    return covered
