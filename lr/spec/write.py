@@ -8,7 +8,7 @@ branch ends in its new step, all of it cached except the last token, which is pe
 what the survivor law lives from: the next step can begin with the next `feed`.
 
 This module speaks to a runner through a small protocol and does not know the model, the draft's
-rival or the verifier. Read next: `lr/lookahead.py`.
+rival or the verifier. Read next: `reference.py`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from lr.lab.trace.file import TraceFile, parse_trace, trace_lines
 from lr.lab.trace.header import Header
 from lr.lab.trace.virtual import scripted_trace, simulated_trace
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.theory.chance import Bernoulli, Constant
+from lr.theory.distributions import Bernoulli, Constant
 from lr.theory.simulate import ENDLESS, World
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

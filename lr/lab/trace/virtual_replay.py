@@ -2,7 +2,7 @@
 included.
 
 A scripted run is driven through the turns of the trace, whatever its order was. Only scripts
-written as texts (`texts.py`) and worlds made of the laws in `chance.py` can be brought back from a
+written as texts (`texts.py`) and worlds made of the distributions in `distributions.py` can be brought back from a
 file. Read next: `replay.py`, for models.
 """
 
@@ -18,7 +18,7 @@ from lr.lab.trace.fields import node_of
 from lr.lab.trace.file import TraceError, TraceFile
 from lr.lab.trace.virtual import scripted_trace, simulated_trace
 from lr.spec.protocol import Kind, LateDrafts, Limits, NodeId, Schedule, SchedulerConfig, Work
-from lr.theory import chance
+from lr.theory import distributions
 from lr.theory.simulate import World
 
 _MADE: Mapping[str, Callable[..., Any]] = {
@@ -29,13 +29,13 @@ _MADE: Mapping[str, Callable[..., Any]] = {
 } | {
     made.__name__: made
     for made in (
-        chance.Constant,
-        chance.Lognormal,
-        chance.Resampled,
-        chance.Bernoulli,
-        chance.BetaSiblings,
-        chance.Replay,
-        chance.JudgeErrors,
+        distributions.Constant,
+        distributions.Lognormal,
+        distributions.Resampled,
+        distributions.Bernoulli,
+        distributions.BetaSiblings,
+        distributions.Replay,
+        distributions.JudgeErrors,
     )
 }
 _ENDS = {
