@@ -2,7 +2,7 @@
 user errors into one message.
 
 Each command is a frozen dataclass with a `run` method in `lr/commands/`; its fields are its flags.
-Exit codes: 0 done, 2 the user can mend it (one message, no traceback), 130 interrupted.
+Exit codes: 0 done, 2 the user's to mend (one message, no traceback), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -10,74 +10,114 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from lr.commands.options import torchrun_place
-from lr.errors import LRError, SettingError
+from lr.commands.ranks import follow_if_told, require_spreadable, torchrun_place
+from lr.errors import LRError
+
+if TYPE_CHECKING:
+    from lr.model.parallel.start import Place
 
 COMMANDS = {
     ("demo",): (
-        "answer:Demo",
+        "lr.commands.answer",
+        "Demo",
         "watch the tiny models reason, and compare plain decoding with lookahead",
     ),
-    ("generate",): ("answer:Generate", "answer one question with any checkpoint"),
-    ("step",): ("step:StepCommand", "step through an answer, force verdicts, fork what-ifs"),
-    ("play",): ("trace:Play", "an answer as a page to step through in a browser"),
-    ("draw",): ("trace:Draw", "a trace as figures for slides: clock, tree, cache"),
-    ("run",): ("run:Run", "answer and grade a data set, with the official tool's flags"),
-    ("calibrate",): ("theory:Calibrate", "measure what the formulas take, on real models"),
+    ("generate",): ("lr.commands.answer", "Generate", "answer one question with any checkpoint"),
+    ("step",): (
+        "lr.commands.step",
+        "StepCommand",
+        "step through an answer, force verdicts, fork what-ifs",
+    ),
+    ("play",): ("lr.commands.trace", "Play", "a trace as a page to step through in a browser"),
+    ("draw",): ("lr.commands.trace", "Draw", "a trace as figures for slides: clock, tree, cache"),
+    ("run",): (
+        "lr.commands.run",
+        "Run",
+        "answer and grade a data set, with the official tool's flags",
+    ),
+    ("calibrate",): (
+        "lr.commands.theory",
+        "Calibrate",
+        "measure what the formulas take, on real models",
+    ),
     ("plan",): (
-        "theory:PlanRun",
+        "lr.commands.theory",
+        "PlanRun",
         "how a pair of models should be run, from a calibration or the paper",
     ),
-    ("theory", "reality"): ("theory:TheoryReality", "predicted speedups beside measured ones"),
-    ("verify",): ("experiments:Verify", "judge kept pairs of steps again: ROC, calibration, cost"),
+    ("theory", "reality"): (
+        "lr.commands.theory",
+        "TheoryReality",
+        "predicted speedups beside measured ones",
+    ),
+    ("verify",): (
+        "lr.commands.experiments",
+        "Verify",
+        "judge kept pairs of steps again: ROC, calibration, cost",
+    ),
     ("drift",): (
-        "experiments:Drift",
+        "lr.commands.experiments",
+        "Drift",
         "what accepted steps have cost, beside the answers that flipped",
     ),
     ("experiment",): (
-        "experiments:Experiment",
+        "lr.commands.experiments",
+        "Experiment",
         "the paper's experiments, in miniature or on checkpoints",
     ),
-    ("report",): ("run:Report", "compare runs: accuracy, speed, speedup, acceptance"),
+    ("report",): (
+        "lr.commands.run",
+        "Report",
+        "compare runs: accuracy, speed, speedup, acceptance",
+    ),
     ("trace",): (
-        "trace:TraceCommand",
+        "lr.commands.trace",
+        "TraceCommand",
         "check a trace, say what is in it, run it again, convert it",
     ),
-    ("theory", "figures"): ("theory:TheoryFigures", "draw the theoretical curves"),
-    ("theory",): ("theory:Theory", "any formula beside a simulation of it"),
-    ("info",): ("info:Info", "what this machine offers: versions, devices, checkpoints"),
-    ("tiny", "eval"): ("info:TinyEval", "measure the tiny models on held-out problems"),
-    ("bench", "decode"): ("bench:BenchDecode", "time plain decoding against other implementations"),
-    ("bench", "token"): ("bench:BenchToken", "time token-level speculation against transformers"),
-    ("bench", "step"): ("bench:BenchStep", "time Lookahead Reasoning in all its forms"),
+    ("theory", "figures"): ("lr.commands.theory", "TheoryFigures", "draw the theoretical curves"),
+    ("theory",): ("lr.commands.theory", "Theory", "any formula beside a simulation of it"),
+    ("info",): (
+        "lr.commands.info",
+        "Info",
+        "what this machine offers: versions, devices, checkpoints",
+    ),
+    ("tiny", "eval"): (
+        "lr.commands.info",
+        "TinyEval",
+        "measure the tiny models on held-out problems",
+    ),
+    ("bench", "decode"): (
+        "lr.commands.bench",
+        "BenchDecode",
+        "time plain decoding against other implementations",
+    ),
+    ("bench", "token"): (
+        "lr.commands.bench",
+        "BenchToken",
+        "time token-level speculation against transformers",
+    ),
+    ("bench", "step"): (
+        "lr.commands.bench",
+        "BenchStep",
+        "time Lookahead Reasoning in all its forms",
+    ),
     ("bench", "gpu"): (
-        "bench_gpu:BenchGpu",
+        "lr.commands.bench_gpu",
+        "BenchGpu",
         "time real shapes without a checkpoint, beside the roofline",
     ),
-    ("bench", "trace"): ("bench:BenchTrace", "time what writing a trace costs"),
+    ("bench", "trace"): ("lr.commands.bench", "BenchTrace", "time what writing a trace costs"),
     ("bench", "alpha"): (
-        "bench:BenchAlpha",
+        "lr.commands.bench",
+        "BenchAlpha",
         "tokens per speculative round, measured and predicted",
     ),
 }
-"""By its words: "module:class" of the command in `lr/commands`, and what it does."""
-
-
-class Command(Protocol):
-    """A dataclass whose fields are the flags."""
-
-    def run(self) -> None: ...
-
-
-def command_class(name: tuple[str, ...]) -> type[Command]:
-    """The class of a command, whose module is imported only now."""
-    module, _, found = COMMANDS[name][0].partition(":")
-    made: type[Command] = getattr(import_module(f"lr.commands.{module}"), found)
-    return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,7 +125,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = next((name for name in COMMANDS if tuple(words[: len(name)]) == name), None)
     try:
-        code = _help_or_version(words) if name is None else _run(name, words[len(name) :])
+        place = torchrun_place()
+        if (followed := follow_if_told(place)) is not None:
+            return followed
+        code = _without_command(words) if name is None else _run(name, words[len(name) :], place)
         sys.stdout.flush()
         return code
     except LRError as error:
@@ -101,54 +144,60 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno != errno.ENOSPC:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        full = f"error: the disk is full: {error}. Make room, or write the output elsewhere."
-        print(full, file=sys.stderr)
+        print(
+            f"error: the disk is full: {error}. Make room, or write the output elsewhere.",
+            file=sys.stderr,
+        )
         return 2
 
 
-def _run(name: tuple[str, ...], flags: Sequence[str]) -> int:
-    """Under torchrun rank 0 runs the command, and the others follow it."""
+def _run(name: tuple[str, ...], flags: Sequence[str], place: Place | None) -> int:
     import tyro
 
-    place = torchrun_place()
-    if place is not None and place.rank != 0:
-        from lr.model.parallel.start import follow_torchrun
-
-        return 0 if follow_torchrun(place) else 1
-    made: Command = tyro.cli(
-        command_class(name),
+    module, command, _ = COMMANDS[name]
+    made = tyro.cli(
+        getattr(import_module(module), command),
         args=list(flags),
         prog=" ".join(("lr", *name)),
         use_underscores=True,
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    if place is not None and "models" not in vars(made):  # no model that could be spread
-        raise SettingError(f"lr {' '.join(name)} runs in one process; start it without torchrun.")
+    require_spreadable(made, place)
     made.run()
     return 0
 
 
-def _help_or_version(words: Sequence[str]) -> int:
+def _without_command(words: Sequence[str]) -> int:
     """Help, the version, or what is wrong with the words."""
     if words[:1] == ["--version"]:
         from lr import __version__
 
         print(f"lr {__version__}")
         return 0
+    asked = words[-1:] in (["-h"], ["--help"])
     group = words[0] if words and not words[0].startswith("-") else None
     shown = {name: entry for name, entry in COMMANDS.items() if group is None or name[0] == group}
-    if not words or (words[-1] in ("-h", "--help") and shown):
+    if not words or (asked and shown):
         print(_help(shown))
         return 0
-    wrong = f"error: there is no command {' '.join(words)!r}.\n\n{_help(shown or COMMANDS)}"
-    print(wrong, file=sys.stderr)
+    print(
+        f"error: there is no command {' '.join(words)!r}.\n\n{_help(shown or COMMANDS)}",
+        file=sys.stderr,
+    )
     return 2
 
 
-def _help(commands: Mapping[tuple[str, ...], tuple[str, str]]) -> str:
-    lines = [f"  lr {' '.join(name):<14} {summary}" for name, (_, summary) in commands.items()]
-    head = "Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch.\n"
-    return "\n".join([head, *lines, "\nlr COMMAND --help explains its flags."])
+def _help(commands: dict[tuple[str, ...], tuple[str, str, str]]) -> str:
+    lines = [f"  lr {' '.join(name):<14} {summary}" for name, (_, _, summary) in commands.items()]
+    return "\n".join(
+        [
+            "Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch.",
+            "",
+            *lines,
+            "",
+            "lr COMMAND --help explains its flags.",
+        ]
+    )
 
 
 def entry() -> None:

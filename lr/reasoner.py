@@ -5,7 +5,7 @@
     print(result.answer, result.stats.step_acceptance)
 
 `generate` answers in one go; `run` gives the steps one by one, as they are decided. The algorithm
-itself is in `spec/reference.py` (to read) and `spec/scheduler.py` (which runs).
+itself is in `lookahead.py` (to read) and `spec/scheduler.py` (which runs).
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Reasoner:
         everything that happens, not only what statistics need (`docs/trace.md`). `engine` "page"
         runs the method as it stands on one page, `lr/lookahead.py`.
         """
-        require(engine in ("scheduler", "page"), "engine", engine, "scheduler or page")
-        return self.run(question, variant=variant, detailed=detailed, **options).finish()
+        run = self.run(question, variant=variant, detailed=detailed, engine=engine, **options)
+        return run.finish()
 
     def run(
         self,
@@ -100,12 +100,14 @@ class Reasoner:
         *,
         variant: Variant | None = None,
         detailed: bool = False,
+        engine: Literal["scheduler", "page"] = "scheduler",
         **options: Unpack[OptionArguments],
     ) -> Run:
         """Begin to answer: iterate over the returned `Run` to get the steps as they are decided.
         The arguments are those of `generate`."""
-        made = make_options(**options)
-        return Run(self.models, self.verifier, question, made, variant, detailed=detailed)
+        require(engine in ("scheduler", "page"), "engine", engine, "scheduler or page")
+        made, models = make_options(**options), self.models
+        return Run(models, self.verifier, question, made, variant, detailed=detailed, engine=engine)
 
     def use_attention(self, name: str = "auto", *, graphs: bool = True) -> None:
         """From the next question on, target and draft run with this kind of attention: "auto",

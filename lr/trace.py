@@ -1,74 +1,245 @@
 """What happened in a run, event by event, and the statistics that follow from it.
 
-Components report events to a `Trace`; none of them counts anything itself. Every number that the
-demo, the reports and the tests show (acceptance, forward passes, tokens per second) is a function
-of the events. Their words are in `tracing/events.py` and `tracing/details.py`, the statistics in
-`tracing/stats.py`; this is where everybody else finds them. A trace as a file: `lab/trace/file.py`
-and `docs/trace.md`.
+Everything that runs reports to a `Trace`; nothing else is counted anywhere. Every number of the
+demo, the reports and the tests (acceptance, passes, tokens per second) is a function of the events.
+
+The scheduler's messages are events themselves: a trace records the very objects of
+`spec/protocol.py`. The others are defined here. Always recorded are those from which statistics
+follow, `STATISTICS`. The rest are details, recorded only if `Trace.detailed` is set: every other
+message, every token with its probability and its key, every change of a cache. The player, the
+stepper and the figures show them. No torch here. A trace as a file: `lab/trace/file.py`,
+`docs/trace.md`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
-from lr.tracing.details import (
-    BranchClosed,
-    BranchCut,
-    BranchesGrew,
-    BranchForked,
-    BranchHolds,
-    BranchOpened,
-    BranchReplaced,
-    BranchRestored,
-    Draw,
-    Ended,
-    TokenWritten,
-)
-from lr.tracing.events import (
-    Cancelled,
-    DraftArrived,
-    DraftBegan,
-    DraftMissing,
-    ForwardPass,
-    JudgeBegan,
-    Released,
-    ScoreBegan,
-    StepEmitted,
-    StepJudged,
-    StepWritten,
-    Survived,
-    TargetArrived,
-    TargetBegan,
-    TokenRound,
-    VerdictArrived,
-    VerdictMissing,
-    VerifierCall,
-    WorkSpan,
-)
-from lr.tracing.stats import STATISTICS, Stats, TokenRounds, stats_of
+from lr.spec.protocol import Emit, Message, NodeId, Work
+from lr.types import EmittedStep, Origin, Role, Step, Verdict
 
-__all__ = [
-    "STATISTICS",
-    "Event",
-    "ForwardPass",
-    "Stats",
-    "StepEmitted",
-    "StepJudged",
-    "StepWritten",
-    "TokenRound",
-    "TokenRounds",
-    "Trace",
-    "VerifierCall",
-    "stats_of",
-    "summarise",
-]
 
-Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall | StepJudged | StepEmitted
-Began = DraftBegan | TargetBegan | JudgeBegan | ScoreBegan
-Told = DraftArrived | DraftMissing | TargetArrived | VerdictArrived | VerdictMissing
-Cached = (
+@dataclass(frozen=True, slots=True)
+class ForwardPass:
+    """One ragged forward: `branches` rows, `tokens` positions over all rows, time in seconds."""
+
+    role: Role
+    branches: int
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepWritten:
+    """A model finished step `index`. A draft step leads to `node`, a target step starts there."""
+
+    role: Role
+    index: int
+    step: Step
+    node: NodeId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierCall:
+    """The verifier answered about `pairs` pairs at once; time in seconds."""
+
+    pairs: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRound:
+    """One round of token-level speculation on one branch that had a proposal.
+
+    `proposed` draft tokens (nodes of the tree), `depth` of the proposal, `accepted` of them;
+    `emitted` tokens that joined the step, the one after the accepted ones included (what lies
+    beyond the step's end is dropped).
+    """
+
+    role: Role
+    index: int
+    proposed: int
+    depth: int
+    accepted: int
+    emitted: int
+    node: NodeId | None = None
+    detail: RoundDetail | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDetail:
+    """A round in full. `offset`: tokens of the step before it. `coin`: the uniform sample that
+    decided, drawn with `coin_key` (None: none was needed).
+
+    `token` came after the accepted guesses, drawn with `key`: from the residual distribution, or,
+    if no guess stood in its place (`residual` False), from the target's own with the key of plain
+    decoding. `p` is its probability under the target.
+    """
+
+    offset: int
+    guesses: tuple[Guess, ...]
+    coin: float | None
+    coin_key: int | None
+    token: int
+    p: float
+    residual: bool
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A draft token and what became of it. `p`, `q`: its probability under target and draft (q is 1
+    if the draft was certain). `parent`: the guess before it, -1 at the end of the branch.
+
+    `accept`: the probability that it is kept once it is tried, its parent being accepted and its
+    earlier siblings not; None if that cannot happen. `uniform`: if one coin decides a chain, that
+    coin as this guess sees it, uniform on [0, 1]: kept if below `accept`. `kept`: None if it was
+    never tried.
+    """
+
+    token: int
+    parent: int
+    p: float
+    q: float
+    accept: float | None
+    uniform: float | None
+    kept: bool | None
+
+
+# Details of models and simulations
+
+
+@dataclass(frozen=True, slots=True)
+class TokenWritten:
+    """A model wrote a token that was not a draft token: number `offset` of step `index`, drawn with
+    `key`, of probability `p`.
+    """
+
+    role: Role
+    node: NodeId | None
+    index: int
+    offset: int
+    token: int
+    p: float
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A simulation drew `value` with `key`."""
+
+    purpose: str
+    node: NodeId | None
+    key: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSpan:
+    """A simulated worker was busy with `work` from `start` to now; `completed`, else cancelled."""
+
+    work: Work
+    start: float
+    completed: bool
+
+
+# Details of the caches. `cache` is its name; a branch has a number that is used once per cache.
+
+
+@dataclass(frozen=True, slots=True)
+class BranchOpened:
+    """An empty branch."""
+
+    cache: str
+    branch: int
+
+
+@dataclass(frozen=True, slots=True)
+class BranchForked:
+    """`branch` shares all blocks of `source`; nothing is copied."""
+
+    cache: str
+    branch: int
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class BranchesGrew:
+    """One forward appends to branches. `rows`: (branch, new length in tokens). `copies`: (branch,
+    shared block, its copy), copy on write. `fresh`: (branch, new block at its end).
+    """
+
+    cache: str
+    rows: tuple[tuple[int, int], ...]
+    copies: tuple[tuple[int, int, int], ...]
+    fresh: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchCut:
+    """`branch` keeps its first `length` tokens and gives up the blocks `dropped`; those in `freed`
+    had no other holder.
+    """
+
+    cache: str
+    branch: int
+    length: int
+    dropped: tuple[int, ...]
+    freed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchClosed:
+    """`branch` is gone, and its blocks as in `BranchCut`."""
+
+    cache: str
+    branch: int
+    dropped: tuple[int, ...]
+    freed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRestored:
+    """A forward failed, and `branch` has its old length and blocks again."""
+
+    cache: str
+    branch: int
+    length: int
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchHolds:
+    """`branch` holds the prefix of `node` from now on."""
+
+    cache: str
+    branch: int
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class BranchReplaced:
+    """`heir` takes the place of `branch`, its node included; `branch` is about to be closed."""
+
+    cache: str
+    branch: int
+    heir: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The last event. `done`: the answer is complete; else `why` says what ended it."""
+
+    done: bool
+    why: str = ""
+
+
+STATISTICS = (ForwardPass, StepWritten, TokenRound, VerifierCall, Emit)
+"""The events from which statistics follow."""
+CacheEvent = (
     BranchOpened
     | BranchForked
     | BranchesGrew
@@ -78,27 +249,14 @@ Cached = (
     | BranchHolds
     | BranchReplaced
 )
-Event = (
-    Statistic
-    | Began
-    | Told
-    | Cancelled
-    | Survived
-    | Released
-    | WorkSpan
-    | TokenWritten
-    | Draw
-    | Cached
-    | Ended
-)
+Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall
+Event = Message | Statistic | TokenWritten | Draw | WorkSpan | CacheEvent | Ended
 
 
 @dataclass
 class Trace:
     """The events of one run in order, each with its time in seconds since the trace was made.
-
-    `detailed`: whoever reports details (`tracing/details.py`, and the scheduler's events) asks this
-    first, and else makes none.
+    Details are made and recorded only if `detailed` is set.
     """
 
     clock: Callable[[], float] = time.perf_counter
@@ -113,8 +271,152 @@ class Trace:
         self.events.append((self.clock() - self.start, event))
 
 
-def summarise(trace: Trace) -> Stats:
-    """The statistics of one run. `seconds` is the time from the start of the trace to its last
-    event (details do not count).
+@dataclass(frozen=True)
+class TokenRounds:
+    """Token-level speculation in numbers, with vLLM's names and definitions. Rounds without a
+    proposal do not count.
+
+    `histogram[n]`: rounds that accepted n tokens, up to the deepest proposal. `tried`: positions
+    that were decided, in each round all up to its first rejection. `emitted`: tokens that joined a
+    step, the one after the accepted ones included.
     """
+
+    histogram: tuple[int, ...] = ()
+    drafted: int = 0
+    tried: int = 0
+    accepted: int = 0
+    emitted: int = 0
+
+    @classmethod
+    def of(cls, rounds: Iterable[TokenRound]) -> TokenRounds:
+        """The numbers of some rounds."""
+        kept = [r for r in rounds if r.proposed]
+        deepest = max((r.depth for r in kept), default=-1)
+        return cls(
+            histogram=tuple(sum(r.accepted == n for r in kept) for n in range(deepest + 1)),
+            drafted=sum(r.proposed for r in kept),
+            tried=sum(min(r.accepted + 1, r.depth) for r in kept),
+            accepted=sum(r.accepted for r in kept),
+            emitted=sum(r.emitted for r in kept),
+        )
+
+    def __add__(self, other: TokenRounds) -> TokenRounds:
+        both = zip_longest(self.histogram, other.histogram, fillvalue=0)
+        return TokenRounds(
+            tuple(a + b for a, b in both),
+            self.drafted + other.drafted,
+            self.tried + other.tried,
+            self.accepted + other.accepted,
+            self.emitted + other.emitted,
+        )
+
+    @property
+    def count(self) -> int:
+        """Rounds that had a proposal (vLLM: drafts)."""
+        return sum(self.histogram)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """accepted / drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """1 + accepted / rounds: tokens that a round decides on average."""
+        return 1 + self.accepted / self.count if self.count else None
+
+    @property
+    def acceptance_by_position(self) -> tuple[float, ...]:
+        """The share of all rounds that accepted more than i tokens, for i = 0, 1, ..."""
+        beyond = [sum(self.histogram[i:]) for i in range(1, len(self.histogram))]
+        return tuple(rounds / self.count for rounds in beyond)
+
+    @property
+    def conditional_acceptance(self) -> float | None:
+        """accepted / tried: alpha 2, if acceptances are independent and equally likely."""
+        return self.accepted / self.tried if self.tried else None
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts and times of one run or, summed with `+`, of several. A ratio is None if nothing was
+    counted. `seconds` is the time of the last event that is no detail.
+    """
+
+    seconds: float = 0.0
+    steps: int = 0
+    tokens: int = 0
+    accepted: int = 0
+    judged: int = 0
+    drafted: int = 0
+    target_passes: int = 0
+    draft_passes: int = 0
+    target_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verifier_seconds: float = 0.0
+    draft_tokens: int = 0
+    target_tokens: int = 0
+    rounds: TokenRounds = TokenRounds()
+
+    def __add__(self, other: Stats) -> Stats:
+        names = self.__dataclass_fields__
+        return Stats(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+    @property
+    def step_acceptance(self) -> float | None:
+        """Accepted / judged draft steps: the paper's acceptance rate alpha 1."""
+        return self.accepted / self.judged if self.judged else None
+
+    @property
+    def token_acceptance(self) -> float | None:
+        """Accepted / drafted tokens of the target's rounds (vLLM's draft acceptance rate)."""
+        return self.rounds.acceptance_rate
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        return self.tokens / self.seconds if self.seconds else None
+
+    @property
+    def tokens_per_target_pass(self) -> float | None:
+        return self.tokens / self.target_passes if self.target_passes else None
+
+
+def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
+    """The statistics of one run from its events with their times. Details change nothing."""
+    counted = [(when, event) for when, event in timed if isinstance(event, STATISTICS)]
+    events = [event for _, event in counted]
+    emits = [e for e in events if isinstance(e, Emit)]
+    passes = {role: [e for e in events if isinstance(e, ForwardPass) and e.role is role]
+              for role in Role}  # fmt: skip
+    written = {role: [e for e in events if isinstance(e, StepWritten) and e.role is role]
+               for role in Role}  # fmt: skip
+    rounds = [e for e in events if isinstance(e, TokenRound) and e.role is Role.TARGET]
+    return Stats(
+        seconds=counted[-1][0] if counted else 0.0,
+        steps=len(emits),
+        tokens=sum(len(e.emitted.step.tokens) for e in emits),
+        accepted=sum(e.emitted.origin is Origin.ACCEPTED for e in emits),
+        judged=sum(len(e.verdicts) for e in emits),
+        drafted=len(written[Role.DRAFT]),
+        target_passes=len(passes[Role.TARGET]),
+        draft_passes=len(passes[Role.DRAFT]),
+        target_seconds=sum(e.seconds for e in passes[Role.TARGET]),
+        draft_seconds=sum(e.seconds for e in passes[Role.DRAFT]),
+        verifier_seconds=sum(e.seconds for e in events if isinstance(e, VerifierCall)),
+        draft_tokens=sum(len(e.step.tokens) for e in written[Role.DRAFT]),
+        target_tokens=sum(len(e.step.tokens) for e in written[Role.TARGET]),
+        rounds=TokenRounds.of(rounds),
+    )
+
+
+def emission(emitted: EmittedStep, *verdicts: Verdict) -> Emit:
+    """An `Emit` from a loop that has no scheduler, such as plain decoding: step i is written at the
+    node "i:i".
+    """
+    index = emitted.index
+    return Emit(emitted, verdicts, NodeId(index, index), NodeId(index + 1, index + 1))
+
+
+def summarise(trace: Trace) -> Stats:
+    """The statistics of one run."""
     return stats_of(trace.events)

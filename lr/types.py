@@ -2,7 +2,7 @@
 verifier said.
 
 Plain frozen data, no torch. The vocabulary follows the glossary; Lookahead Reasoning itself (arXiv
-2506.19830, section 3) is in `spec/reference.py`. Read next: `trace.py`.
+2506.19830, section 3) is in `lookahead.py`. Read next: `trace.py`.
 """
 
 from __future__ import annotations

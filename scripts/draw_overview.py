@@ -5,7 +5,7 @@ Lookahead Reasoning with three drafts.
 
 Algorithm 1 of the paper (arXiv 2506.19830, section 3.2) as a time line. Row j of the target's batch
 continues the drafts written so far: its prefix stands below those drafts, in the same columns. The
-cycle itself, in code: `lr/spec/reference.py`. The picture brings its own background, so that it
+cycle itself, in code: `lr/lookahead.py`. The picture brings its own background, so that it
 reads the same on a light and on a dark page.
 """
 

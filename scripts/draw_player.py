@@ -19,7 +19,7 @@ from playwright.sync_api import sync_playwright
 
 from lr.cli import main
 from lr.lab.trace.file import read_trace
-from lr.lab.trace.film import Film
+from lr.lab.trace.state import Film
 from lr.lab.viz.moment import telling_moment
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"

@@ -17,6 +17,7 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "lr" / "lookahead.py"  # shown as it is, from its first line to its last
 ROOT_PAGES = ("GLOSSARY.md", "CONTRIBUTING.md", "CHANGELOG.md")
 NOT_A_PAGE = {"__main__.py"}
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
@@ -41,11 +42,10 @@ def on_files(files: Files, config: Any) -> Files:
             File(f"notebooks/{path.name}", str(ROOT), config.site_dir, config.use_directory_urls)
         )
     for path in _modules():
-        files.append(
-            File.generated(
-                config, _page(path), content=f"# {_dotted(path)}\n\n::: {_dotted(path)}\n"
-            )
-        )
+        shown = f"# {_dotted(path)}\n\n::: {_dotted(path)}\n"
+        if path == PAGE:
+            shown = f"# The method on one page\n\n```python\n{path.read_text('utf-8')}```\n"
+        files.append(File.generated(config, _page(path), content=shown))
     return files
 
 

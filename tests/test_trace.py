@@ -8,13 +8,12 @@ from lr.trace import (
     Event,
     ForwardPass,
     Stats,
-    StepEmitted,
-    StepJudged,
     StepWritten,
     TokenRound,
     TokenRounds,
     Trace,
     VerifierCall,
+    emission,
     summarise,
 )
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
@@ -53,10 +52,10 @@ def test_counts_times_and_ratios() -> None:
             ForwardPass(Role.TARGET, 3, 3, 0.5),
             StepWritten(Role.TARGET, 0, STEP),
             VerifierCall(2, 0.125),
-            StepJudged(0, AGREED),
-            StepJudged(1, REFUSED),
-            StepEmitted(EmittedStep(0, STEP, Origin.ACCEPTED, AGREED)),
-            StepEmitted(EmittedStep(1, Step((4,), Finish.EOS), Origin.CORRECTION, REFUSED, STEP)),
+            emission(EmittedStep(0, STEP, Origin.ACCEPTED, AGREED), AGREED),
+            emission(
+                EmittedStep(1, Step((4,), Finish.EOS), Origin.CORRECTION, REFUSED, STEP), REFUSED
+            ),
         )
     )
     assert (stats.steps, stats.tokens, stats.drafted, stats.judged, stats.accepted) == (
@@ -72,7 +71,7 @@ def test_counts_times_and_ratios() -> None:
         0.25,
         1.0,
         0.125,
-        11,
+        9,
     )
     assert stats.step_acceptance == 0.5
     assert stats.tokens_per_target_pass == 2

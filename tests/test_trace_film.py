@@ -15,10 +15,8 @@ from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import BlockTable
 from lr.lab.scripted.scripted import ScriptedRun, shuffled
 from lr.lab.scripted.texts import TextScript
-from lr.lab.trace.file import no_bytes, records_of
-from lr.lab.trace.film import Film, fold, state_at
-from lr.lab.trace.header import Header
-from lr.lab.trace.state import State
+from lr.lab.trace.file import Header, no_bytes, records_of
+from lr.lab.trace.state import Film, State, fold, state_at
 from lr.lab.trace.virtual import scripted_trace
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import Node

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.progress import Progress
 
-from lr.commands.info import memory_table
-from lr.commands.options import DtypeName, Placement, torch_dtype
+from lr.commands.info import memory_table, torch_dtype
+from lr.commands.options import DtypeName, Placement
 from lr.commands.show import console
 from lr.errors import SettingError
 from lr.types import require
@@ -147,7 +147,7 @@ class BenchGpu:
 
         from lr.lab.bench.process import Process
         from lr.theory.calibration import Calibration
-        from lr.theory.distributions import Lognormal
+        from lr.theory.chance import Lognormal
 
         lengths = Lognormal(self.step_tokens, 0.5)
         if self.calibration is not None:

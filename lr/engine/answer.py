@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 from lr.engine.chain import Chain, Streams
 from lr.engine.drafts import DraftSide, LocalDrafts
@@ -23,6 +24,7 @@ from lr.errors import ContextError, SettingError
 from lr.lab.endpoint.driver import Concurrently, OverlappedConcurrently
 from lr.lab.endpoint.models import ServedModel
 from lr.lab.endpoint.needs import check_run, context_of
+from lr.lookahead import Writer, lookahead
 from lr.model.attention import SDPA
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
@@ -37,7 +39,7 @@ from lr.spec.segmenters import make_segmenter
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.spec.write import StepWriter, decode_plainly
-from lr.trace import Trace, summarise
+from lr.trace import Trace, emission, summarise
 from lr.types import Coupling, EmittedStep, Role, SamplingParams
 
 LONGEST_ANSWER = 32768
@@ -279,9 +281,11 @@ class Run(Asked):
         variant: Variant | None = None,
         *,
         detailed: bool = False,
+        engine: Literal["scheduler", "page"] = "scheduler",
     ) -> None:
         super().__init__(models, verifier, question, options, variant, detailed=detailed)
-        self._emitted = self._start()
+        on_page = engine == "page" and options.looks_ahead
+        self._emitted = self._on_page() if on_page else self._start()
 
     def __iter__(self) -> Iterator[AnswerStep]:
         for emitted in self._emitted:
@@ -300,6 +304,51 @@ class Run(Asked):
         if not self.options.looks_ahead:
             return decode_plainly(self.prompt, target, self.limits)
         return self._look_ahead(target)
+
+    def _on_page(self) -> Iterator[EmittedStep]:
+        """The same answer by the loop of `lr/lookahead.py`. The trace gets forwards and emitted
+        steps. Raises `SettingError` for what the page leaves to the engine.
+        """
+        options, variant, verifier = self.options, self.variant, self.verifier
+        target, draft = self.models.target, self.models.draft
+        timed = options.late_drafts != "wait" or options.driver != "lockstep"
+        varied = variant.router is not None or variant.controller is not None
+        here = isinstance(target, CausalLM) and isinstance(draft, CausalLM)
+        if isinstance(verifier, str) or draft is None or not here or timed or varied:
+            raise SettingError(
+                'engine "page" runs models in this process, without a router, a controller or '
+                'late_drafts "reject"; use engine "scheduler".'
+            )
+        if verifier.requires != Requires.TARGET_STEP or verifier.early_requires is not None:
+            raise SettingError(
+                f'engine "page" needs a verifier that compares two steps, and {verifier.name!r} '
+                'does not, or not only; use engine "scheduler".'
+            )
+
+        def writer(role: Role, model: CausalLM) -> Writer:
+            plan = self.plan(role)
+            runner = plan.cache.runner(model, role, self.trace)
+            segmenter = plan.segmenter(self.models.codec.token_bytes)
+            return Writer(
+                runner, plan.sampling, segmenter, plan.eos_ids, plan.stream, plan.speculation
+            )
+
+        for emitted in lookahead(
+            self.prompt,
+            writer(Role.DRAFT, draft),
+            writer(Role.TARGET, target),
+            verifier,
+            self.limits,
+            schedule=Schedule(options.schedule),
+            depth=options.depth,
+            width=options.width,
+            max_target_rows=options.max_target_rows,
+            coupling=Coupling(options.coupling),
+            draft_forwards=options.draft_ticks,
+        ):
+            verdicts = [] if emitted.verdict is None else [emitted.verdict]
+            self.trace.record(emission(emitted, *verdicts))
+            yield emitted
 
     def _look_ahead(self, target: StepWriter) -> Iterator[EmittedStep]:
         assert not isinstance(self.verifier, str)

@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lr.engine.drafts import DraftJob, DraftSide
-from lr.engine.recording import record_commanded, record_told
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
 from lr.spec.drafters.step import StepDrafter
@@ -136,7 +135,7 @@ class Chain:
     def tell(self, event: Event) -> None:
         """Hand an event to the scheduler and carry out what follows."""
         if self.trace.detailed:
-            record_told(self.trace, event)
+            self.trace.record(event)
         self._carry_out(self.scheduler.handle(event))
 
     def fork_before(self, node: NodeId) -> Branch:
@@ -177,7 +176,7 @@ class Chain:
     def _carry_out(self, commands: Sequence[Command]) -> None:
         for command in commands:
             if self.trace.detailed or isinstance(command, Emit):
-                record_commanded(self.trace, command)
+                self.trace.record(command)
             match command:
                 case Draft():
                     self._begin_drafts(command)

@@ -27,7 +27,7 @@ from lr.kvcache.branch import Branch
 from lr.lab.endpoint.driver import Concurrently, OverlappedConcurrently
 from lr.spec.protocol import Limits
 from lr.spec.write import StepJob, StepWriter
-from lr.trace import ForwardPass, StepEmitted, Trace
+from lr.trace import ForwardPass, Trace, emission
 from lr.types import EmittedStep, Finish, Origin, Role, require
 
 
@@ -57,7 +57,7 @@ class PlainChain:
         if job is not self._job:
             return False
         step = EmittedStep(job.index, job.step, Origin.TARGET)
-        self.asked.trace.record(StepEmitted(step))
+        self.asked.trace.record(emission(step))
         self.emitted.append(step)
         self._job, self._tokens = None, self._tokens + len(job.tokens)
         if job.finish is Finish.EOS:

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lr.kvcache.table import BlockTable
-from lr.trace import Trace
-from lr.tracing.details import (
+from lr.spec.protocol import NodeId
+from lr.trace import (
     BranchClosed,
     BranchCut,
     BranchesGrew,
@@ -25,6 +25,7 @@ from lr.tracing.details import (
     BranchOpened,
     BranchReplaced,
     BranchRestored,
+    Trace,
 )
 
 
@@ -82,7 +83,7 @@ class CacheRecorder:
         self.trace.record(BranchReplaced(self.cache, self._numbers[table], self._numbers[heir]))
 
     def belongs(self, table: BlockTable, node: tuple[int, int, int]) -> None:
-        self.trace.record(BranchHolds(self.cache, self._numbers[table], node))
+        self.trace.record(BranchHolds(self.cache, self._numbers[table], NodeId(*node)))
 
     def _new(self, table: BlockTable) -> int:
         number = self._numbers[table] = self._count

@@ -24,7 +24,7 @@ from lr.rng import uniform
 from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Outcome, Proposal
 from lr.spec.rules.base import LawRule
 from lr.spec.rules.reject import probabilities_of_tokens
-from lr.tracing.events import Guess, RoundDetail
+from lr.trace import Guess, RoundDetail
 
 
 class _Overheard:

@@ -28,7 +28,7 @@ from lr.spec.drafters.base import Context, Drafter
 from lr.spec.round_detail import verify_in_detail
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution
-from lr.tracing.events import RoundDetail
+from lr.trace import RoundDetail
 from lr.types import Coupling, SamplingParams, require
 
 

@@ -8,7 +8,7 @@ branch ends in its new step, all of it cached except the last token, which is pe
 what the survivor law lives from: the next step can begin with the next `feed`.
 
 This module speaks to a runner through a small protocol and does not know the model, the draft's
-rival or the verifier. Read next: `reference.py`.
+rival or the verifier. Read next: `lr/lookahead.py`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from lr.kvcache.branch import Branch
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
 from lr.spec.drafters.base import Context
-from lr.spec.protocol import Limits
+from lr.spec.protocol import Limits, NodeId
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution, sample
 from lr.spec.segmenters import BoundaryDetector, Segmenter
 from lr.spec.token_sd import RoundEnd, Speculation, speculate
-from lr.trace import StepEmitted, StepWritten, TokenRound, Trace
-from lr.tracing.details import TokenWritten
+from lr.trace import StepWritten, TokenRound, TokenWritten, Trace, emission
 from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams, Step
 
 
@@ -48,7 +47,7 @@ class StepJob:
     limit: int
     stream: Stream | None = None
     trace: Trace | None = None
-    node: tuple[int, int, int] | None = None
+    node: NodeId | None = None
     tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
 
@@ -244,7 +243,7 @@ def decode_plainly(
         while limit := limits.step_limit(written):
             [step] = target.write([StepJob(branch, index, limit)])
             emitted = EmittedStep(index, step, Origin.TARGET)
-            target.trace.record(StepEmitted(emitted))
+            target.trace.record(emission(emitted))
             yield emitted
             if step.finish is Finish.EOS:
                 return

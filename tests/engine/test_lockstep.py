@@ -17,7 +17,6 @@ from lr.engine.lockstep import Lockstep
 from lr.rng import Stream
 from lr.spec.drafters.lookup import LookupDrafter
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.reference import lookahead
 from lr.spec.rules.match import MatchRule
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation
@@ -132,23 +131,6 @@ def test_exact_verification_emits_plain_decoding(
     expected = plain(PROMPTS[0], limits, temperature, seed)
     assert [e.step for e in emitted] == [e.step for e in expected]
     assert [e.index for e in emitted] == list(range(len(emitted)))
-
-
-@pytest.mark.parametrize("depth", [1, 2, 4])
-@pytest.mark.parametrize("seed", range(6))
-def test_the_synchronous_schedule_is_the_reference_loop(depth: int, seed: int) -> None:
-    limits = Limits(60, 14)
-    [emitted] = run(
-        SchedulerConfig(limits, Schedule.SYNC, depth),
-        PROMPTS[:1],
-        ByContent(),
-        temperature=1.1,
-        seed=seed,
-    )
-    target, draft = writers(1.1, seed)
-    for made in (target, draft):
-        made.stream = made.stream.child(str(PROMPTS[0]))
-    assert emitted == list(lookahead(PROMPTS[0], target, draft, ByContent(), limits, depth))
 
 
 @pytest.mark.parametrize("width", [1, 2])

@@ -1,11 +1,13 @@
-"""What the tests of the scheduler share: a random script, the straight-line oracles, and a clerk
-who checks the books.
+"""What the tests of the scheduler share: a random script, a straight-line oracle, and a clerk who
+checks the books.
+
+The page `lr/lookahead.py` is the oracle for all that happens on models (`tests/test_lookahead.py`).
+The one here is for what it leaves out: drafts that fail, and verdicts without the target's step.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lr.lab.scripted.scripted import Prefix, Script, ScriptedRun, cut
@@ -20,7 +22,6 @@ from lr.spec.protocol import (
     Judge,
     Judged,
     Kind,
-    Limits,
     NodeId,
     Release,
     Schedule,
@@ -74,59 +75,6 @@ class RandomScript:
         if target is None and chance.random() < self.unsure:
             return None
         return Verdict(chance.random() < self.aligned, f"a coin, {chance.random():.3f}")
-
-
-def algorithm_1(script: Script, limits: Limits, depth: int) -> list[EmittedStep]:
-    """Algorithm 1 of the paper, word for word, for one draft step per position: g drafts, then g +
-    1 target steps, then the verdicts.
-    """
-    chain: list[EmittedStep] = []
-
-    def steps() -> Prefix:
-        return tuple(e.step for e in chain)
-
-    def written(steps: Sequence[Step]) -> int:
-        return sum(len(step.tokens) for step in steps)
-
-    while limits.step_limit(written(steps())) and not (
-        chain and chain[-1].step.finish is Finish.EOS
-    ):
-        base, drafts = steps(), list[Step]()
-        eligible = may_be_drafted(
-            base[-1] if base else None, ignore_half_sentence=limits.ignore_half_sentence
-        )
-        while (
-            eligible
-            and len(drafts) < depth
-            and (limit := limits.step_limit(written([*base, *drafts])))
-        ):
-            step = script.draft((*base, *drafts), 0)
-            if step is None:
-                break
-            drafts.append(cut(step, limit))
-            if drafts[-1].finish is not Finish.BOUNDARY:
-                break
-        targets = []
-        for j in range(len(drafts) + 1):
-            prefix = (*base, *drafts[:j])
-            goes_on = not j or drafts[j - 1].finish is Finish.BOUNDARY
-            if goes_on and (limit := limits.step_limit(written(prefix))):
-                targets.append(cut(script.target(prefix), limit))
-        for j, draft in enumerate(drafts):
-            verdict = verdict_by_form(draft, targets[j]) or script.judge(
-                (*base, *drafts[:j]), draft, targets[j]
-            )
-            assert verdict is not None
-            if not verdict.aligned:
-                chain.append(EmittedStep(len(chain), targets[j], Origin.CORRECTION, verdict, draft))
-                break
-            chain.append(EmittedStep(len(chain), draft, Origin.ACCEPTED, verdict))
-        else:
-            if len(targets) > len(drafts):
-                chain.append(
-                    EmittedStep(len(chain), targets[-1], Origin.BONUS if drafts else Origin.TARGET)
-                )
-    return chain
 
 
 @dataclass

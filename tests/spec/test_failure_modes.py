@@ -17,8 +17,8 @@ from lr.lab.eval.verifier_eval import ShadowVerifier
 from lr.spec.verifiers.base import Requires
 from lr.spec.verifiers.simple import ExactVerifier, OracleVerifier, RandomVerifier
 from lr.tiny.oracle import parse
-from lr.trace import Event, ForwardPass, StepJudged, Trace
-from lr.types import Role, Verdict
+from lr.trace import Event, ForwardPass, Trace, emission
+from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 
 
 def trace_of(*events: tuple[float, Event]) -> Trace:
@@ -27,12 +27,14 @@ def trace_of(*events: tuple[float, Event]) -> Trace:
     return trace
 
 
+def judged_at(index: int, *verdicts: Verdict) -> Event:
+    step = Step((0,), Finish.BOUNDARY)
+    return emission(EmittedStep(index, step, Origin.ACCEPTED, verdicts[-1]), *verdicts)
+
+
 def judged(marks: str) -> Trace:
     return trace_of(
-        *(
-            (float(i), StepJudged(i, Verdict(mark == "+", "by hand")))
-            for i, mark in enumerate(marks)
-        )
+        *((float(i), judged_at(i, Verdict(mark == "+", "by hand"))) for i, mark in enumerate(marks))
     )
 
 
@@ -79,11 +81,7 @@ def test_thresholds_are_arguments() -> None:
 
 
 def test_a_place_is_accepted_if_one_of_its_alternatives_is() -> None:
-    events = [
-        StepJudged(0, Verdict(False, "")),
-        StepJudged(0, Verdict(True, "")),
-        StepJudged(1, Verdict(False, "")),
-    ]
+    events = [judged_at(0, Verdict(False, ""), Verdict(True, "")), judged_at(1, Verdict(False, ""))]
     found = cascade_rejection(trace_of(*((0.0, event) for event in events)), least=1)
     assert found is not None and (found.places, found.longest, found.after_accepted) == (2, 1, 0.0)
 

@@ -1,5 +1,5 @@
 """Whatever happens first, the same comes out: random scripts, completed in random orders, against
-straight-line oracles.
+a straight-line oracle.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_kit import RandomScript, algorithm_1, oracle, run_and_check
+from scheduler_kit import RandomScript, oracle, run_and_check
 
 from lr.lab.scripted.scripted import ScriptedRun, newest, oldest, shuffled
 from lr.spec.protocol import LateDrafts, Limits, Schedule, SchedulerConfig
@@ -61,21 +61,6 @@ def test_any_order_gives_what_the_oracle_says(
         clerk = run_and_check(run, random.Random(seed))
         assert run.emitted == told.chain
         assert clerk.survivors == told.survivors
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    script=scripts,
-    limits=limits,
-    depth=st.integers(0, 6),
-    rows=st.sampled_from([None, 1, 2, 5]),
-    seed=st.integers(0, 2**32),
-)
-def test_sync_is_algorithm_1(
-    script: RandomScript, limits: Limits, depth: int, rows: int | None, seed: int
-) -> None:
-    config = SchedulerConfig(limits, Schedule.SYNC, depth, max_target_rows=rows)
-    assert ScriptedRun(config, script, shuffled(seed)).run() == algorithm_1(script, limits, depth)
 
 
 @settings(max_examples=100, deadline=None)

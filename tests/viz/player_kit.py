@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,12 +14,38 @@ import pytest
 
 from lr.lab.scripted.scripted import ScriptedRun
 from lr.lab.scripted.texts import TextScript
-from lr.lab.trace.file import TraceFile, parse_trace, trace_lines
-from lr.lab.trace.header import Header
+from lr.lab.trace.file import Header, TraceFile, records_of, trace_lines
 from lr.lab.trace.virtual import scripted_trace, simulated_trace
-from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.theory.distributions import Bernoulli, Constant
+from lr.spec.protocol import (
+    Draft,
+    Drafted,
+    Emit,
+    Judge,
+    Judged,
+    Limits,
+    NodeId,
+    Release,
+    Schedule,
+    SchedulerConfig,
+    Target,
+    Targeted,
+)
+from lr.theory.chance import Bernoulli, Constant
 from lr.theory.simulate import ENDLESS, World
+from lr.trace import (
+    BranchClosed,
+    BranchesGrew,
+    BranchForked,
+    BranchHolds,
+    BranchOpened,
+    Ended,
+    Event,
+    ForwardPass,
+    StepWritten,
+    TokenWritten,
+    VerifierCall,
+)
+from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -80,7 +106,7 @@ def simulated(steps: int = 60) -> TraceFile:
 @cache
 def tiny(mode: str) -> TraceFile:
     """The tiny models, with tokens and caches."""
-    from lr.lab.trace.traced import trace_of
+    from lr.lab.trace.replay import trace_of
     from lr.reasoner import Reasoner
     from lr.tiny.language import Split, problem
 
@@ -102,13 +128,13 @@ def nasty() -> TraceFile:
     run.run()
     trace = scripted_trace(run)
     trace.header.options["note"] = NASTY
-    content = trace.header.to_json() | {"question": NASTY}
-    return TraceFile(Header.from_json(content), trace.records, [NASTY])
+    header = replace(trace.header, question=NASTY)
+    return TraceFile(header, trace.records, [NASTY])
 
 
 @cache
-def long(steps: int = 400) -> TraceFile:
-    """About 26 events per step: tokens, forks, copies, growing tables; every draft step is
+def long(steps: int = 420) -> TraceFile:
+    """About 24 events per step: tokens, forks, copies, growing tables; every draft step is
     accepted. The last block of the old table is half full, so that each fork is followed by a copy
     on write."""
     header = Header(
@@ -116,69 +142,43 @@ def long(steps: int = 400) -> TraceFile:
         depth=1,
         caches={"target": {"blocks": 2 * steps + 8, "block_size": BLOCK}},
     )
-    made: list[dict[str, Any]] = [{"event": "open", "cache": "target", "branch": 0}, _hold(0)]
-    made.append(_grow(0, BLOCK // 2, fresh=[[0, 0]]))
+    made: list[Event] = [BranchOpened("target", 0), BranchHolds("target", 0, NodeId(0, 0))]
+    made.append(BranchesGrew("target", ((0, BLOCK // 2),), (), ((0, 0),)))
     for i in range(steps):
-        made += _a_step(i)
-    made.append({"event": "end", "done": True, "why": ""})
-    lines = [json.dumps(header.to_json())]
-    lines += [json.dumps({"time": 0.001 * number} | event) for number, event in enumerate(made)]
-    return parse_trace(lines)
+        made += _a_step(i, last=i == steps - 1)
+    made.append(Ended(done=True))
+    timed = [(0.001 * number, event) for number, event in enumerate(made)]
+    return TraceFile(header, records_of(timed, lambda token: WORDS[token].encode()))
 
 
-def _hold(i: int) -> dict[str, Any]:
-    return {"event": "hold", "cache": "target", "branch": i, "node": f"0:{i}"}
+WORDS = [f" word{place}" for place in range(7)] + ["\n\n"]
 
 
-def _grow(branch: int, length: int, copies: Any = (), fresh: Any = ()) -> dict[str, Any]:
-    rows = [[branch, length]]
-    return {
-        "event": "grow",
-        "cache": "target",
-        "rows": rows,
-        "copies": list(copies),
-        "fresh": list(fresh),
-    }
-
-
-def _a_step(i: int) -> list[dict[str, Any]]:
-    node, child, old = f"0:{i}", f"0:{i + 1}", 2 * i
-    words = [f" word{place}" for place in range(7)] + ["\n\n"]
-    step = {"tokens": list(range(8)), "pieces": words, "finish": "boundary"}
-    verdict = {"aligned": True, "why": "the same", "score": None}
-    common = {"index": i, "step": step, "node": child}
-    tokens = [
-        {
-            "event": "token",
-            "role": "draft",
-            "node": child,
-            "index": i,
-            "offset": place,
-            "token": place,
-        }
-        | {"p": 0.5, "key": f"0x{place:016x}", "piece": words[place]}
-        for place in range(8)
-    ]
+def _a_step(i: int, *, last: bool) -> list[Event]:
+    node, child, old, branch = NodeId(0, i), NodeId(0, i + 1), 2 * i, i + 1
+    step, verdict = Step(tuple(range(8)), Finish.BOUNDARY), Verdict(True, "the same")
+    emitted = EmittedStep(i, step, Origin.ACCEPTED, verdict)
+    length = BLOCK // 2 + BLOCK * branch
     return [
-        {"event": "draft", "node": node, "children": [child], "limit": 100},
-        {"event": "target", "node": node, "limit": 100},
-        *tokens,
-        {"event": "fork", "cache": "target", "branch": i + 1, "source": i},
-        _hold(i + 1),
-        _grow(i + 1, BLOCK // 2 + BLOCK * (i + 1), [[i + 1, old, old + 1]], [[i + 1, old + 2]]),
-        {"event": "forward", "role": "target", "branches": 2, "tokens": 9, "seconds": 0.002},
-        {"event": "written", "role": "draft"} | common,
-        {"event": "drafted", "node": child, "step": step},
-        {"event": "written", "role": "target"} | common | {"node": node},
-        {"event": "targeted", "node": node, "step": step},
-        {"event": "judge", "node": child, "parent": node},
-        {"event": "verifier", "pairs": 1, "seconds": 0.001},
-        {"event": "judged", "node": child, "verdict": verdict, "alone": False},
-        {"event": "decided", "index": i, "verdict": verdict},
-        {"event": "emit", "origin": "accepted", "verdict": verdict, "rejected": None} | common,
-        {"event": "survive", "node": child, "root": child},
-        {"event": "close", "cache": "target", "branch": i, "dropped": [old], "freed": [old]},
-        {"event": "release", "node": node},
+        Draft(node, (child,), 100),
+        Target(node, 100),
+        *(TokenWritten(Role.DRAFT, child, i, place, place, 0.5, place) for place in range(8)),
+        BranchForked("target", branch, i),
+        BranchHolds("target", branch, child),
+        BranchesGrew(
+            "target", ((branch, length),), ((branch, old, old + 1),), ((branch, old + 2),)
+        ),
+        ForwardPass(Role.TARGET, 2, 9, 0.002),
+        StepWritten(Role.DRAFT, i, step, child),
+        Drafted(child, step),
+        StepWritten(Role.TARGET, i, step, node),
+        Targeted(node, step),
+        Judge(child, node, step, step),
+        VerifierCall(1, 0.001),
+        Judged(child, verdict),
+        Emit(emitted, (verdict,), child, None if last else child),
+        BranchClosed("target", i, (old,), (old,)),
+        Release(node),
     ]
 
 

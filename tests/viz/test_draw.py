@@ -11,7 +11,7 @@ import pytest
 from player_kit import as_file, long, scripted, simulated, tiny
 
 from lr.cli import main
-from lr.lab.trace.film import Film
+from lr.lab.trace.state import Film
 from lr.lab.viz.holders import cache_figure, sharing_moment
 from lr.lab.viz.lives import lives_of
 from lr.lab.viz.moment import telling_moment, tree_figure

@@ -18,7 +18,7 @@ from player_kit import NASTY, as_file, long, nasty, scripted, simulated, synchro
 from lr.cli import main
 from lr.lab.player.headline import headline_of, setting_of, title_of
 from lr.lab.player.page import SCRIPTS, as_script_data, page_data, player_page
-from lr.lab.trace.schema import KINDS
+from lr.lab.trace.file import KINDS
 from lr.lab.viz.lives import CANCELLED, DONE, FAILED, lives_of
 from lr.lab.viz.style import WASH, WHO
 
@@ -128,7 +128,7 @@ def test_lives_are_the_pieces_of_work() -> None:
         one.kind == "cancel" for one in trace.records
     )
     assert sum(span.outcome == FAILED for span in lives.spans) == sum(
-        one.kind == "undrafted" for one in trace.records
+        one.kind == "drafted" and one.data["step"] is None for one in trace.records
     )
     assert [mark.index for mark in lives.marks] == list(range(5))
     for lane, one in enumerate(lives.lanes):

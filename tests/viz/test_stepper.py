@@ -17,8 +17,8 @@ from lr.lab.stepper.script import ScriptSource
 from lr.lab.stepper.session import Session
 from lr.lab.stepper.source import FORCED, StepperError
 from lr.lab.trace.compare import compare_in_order
-from lr.lab.trace.film import state_at
-from lr.lab.trace.traced import trace_of
+from lr.lab.trace.replay import trace_of
+from lr.lab.trace.state import state_at
 from lr.spec.protocol import Limits, SchedulerConfig
 
 
@@ -145,7 +145,7 @@ def test_a_run_made_anew_does_not_decide_beyond_its_place() -> None:
     session.to(
         emit
     )  # behind the verdict, before the step that it decides: in the middle of a piece of work
-    assert side.records[emit - 2].kind == "judged"
+    assert side.records[emit - 1].kind == "judged"
     session.fork()
     made = session.sides[1]
     assert (

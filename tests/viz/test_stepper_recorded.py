@@ -4,6 +4,7 @@ another answer.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from lr.lab.stepper.script import ScriptSource
 from lr.lab.stepper.session import Session
 from lr.lab.stepper.source import Recorded, StepperError
 from lr.lab.trace.file import TraceFile, read_trace
-from lr.lab.trace.traced import trace_of
+from lr.lab.trace.replay import trace_of
+from lr.spec.protocol import Drafted
+from lr.types import Finish, Step
 
 
 def test_a_recording_is_walked_and_forked_by_running_it_again(tmp_path: Path) -> None:
@@ -55,11 +58,10 @@ def test_a_recording_without_models_says_that_there_is_no_what_if() -> None:
 def test_a_recording_that_another_program_made_is_refused() -> None:
     whole = script_session()
     whole.to_end()
-    records = [type(one)(one.number, one.data) for one in whole.sides[0].records]
+    records = list(whole.sides[0].records)
     changed = next(one for one in records if one.kind == "drafted")
-    records[changed.number] = type(changed)(
-        changed.number, changed.data | {"step": changed.data["step"] | {"tokens": [1, 2]}}
-    )
+    other = Drafted(changed.event.node, Step((1, 2), Finish.BOUNDARY))
+    records[changed.number] = replace(changed, event=other)
     source = whole.sides[0].source
     assert isinstance(source, ScriptSource)
     session = Session(

@@ -20,7 +20,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from lr.trace import ForwardPass, StepJudged, Trace
+from lr.spec.protocol import Emit
+from lr.trace import ForwardPass, Trace
 from lr.types import Role, require
 
 
@@ -109,8 +110,8 @@ def cascade_rejection(
     require(run >= 1 and least >= 1, "(run, least)", (run, least), "whole numbers >= 1")
     accepted: dict[int, bool] = {}
     for _, event in trace.events:
-        if isinstance(event, StepJudged):
-            accepted[event.index] = accepted.get(event.index, False) or event.verdict.aligned
+        if isinstance(event, Emit) and event.verdicts:
+            accepted[event.emitted.index] = event.verdicts[-1].aligned
     outcomes = [accepted[index] for index in sorted(accepted)]
     if len(outcomes) < least:
         return None

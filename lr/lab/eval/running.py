@@ -40,7 +40,7 @@ from lr.lab.eval.grading import Grade, Grader
 from lr.lab.eval.store import Key, Store
 from lr.lab.eval.verifier_eval import Recorder
 from lr.lab.trace.file import trace_lines
-from lr.lab.trace.traced import trace_of
+from lr.lab.trace.replay import trace_of
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.result import Result

@@ -1,4 +1,4 @@
-// The cache over time: which branch holds which block from which event to which. The picture of lr/lab/trace/caches.py at any moment.
+// The cache over time: which branch holds which block from which event to which. The picture of lr/lab/trace/state.py at any moment.
 // Knows no page. Read next: film.js.
 
 const NEVER = Infinity;

@@ -1,6 +1,6 @@
 // From events to lives: one pass over the trace notes for everything the number of the event with which it came and of the one with
 // which it went. The state after any n events is then looked up, forwards and backwards alike, and nothing is ever computed again.
-// It is the state of lr/lab/trace/film.py; a test compares the two. Knows no page. Read first: cachelife.js.
+// It is the state of lr/lab/trace/state.py; a test compares the two. Knows no page. Read first: cachelife.js.
 
 // A step while it grows. A token: {id, piece, source, p, refused, from, until}; `finish` from event `finished` on.
 class StepLife {
@@ -179,21 +179,18 @@ const CHANGES = {
     film.begin(e, "target", data.node);
   },
   judge: (film, e, data) => film.begin(e, "judge", data.node),
-  score: (film, e, data) => film.begin(e, "judge", data.node),
   drafted(film, e, data) {
-    if (film.finish(e, "draft", data.node)) film.writing(e, { ...data, role: "draft" }).complete(e, data.step);
-  },
-  undrafted(film, e, data) {
-    if (film.finish(e, "draft", data.node)) Object.assign(film.node(data.node, e), { failed: e, why: data.why });
+    if (!film.finish(e, "draft", data.node)) return;
+    if (data.step) film.writing(e, { ...data, role: "draft" }).complete(e, data.step);
+    else Object.assign(film.node(data.node, e), { failed: e, why: "no draft can come" });
   },
   targeted(film, e, data) {
     if (film.finish(e, "target", data.node)) film.writing(e, { ...data, role: "target" }).complete(e, data.step);
   },
   judged(film, e, data) {
-    if (film.finish(e, "judge", data.node)) Object.assign(film.node(data.node, e), { judged: e, verdict: data.verdict });
-  },
-  unsure(film, e, data) {
-    if (film.finish(e, "judge", data.node)) film.node(data.node, e).unsure = e;
+    if (!film.finish(e, "judge", data.node)) return;
+    if (data.verdict) Object.assign(film.node(data.node, e), { judged: e, verdict: data.verdict });
+    else film.node(data.node, e).unsure = e;
   },
   cancel: (film, e, data) => film.finish(e, data.work, data.node),
   token(film, e, data) {
@@ -217,22 +214,18 @@ const CHANGES = {
   },
   written: (film, e, data) => film.writing(e, data).complete(e, data.step),
   emit(film, e, data) {
-    const name = data.node || `${data.index}:${data.index}`, node = film.node(name, e), accepted = data.origin === "accepted";
+    const node = film.node(data.node, e), accepted = data.origin === "accepted";
     const step = new StepLife(e), known = accepted ? node.draft : node.target;
     if (known) known.current().forEach((token) => step.add(e, token));
     step.complete(e, data.step);
     if (accepted) node.accepted = Math.min(node.accepted, e);
     const { index, origin, verdict, rejected } = data;
-    film.emitted.push({ at: e, time: data.time, index, origin, node: name, step, verdict, rejected });
+    film.emitted.push({ at: e, time: data.time, index, origin, node: node.name, step, verdict, rejected });
     film.counts.push([e, film.emitted.length]);
-    if (!data.node) {
-      film.roots.push([e, `${index + 1}:${index + 1}`]);
-      film.leave(e, node);
+    if (data.root) {
+      film.roots.push([e, film.node(data.root, e).name]);
+      if (data.root !== data.node) film.leave(e, node);
     }
-  },
-  survive(film, e, data) {
-    film.roots.push([e, film.node(data.root, e).name]);
-    if (data.node !== data.root) film.leave(e, film.node(data.node, e));
   },
   release: (film, e, data) => film.leave(e, film.node(data.node, e)),
 };

@@ -1,7 +1,7 @@
 """What stands at the head of a player's page: a title, the setting, and the statistics, those of
 `lr report` and of every run.
 
-The numbers are computed by `tracing/stats.py` and by nobody else; the page only shows them. Read
+The numbers are computed by `lr/trace.py` and by nobody else; the page only shows them. Read
 next: `page.py`.
 """
 
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lr.lab.trace.file import TraceFile
-from lr.lab.trace.header import Header
+from lr.lab.trace.file import Header, TraceFile
 from lr.trace import Stats
 
 MODES = {

@@ -9,7 +9,7 @@ const KEYS = [
 const GRAINS = {
   all: () => true,
   tokens: (record) => !CACHE_EVENTS.has(record.event) && !["forward", "draw", "verifier", "span"].includes(record.event),
-  steps: (record) => ["draft", "target", "drafted", "targeted", "judged", "emit", "cancel", "undrafted", "end"].includes(record.event),
+  steps: (record) => ["draft", "target", "drafted", "targeted", "judged", "emit", "cancel", "end"].includes(record.event),
 };
 const SECONDS_PER_STEP = 3, FADE_SECONDS = 1.6;
 

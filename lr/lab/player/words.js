@@ -15,8 +15,8 @@ const SOURCES = {
   after: ["behind the guesses", "all guesses were kept, and the target's pass gave one token more"],
 };
 
-const LANES = { draft: "draft", target: "target", judge: "verifier", score: "verifier", verifier: "verifier" };
-const WORKS = { draft: "the draft's step", target: "the target's step", judge: "the comparison", score: "the judging of the draft step" };
+const LANES = { draft: "draft", target: "target", judge: "verifier", verifier: "verifier" };
+const WORKS = { draft: "the draft's step", target: "the target's step", judge: "the judging of the draft step" };
 
 const indexOf = (name) => +name.split(":")[1].split(".")[0];
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
@@ -42,20 +42,15 @@ const EVENT_WORDS = {
     `Behind node ${d.node}: ${d.children.map((one) => `node ${one}`).join(", ")} will stand behind ${d.children.length > 1 ? "them" : "it"}.`],
   target: (d) => ["target", "▸", `The target starts its own step ${indexOf(d.node)} behind node ${d.node}`,
     "It writes from the same prefix as the draft did, in one ragged batch with all its other rows."],
-  judge: (d) => ["judge", "▸", `The verifier is asked: does draft step ${indexOf(d.parent)} mean the same as the target's?`,
+  judge: (d) => ["judge", "▸", d.target ? `The verifier is asked: does draft step ${indexOf(d.parent)} mean the same as the target's?` : `The verifier is to judge draft step ${indexOf(d.parent)} by itself`,
     `The draft step leads to node ${d.node}; both stand behind node ${d.parent}.`],
-  score: (d) => ["judge", "▸", `The verifier is to judge draft step ${indexOf(d.parent)} by itself`, `It leads to node ${d.node}.`],
-  drafted: (d) => ["draft", "■", `Draft step ${indexOf(d.node) - 1} is there: ${saidBy(d.step)}`, `It leads to node ${d.node}.${FINISHES[d.step.finish] || ""}`],
-  undrafted: (d) => ["draft", "∅", `No draft step will lead to node ${d.node}`, d.why],
+  drafted: (d) => !d.step ? ["draft", "∅", `No draft step will lead to node ${d.node}`, "No draft can come."] : ["draft", "■", `Draft step ${indexOf(d.node) - 1} is there: ${saidBy(d.step)}`, `It leads to node ${d.node}.${FINISHES[d.step.finish] || ""}`],
   targeted: (d) => ["target", "■", `The target's step ${indexOf(d.node)} is there: ${saidBy(d.step)}`, `It stands behind node ${d.node}.${FINISHES[d.step.finish] || ""}`],
-  judged: (d) => ["judge", d.verdict.aligned ? "✓" : "✗", `Verdict on draft step ${indexOf(d.node) - 1}: ${d.verdict.aligned ? "aligned" : "not aligned"}`,
+  judged: (d) => !d.verdict ? ["judge", "?", "The verifier wants to see the target's step first", `Draft step ${indexOf(d.node) - 1}, node ${d.node}.`] : ["judge", d.verdict.aligned ? "✓" : "✗", `Verdict on draft step ${indexOf(d.node) - 1}: ${d.verdict.aligned ? "aligned" : "not aligned"}`,
     `${d.verdict.why}${d.verdict.score === null ? "" : ` (score ${percent(d.verdict.score)})`}; node ${d.node}.`],
-  unsure: (d) => ["judge", "?", "The verifier wants to see the target's step first", `Draft step ${indexOf(d.node) - 1}, node ${d.node}.`],
-  decided: (d) => ["judge", d.verdict.aligned ? "✓" : "✗", `Step ${d.index} is decided: ${d.verdict.aligned ? "the draft step is accepted" : "a draft step is rejected"}`, d.verdict.why],
   emit: (d) => [d.origin === "accepted" ? "kept" : "target", ORIGINS[d.origin].mark, `Step ${d.index} joins the answer (${ORIGINS[d.origin].name}): ${saidBy(d.step)}`,
     d.rejected ? `Instead of the draft's ${saidBy(d.rejected)}.` : `${ORIGINS[d.origin].means[0].toUpperCase()}${ORIGINS[d.origin].means.slice(1)}.`],
   cancel: (d) => ["gone", "✕", `Cancelled: ${WORKS[d.work]} at node ${d.node}`, "It stood below a rejected step or beside an accepted one; what still arrives of it is ignored."],
-  survive: (d) => ["kept", "→", `The root moves on to node ${d.root}`, `With the branches of node ${d.node}, which hold all of its prefix already: nothing is computed, nothing is copied.`],
   release: (d) => ["gone", "○", `Node ${d.node} leaves the tree`, "Its branches are closed; blocks that nobody else holds are free again."],
   token: (d) => [d.role, "·", `The ${d.role} writes ${d.piece.trim() ? quoted(d.piece.trim()) : "white space"} with probability ${percent(d.p)}`,
     `Token ${d.token}, number ${d.offset} of step ${d.index}${d.node ? `, node ${d.node}` : ""}.`],
@@ -64,7 +59,7 @@ const EVENT_WORDS = {
   written: (d) => [d.role, "■", `The ${d.role} has finished a step: ${saidBy(d.step)}`, `Step ${d.index}.${FINISHES[d.step.finish] || ""}`],
   forward: (d) => [d.role, "▮", `One pass of the ${d.role}: ${plural(d.branches, "row")}, ${plural(d.tokens, "position")}`, `It took ${(d.seconds * 1000).toFixed(1)} ms.`],
   verifier: (d) => ["judge", "▮", `The verifier has answered about ${plural(d.pairs, "pair")}`, `It took ${(d.seconds * 1000).toFixed(1)} ms.`],
-  span: (d) => [d.work === "score" ? "judge" : d.work, "▮", `A worker ${d.completed ? "has finished" : "has dropped"} ${WORKS[d.work]} at node ${d.node}`, `It began at ${d.start.toFixed(2)}.`],
+  span: (d) => [d.work, "▮", `A worker ${d.completed ? "has finished" : "has dropped"} ${WORKS[d.work]} at node ${d.node}`, `It began at ${d.start.toFixed(2)}.`],
   draw: (d) => ["gone", "⚄", `A number is drawn: ${d.purpose}${d.node ? ` at node ${d.node}` : ""}`, `${+d.value.toPrecision(4)}, by key ${d.key}.`],
   open: (d) => ["cache", "▢", `An empty branch in the ${cacheName(d.cache)}`, `Branch ${d.branch}.`],
   fork: (d) => ["cache", "⑂", `Fork in the ${cacheName(d.cache)}: branch ${d.branch} shares all blocks of branch ${d.source}`, "Nothing is copied; every shared block has one holder more."],

@@ -20,8 +20,7 @@ from rich.text import Text
 from lr.lab.stepper.session import Session, Side
 from lr.lab.stepper.source import StepperError
 from lr.lab.stepper.words import quoted, visible
-from lr.lab.trace.caches import CacheState
-from lr.lab.trace.state import NodeState, StepState
+from lr.lab.trace.state import CacheState, NodeState, StepState
 
 SIGNS = {True: "✓ stays", False: "✗ rejected", None: "not tried"}
 

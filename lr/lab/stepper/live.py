@@ -29,14 +29,13 @@ from lr.lab.stepper.beside import Seat, SideRecorder
 from lr.lab.stepper.script import forced_verdict
 from lr.lab.stepper.source import StepperError, driven
 from lr.lab.trace.file import Record, records_of
-from lr.lab.trace.traced import header_of
+from lr.lab.trace.replay import header_of
 from lr.options import make_options
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Judged, Work
 from lr.spec.verifiers.base import Verifier
 from lr.spec.write import StepWriter
-from lr.trace import Trace, VerifierCall
-from lr.tracing.details import Ended
+from lr.trace import Ended, Trace, VerifierCall
 from lr.types import Role, Verdict
 
 Forced = tuple[int, str, bool]
@@ -217,7 +216,7 @@ class LiveSource:
         """Take in the events that are new."""
         start = len(self.records)
         new = records_of(self.desk.trace.events[start:], self.asked.models.codec.token_bytes)
-        self.records += [Record(start + one.number, one.data) for one in new]
+        self.records += [replace(one, number=start + one.number) for one in new]
 
 
 def _asked(reasoner: Reasoner, question: str, options: Mapping[str, Any]) -> Asked:

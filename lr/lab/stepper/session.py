@@ -8,7 +8,7 @@ terminal, no picture.
     session.fork()                    # a second side, B, that goes on from here by itself
     session.next()                    # both sides, as `session.moved` says
 
-What is seen is a fold of the events up to a side's place (`lab/trace/film.py`), so going back is
+What is seen is a fold of the events up to a side's place (`lab/trace/state.py`), so going back is
 nothing but a smaller number; only going beyond the last event makes a run work. Nothing that has
 happened is rewritten: a verdict that is forced anywhere but at the end of a run is forced in a
 what-if. Read next: `view.py`.
@@ -21,28 +21,13 @@ from dataclasses import replace
 
 from lr.lab.stepper.source import FORCED, Source, StepperError, decides
 from lr.lab.trace.file import Record, TraceFile, write_trace
-from lr.lab.trace.film import Film
-from lr.lab.trace.state import State
+from lr.lab.trace.state import Film, State
 
-MOMENTS = frozenset(
-    {
-        "draft",
-        "target",
-        "judge",
-        "score",
-        "drafted",
-        "undrafted",
-        "targeted",
-        "judged",
-        "unsure",
-        "emit",
-        "end",
-    }
-)
+MOMENTS = frozenset({"draft", "target", "judge", "drafted", "targeted", "judged", "emit", "end"})
 """Kinds of event at which `next` and `back` stop; the others (tokens, forwards, blocks) are details
 of them.
 """
-FOLLOWS = frozenset({"survive", "release", "cancel", "fork", "hold", "cut", "close", "replace"})
+FOLLOWS = frozenset({"release", "cancel", "fork", "hold", "cut", "close", "replace"})
 """What a step that joins the answer brings about without any further work."""
 SLACK = 100_000
 """Pieces of work without any event after which a run is taken to hang."""
@@ -128,7 +113,8 @@ class Side:
         (it was cut), by the correction.
         """
         if record.kind == "judged":
-            return not record.data["verdict"]["aligned"]
+            verdict = record.data["verdict"]
+            return verdict is not None and not verdict["aligned"]
         if (
             record.kind != "emit"
             or record.data["origin"] != "correction"
@@ -199,7 +185,7 @@ class Session:
 
     def to_verdict(self) -> bool:
         """To where a verdict is due and not yet given."""
-        return self._go(lambda side: side.go(lambda record: record.kind in ("judge", "score")))
+        return self._go(lambda side: side.go(lambda record: record.kind == "judge"))
 
     def to_end(self) -> bool:
         return self._go(lambda side: side.go(lambda record: record.kind == "end"))
@@ -240,7 +226,7 @@ class Session:
         """The nodes on which a verdict is due at this place, in the order in which they were given
         to the verifier.
         """
-        return [node for kind, node in side.state.work if kind in ("judge", "score")]
+        return [node for kind, node in side.state.work if kind == "judge"]
 
     def fork(self) -> str:
         """A what-if of the active side, from its place on; one that is there already goes. Returns

@@ -16,10 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from lr.errors import LRError
-from lr.lab.trace.caches import CACHE_EVENTS
 from lr.lab.trace.compare import compare_in_order
-from lr.lab.trace.file import Record, TraceFile
-from lr.lab.trace.header import Header
+from lr.lab.trace.file import Header, Record, TraceFile
+from lr.lab.trace.state import CACHE_EVENTS
 
 FORCED = "forced by hand"
 """How the reason of a verdict begins that was forced."""
@@ -134,16 +133,12 @@ def driven(remake: Callable[[], Source], number: int) -> Source:
 
 def decides(records: Sequence[Record]) -> bool:
     """Whether there is a verdict or a step of the answer among these events."""
-    return any(record.kind in ("judged", "unsure", "emit") for record in records)
+    return any(record.kind in ("judged", "emit") for record in records)
 
 
 def _without_caches(records: Sequence[Record]) -> list[Record]:
     """What a run that shares its cache with a what-if has in common with one that does not: all but
     the numbers of blocks.
     """
-    return [
-        Record(i, one.data)
-        for i, one in enumerate(
-            record for record in records if record.kind not in CACHE_EVENTS and record.kind != "end"
-        )
-    ]
+    left_out = CACHE_EVENTS | {"end"}
+    return [record for record in records if record.kind not in left_out]

@@ -144,7 +144,7 @@ def _standing(state: State, child: NodeState) -> tuple[str, str]:
         return ("✓", "green") if child.verdict["aligned"] else ("✗", "red")
     if child.gone is not None:
         return "✕", "dim"
-    if ("judge", child.name) in state.work or ("score", child.name) in state.work:
+    if ("judge", child.name) in state.work:
         return "?", "magenta"
     return ("■" if child.drafted else "…"), "bright_blue"
 

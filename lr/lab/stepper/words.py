@@ -51,8 +51,15 @@ def _draft(data: dict[str, Any]) -> str:
     return f"the draft begins {steps} behind {data['node']} (to {', '.join(data['children'])})"
 
 
+def _judge(data: dict[str, Any]) -> str:
+    against = f"against the target's after {data['parent']}" if data["target"] else "alone"
+    return f"the verifier is asked about {data['node']}: the draft's step {against}"
+
+
 def _judged(data: dict[str, Any]) -> str:
     verdict = data["verdict"]
+    if verdict is None:
+        return f"the verifier is not sure about {data['node']} without the target's step"
     return f"verdict on {data['node']}: {'aligned' if verdict['aligned'] else 'not aligned'} ({verdict['why']})"
 
 
@@ -61,6 +68,8 @@ def _emit(data: dict[str, Any]) -> str:
 
 
 def _drafted(data: dict[str, Any]) -> str:
+    if data["step"] is None:
+        return f"there will be no draft step to {data['node']}"
     index = int(data["node"].split(":")[1].split(".")[0]) - 1
     return f"the draft wrote {text_of(data['step'])} (step {index}, to node {data['node']})"
 
@@ -96,24 +105,15 @@ def _end(data: dict[str, Any]) -> str:
 _SAID = {
     "draft": _draft,
     "target": lambda data: f"the target begins its own step behind {data['node']}",
-    "judge": lambda data: (
-        f"the verifier is asked about {data['node']}: the draft's step against the target's behind {data['parent']}"
-    ),
-    "score": lambda data: f"the verifier is asked about {data['node']}: the draft's step alone",
+    "judge": _judge,
     "cancel": lambda data: f"cancelled: {data['work']} {data['node']}",
     "emit": _emit,
-    "survive": lambda data: f"{data['root']} is the new root, on the branches of {data['node']}",
     "release": lambda data: f"{data['node']} leaves the tree",
     "drafted": _drafted,
-    "undrafted": lambda data: f"there will be no draft step to {data['node']}: {data['why']}",
     "targeted": lambda data: (
         f"the target wrote {text_of(data['step'])} (its own step behind {data['node']})"
     ),
     "judged": _judged,
-    "unsure": lambda data: (
-        f"the verifier is not sure about {data['node']} without the target's step"
-    ),
-    "decided": lambda data: f"a verdict decides step {data['index']}",
     "forward": lambda data: (
         f"one forward of the {data['role']}: {_count(data['branches'], 'branch', 'es')}, {_count(data['tokens'], 'token')}"
     ),

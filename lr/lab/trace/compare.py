@@ -2,12 +2,12 @@
 
 Everything counts but what a clock says: `time`, and the `seconds` of forwards and verifiers; on
 virtual clocks times count as well. Numbers that a model computed (probabilities, scores) may differ
-by `TOLERANCE` of their size, since another machine adds up in another order; tokens, verdicts,
-nodes, keys and blocks may not differ at all.
+by `TOLERANCE` of their size, because another machine adds up in another order; tokens, verdicts,
+nodes, keys and blocks must be equal.
 
-Where draft and target run side by side, which of two events comes first is chance. Then only what
-must not depend on it is compared (`compare_outputs`): the steps of the output in order, and
-whatever both runs wrote under the same name.
+If draft and target run side by side, which of two events comes first is chance. Then only what must
+not depend on it is compared (`compare_outputs`): the steps of the output in order, and whatever
+both runs wrote under the same name.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ class Difference:
     got: Any
 
     def __str__(self) -> str:
-        return (
-            f"event {self.number}: {self.key} was {_short(self.expected)}, now {_short(self.got)}"
-        )
+        was, now = ["not there" if one is None else repr(one) for one in (self.expected, self.got)]
+        return f"event {self.number}: {self.key} was {was[:120]}, now {now[:120]}"
 
 
 def compare_in_order(
@@ -46,16 +45,15 @@ def compare_in_order(
     """The first difference between `got` and the part of `expected` from event `start` on; None if
     there is none as far as `got` goes.
     """
-    for new in got:
-        place = start + new.number
+    for place, new in enumerate(got, start):
         if place >= len(expected):
             return Difference(place, "event", None, new.data)
-        old = expected[place].data
-        if old["event"] != new.data["event"]:
-            return Difference(place, "event", old, new.data)
-        found = _differ(old, new.data, "", frozenset() if virtual else CLOCKED)
+        old = expected[place]
+        if old.kind != new.kind:
+            return Difference(place, "event", old.data, new.data)
+        found = _differ(old.data, new.data, frozenset() if virtual else CLOCKED)
         if found is not None:
-            return Difference(place, f"{old['event']}.{found[0]}", *found[1:])
+            return Difference(place, f"{old.kind}{found[0]}", *found[1:])
     return None
 
 
@@ -63,23 +61,18 @@ def compare_outputs(expected: Sequence[Record], got: Sequence[Record]) -> Differ
     """The first difference in the output, or in a step or verdict that both runs have under the
     same name.
     """
-    ours = [record for record in got if record.kind == "emit"]
     theirs = [record for record in expected if record.kind == "emit"]
-    for old, new in zip(theirs, ours, strict=False):
-        found = _differ(old.data, new.data, "", CLOCKED)
+    ours = [record for record in got if record.kind == "emit"]
+    known = {_name(record): record for record in got if _name(record) is not None}
+    named = [(old, known[_name(old)]) for old in expected if _name(old) in known]
+    for old, new in [*zip(theirs, ours, strict=False), *named]:
+        found = _differ(old.data, new.data, CLOCKED)
         if found is not None:
-            return Difference(old.number, f"emit.{found[0]}", *found[1:])
-    known = {name: record for record in got if (name := _name(record)) is not None}
-    for old in expected:
-        same = known.get(_name(old) or ())
-        found = None if same is None else _differ(old.data, same.data, "", CLOCKED)
-        if found is not None:
-            return Difference(old.number, f"{old.kind}.{found[0]}", *found[1:])
-    for more, less, number in ((theirs, ours, len(ours)), (ours, theirs, len(theirs))):
-        if len(more) > len(less):
-            extra = more[number]
-            shown = (extra.data, None) if more is theirs else (None, extra.data)
-            return Difference(extra.number if more is theirs else len(expected), "emit", *shown)
+            return Difference(old.number, f"{old.kind}{found[0]}", *found[1:])
+    if len(theirs) > len(ours):
+        return Difference(theirs[len(ours)].number, "emit", theirs[len(ours)].data, None)
+    if len(ours) > len(theirs):
+        return Difference(len(expected), "emit", None, ours[len(theirs)].data)
     return None
 
 
@@ -88,41 +81,29 @@ def _name(record: Record) -> tuple[Any, ...] | None:
     data = record.data
     if record.kind == "written":
         return "written", data["role"], data["node"], data["index"]
-    if record.kind == "judged":
-        return "judged", data["node"], data["alone"]
+    if record.kind == "judged" and data["verdict"] is not None:
+        return "judged", data["node"]
     return None
 
 
-def _differ(old: Any, new: Any, key: str, left_out: frozenset[str]) -> tuple[str, Any, Any] | None:
+def _differ(
+    old: Any, new: Any, left_out: frozenset[str], key: str = ""
+) -> tuple[str, Any, Any] | None:
     """The first place, depth first, at which two JSON values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
-        for name in {**old, **new}:
-            if name not in left_out:
-                found = _differ(
-                    old.get(name), new.get(name), f"{key}.{name}" if key else name, left_out
-                )
-                if found is not None:
-                    return found
-        return None
-    if isinstance(old, list) and isinstance(new, list):
-        for i, (one, other) in enumerate(zip(old, new, strict=False)):
-            found = _differ(one, other, f"{key}[{i}]", left_out)
-            if found is not None:
-                return found
-        return None if len(old) == len(new) else (f"{key} (its length)", len(old), len(new))
-    same = old == new and type(old) is type(new)
-    if not same and isinstance(old, (int, float)) and isinstance(new, (int, float)):
-        computed = key.split(".")[-1] in COMPUTED
-        same = (
-            abs(old - new) <= TOLERANCE * max(abs(old), abs(new), TOLERANCE)
-            if computed
-            else old == new
-        )
-    return None if same else (key, old, new)
-
-
-def _short(value: Any) -> str:
-    if value is None:
-        return "not there"
-    text = repr(value)
-    return text if len(text) <= 120 else text[:117] + "..."
+        pairs = [(f".{name}", old.get(name), new.get(name)) for name in {**old, **new}
+                 if name not in left_out]  # fmt: skip
+    elif isinstance(old, list) and isinstance(new, list):
+        pairs = [(f"[{i}]", a, b) for i, (a, b) in enumerate(zip(old, new, strict=False))]
+        pairs.append((" (its length)", len(old), len(new)))
+    else:
+        same = old == new
+        if not same and isinstance(old, float) and isinstance(new, float):
+            close = abs(old - new) <= TOLERANCE * max(abs(old), abs(new), TOLERANCE)
+            same = close and key.split(".")[-1] in COMPUTED
+        return None if same else (key, old, new)
+    for name, a, b in pairs:
+        found = _differ(a, b, left_out, key + name)
+        if found is not None:
+            return found
+    return None

@@ -3,59 +3,158 @@
     trace = read_trace("trace.jsonl")
     trace.header.depth, len(trace.records)
     for record in trace.records:
-        print(record.number, record.time, record.kind, record.data)
+        print(record.number, record.time, record.kind, record.event)
 
-A `Record` is one event as it stands in the file, tokens with their texts, so whoever shows it needs
-no tokenizer; `event` is the same as an object of `events.py` or `details.py`. `records_of` makes
-them of a trace in memory, without a file.
+A line holds the fields of the event's class (`lr/trace.py`, `spec/protocol.py`) as they are, with
+its time and the name of its kind (`KINDS`); msgspec checks the types when it is read. The first
+line has the header and the bytes of every token in the file, so that readers need no tokenizer.
+`Record.data` shows an event as people and the player see it: node names, steps with their text.
 
-A file whose last line is torn (the program was killed while it wrote) is read up to there; `notes`
-says so. Everything else that is wrong raises `TraceError` with the number of the line. Read next:
-`state.py`.
+Another version of the format is refused by name. A file whose last line is torn (the program was
+killed while it wrote) is read up to there, and `notes` says so. Everything else that is wrong
+raises `TraceError` with the number of the line. Read next: `state.py`.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
+
+from lr import trace as events
 from lr.errors import LRError
-from lr.lab.trace.fields import Bytes
-from lr.lab.trace.header import Header, fault_of_header
-from lr.lab.trace.lines import fault_of, known, read_event, write_event
-from lr.tracing.stats import Stats, stats_of
+from lr.spec import protocol as messages
+from lr.spec.protocol import NodeId, Work
+from lr.trace import Event, Stats, stats_of
+from lr.types import Step
+
+FORMAT, VERSION = "lr trace", 2
+KINDS: dict[str, type] = {
+    "draft": messages.Draft,
+    "target": messages.Target,
+    "judge": messages.Judge,
+    "cancel": messages.Cancel,
+    "emit": messages.Emit,
+    "release": messages.Release,
+    "drafted": messages.Drafted,
+    "targeted": messages.Targeted,
+    "judged": messages.Judged,
+    "forward": events.ForwardPass,
+    "written": events.StepWritten,
+    "verifier": events.VerifierCall,
+    "round": events.TokenRound,
+    "token": events.TokenWritten,
+    "draw": events.Draw,
+    "span": events.WorkSpan,
+    "open": events.BranchOpened,
+    "fork": events.BranchForked,
+    "grow": events.BranchesGrew,
+    "cut": events.BranchCut,
+    "close": events.BranchClosed,
+    "restore": events.BranchRestored,
+    "hold": events.BranchHolds,
+    "replace": events.BranchReplaced,
+    "end": events.Ended,
+}
+KIND_OF = {made: name for name, made in KINDS.items()}
+Bytes = Callable[[int], bytes]
+"""The exact bytes of a token."""
 
 
 class TraceError(LRError):
     """A trace file cannot be read, or is not what it should be."""
 
 
+class Needs(msgspec.Struct, frozen=True):
+    """What a verifier requires to judge, and, if it gives early verdicts, to glance."""
+
+    judge: list[str]
+    glance: list[str] | None
+
+
 @dataclass(frozen=True)
-class Record:
-    """Event number `number` (from 0) of a trace, at `time` in the header's unit. `data`: all that
-    stands in its line.
+class Header:
+    """What was run, on which models, with which settings, on which prompt: all that a viewer says
+    about the run and a replay needs. What a driver does not have (models of a simulation) is None.
     """
 
-    number: int
-    data: dict[str, Any]
+    driver: Literal["plain", "lockstep", "overlapped", "scripted", "simulated"]
+    """plain: no draft steps."""
+    clock: Literal["wall", "virtual"] = "wall"
+    unit: str = "second"
+    """Of the times; on virtual clocks "target step" (simulated) or "turn" (scripted)."""
+    mode: str = "lr"
+    schedule: str = "depth"
+    depth: int = 1
+    width: int = 1
+    max_target_rows: int | None = None
+    models: dict[str, str | None] = field(default_factory=dict)
+    """target, draft and judge by name; device, dtype."""
+    verifier: str | None = None
+    needs: Needs | None = None
+    variant: str | None = None
+    """What a variant replaced, if one was used; such a run is not replayed from names."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """All of `GenerateOptions`; for scripted and simulated runs what made them."""
+    question: str | None = None
+    prompt: dict[str, Any] = field(default_factory=lambda: {"tokens": [], "pieces": []})
+    """{"tokens": [...], "pieces": [...]}, the pieces joined being its text."""
+    eos: list[int] = field(default_factory=list)
+    caches: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By name: {"blocks": how many, "block_size": tokens in each}."""
+    alone: bool = True
+    """Whether forwards and caches served this answer only; else events of the caches are missing,
+    or begin in the middle.
+    """
+    detailed: bool = True
+    """Whether the events beside the statistics were recorded."""
+    lr: str = ""
+    """Version of this program."""
+    made: str | None = None
+    """When, in UTC: 2026-01-31T12:00:00Z."""
 
-    @property
-    def time(self) -> float:
-        return float(self.data["time"])
+    def to_json(self) -> dict[str, Any]:
+        """All fields, with the format and its version."""
+        return {"format": FORMAT, "version": VERSION, **msgspec.to_builtins(self)}
+
+
+def no_bytes(token: int) -> bytes:
+    """Tokens without texts."""
+    return b""
+
+
+@dataclass(frozen=True)
+class Record:
+    """Event number `number` (from 0) of a trace, at `time` in the header's unit."""
+
+    number: int
+    time: float
+    event: Event
+    token_bytes: Bytes = field(default=no_bytes, repr=False, compare=False)
 
     @property
     def kind(self) -> str:
-        """The name of its kind, see `schema.KINDS`."""
-        return str(self.data["event"])
+        """The name of its kind, see `KINDS`."""
+        return KIND_OF[type(self.event)]
 
     @cached_property
-    def event(self) -> object:
-        """The event itself; None for a kind that this version does not know."""
-        return read_event(self.data) if known(self.data) else None
+    def data(self) -> dict[str, Any]:
+        """The event to be shown: nodes by name, keys in hexadecimal, tokens with their texts; what
+        is inside `Work` and `EmittedStep` stands beside the other fields.
+        """
+        shown: dict[str, Any] = {"time": self.time, "event": self.kind}
+        for name, value in _shown(self.event, self.token_bytes).items():
+            inner = isinstance(value, dict) and name in ("emitted", "work")
+            shown |= value if inner else {name: value}
+        return shown
 
 
 @dataclass(frozen=True)
@@ -79,35 +178,97 @@ class TraceFile:
         return stats_of([(record.time, record.event) for record in self.records])
 
 
-def no_bytes(token: int) -> bytes:
-    """Tokens without texts."""
-    return b""
-
-
-def records_of(events: Iterable[tuple[float, object]], token_bytes: Bytes) -> list[Record]:
+def records_of(timed: Iterable[tuple[float, Event]], token_bytes: Bytes) -> list[Record]:
     """The records of a trace in memory, in the order of their times."""
-    ordered = sorted(events, key=lambda pair: pair[0])  # stable: equal times stay in order
-    return [
-        Record(i, write_event(when, event, token_bytes)) for i, (when, event) in enumerate(ordered)
-    ]
+    ordered = sorted(timed, key=lambda pair: pair[0])  # stable: equal times stay in order
+    return [Record(i, when, event, token_bytes) for i, (when, event) in enumerate(ordered)]
 
 
-def trace_lines(header: Header, records: Iterable[Record]) -> Iterator[str]:
+# Tokens as text
+
+
+def pieces_of(tokens: Sequence[int], token_bytes: Bytes) -> list[str]:
+    """The text that each token completes; joined, the text of all.
+
+    Example: "é" is C3 A9; tokens "a\\xc3" and "\\xa9b" give "a" and "éb". What never becomes a
+    character is U+FFFD.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    pieces = [decoder.decode(token_bytes(token)) for token in tokens]
+    rest = decoder.decode(b"", final=True)
+    if pieces and rest:
+        pieces[-1] += rest
+    return pieces
+
+
+def piece_of(token: int, token_bytes: Bytes) -> str:
+    """The text of one token by itself; bytes that are no character show as <E2>."""
+    text = token_bytes(token).decode(errors="surrogateescape")
+    lone = {char for char in text if 0xDC80 <= ord(char) <= 0xDCFF}
+    for char in lone:
+        text = text.replace(char, f"<{ord(char) - 0xDC00:02X}>")
+    return text
+
+
+def _shown(value: Any, token_bytes: Bytes) -> Any:
+    match value:
+        case NodeId():
+            return str(value)
+        case Work(kind, node):
+            return {"work": kind.value, "node": str(node)}
+        case Enum():
+            return value.value
+        case tuple():
+            return [_shown(one, token_bytes) for one in value]
+    if not is_dataclass(value):
+        return value
+    shown = {}
+    for one in fields(value):
+        content = getattr(value, one.name)
+        key = one.name in ("key", "coin_key") and content is not None
+        shown[one.name] = f"0x{content:016x}" if key else _shown(content, token_bytes)
+        if one.name == "token":
+            shown["piece"] = piece_of(content, token_bytes)
+    if isinstance(value, Step):
+        shown["pieces"] = pieces_of(value.tokens, token_bytes)
+    return shown
+
+
+def _tokens(value: Any) -> Iterator[int]:
+    """All tokens in an event."""
+    if isinstance(value, Step):
+        yield from value.tokens
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _tokens(one)
+    elif is_dataclass(value):
+        for one in fields(value):
+            content = getattr(value, one.name)
+            yield from [content] if one.name == "token" else _tokens(content)
+
+
+# Writing
+
+
+def trace_lines(header: Header, records: Sequence[Record]) -> Iterator[str]:
     """The lines of a trace file, without line ends."""
-    yield json.dumps(header.to_json(), ensure_ascii=False)
+    texts: dict[str, str] = {}
     for record in records:
-        yield json.dumps(record.data, ensure_ascii=False, separators=(",", ":"))
+        for token in _tokens(record.event):
+            texts[str(token)] = b64encode(record.token_bytes(token)).decode()
+    yield json.dumps(header.to_json() | {"texts": texts}, ensure_ascii=False)
+    for record in records:
+        line = {"time": record.time, "event": record.kind, **msgspec.to_builtins(record.event)}
+        yield json.dumps(line, ensure_ascii=False, separators=(",", ":"))
 
 
-def write_trace(path: str | Path, header: Header, records: Iterable[Record]) -> None:
+def write_trace(path: str | Path, header: Header, records: Sequence[Record]) -> None:
     """Write a trace file. Raises `TraceError` if the file cannot be written."""
     try:
         with Path(path).open("w", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in trace_lines(header, records))
     except OSError as error:
-        raise TraceError(
-            f"the trace {path} cannot be written: {error}. Choose another place."
-        ) from error
+        raise _not_writable(path, error) from error
 
 
 def require_writable(path: str | Path) -> None:
@@ -121,15 +282,18 @@ def require_writable(path: str | Path) -> None:
         if not existed:
             Path(path).unlink()
     except OSError as error:
-        raise TraceError(
-            f"the trace {path} cannot be written: {error}. Choose another place."
-        ) from error
+        raise _not_writable(path, error) from error
+
+
+def _not_writable(path: str | Path, error: OSError) -> TraceError:
+    return TraceError(f"the trace {path} cannot be written: {error}. Choose another place.")
+
+
+# Reading
 
 
 def read_trace(path: str | Path) -> TraceFile:
-    """Read and check a trace file. Raises `TraceError`, naming the line and what is wrong with
-    it.
-    """
+    """Read and check a trace file. Raises `TraceError`, naming the line and what is wrong."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -144,50 +308,60 @@ def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
     last = max((i for i, line in enumerate(lines) if line.strip()), default=-1)
     if last < 0:
         raise TraceError(f"{name} is empty; expected a trace, as made by --trace.")
-    first = _object(lines[0], name, 1)
-    if (fault := fault_of_header(first)) is not None:
-        raise TraceError(f"{name}, line 1: {fault}")
+    header, token_bytes = _header(_object(lines[0], f"{name}, line 1"), name)
     records: list[Record] = []
     notes: list[str] = []
-    for number, line in enumerate(lines[1 : last + 1], start=2):
+    for i, line in enumerate(lines[1 : last + 1], start=1):
+        where = f"{name}, line {i + 1}"
         try:
-            content = _object(line, name, number)
+            content = _object(line, where)
         except TraceError:
-            if number != last + 1:
+            if i != last:
                 raise
-            notes.append(
-                f"line {number}, the last one, is torn and left out: the program was killed while it wrote"
-            )
+            notes.append(f"line {i + 1}, the last one, is torn and left out: the program was "
+                         "killed while it wrote")  # fmt: skip
             break
-        if (fault := fault_of(content)) is not None:
-            raise TraceError(f"{name}, line {number}: {fault}")
-        records.append(Record(len(records), content))
-    return _checked(TraceFile(Header.from_json(first), records, notes), name)
-
-
-def _checked(trace: TraceFile, name: str) -> TraceFile:
-    """The order of times, kinds that are not known, and the end."""
-    for before, after in zip(trace.records, trace.records[1:], strict=False):
-        if after.time < before.time:
-            raise TraceError(
-                f"{name}, line {after.number + 2}: time {after.time} is before {before.time}, that of the line above; "
-                "events stand in the order of their times"
-            )
-    unknown = sorted({record.kind for record in trace.records if not known(record.data)})
-    if unknown:
-        trace.notes.append(
-            f"kinds of event that this version does not know are left out: {', '.join(unknown)}"
-        )
+        made = KINDS.get(str(content.get("event")))
+        if made is None:
+            raise TraceError(f"{where}: there is no kind of event {content.get('event')!r}.")
+        try:
+            when = msgspec.convert(content.get("time"), float)
+            event: Event = msgspec.convert(content, made)
+        except msgspec.ValidationError as error:
+            raise TraceError(f"{where}: {content['event']}: {error}") from error
+        if records and when < records[-1].time:
+            raise TraceError(f"{where}: time {when} is before {records[-1].time}, that of the line "
+                             "above; events stand in the order of their times.")  # fmt: skip
+        records.append(Record(len(records), when, event, token_bytes))
+    trace = TraceFile(header, records, notes)
     if not trace.complete:
-        trace.notes.append("the trace was cut short: its last event (end) is not there")
+        notes.append("the trace was cut short: its last event (end) is not there")
     return trace
 
 
-def _object(line: str, name: str, number: int) -> dict[str, Any]:
+def _header(content: dict[str, Any], name: str) -> tuple[Header, Bytes]:
+    if content.get("format") != FORMAT:
+        raise TraceError(f"{name}, line 1: this is no trace: the first line should be an object "
+                         f'with "format": "{FORMAT}"')  # fmt: skip
+    version = content.get("version")
+    if version != VERSION:
+        newer = isinstance(version, int) and version > VERSION
+        advice = "Read it with a newer version of this program." if newer else "Record it anew."
+        raise TraceError(f"{name}, line 1: the trace has version {version!r}, this program reads "
+                         f"version {VERSION}. {advice}")  # fmt: skip
+    try:
+        header = msgspec.convert(content, Header)
+        texts = {int(token): b64decode(text) for token, text in content["texts"].items()}
+    except (msgspec.ValidationError, KeyError, ValueError, AttributeError) as error:
+        raise TraceError(f"{name}, line 1: the header is not whole: {error}") from error
+    return header, lambda token: texts.get(token, b"")
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
     try:
         content = json.loads(line)
     except ValueError as error:
-        raise TraceError(f"{name}, line {number}: not JSON ({error}): {line[:80]!r}") from error
+        raise TraceError(f"{where}: not JSON ({error}): {line[:80]!r}") from error
     if not isinstance(content, dict):
-        raise TraceError(f"{name}, line {number}: expected an object {{...}}, found {line[:80]!r}")
+        raise TraceError(f"{where}: expected an object {{...}}, found {line[:80]!r}")
     return content

@@ -1,34 +1,115 @@
-"""Run again what a trace tells of, on the same models with the same settings, and say where the two
-part, if anywhere.
+"""From an answer to its trace, and from a trace to the same run again: where do the two part?
 
-    outcome = replay(read_trace("answer.jsonl"))
-    outcome.difference      # None: the same; else the event, the value, what was expected and what came
+    run = reasoner.run(question, detailed=True)
+    run.finish()
+    save_trace("trace.jsonl", run)
+
+    outcome = replay(read_trace("trace.jsonl"))
+    outcome.difference      # None: the same; else the event, the value, what it was and what came
 
 Draws are keyed, so an answer is a function of the models, the question and the settings: every
 event of `lockstep` and of plain decoding comes again in the same order, every token bit for bit. Of
 `overlapped` runs, and of answers that shared their forwards with others, the output and the steps
 are compared, not the order. The run stops at the first difference. With `recorded` the trace's own
-verdicts are given again, for verifiers that do not say the same twice. Runs without models are
-replayed by `virtual_replay.py`.
+verdicts are given again, for verifiers that do not say the same twice. Runs without models:
+`virtual.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
-from lr.engine.answer import Run
+from lr import __version__
+from lr.engine.answer import Asked, Run
 from lr.errors import SettingError
 from lr.lab.trace.compare import Difference, compare_in_order, compare_outputs
-from lr.lab.trace.file import Record, TraceError, TraceFile, records_of
-from lr.lab.trace.header import Header
-from lr.lab.trace.traced import trace_of
-from lr.lab.trace.verdicts import RecordedVerdicts
+from lr.lab.trace.file import (
+    Header,
+    Needs,
+    TraceError,
+    TraceFile,
+    pieces_of,
+    records_of,
+    write_trace,
+)
 from lr.options import make_options
 from lr.reasoner import Reasoner
+from lr.spec.protocol import Draft, Drafted, Emit, Judge, Judged, NodeId
 from lr.spec.seams import Variant
-from lr.spec.verifiers.base import Requires, Verifier
-from lr.types import require
+from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.trace import Ended
+from lr.types import Role, Step, Verdict, require
+
+# From an answer to its trace
+
+
+def header_of(asked: Asked) -> Header:
+    """What the first line of the trace of an answer says."""
+    options, models, variant = asked.options, asked.models, asked.variant
+    ahead = options.looks_ahead
+    names = ["target"] + ["draft"] * ahead + ["guesser"] * options.drafts_tokens
+    plan = asked.cache_plan(Role.TARGET)
+    named = {role: models.names.get(role) for role in ("target", "draft", "judge")}
+    for place in ("device", "dtype"):  # a model on a server has neither
+        value = getattr(models.target, place, None)
+        named[place] = None if value is None else str(value).removeprefix("torch.")
+    verifier = models.names.get("verifier") if variant.verifier is None else variant.verifier.name
+    parts = {one.name: getattr(variant, one.name) for one in fields(variant)}
+    replaced = [f"{name}={getattr(part, '__name__', type(part).__name__)}"
+                for name, part in parts.items() if part]  # fmt: skip
+    pieces = pieces_of(asked.prompt, models.codec.token_bytes)
+    return Header(
+        driver=options.driver if ahead else "plain",
+        mode=options.mode,
+        schedule=options.schedule,
+        depth=options.depth,
+        width=options.width,
+        max_target_rows=options.max_target_rows,
+        models=named,
+        verifier=verifier if ahead else None,
+        needs=_needs(asked.verifier) if ahead and not isinstance(asked.verifier, str) else None,
+        variant=", ".join(replaced) or None,
+        options=asdict(options),
+        question=asked.question,
+        prompt={"tokens": list(asked.prompt), "pieces": pieces},
+        eos=sorted(models.codec.eos_ids),
+        caches={name: {"blocks": plan.num_blocks, "block_size": plan.block_size} for name in names},
+        alone=isinstance(asked, Run),
+        detailed=asked.detailed,
+        lr=__version__,
+        made=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
+
+
+def trace_of(asked: Asked, why: str = "") -> TraceFile:
+    """The trace of an answer, as it would be read from its file. `why`: what ended it, if not the
+    end of the answer.
+    """
+    events = list(asked.trace.events)
+    when = max((time for time, _ in events), default=0.0)
+    events.append((when, Ended(done=not why, why=why)))
+    return TraceFile(header_of(asked), records_of(events, asked.models.codec.token_bytes))
+
+
+def save_trace(path: str | Path, asked: Asked, why: str = "") -> None:
+    """Write the trace of an answer. Raises `TraceError` if it cannot be written."""
+    trace = trace_of(asked, why)
+    write_trace(path, trace.header, trace.records)
+
+
+def _needs(verifier: Verifier) -> Needs:
+    def named(requires: Requires) -> list[str]:
+        return [str(one.name).lower() for one in Requires if one & requires]
+
+    early = verifier.early_requires
+    return Needs(named(verifier.requires), None if early is None else named(early))
+
+
+# From a trace to its run
 
 
 @dataclass(frozen=True)
@@ -47,22 +128,20 @@ def replay(trace: TraceFile, *, recorded: bool = False, device: str | None = Non
 
     Raises `TraceError` for a trace that says too little, and what loading the models raises.
     """
-    header = trace.header
-    reasoner = reasoner_of(header, recorded=recorded, device=device)
-    with reasoner:
-        verifier = (
-            recorded_verifier(trace)
-            if recorded and make_options(**_options(header)).looks_ahead
-            else None
+    options = options_of(trace.header)
+    with reasoner_of(trace.header, recorded=recorded, device=device) as reasoner:
+        asks = recorded and make_options(**options).looks_ahead
+        variant = Variant(verifier=RecordedVerdicts(trace) if asks else None)
+        question, detailed = trace.header.question or "", trace.header.detailed
+        return replay_on(
+            reasoner.run(question, variant=variant, detailed=detailed, **options), trace
         )
-        options = _options(header)
-        run = reasoner.run(
-            header.question or "",
-            variant=Variant(verifier=verifier),
-            detailed=header.detailed,
-            **options,
-        )
-        return replay_on(run, trace)
+
+
+def options_of(header: Header) -> dict[str, Any]:
+    """The options, with lists as the tuples they were."""
+    return {name: tuple(value) if isinstance(value, list) else value
+            for name, value in header.options.items()}  # fmt: skip
 
 
 def reasoner_of(header: Header, *, recorded: bool = False, device: str | None = None) -> Reasoner:
@@ -73,24 +152,26 @@ def reasoner_of(header: Header, *, recorded: bool = False, device: str | None = 
     """
     if header.variant is not None:
         raise TraceError(
-            f"this answer was made with parts of one's own ({header.variant}), which no name brings back. Make the run yourself, with "
-            "detailed=True, and give it to lr.lab.trace.replay.replay_on."
+            f"this answer was made with parts of one's own ({header.variant}), which no name "
+            "brings back. Make the run yourself, with detailed=True, and give it to "
+            "lr.lab.trace.replay.replay_on."
         )
-    if header.driver not in ("plain", "lockstep", "overlapped") or header.question is None:
+    if header.clock == "virtual" or header.question is None or header.models["target"] is None:
         raise TraceError(
-            "this trace has no models to run again (see lr.lab.trace.virtual_replay for scripts and simulations)."
+            "this trace has no models to run again (see lr.lab.trace.virtual for scripts and "
+            "simulations)."
         )
     import torch
 
-    models, options = header.models, make_options(**_options(header))
-    dtype = getattr(torch, models["dtype"]) if models.get("dtype") else None
+    models, options = header.models, make_options(**options_of(header))
+    dtype = models.get("dtype")
     return Reasoner(
-        models["target"],
+        header.models["target"],
         models["draft"] if options.needs_draft else None,
         "never" if recorded else header.verifier or "exact",
         judge=None if recorded else models.get("judge"),
         device=device or models.get("device") or "cpu",
-        dtype=dtype,
+        dtype=None if dtype is None else getattr(torch, dtype),
     )
 
 
@@ -98,74 +179,82 @@ def replay_on(run: Run, trace: TraceFile) -> Replayed:
     """Finish `run`, which was just begun (with `detailed` as the trace has it), and compare step by
     step; stops at the first difference.
     """
-    header = trace.header
-    require(
-        run.detailed == header.detailed,
-        "detailed",
-        run.detailed,
-        f"{header.detailed}, as in the trace",
-    )
-    expected, got = header.prompt["tokens"], list(run.prompt)
-    if expected != got:
-        place = next(
-            (i for i, pair in enumerate(zip(expected, got, strict=False)) if pair[0] != pair[1]), -1
-        )
-        return Replayed(0, Difference(-1, f"the prompt's token {place}", expected, got))
+    header, records = trace.header, trace.records
+    expected = f"{header.detailed}, as in the trace"
+    require(run.detailed == header.detailed, "detailed", run.detailed, expected)
+    was, now = header.prompt["tokens"], list(run.prompt)
+    if was != now:
+        place = next((i for i, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), -1)
+        return Replayed(0, Difference(-1, f"the prompt's token {place}", was, now))
     if header.driver == "overlapped" or not header.alone:
         run.finish()
-        found = compare_outputs(trace.records, trace_of(run).records)
-        return Replayed(len(trace.records), found, ordered=False)
-    return _step_by_step(run, trace)
-
-
-def _step_by_step(run: Run, trace: TraceFile) -> Replayed:
-    """Compare what is new after every step of the output."""
-    done, steps = 0, iter(run)
-    while True:
+        found = compare_outputs(records, trace_of(run).records)
+        return Replayed(len(records), found, ordered=False)
+    done, steps, over = 0, iter(run), False
+    while not over:  # compare what is new after every step of the output
         over = next(steps, None) is None
-        new = trace_of(run).records[done:] if over else _since(run, done)
-        found = compare_in_order(
-            trace.records, [replace(one, number=i) for i, one in enumerate(new)], done
-        )
+        events = run.trace.events[done:]
+        new = records_of(events, run.models.codec.token_bytes)
+        new = trace_of(run).records[done:] if over else new
+        found = compare_in_order(records, new, done)
         if found is not None:
             return Replayed(found.number, found)
         done += len(new)
-        if over:
-            break
-    if done < len(trace.records):
-        return Replayed(done, Difference(done, "event", trace.records[done].data, None))
+    if done < len(records):
+        return Replayed(done, Difference(done, "event", records[done].data, None))
     return Replayed(done, None)
 
 
-def _since(run: Run, done: int) -> list[Record]:
-    return records_of(run.trace.events[done:], run.models.codec.token_bytes)
+Key = tuple[tuple[int, ...], Step, Step | None]
 
 
-def _options(header: Header) -> dict[str, Any]:
-    """The options, with lists as the tuples they were."""
-    return {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in header.options.items()
-    }
+class RecordedVerdicts(Verifier):
+    """The verdicts of a trace as a verifier that requires the same as the original did. A pair that
+    is not in the trace gets a rejection that says so, which the replay finds as its difference.
+    """
+
+    def __init__(self, trace: TraceFile) -> None:
+        needs = trace.header.needs
+        if needs is None:
+            raise SettingError("this trace does not say what its verifier needed, so its verdicts "
+                               "cannot be given again.")  # fmt: skip
+        self.name = trace.header.verifier or "recorded"
+        self.requires = _requires(needs.judge)
+        self.early_requires = None if needs.glance is None else _requires(needs.glance)
+        self.verdicts = recorded_verdicts(trace)
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """The verdicts on pairs."""
+        unknown = Verdict(False, "this pair is not in the trace")
+        return [self.verdicts.get((one.prefix, one.draft, one.target), unknown) for one in pairs]
+
+    def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
+        """The verdicts on draft steps alone, if there were any."""
+        return [self.verdicts.get((one.prefix, one.draft, None)) for one in pairs]
 
 
-def recorded_verifier(trace: TraceFile) -> Verifier:
-    """The verdicts of a trace as a verifier that asks for the same as the original did."""
-    needs = trace.header.needs
-    if needs is None:
-        raise SettingError(
-            "this trace does not say what its verifier needed, so its verdicts cannot be given again."
-        )
-    verifier: Any = RecordedVerdicts(trace)
-    verifier.requires = _need(needs["judge"])
-    if needs["glance"] is not None:
-        verifier.early_requires = _need(needs["glance"])
-    made: Verifier = verifier
-    return made
-
-
-def _need(names: list[str]) -> Requires:
-    need = Requires.NOTHING
+def _requires(names: list[str]) -> Requires:
+    found = Requires.NOTHING
     for name in names:
-        need |= Requires[name.upper()]
-    return need
+        found |= Requires[name.upper()]
+    return found
+
+
+def recorded_verdicts(trace: TraceFile) -> dict[Key, Verdict]:
+    """All verdicts of a trace by prefix, draft step and target step."""
+    prefixes = {NodeId(0, 0): tuple(trace.header.prompt["tokens"])}
+    asked: dict[NodeId, Key] = {}
+    found: dict[Key, Verdict] = {}
+    for record in trace.records:
+        match record.event:
+            case Draft(node, children):
+                prefixes |= dict.fromkeys(children, prefixes[node])
+            case Drafted(node, Step(tokens)):
+                prefixes[node] += tokens
+            case Judge(node, parent, draft, target):
+                asked[node] = (prefixes[parent], draft, target)
+            case Judged(node, Verdict() as verdict):
+                found[asked[node]] = verdict
+            case Emit(emitted, _, node, root) if root is not None and root != node:
+                prefixes[root] = prefixes[node] + emitted.step.tokens
+    return found

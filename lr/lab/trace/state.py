@@ -1,26 +1,30 @@
-"""The state that the events of a trace add up to, as data: the tree, who is writing what, the
-output, the caches.
+"""The state that the events of a trace add up to: the tree, who is writing what, the output, who
+holds which block of the caches; and going back and forth in a trace.
 
-The player, the stepper and the figures all show this state, so they agree. It knows no picture. A
-node that left the tree stays in `nodes` with `gone` set to the time it left. In plain decoding,
-where nothing has a node, step i stands at "i:i", as behind a correction. Read next: `film.py`,
-which makes states of events.
+    film = Film(read_trace("trace.jsonl"))
+    state = film.at(120)                      # after the first 120 events
+    state.root, state.nodes["0:1"].draft.text, state.work, state.caches["target"].holders(3)
+
+This is the only place where events become states: the player, the stepper and the figures all show
+these. Nodes are named as in `spec/protocol.py`. A node that left the tree stays in `nodes`, with
+the time in `gone`.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from lr.lab.trace.caches import CacheState
-from lr.lab.trace.header import Header
+from lr.lab.trace.file import Header, Record, TraceError, TraceFile
 
 
 @dataclass
 class TokenState:
     """One token of a step. `source`: "drawn" by the model itself; "guessed" ahead and kept;
-    "residual": in place of a rejected guess; "after": behind the last guess, none being rejected;
-    "" where the trace does not say. `p`: its probability."""
+    "residual", in place of a rejected guess; "after" the last guess, none being rejected; "" where
+    the trace does not say. `p`: its probability.
+    """
 
     token: int
     piece: str
@@ -30,7 +34,7 @@ class TokenState:
 
 @dataclass
 class StepState:
-    """A step as far as it is written. `finish` is "" while it is being written, then boundary, eos
+    """A step as far as it is written; `finish` is "" while it is being written, then boundary, eos
     or length.
     """
 
@@ -41,32 +45,35 @@ class StepState:
     def text(self) -> str:
         return "".join(one.piece for one in self.tokens)
 
-    def complete(self, step: dict[str, Any]) -> None:
-        """The step as a whole is there; what is known of its tokens stays."""
-        known = [one.token for one in self.tokens] == step["tokens"]
-        old = self.tokens if known else [TokenState(token, "") for token in step["tokens"]]
-        for one, piece in zip(old, step["pieces"], strict=True):
+    def complete(self, step: dict[str, Any]) -> StepState:
+        """The whole step is there; what is known of its tokens stays."""
+        if [one.token for one in self.tokens] != step["tokens"]:
+            self.tokens = [TokenState(token, "") for token in step["tokens"]]
+        for one, piece in zip(self.tokens, step["pieces"], strict=True):
             one.piece = piece
-        self.tokens, self.finish = old, step["finish"]
+        self.finish = step["finish"]
+        return self
 
 
 @dataclass
 class NodeState:
-    """A prefix, by name. `draft`: the draft step that leads here (None: it is a root of the
-    target's); `target`: the target's own step behind it, once it was begun. `verdict` is on
-    `draft`. `index`: number of the step behind it."""
+    """A prefix, by name. `index`: number of the step that follows it."""
 
     name: str
     index: int
     parent: str | None = None
     sibling: int = 0
     draft: StepState | None = None
+    """The draft step that leads here; None at the first node of a tree."""
     target: StepState | None = None
+    """The target's own step after it, once that was begun."""
     failed: str | None = None
+    """Why there will be no draft step."""
     verdict: dict[str, Any] | None = None
+    """On `draft`."""
     unsure: bool = False
     accepted: bool = False
-    """The draft step that leads here joined the output."""
+    """`draft` joined the output."""
     children: list[str] = field(default_factory=list)
     born: float = 0.0
     gone: float | None = None
@@ -78,15 +85,13 @@ class NodeState:
 
     @property
     def targeted(self) -> bool:
-        """The target's step behind it is complete."""
+        """The target's step after it is complete."""
         return self.target is not None and self.target.finish != ""
 
 
 @dataclass
 class EmittedState:
-    """A step of the output. `node`: an accepted draft step leads there, the target's own stands
-    behind it.
-    """
+    """A step of the output. An accepted draft step leads to `node`, the target's follows it."""
 
     index: int
     origin: str
@@ -95,6 +100,85 @@ class EmittedState:
     time: float
     verdict: dict[str, Any] | None = None
     rejected: StepState | None = None
+
+
+@dataclass
+class BranchState:
+    """A live branch of a cache. `node`: whose prefix it holds (None: a passing one, such as a path
+    of a token tree); `source`: what it was forked from.
+    """
+
+    number: int
+    blocks: list[int] = field(default_factory=list)
+    length: int = 0
+    node: str | None = None
+    source: int | None = None
+
+
+@dataclass
+class CacheState:
+    """The blocks of one model's cache. `copied`: (from, to) of the last append, copy on write."""
+
+    name: str
+    total: int = 0
+    block_size: int = 0
+    branches: dict[int, BranchState] = field(default_factory=dict)
+    copied: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def used(self) -> set[int]:
+        """Blocks with at least one holder."""
+        return set(self.holders_by_block())
+
+    def holders(self, block: int) -> list[int]:
+        """The branches that hold a block, in order; as many as its refcount."""
+        return self.holders_by_block().get(block, [])
+
+    def holders_by_block(self) -> dict[int, list[int]]:
+        """The same for all blocks that are held."""
+        found: dict[int, list[int]] = {}
+        for number in sorted(self.branches):
+            for block in self.branches[number].blocks:
+                found.setdefault(block, []).append(number)
+        return found
+
+    def take(self, kind: str, data: dict[str, Any]) -> None:
+        """One event of this cache."""
+        if kind == "grow":
+            self.copied = [(old, new) for _, old, new in data["copies"]]
+            for number, old, new in data["copies"]:
+                blocks = self.branches[number].blocks
+                blocks[blocks.index(old)] = new
+            for number, block in data["fresh"]:
+                self.branches[number].blocks.append(block)
+            for number, length in data["rows"]:
+                self.branches[number].length = length
+            return
+        number = data["branch"]
+        if kind == "open":
+            self.branches[number] = BranchState(number)
+        elif kind == "fork":
+            source = self.branches[data["source"]]
+            self.branches[number] = BranchState(
+                number, list(source.blocks), source.length, source=source.number
+            )
+        elif kind == "cut":
+            branch = self.branches[number]
+            branch.length = data["length"]
+            branch.blocks = branch.blocks[: len(branch.blocks) - len(data["dropped"])]
+        elif kind == "close":
+            del self.branches[number]
+        elif kind == "restore":
+            branch = self.branches[number]
+            branch.length, branch.blocks = data["length"], list(data["blocks"])
+        elif kind == "hold":
+            self.branches[number].node = data["node"]
+        elif kind == "replace":
+            self.branches[data["heir"]].node = self.branches[number].node
+            self.branches[number].node = None
+
+
+CACHE_EVENTS = frozenset({"open", "fork", "grow", "cut", "close", "restore", "hold", "replace"})
 
 
 @dataclass
@@ -129,18 +213,13 @@ class State:
 
     @property
     def live(self) -> list[NodeState]:
-        """The nodes of the tree as it is now, root first, then level by level, siblings in
-        order.
-        """
-        found, level = [], [self.root]
+        """The nodes of the tree as it is now, level by level, siblings in order."""
+        found = []
+        level = [self.nodes[self.root]] if self.root in self.nodes else []
         while level:
-            found += [self.nodes[name] for name in level if name in self.nodes]
-            level = [
-                child
-                for name in level
-                for child in (self.nodes[name].children if name in self.nodes else [])
-                if self.nodes[child].gone is None
-            ]
+            found += level
+            children = [self.nodes[name] for node in level for name in node.children]
+            level = [child for child in children if child.gone is None]
         return found
 
     def path(self, name: str) -> list[NodeState]:
@@ -162,10 +241,137 @@ class State:
         return self.nodes[name]
 
     def writing(self, data: dict[str, Any]) -> StepState:
-        """The step that an event of a model is about."""
+        """The step that an event of a model is about. Plain decoding names no nodes: "i:i"."""
         node = self.node(data["node"] or f"{data['index']}:{data['index']}")
         if data["role"] == "draft":
             node.draft = node.draft or StepState()
             return node.draft
         node.target = node.target or StepState()
         return node.target
+
+
+def fold(state: State, record: Record) -> None:
+    """Let `state` take in the next event.
+
+    Raises `TraceError` where an event is about a branch or block that is not there: lines are
+    missing before it.
+    """
+    data, kind = record.data, record.kind
+    state.number, state.time = record.number + 1, record.time
+    match kind:
+        case "draft":
+            parent = state.node(data["node"])
+            for sibling, name in enumerate(data["children"]):
+                child = state.node(name)
+                child.parent, child.sibling = parent.name, sibling
+                parent.children.append(name)
+                state.work["draft", name] = state.time
+        case "target" | "judge":
+            state.node(data["node"])
+            state.work[kind, data["node"]] = state.time
+        case "cancel":
+            state.work.pop((data["work"], data["node"]), None)
+        case "drafted" | "targeted" | "judged":
+            work = {"drafted": "draft", "targeted": "target", "judged": "judge"}[kind]
+            if state.work.pop((work, data["node"]), None) is not None:  # else late: ignored
+                _answered(state.node(data["node"]), data)
+        case "emit":
+            _emit(state, data)
+        case "release":
+            state.node(data["node"]).gone = state.time
+        case "written":
+            state.writing(data).complete(data["step"])
+        case "token":
+            tokens = state.writing(data).tokens
+            if len(tokens) == data["offset"]:
+                tokens.append(TokenState(data["token"], data["piece"], "drawn", data["p"]))
+        case "round" if data["detail"] is not None:
+            _round(state.writing(data).tokens, data["emitted"], data["detail"])
+        case "forward":
+            state.forwards[data["role"]] = state.forwards.get(data["role"], 0) + 1
+        case "end":
+            state.done = data["done"]
+        case _ if kind in CACHE_EVENTS:
+            name = data["cache"]
+            try:
+                state.caches.setdefault(name, CacheState(name)).take(kind, data)
+            except (KeyError, ValueError) as error:
+                raise TraceError(
+                    f"line {record.number + 2} (event {record.number}, {kind}) is about a branch "
+                    f"or block of the {name} cache that is not there then: {error}. Lines before "
+                    "it are missing; make the trace anew."
+                ) from error
+
+
+def _answered(node: NodeState, data: dict[str, Any]) -> None:
+    """The scheduler hears of a finished piece of work."""
+    if data["event"] == "targeted":
+        node.target = (node.target or StepState()).complete(data["step"])
+    elif data["event"] == "judged":
+        node.verdict, node.unsure = data["verdict"], data["verdict"] is None
+    elif data["step"] is None:
+        node.failed = "no draft can come"
+    else:
+        node.draft = (node.draft or StepState()).complete(data["step"])
+
+
+def _emit(state: State, data: dict[str, Any]) -> None:
+    node, accepted = state.node(data["node"]), data["origin"] == "accepted"
+    known = (node.draft if accepted else node.target) or StepState()
+    step = copy.deepcopy(known).complete(data["step"])
+    rejected = None if data["rejected"] is None else StepState().complete(data["rejected"])
+    node.accepted = node.accepted or accepted
+    emitted = EmittedState(
+        data["index"], data["origin"], step, node.name, state.time, data["verdict"], rejected
+    )
+    state.emitted.append(emitted)
+    if data["root"] is not None:
+        state.root = state.node(data["root"]).name
+        if data["root"] != node.name:  # the branches of the node have a new name
+            node.gone = state.time
+
+
+def _round(tokens: list[TokenState], emitted: int, detail: dict[str, Any]) -> None:
+    if len(tokens) != detail["offset"]:
+        return
+    new = [
+        TokenState(one["token"], one["piece"], "guessed", one["p"])
+        for one in detail["guesses"]
+        if one["kept"]
+    ]
+    refused = any(one["kept"] is False for one in detail["guesses"])
+    source = "residual" if detail["residual"] or refused else "after"
+    new.append(TokenState(detail["token"], detail["piece"], source, detail["p"]))
+    tokens += new[:emitted]
+
+
+def state_at(trace: TraceFile, number: int) -> State:
+    """The state after the first `number` events."""
+    state = State.begin(trace.header)
+    for record in trace.records[:number]:
+        fold(state, record)
+    return state
+
+
+class Film:
+    """A trace to go back and forth in: `at(n)` folds on from the nearest state kept. A state handed
+    out must not be changed.
+    """
+
+    def __init__(self, trace: TraceFile, every: int = 200) -> None:
+        self.trace, self.every = trace, every
+        self._kept = {0: State.begin(trace.header)}
+
+    def __len__(self) -> int:
+        return len(self.trace.records)
+
+    def at(self, number: int) -> State:
+        """The state after the first `number` events (0: none)."""
+        number = max(0, min(number, len(self)))
+        start = max(kept for kept in self._kept if kept <= number)
+        state = copy.deepcopy(self._kept[start])
+        for record in self.trace.records[start:number]:
+            fold(state, record)
+            if state.number % self.every == 0 and state.number not in self._kept:
+                self._kept[state.number] = copy.deepcopy(state)
+        return state

@@ -1,5 +1,5 @@
 """Traces of runs without models: scripted ones, where a turn takes a time of 1, and simulated ones,
-on the clock of the simulation.
+on the clock of the simulation; and running them again, event for event, times included.
 
     run = ScriptedRun(config, TextScript(["a.", "b$"], ["A.", "C."]))
     run.run()
@@ -8,7 +8,8 @@ on the clock of the simulation.
     trace = simulated_trace(config, world, steps=40)
 
 Viewers cannot tell them from traces of models, but for what models alone have: tokens, forwards,
-caches. Without torch. Read next: `lab/trace/file.py`.
+caches. Only scripts written as texts and worlds made of the distributions in `theory/chance.py` can
+be brought back from a file. Without torch.
 """
 
 from __future__ import annotations
@@ -18,19 +19,46 @@ from enum import Enum
 from typing import Any
 
 from lr import __version__
-from lr.engine.recording import record_commanded, record_told, record_written
 from lr.lab.scripted.scripted import ScriptedRun
-from lr.lab.trace.fields import Bytes
-from lr.lab.trace.file import TraceFile, no_bytes, records_of
-from lr.lab.trace.header import Header
-from lr.spec.protocol import SchedulerConfig
-from lr.theory.simulate import World, simulate
-from lr.trace import Trace
-from lr.tracing.details import Ended
+from lr.lab.scripted.texts import TextScript
+from lr.lab.trace.compare import Difference, compare_in_order
+from lr.lab.trace.file import Bytes, Header, TraceError, TraceFile, no_bytes, records_of
+from lr.spec.protocol import (
+    Drafted,
+    Judged,
+    Kind,
+    LateDrafts,
+    Limits,
+    Schedule,
+    SchedulerConfig,
+    Targeted,
+    Work,
+)
+from lr.theory import chance
+from lr.theory.simulate import World, record_event, simulate
+from lr.trace import Ended, Trace
+
+_MADE: dict[str, Any] = {
+    made.__name__: made
+    for made in (
+        World,
+        TextScript,
+        SchedulerConfig,
+        Limits,
+        chance.Constant,
+        chance.Lognormal,
+        chance.Resampled,
+        chance.Bernoulli,
+        chance.BetaSiblings,
+        chance.Replay,
+        chance.JudgeErrors,
+    )
+}
+_ENDS = {Drafted: Kind.DRAFT, Targeted: Kind.TARGET, Judged: Kind.JUDGE}
 
 
 def letters(token: int) -> bytes:
-    """The text of a token of `texts.py`, where a token is a character."""
+    """The text of a token of a `TextScript`, where a token is a character."""
     return chr(token).encode()
 
 
@@ -40,10 +68,9 @@ def scripted_trace(run: ScriptedRun, token_bytes: Bytes = letters) -> TraceFile:
     for number, turn in enumerate(run.turns):
         trace.start = -float(number)
         if turn.event is not None:
-            record_written(trace, turn.event)
-            record_told(trace, turn.event)
+            record_event(trace, turn.event)
         for command in turn.commands:
-            record_commanded(trace, command)
+            trace.record(command)
     if run.done:
         trace.record(Ended(done=True))
     header = _header("scripted", "turn", run.scheduler.config, {"script": plain(run.script)})
@@ -53,23 +80,17 @@ def scripted_trace(run: ScriptedRun, token_bytes: Bytes = letters) -> TraceFile:
 def simulated_trace(config: SchedulerConfig, world: World, steps: int) -> TraceFile:
     """Simulate `steps` steps; their trace."""
     trace = Trace(detailed=True)
-    outcome = simulate(config, world, steps, trace=trace)
-    trace.record(
-        Ended(
-            done=outcome.steps == steps,
-            why="" if outcome.steps == steps else "the limits were reached",
-        )
-    )
+    done = simulate(config, world, steps, trace=trace).steps == steps
+    trace.record(Ended(done, "" if done else "the limits were reached"))
     header = _header("simulated", "target step", config, {"world": plain(world), "steps": steps})
     return TraceFile(header, records_of(trace.events, no_bytes))
 
 
-def _header(driver: str, unit: str, config: SchedulerConfig, options: dict[str, Any]) -> Header:
+def _header(driver: Any, unit: str, config: SchedulerConfig, options: dict[str, Any]) -> Header:
     return Header(
-        driver=driver,
-        clock="virtual",
-        unit=unit,
-        mode="lr",
+        driver,
+        "virtual",
+        unit,
         schedule=config.schedule.value,
         depth=config.depth,
         width=config.width,
@@ -79,6 +100,36 @@ def _header(driver: str, unit: str, config: SchedulerConfig, options: dict[str, 
     )
 
 
+def replay_virtual(trace: TraceFile) -> tuple[int, Difference | None]:
+    """How many events came again the same, and the first that did not (None: all did). Raises
+    `TraceError` for a trace that cannot be.
+    """
+    again = rerun(trace).records
+    found = compare_in_order(trace.records, again, virtual=True)
+    if found is None and len(again) < len(trace.records):
+        found = Difference(len(again), "event", trace.records[len(again)].data, None)
+    return len(again) if found is None else found.number, found
+
+
+def rerun(trace: TraceFile) -> TraceFile:
+    """The same run again, as a trace. A scripted run takes the turns of the trace."""
+    options = trace.header.options
+    config = _built(options.get("config"))
+    if trace.header.driver == "simulated":
+        return simulated_trace(config, _built(options.get("world")), options["steps"])
+    if trace.header.driver != "scripted":
+        raise TraceError("this trace is of models; see lr.lab.trace.replay.")
+    run = ScriptedRun(config, _built(options.get("script")))
+    for record in trace.records:
+        event = record.event
+        if isinstance(event, Drafted | Targeted | Judged):
+            work = Work(_ENDS[type(event)], event.node)
+            if work not in run.work:
+                break  # the comparison will say what is different
+            run.step(work)
+    return scripted_trace(run)
+
+
 def plain(value: Any) -> Any:
     """Data as JSON; an object by the name of its class and its fields: Constant(0.1) is {"is":
     "Constant", "value": 0.1}.
@@ -86,13 +137,28 @@ def plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
-        return {"is": type(value).__name__} | {
-            one.name: plain(getattr(value, one.name)) for one in fields(value)
-        }
-    if isinstance(value, (list, tuple)):
+        named = {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        return {"is": type(value).__name__} | named
+    if isinstance(value, list | tuple):
         return [plain(one) for one in value]
-    return (
-        value
-        if value is None or isinstance(value, (str, int, float, bool))
-        else type(value).__name__
-    )
+    known = value is None or isinstance(value, str | int | float | bool)
+    return value if known else type(value).__name__
+
+
+def _built(value: Any) -> Any:
+    """The inverse of `plain`."""
+    if isinstance(value, list):
+        return tuple(map(_built, value))
+    if not isinstance(value, dict):
+        return value
+    content = {name: _built(one) for name, one in value.items() if name != "is"}
+    name = str(value.get("is"))
+    if name not in _MADE:
+        raise TraceError(
+            f"the trace was made with {name}, which is not among what a file can bring back: "
+            f"{', '.join(_MADE)}."
+        )
+    if name == "SchedulerConfig":
+        content["schedule"] = Schedule(content["schedule"])
+        content["late_drafts"] = LateDrafts(content["late_drafts"])
+    return _MADE[name](**content)

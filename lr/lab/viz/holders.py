@@ -14,9 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lr.lab.trace.caches import BranchState, CacheState
-from lr.lab.trace.film import Film, fold
-from lr.lab.trace.state import State
+from lr.lab.trace.state import BranchState, CacheState, Film, State, fold
 from lr.lab.viz.style import INK, PAPER, SOFT, WASH, WHO, figure, inches
 
 CELL, LINE, LABEL, HEAD, MOST = 0.42, 0.5, 1.35, 0.42, 24

@@ -19,7 +19,7 @@ from typing import Any
 from lr.lab.trace.file import TraceFile
 
 DONE, CANCELLED, FAILED, OPEN = "done", "cancelled", "failed", "open"
-LANE_OF = {"draft": "draft", "target": "target", "judge": "judge", "score": "judge"}
+LANE_OF = {"draft": "draft", "target": "target", "judge": "judge"}
 NAMES = {"draft": "draft", "target": "target", "judge": "verifier"}
 MEANS = {
     "draft": "The draft writes steps ahead; several at once if the tree is wide.",
@@ -145,7 +145,7 @@ def _begun(one: dict[str, Any]) -> list[tuple[str, str]]:
     """(work, node) of what an event commands."""
     if one["event"] == "draft":
         return [("draft", child) for child in one["children"]]
-    return [(one["event"], one["node"])] if one["event"] in ("target", "judge", "score") else []
+    return [(one["event"], one["node"])] if one["event"] in ("target", "judge") else []
 
 
 def _over(one: dict[str, Any]) -> tuple[tuple[str, str], str] | None:
@@ -153,17 +153,11 @@ def _over(one: dict[str, Any]) -> tuple[tuple[str, str], str] | None:
     kind = one["event"]
     if kind == "cancel":
         return (one["work"], one["node"]), CANCELLED
-    ends = {
-        "drafted": "draft",
-        "undrafted": "draft",
-        "targeted": "target",
-        "judged": "judge",
-        "unsure": "score",
-    }
+    ends = {"drafted": "draft", "targeted": "target", "judged": "judge"}
     if kind not in ends:
         return None
-    work = "score" if kind == "judged" and one["alone"] else ends[kind]
-    return (work, one["node"]), FAILED if kind == "undrafted" else DONE
+    missing = kind == "drafted" and one["step"] is None
+    return (ends[kind], one["node"]), FAILED if missing else DONE
 
 
 def _written(data: Iterable[dict[str, Any]], begin: float) -> list[Span]:

@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from lr.lab.trace.film import Film, fold
-from lr.lab.trace.state import NodeState, State, StepState
+from lr.lab.trace.state import Film, NodeState, State, StepState, fold
 from lr.lab.viz.style import INK, MARKS, PAPER, SOFT, WASH, WHO, figure, inches
 
 COLUMN, BETWEEN, CARD, NAME, LETTERS, LINES = 2.35, 0.4, 0.82, 0.3, 28, 3
@@ -48,13 +47,7 @@ def telling_moment(film: Film) -> int:
     best, most = 0, -1
     state = State.begin(film.trace.header)
     for record in records:
-        if record.kind in (
-            "judged",
-            "survive",
-            "release",
-            "emit",
-            "end",
-        ):  # just before the tree changes
+        if record.kind in ("judged", "release", "emit", "end"):  # just before the tree changes
             seen = sum(
                 node.drafted + node.targeted + (node.verdict is not None) for node in state.live
             )
@@ -145,7 +138,7 @@ def _draft_card(state: State, child: NodeState) -> Card:
         )
     if child.gone is not None and not child.accepted:
         return Card("draft", text, "✕ cancelled", dropped=True)
-    if ("judge", child.name) in state.work or ("score", child.name) in state.work:
+    if ("judge", child.name) in state.work:
         return Card("draft", text, "? with the verifier")
     return Card("draft", text, "■ written" if child.drafted else "… writing")
 

@@ -5,7 +5,7 @@ sliders where the front end has them.
     draw_curves({"sync": [(1, 1.0), (2, 1.4)]}, x="depth", y="speedup")
 
 Figures of measurements that are written to files have their own modules (`lab/eval/figure.py`,
-`theory_figures.py`). It knows nothing of what it draws. Read next: `canvas.py`.
+`theory/drawing.py`). It knows nothing of what it draws. Read next: `canvas.py`.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def draw_curves(
 
 def draw_lines_of(make: Callable[..., Sequence[Any]], *, x: str, y: str, **values: float) -> Figure:
     """The lines that `make(**values)` gives, each with a `label` and numbers `x` and `y` (such as
-    those of `lab/viz/theory_figures.py`).
+    those of `theory/curves.py`).
     """
     lines = {line.label: list(zip(line.x, line.y, strict=True)) for line in make(**values)}
     return draw_curves(lines, x=x, y=y)

@@ -85,7 +85,7 @@ def _unit(trace: TraceFile, shown: float) -> tuple[float, str]:
 def _draw_span(
     axes: Any, span: Span, top: float, scale: float, window: tuple[float, float]
 ) -> None:
-    y, lane = top + span.row * ROW, {"score": "judge"}.get(span.work, span.work)
+    y, lane = top + span.row * ROW, span.work
     dropped = span.outcome in (CANCELLED, FAILED)
     shown = window[1] - window[0]
     left, width = span.begin * scale, max(span.end - span.begin, THINNEST * shown) * scale

@@ -1,0 +1,400 @@
+"""Lookahead Reasoning on one page: the whole method of arXiv 2506.19830, and it runs.
+
+    python -m lr.lookahead "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. ..."
+
+Reasoning models write in steps, one blank line apart. Most steps are easy, and what matters is what
+they say, not in which words. So a small *draft* model writes the next steps ahead, ŝ₁ ŝ₂ ŝ₃, and
+the large *target* model writes its own version of each of them from the same prefix:
+
+    prompt ──ŝ₁──▶ node ──ŝ₂──▶ node ──ŝ₃──▶ node     the draft's steps lead from node to node
+      └─s₁          └─s₂         └─s₃         └─s₄     the target writes one step from each node
+
+The target's steps do not depend on each other, so they are rows of one batch, which takes hardly
+longer than its longest row. A *verifier* compares ŝ with s at each node, in order. A draft step
+that means the same is *accepted*, in the draft's words. At the first that does not, the target's
+step is emitted instead, the *correction*, and all that follows the draft step is dropped.
+
+`algorithm_1` is the synchronous method as the paper prints it. `lookahead` is all of it: the
+asynchronous method of section 3.2, where neither model waits, with alternatives for each step.
+
+Nothing is computed twice. A *branch* is a list of tokens with its keys and values in a paged cache,
+and a fork shares the cache of its origin. A node's target branch holds the node's prefix and then
+the target's step. So after any decision the branch of the new root is there: the accepted node's
+own, or the old root's, which ends in the correction. Deciding runs no model.
+
+Shapes: b steps in a batch, v vocabulary. Read next: `engine/runner.py`, branches and the forward
+pass; `spec/sampling.py`, how a token is drawn; `spec/scheduler.py`, the same method as events and
+commands, which the engine runs. Tests hold it and this page to the same output.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from lr.engine.runner import ModelRunner
+from lr.kvcache.branch import Branch
+from lr.rng import Stream
+from lr.spec.acceptance import Draws
+from lr.spec.drafters.base import Context
+from lr.spec.drafters.step import StepDrafter
+from lr.spec.protocol import Limits, Schedule
+from lr.spec.sampling import distribution, sample
+from lr.spec.scheduler import may_be_drafted, verdict_by_form
+from lr.spec.segmenters import BoundaryDetector, Segmenter
+from lr.spec.token_sd import Speculation, speculate
+from lr.spec.verifiers.base import Pair, Verifier, verdicts_of
+from lr.types import Coupling, EmittedStep, Finish, Origin, SamplingParams, Step, Verdict
+
+QUESTION = (
+    "At first Cleo has 4 apples. Then Dan gets twice as many apples as Cleo. "
+    "Then Cleo gives 2 apples to Dan. How many apples does Dan have?"
+)
+
+
+@dataclass(eq=False)
+class Writing:
+    """A step in the making, at the end of `branch` and at most `limit` tokens long. Its token
+    number t is drawn with the key (stream, t), so it does not depend on who shares the batch.
+    """
+
+    branch: Branch
+    stream: Stream
+    limit: int
+    detector: BoundaryDetector
+    tokens: list[int] = field(default_factory=list)
+    step: Step | None = None  # there once it is finished
+    verdict: Verdict | None = None  # of a draft step: the verifier's, and the node it leads to
+    node: Node | None = None
+
+    @property
+    def rejected(self) -> bool:
+        return self.verdict is not None and not self.verdict.aligned
+
+
+@dataclass(eq=False)
+class Writer:
+    """A model in its role: what runs it, how its tokens are drawn, where its steps end."""
+
+    runner: ModelRunner
+    sampling: SamplingParams
+    segmenter: Segmenter
+    eos_ids: frozenset[int]
+    stream: Stream
+    speculation: Speculation | None = None  # token-level speculation inside the steps
+    branches: list[Branch] = field(default_factory=list)  # all that are open
+
+    def open(self, tokens: Sequence[int]) -> Branch:
+        """A branch that begins with `tokens`, all *pending*: the next forward reads them."""
+        self.branches.append(self.runner.open(tokens))
+        return self.branches[-1]
+
+    def fork(self, branch: Branch, length: int) -> Branch:
+        """A new branch of the first `length` tokens of `branch`, the last of them pending. What
+        `branch` has not read of the others is read first, once for both.
+        """
+        tokens = branch.tokens
+        if branch.cached < length - 1:
+            branch.tokens = tokens[: length - 1]
+            self.runner.feed([branch])
+            branch.tokens = tokens
+        self.branches.append(self.runner.fork(branch))
+        self.runner.rewind(self.branches[-1], length - 1)
+        self.branches[-1].append(tokens[length - 1])
+        return self.branches[-1]
+
+    def keep(self, branches: set[Branch]) -> None:
+        """Close all branches but these, and give their part of the cache back."""
+        for branch in [branch for branch in self.branches if branch not in branches]:
+            if self.speculation:
+                self.speculation.drafter.forget([branch])
+            self.runner.close(branch)
+            self.branches.remove(branch)
+
+    def begin(self, branch: Branch, stream: Stream, limit: int) -> Writing:
+        """A step at the end of `branch` of which nothing is written yet."""
+        return Writing(branch, stream, limit, self.segmenter.start())
+
+    def write(self, live: Sequence[Writing]) -> None:
+        """Continue all these steps by one ragged forward: by one token each or, with token-level
+        speculation (section 3.3), by one round of it. The last new token of each is left pending.
+        """
+        contexts = [  # a round writes one token more than it drafts, hence the - 1
+            Context(w.branch, w.limit - len(w.tokens) - 1, Draws(w.stream, len(w.tokens)))
+            for w in live
+        ]
+        if self.speculation:
+            rounds = speculate(self.runner, self.sampling, self.speculation, contexts)
+            written = [end.tokens for end in rounds]
+        else:
+            logits = torch.stack(self.runner.feed([w.branch for w in live]))  # [b, v]
+            probs = distribution(logits, self.sampling)  # [b, v]
+            written = [(t,) for t in sample(probs, [c.draws.sample_key(0) for c in contexts])]
+            for w, tokens in zip(live, written, strict=True):
+                w.branch.extend(tokens)
+        for w, tokens in zip(live, written, strict=True):
+            for number, token in enumerate(tokens, start=1):
+                w.tokens.append(token)
+                if token in self.eos_ids:
+                    finish = Finish.EOS
+                elif w.detector.feed(token):  # the blank line is complete
+                    finish = Finish.BOUNDARY
+                elif len(w.tokens) == w.limit:
+                    finish = Finish.LENGTH
+                else:
+                    continue
+                w.step = Step(tuple(w.tokens), finish)
+                if surplus := len(tokens) - number:  # the round went on after the end of the step
+                    self.runner.rewind(w.branch, len(w.branch) - surplus - 1)
+                    w.branch.append(token)
+                break
+
+    def finish(self, steps: Sequence[Writing]) -> list[Step]:
+        """Write until all these steps are finished."""
+        while live := [w for w in steps if not w.step]:
+            self.write(live)
+        return [w.step for w in steps if w.step]
+
+
+def verify(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
+    """V(ŝ, s) of each pair: by its form if that decides, else by the verifier, in one batch."""
+    # A cut step is half a sentence, and a step that ends the text never means the same as another.
+    by_form = [verdict_by_form(pair.draft, pair.target_step) for pair in pairs]
+    unclear = [pair for pair, verdict in zip(pairs, by_form, strict=True) if not verdict]
+    judged = iter(verdicts_of(verifier, unclear) if unclear else [])
+    return [verdict or next(judged) for verdict in by_form]
+
+
+def algorithm_1(
+    prompt: Sequence[int],
+    draft: Writer,
+    target: Writer,
+    verifier: Verifier,
+    limits: Limits,
+    gamma: int = 4,
+) -> Iterator[EmittedStep]:
+    """Algorithm 1 (section 3.1): cycles of γ draft steps, γ + 1 target steps and their verdicts.
+    A cycle takes as long as γ draft steps and one target step. It emits (1 - α^(γ+1)) / (1 - α)
+    steps on average if α is the probability that a draft step is accepted.
+    """
+
+    def room(length: int) -> int:  # for the step after a prefix of this length, in tokens
+        return limits.step_limit(length - len(prompt))
+
+    index, previous = 0, None  # the number of the next step, and the step before it
+    trunk, ahead = target.open(prompt), draft.open(prompt)
+    try:
+        while room(len(trunk)) and (previous is None or previous.finish is not Finish.EOS):
+            # The draft writes up to γ steps ŝ in a row. Row j of the target starts after j of them.
+            drafts, starts = list[Step](), [len(trunk)]
+            goes_on = may_be_drafted(previous, ignore_half_sentence=limits.ignore_half_sentence)
+            while goes_on and len(drafts) < gamma:
+                stream = draft.stream.child(index + len(drafts))
+                drafts += draft.finish([draft.begin(ahead, stream, room(len(ahead)))])
+                goes_on = drafts[-1].finish is Finish.BOUNDARY and room(len(ahead)) > 0
+                starts += [len(ahead)] if goes_on else []
+
+            # The target reads the drafts once, as one trunk. Its rows are forks, cut back to their
+            # starts; together they write γ + 1 steps s in one batch.
+            trunk.extend(token for step in drafts for token in step.tokens)
+            rows = [target.fork(trunk, start) for start in reversed(starts)][::-1]
+            streams = [target.stream.child(index + j) for j in range(len(rows))]
+            begun = zip(rows, streams, map(room, starts), strict=True)
+            steps = target.finish([target.begin(*row) for row in begun])
+
+            # The drafts before the first mismatch are emitted, then the target's step of that row.
+            triples = zip(starts, drafts, steps, strict=False)
+            pairs = [Pair(tuple(trunk.tokens[:start]), d, s) for start, d, s in triples]
+            verdicts = verify(verifier, pairs)
+            j = 0
+            while j < len(drafts) and verdicts[j].aligned:
+                yield EmittedStep(index + j, drafts[j], Origin.ACCEPTED, verdicts[j])
+                j += 1
+            if j == len(starts):  # the last draft ended the text, or used up the budget
+                return
+            if j < len(drafts):
+                yield EmittedStep(index + j, steps[j], Origin.CORRECTION, verdicts[j], drafts[j])
+            else:
+                yield EmittedStep(index + j, steps[j], Origin.BONUS if drafts else Origin.TARGET)
+
+            # Row j holds the new prefix and is the next trunk; the draft's branch follows it.
+            index, previous, trunk = index + j + 1, steps[j], rows[j]
+            target.keep({trunk})
+            draft.runner.rewind(ahead, starts[j])
+            ahead.extend(steps[j].tokens)
+    finally:
+        target.keep(set())
+        draft.keep(set())
+
+
+@dataclass(eq=False)
+class Node:
+    """A prefix: what is emitted, then a path of draft steps. Both models may write from here."""
+
+    index: int  # the number of the step that follows
+    tokens: list[int]  # the whole prefix, prompt included
+    limit: int  # the most tokens that the next step may have; 0 if none follows
+    previous: Step | None  # the last step of the prefix; None if it is the prompt
+    draft_branch: Branch
+    target_branch: Branch
+    drafts: list[Writing] = field(default_factory=list)  # the alternatives ŝ from here, in order
+    target: Writing | None = None  # the target's own step s from here, once it is started
+
+    @property
+    def step(self) -> Step | None:
+        return self.target.step if self.target else None
+
+
+def tree(root: Node) -> list[Node]:
+    """The nodes that are still open, level by level. What leaves the tree is cancelled by that."""
+    nodes = [root]
+    for node in nodes:  # the list grows while it is read
+        nodes += [d.node for d in node.drafts if d.node and d.node.limit and not d.rejected]
+    return nodes
+
+
+def lookahead(
+    prompt: Sequence[int],
+    draft: Writer,
+    target: Writer,
+    verifier: Verifier,
+    limits: Limits,
+    *,
+    schedule: Schedule = Schedule.DEPTH,
+    depth: int = 4,
+    width: int = 1,
+    max_target_rows: int | None = None,
+    coupling: Coupling = Coupling.INDEPENDENT,
+    draft_forwards: int = 8,
+) -> Iterator[EmittedStep]:
+    """Yield the steps of the answer as they are decided. Every turn starts what may start, runs the
+    models once, verifies the pairs that are complete, and decides at the root.
+
+    How far ahead the models write. Levels count from the root; in `SYNC`, from the cycle's start:
+
+        schedule   drafts from levels   target steps from levels
+        SYNC       0 .. depth - 1       0 .. depth, after all drafts     Algorithm 1
+        PAPER      0 .. depth - 1       0 .. depth - 1                   Appendix B
+        DEPTH      0 .. depth - 1       0 .. depth                       the official code
+
+    `width`: alternatives per draft step (section 3.1). `max_target_rows`: the most target steps at
+    a time. `draft_forwards`: forwards of the draft per forward of the target, 1 / c in the paper.
+    """
+    sync = schedule is Schedule.SYNC
+    deepest = depth - 1 if schedule is Schedule.PAPER else depth
+    drafter = target.speculation.drafter if target.speculation else None
+
+    def may_draft(node: Node) -> bool:
+        eligible = may_be_drafted(node.previous, ignore_half_sentence=limits.ignore_half_sentence)
+        return eligible and not node.drafts and node.index - first < depth
+
+    def node_after(node: Node, step: Step, draft_branch: Branch, target_branch: Branch) -> Node:
+        tokens = [*node.tokens, *step.tokens]
+        limit = 0 if step.finish is Finish.EOS else limits.step_limit(len(tokens) - len(prompt))
+        return Node(node.index + 1, tokens, limit, step, draft_branch, target_branch)
+
+    root = Node(0, [*prompt], limits.step_limit(0), None, draft.open(prompt), target.open(prompt))
+    first = turn = 0  # `first` is the number of the step at level 0
+    try:
+        while root.limit:
+            # 1. Start every step that may start, nearest to the root first.
+            nodes = tree(root)
+            for node in filter(may_draft, nodes):
+                for j in range(width):
+                    shared = coupling is Coupling.SHARED and j == 0  # draw with the target's noise
+                    stream = (target if shared else draft).stream.child(node.index)
+                    branch = draft.fork(node.draft_branch, len(node.tokens))
+                    stream = stream.child(j) if j else stream
+                    node.drafts.append(draft.begin(branch, stream, node.limit))
+            drafting = [d for n in nodes for d in n.drafts if not d.step]
+            rows = [n.target for n in nodes if n.target and not n.step]
+            for node in nodes if not (sync and drafting) else []:
+                due = not node.target and node.index - first <= deepest
+                if due and (max_target_rows is None or len(rows) < max_target_rows):
+                    stream = target.stream.child(node.index)
+                    node.target = target.begin(node.target_branch, stream, node.limit)
+                    rows.append(node.target)
+
+            # 2. One ragged forward of each model. A finished draft step leads to a new node, whose
+            #    target branch is forked from its parent's; but a cut one is never accepted.
+            turn += 1
+            if rows and (not drafting or turn % draft_forwards == 0):
+                for node in nodes:
+                    if isinstance(drafter, StepDrafter) and node.drafts:  # ŝ as token draft of s
+                        ahead = node.drafts[0].tokens
+                        drafter.offer(node.target_branch, len(node.tokens), ahead)
+                target.write(rows)
+            if drafting:
+                draft.write(drafting)
+            for parent, d in [(n, d) for n in nodes for d in n.drafts]:
+                if d.step and not d.node and d.step.finish is not Finish.LENGTH:
+                    branch = target.fork(parent.target_branch, len(parent.tokens))
+                    branch.extend(d.step.tokens)
+                    d.node = node_after(parent, d.step, d.branch, branch)
+            if sync and any(not writing.step for writing in drafting + rows):
+                continue  # the barrier: each stage waits for all of the one before
+
+            # 3. Verify every pair that is complete: ŝ and s from the same node.
+            pairs = {
+                d: Pair(tuple(node.tokens), d.step, node.step)
+                for node in tree(root)
+                for d in node.drafts
+                if d.step and node.step and not d.verdict
+            }
+            for d, verdict in zip(pairs, verify(verifier, [*pairs.values()]), strict=True):
+                d.verdict = verdict
+
+            # 4. Decide at the root, alternatives in order, as long as something can be decided.
+            while root.limit:
+                i, s = root.index, root.step
+                best = next((d for d in root.drafts if not d.rejected), None)
+                if best and best.step and best.verdict and best.node:
+                    out = EmittedStep(i, best.step, Origin.ACCEPTED, best.verdict)
+                    root = best.node
+                    first = first if sync else root.index  # without a barrier the window slides
+                elif s and not best and not may_draft(root):
+                    if root.drafts:  # all rejected; the last one stands for them
+                        last = root.drafts[-1]
+                        out = EmittedStep(i, s, Origin.CORRECTION, last.verdict, last.step)
+                    else:
+                        out = EmittedStep(
+                            i, s, Origin.BONUS if sync and i > first else Origin.TARGET
+                        )
+                    root.draft_branch.extend(s.tokens)
+                    root = node_after(root, s, root.draft_branch, root.target_branch)
+                    first = root.index
+                else:
+                    break
+                yield out
+
+            # 5. What has left the tree gives its branches back.
+            nodes = tree(root)
+            target.keep({n.target_branch for n in nodes})
+            unfinished = {d.branch for n in nodes for d in n.drafts if not d.step}
+            draft.keep({n.draft_branch for n in nodes} | unfinished)
+    finally:
+        target.keep(set())
+        draft.keep(set())
+
+
+def main() -> None:
+    """Answer a question and print each step, and who wrote it, as soon as it is decided."""
+    from lr.reasoner import Reasoner  # loads the models and calls `lookahead`
+
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("question", nargs="?", default=QUESTION)
+    models = {"model": "tiny-target", "draft_model": "tiny-draft", "verifier": "oracle"}
+    settings = {"schedule": "depth", "depth": 4, "width": 1, "seed": 0}
+    for name, default in {**models, **settings}.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
+    options = vars(parser.parse_args())
+    reasoner = Reasoner(*(options.pop(name) for name in models))
+    for step in reasoner.run(options.pop("question"), engine="page", **options):
+        print(f"{step.origin.value:>10}  {step.text.strip()}", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

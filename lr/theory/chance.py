@@ -1,0 +1,172 @@
+"""What is random in a simulation: how long steps take, which draft steps are equivalent, what the
+judge makes of them.
+
+Every draw is a function of a key (`lr/rng.py`), so a simulation is repeatable and does not depend
+on the order in which it draws. Acceptance follows `THEORY`'s model: a draft step is equivalent to
+the target's with probability alpha, independently of all others; the siblings of one position may
+be correlated. Read next: `simulate.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Protocol
+
+from lr.rng import uniform
+from lr.types import require
+
+
+class Duration(Protocol):
+    """How long a piece of work takes, in the unit of the simulation (usually one target step)."""
+
+    def draw(self, key: int) -> float:
+        """The duration that belongs to `key`, >= 0."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Always the same."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        require(0 <= self.value < math.inf, "value", self.value, "a finite number >= 0")
+
+    def draw(self, key: int) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Lognormal:
+    """Lognormal with this mean and coefficient of variation (standard deviation / mean)."""
+
+    mean: float
+    variation: float
+
+    def __post_init__(self) -> None:
+        require(0 < self.mean < math.inf, "mean", self.mean, "a finite number > 0")
+        require(0 <= self.variation < math.inf, "variation", self.variation, "a finite number >= 0")
+
+    def draw(self, key: int) -> float:
+        spread = math.log1p(self.variation**2)  # variance of the logarithm
+        normal = NormalDist().inv_cdf(uniform(key) or 2.0**-54)
+        return self.mean * math.exp(math.sqrt(spread) * normal - spread / 2)
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """One of these values (say, measured ones), each as likely."""
+
+    values: Sequence[float]
+
+    def __post_init__(self) -> None:
+        require(len(self.values) > 0, "values", self.values, "at least one value")
+        require(
+            all(0 <= v < math.inf for v in self.values),
+            "values",
+            self.values,
+            "finite numbers >= 0",
+        )
+
+    def draw(self, key: int) -> float:
+        return self.values[int(uniform(key) * len(self.values))]
+
+
+@dataclass(frozen=True)
+class ByPlace:
+    """What was recorded for the step at each place of a chain; from the start again when they are
+    used up.
+    """
+
+    values: Sequence[float]
+
+    def __post_init__(self) -> None:
+        require(len(self.values) > 0, "values", self.values, "at least one value")
+        require(
+            all(0 <= v < math.inf for v in self.values),
+            "values",
+            self.values,
+            "finite numbers >= 0",
+        )
+
+    def at(self, place: int) -> float:
+        """The duration of step number `place`, counted from 0."""
+        return self.values[place % len(self.values)]
+
+
+class Acceptance(Protocol):
+    """Whether a draft step is equivalent to the target's."""
+
+    def equivalent(self, index: int, position: int, sibling: int) -> bool:
+        """For the draft step number `index`; `position` is a key of the node it follows, `sibling`
+        one of its own.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    """Each draft step with probability `alpha`, independently of all others."""
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        require(0 <= self.alpha <= 1, "alpha", self.alpha, "a probability")
+
+    def equivalent(self, index: int, position: int, sibling: int) -> bool:
+        return uniform(sibling) < self.alpha
+
+
+@dataclass(frozen=True)
+class BetaSiblings:
+    """Siblings share a probability that is drawn for their position from Beta(p, q): some positions
+    are easy, others hard.
+
+    With W siblings one at least is equivalent with probability 1 - prod over i < W of (q + i) / (p
+    + q + i).
+    """
+
+    p: float
+    q: float
+
+    def __post_init__(self) -> None:
+        require(self.p > 0 and self.q > 0, "p, q", (self.p, self.q), "numbers > 0")
+
+    def equivalent(self, index: int, position: int, sibling: int) -> bool:
+        return uniform(sibling) < random.Random(position).betavariate(self.p, self.q)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Recorded outcomes by the number of the step, from the start again when they are used up.
+    Siblings share the outcome.
+    """
+
+    outcomes: Sequence[bool]
+
+    def __post_init__(self) -> None:
+        require(len(self.outcomes) > 0, "outcomes", self.outcomes, "at least one outcome")
+
+    def equivalent(self, index: int, position: int, sibling: int) -> bool:
+        return self.outcomes[index % len(self.outcomes)]
+
+
+@dataclass(frozen=True)
+class JudgeErrors:
+    """How often the judge rejects an equivalent step, and how often it accepts one that is not."""
+
+    false_reject: float = 0.0
+    false_accept: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.false_reject <= 1, "false_reject", self.false_reject, "a probability")
+        require(0 <= self.false_accept <= 1, "false_accept", self.false_accept, "a probability")
+
+    def says_aligned(self, equivalent: bool, key: int) -> bool:
+        """The judge's answer."""
+        return uniform(key) >= self.false_reject if equivalent else uniform(key) < self.false_accept
