@@ -24,7 +24,7 @@ from lr import lookahead as page
 from lr.engine.runner import ModelRunner
 from lr.errors import OutOfBlocks, SettingError
 from lr.kvcache.branch import Branch
-from lr.lab.scripted.scripted import Prefix, ScriptedRun, cut, shuffled
+from lr.lab.scripted import Prefix, ScriptedRun, cut, shuffled
 from lr.lookahead import Writer, Writing, algorithm_1, lookahead
 from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform

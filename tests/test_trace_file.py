@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lr.lab.scripted.scripted import ScriptedRun
-from lr.lab.scripted.texts import TextScript
+from lr.lab.scripted import ScriptedRun, TextScript
 from lr.lab.trace.file import (
     Header,
     TraceError,

@@ -13,8 +13,7 @@ from lr.engine.watching import CacheRecorder
 from lr.errors import OutOfBlocks
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import BlockTable
-from lr.lab.scripted.scripted import ScriptedRun, shuffled
-from lr.lab.scripted.texts import TextScript
+from lr.lab.scripted import ScriptedRun, TextScript, shuffled
 from lr.lab.trace.file import Header, no_bytes, records_of
 from lr.lab.trace.state import Film, State, fold, state_at
 from lr.lab.trace.virtual import scripted_trace

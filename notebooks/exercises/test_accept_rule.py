@@ -8,8 +8,7 @@ from types import ModuleType
 import pytest
 from exercise_kit import Decide
 
-from lr.lab.scripted.scripted import ScriptedRun, shuffled
-from lr.lab.scripted.texts import TextScript
+from lr.lab.scripted import ScriptedRun, TextScript, shuffled
 from lr.spec.protocol import Drafted, Emit, Judged, Limits, NodeId, SchedulerConfig, Targeted
 from lr.types import Origin
 

@@ -8,8 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from lr.lab.scripted.scripted import Prefix, ScriptedRun
-from lr.lab.scripted.texts import step_of
+from lr.lab.scripted import Prefix, ScriptedRun, step_of
 from lr.rng import Stream, uniform
 from lr.spec.protocol import Drafted, Emit, Limits, Schedule, SchedulerConfig
 from lr.trace import Stats

@@ -17,8 +17,7 @@ from door_kit import write_checkpoint
 
 from lr.cli import main
 from lr.errors import SettingError
-from lr.lab.scripted.scripted import ScriptedRun, shuffled
-from lr.lab.scripted.texts import TextScript
+from lr.lab.scripted import ScriptedRun, TextScript, shuffled
 from lr.lab.trace.file import TraceError, TraceFile, parse_trace, read_trace, trace_lines
 from lr.lab.trace.replay import recorded_verdicts, replay, replay_on, save_trace, trace_of
 from lr.lab.trace.state import state_at

@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from lr.lab.scripted.scripted import ScriptedRun, newest, oldest, shuffled
-from lr.lab.scripted.texts import TextScript, quoted, step_of, text_of
-from lr.lab.scripted.transcript import event_line
+from lr.lab.scripted import (
+    ScriptedRun,
+    TextScript,
+    event_line,
+    newest,
+    oldest,
+    quoted,
+    shuffled,
+    step_of,
+    text_of,
+)
 from lr.spec.protocol import (
     Cancel,
     Drafted,

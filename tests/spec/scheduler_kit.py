@@ -10,8 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from lr.lab.scripted.scripted import Prefix, Script, ScriptedRun, cut
-from lr.lab.scripted.transcript import Turn
+from lr.lab.scripted import Prefix, Script, ScriptedRun, Turn, cut
 from lr.spec.protocol import (
     Cancel,
     Command,

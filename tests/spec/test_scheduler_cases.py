@@ -1,6 +1,6 @@
 """What the scheduler emits, case by case, in scripts that can be read.
 
-Steps are texts (`lr/lab/scripted/texts.py`): "a." ends in a boundary, "a$" ends the text, "a" was
+Steps are texts (`lr/lab/scripted.py`): "a." ends in a boundary, "a$" ends the text, "a" was
 cut. The draft writes in capitals, so the output shows whose words were kept; steps that differ in
 nothing but case are aligned. "A.|B." are two alternatives; "-" none at all.
 """
@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from lr.lab.scripted.scripted import ScriptedRun, newest, oldest, shuffled
-from lr.lab.scripted.texts import TextScript, text_of
+from lr.lab.scripted import ScriptedRun, TextScript, newest, oldest, shuffled, text_of
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 
 SYNC, PAPER, DEPTH = Schedule

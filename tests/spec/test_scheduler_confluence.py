@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_kit import RandomScript, oracle, run_and_check
 
-from lr.lab.scripted.scripted import ScriptedRun, newest, oldest, shuffled
+from lr.lab.scripted import ScriptedRun, newest, oldest, shuffled
 from lr.spec.protocol import LateDrafts, Limits, Schedule, SchedulerConfig
 
 chances = st.sampled_from([0.0, 0.05, 0.2])

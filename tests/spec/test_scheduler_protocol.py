@@ -8,8 +8,7 @@ import pytest
 from scheduler_kit import RandomScript
 
 from lr.errors import ProtocolError, SettingError
-from lr.lab.scripted.scripted import ScriptedRun, shuffled
-from lr.lab.scripted.texts import TextScript, step_of
+from lr.lab.scripted import ScriptedRun, TextScript, shuffled, step_of
 from lr.spec.protocol import (
     Cancel,
     Drafted,

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from lr.lab.scripted.scripted import ScriptedRun
-from lr.lab.scripted.texts import TextScript, quoted, step_of, text_of
+from lr.lab.scripted import ScriptedRun, TextScript, quoted, step_of, text_of
 from lr.spec.protocol import (
     Cancel,
     Draft,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scheduler_kit import RandomScript, run_and_check
 
 from lr.errors import SettingError
-from lr.lab.scripted.scripted import ScriptedRun, newest, shuffled
+from lr.lab.scripted import ScriptedRun, newest, shuffled
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.seams import Variant

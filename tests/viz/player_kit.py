@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from lr.lab.scripted.scripted import ScriptedRun
-from lr.lab.scripted.texts import TextScript
+from lr.lab.scripted import ScriptedRun, TextScript
 from lr.lab.trace.file import Header, TraceFile, records_of, trace_lines
 from lr.lab.trace.virtual import scripted_trace, simulated_trace
 from lr.spec.protocol import (

@@ -11,8 +11,7 @@ from functools import cache
 from rich.console import Console
 
 from lr.commands.step import Prompt
-from lr.lab.scripted.scripted import ScriptedRun
-from lr.lab.scripted.texts import TextScript
+from lr.lab.scripted import ScriptedRun, TextScript
 from lr.lab.stepper.live import LiveSource
 from lr.lab.stepper.script import ScriptSource
 from lr.lab.stepper.session import Session

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 from stepper_kit import QUESTION, live_session, script_session, tiny_reasoner
 
-from lr.lab.scripted.scripted import ScriptedRun
-from lr.lab.scripted.texts import TextScript
+from lr.lab.scripted import ScriptedRun, TextScript
 from lr.lab.stepper.inside import token_rows
 from lr.lab.stepper.live import LiveSource
 from lr.lab.stepper.script import ScriptSource

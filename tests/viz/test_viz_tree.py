@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from lr.errors import LRError
-from lr.lab.scripted.scripted import ScriptedRun, newest, oldest
-from lr.lab.scripted.texts import TextScript, text_of
+from lr.lab.scripted import ScriptedRun, TextScript, newest, oldest, text_of
 from lr.lab.viz.canvas import COLOURS, GONE, KEPT
 from lr.lab.viz.order import draw_order, lives_of
 from lr.lab.viz.tree import draw_tree, place

@@ -1,4 +1,4 @@
-"""A scripted run (`lab/scripted/scripted.py`) as a source of the stepper: for lessons and tests,
+"""A scripted run (`lab/scripted.py`) as a source of the stepper: for lessons and tests,
 without models and without torch.
 
     source = ScriptSource(lambda: ScriptedRun(config, TextScript(["a.", "b$"], ["A.", "C."])))
@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 
-from lr.lab.scripted.scripted import ScriptedRun
+from lr.lab.scripted import ScriptedRun
 from lr.lab.stepper.source import FORCED, StepperError, driven
 from lr.lab.trace.file import Record
 from lr.lab.trace.virtual import scripted_trace

@@ -19,8 +19,7 @@ from enum import Enum
 from typing import Any
 
 from lr import __version__
-from lr.lab.scripted.scripted import ScriptedRun
-from lr.lab.scripted.texts import TextScript
+from lr.lab.scripted import ScriptedRun, TextScript
 from lr.lab.trace.compare import Difference, compare_in_order
 from lr.lab.trace.file import Bytes, Header, TraceError, TraceFile, no_bytes, records_of
 from lr.spec.protocol import (

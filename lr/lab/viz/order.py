@@ -3,7 +3,7 @@
     draw_order(run)
 
 A turn is one event, so the picture shows an order and no durations. It only reads. Read next:
-`lab/scripted/transcript.py`, the same as text.
+`lab/scripted.py`, the same as text.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lr.lab.scripted.scripted import ScriptedRun
-from lr.lab.scripted.transcript import Turn
+from lr.lab.scripted import ScriptedRun, Turn
 from lr.lab.viz.canvas import COLOURS, GONE, INK, canvas
 from lr.spec.protocol import (
     Cancel,

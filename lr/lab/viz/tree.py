@@ -4,7 +4,7 @@ written what, what the verifier said.
     run.step()
     draw_tree(run, text_of)
 
-It only reads. Read next: `order.py`, which draws a whole run; `lab/scripted/scripted.py`, whose
+It only reads. Read next: `order.py`, which draws a whole run; `lab/scripted.py`, whose
 runs are drawn here.
 """
 
@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lr.lab.scripted.scripted import ScriptedRun
-from lr.lab.scripted.transcript import Words
+from lr.lab.scripted import ScriptedRun, Words
 from lr.lab.viz.canvas import COLOURS, GONE, IDLE, INK, KEPT, canvas
 from lr.spec.protocol import Kind, NodeId
 from lr.spec.scheduler import Node

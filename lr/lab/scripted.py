@@ -1,0 +1,289 @@
+"""Runs a scheduler on scripted steps and verdicts, one event at a time, in any order: for tests,
+notebooks and documents.
+
+No model and no clock: a script says what the draft, the target and the verifier would say, an order
+says which piece of work is completed next. The scheduler's output must not depend on the order, so
+shuffling it tests the scheduler, and stepping through a run (`ScriptedRun.step`) shows it.
+
+    run = ScriptedRun(config, TextScript(targets=["a.", "b$"], drafts=["A.", "C."]))
+    while not run.done:
+        run.step()
+    print(*run.lines(quoted), sep="\n")
+
+A `TextScript` is made of short texts, one token per character: "ab." ends at a boundary, "ab$" ends
+the text, "ab" was cut. Two steps mean the same if they differ in nothing but case, so a draft that
+writes in capitals shows in the output who wrote what: "A." is the draft's, "b." the target's. Read
+next: `docs/scheduler.md`; `theory/simulate.py`, where a clock decides what is completed next.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from lr.spec.protocol import (
+    Cancel,
+    Command,
+    Draft,
+    Drafted,
+    Emit,
+    Event,
+    Judge,
+    Judged,
+    Kind,
+    NodeId,
+    Release,
+    SchedulerConfig,
+    Target,
+    Targeted,
+    Work,
+)
+from lr.spec.scheduler import LookaheadScheduler
+from lr.types import EmittedStep, Finish, Step, Verdict
+
+Prefix = tuple[Step, ...]
+Order = Callable[[Sequence[Work]], int]
+"""Of the work in flight, oldest first: which is completed next?"""
+Words = Callable[[Step], str]
+"""How a step is shown."""
+
+
+class Script(Protocol):
+    """What the models say: pure functions of what they would see. The step to be written has the
+    number len(prefix); one that is longer than its limit is cut by the run.
+    """
+
+    def draft(self, prefix: Prefix, sibling: int) -> Step | None:
+        """Alternative `sibling` of the next step; None: no draft can come."""
+        ...
+
+    def target(self, prefix: Prefix) -> Step:
+        """The target's next step."""
+        ...
+
+    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict | None:
+        """The verdict on a pair; on the draft step alone if `target` is None, and then None means
+        unsure.
+        """
+        ...
+
+
+def oldest(work: Sequence[Work]) -> int:
+    """What was commanded first is completed first, as if all work took equally long."""
+    return 0
+
+
+def newest(work: Sequence[Work]) -> int:
+    """What was commanded last is completed first."""
+    return len(work) - 1
+
+
+def shuffled(seed: int) -> Order:
+    """A random order, the same for the same seed."""
+    chance = random.Random(seed)
+    return lambda work: chance.randrange(len(work))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """An event (None: the start) and the commands that followed."""
+
+    event: Event | None
+    commands: tuple[Command, ...]
+
+
+class ScriptedRun:
+    """A scheduler with its script. `turns`: all that has happened; `emitted`: the output;
+    `prefixes`: the steps before each live node.
+    """
+
+    def __init__(self, config: SchedulerConfig, script: Script, order: Order = oldest) -> None:
+        self.scheduler = LookaheadScheduler(config)
+        self.script = script
+        self.order = order
+        self.turns: list[Turn] = []
+        self.emitted: list[EmittedStep] = []
+        self.prefixes: dict[NodeId, Prefix] = {self.scheduler.root.id: ()}
+        self._events: dict[Work, Callable[[], Event]] = {}
+        self._take(None, self.scheduler.start())
+
+    @property
+    def done(self) -> bool:
+        return self.scheduler.done
+
+    @property
+    def work(self) -> list[Work]:
+        """What is in flight, oldest first."""
+        return self.scheduler.work
+
+    def run(self) -> list[EmittedStep]:
+        """Go on to the end of the text; returns its steps."""
+        while not self.done:
+            self.step()
+        return self.emitted
+
+    def step(self, work: Work | None = None) -> Turn:
+        """Complete one piece of work: the one given, or the next by the run's order."""
+        if work is None:
+            pieces = self.work
+            work = pieces[self.order(pieces)]
+        return self.tell(self.event_of(work))
+
+    def tell(self, event: Event) -> Turn:
+        """Hand the scheduler any event, the script's or one of your own making."""
+        return self._take(event, self.scheduler.handle(event))
+
+    def event_of(self, work: Work) -> Event:
+        """The event that completes a piece of work, be it still in flight or not."""
+        return self._events[work]()
+
+    def lines(self, words: Words = str) -> list[str]:
+        """All that has happened, as text."""
+        return lines_of(self.turns, words)
+
+    def _take(self, event: Event | None, commands: list[Command]) -> Turn:
+        if isinstance(event, Drafted) and event.step and event.node in self.prefixes:
+            self.prefixes[event.node] += (event.step,)
+        for command in commands:
+            match command:
+                case Draft(node, children, limit):
+                    prefix = self.prefixes[node]
+                    for sibling, child in enumerate(children):
+                        self.prefixes[child] = prefix
+                        write = partial(self._draft, child, prefix, sibling, limit)
+                        self._events[Work(Kind.DRAFT, child)] = write
+                case Target(node, limit):
+                    write = partial(self._target, node, self.prefixes[node], limit)
+                    self._events[Work(Kind.TARGET, node)] = write
+                case Judge(node, parent, draft, target):
+                    judge = partial(self._judge, node, self.prefixes[parent], draft, target)
+                    self._events[Work(Kind.JUDGE, node)] = judge
+                case Emit(emitted, _, node, root):
+                    self.emitted.append(emitted)
+                    if root is not None:
+                        prefix = self.prefixes.pop(node)
+                        self.prefixes[root] = prefix if node == root else (*prefix, emitted.step)
+                case Release(node):
+                    del self.prefixes[node]
+        self.turns.append(Turn(event, tuple(commands)))
+        return self.turns[-1]
+
+    def _draft(self, node: NodeId, prefix: Prefix, sibling: int, limit: int) -> Event:
+        step = self.script.draft(prefix, sibling)
+        return Drafted(node, None if step is None else cut(step, limit))
+
+    def _target(self, node: NodeId, prefix: Prefix, limit: int) -> Event:
+        return Targeted(node, cut(self.script.target(prefix), limit))
+
+    def _judge(self, node: NodeId, prefix: Prefix, draft: Step, target: Step | None) -> Event:
+        verdict = self.script.judge(prefix, draft, target)
+        if verdict is None and target is not None:
+            verdict = Verdict(aligned=False, why="the script gives no verdict")
+        return Judged(node, verdict)
+
+
+def cut(step: Step, limit: int) -> Step:
+    """The step as a writer that may write `limit` tokens would have left it."""
+    return step if len(step.tokens) <= limit else Step(step.tokens[:limit], Finish.LENGTH)
+
+
+# Steps as short texts
+
+
+@dataclass(frozen=True)
+class TextScript:
+    """Texts by the number of the step, whatever came before it.
+
+    `targets[i]`: the target's step i; after the last it ends the text ("$"). `drafts[i]`: the
+    draft's step i, alternatives separated by "|"; if none is given, no draft can come. Judged
+    alone, without the target's step, a draft step with "?" in it is unclear.
+
+    Example: targets ["a.", "b$"] and drafts ["A.", "C.|B$"] emit "A." and, with width 2, "B$"; with
+    width 1, "b$".
+    """
+
+    targets: Sequence[str]
+    drafts: Sequence[str] = ()
+
+    def draft(self, prefix: Prefix, sibling: int) -> Step | None:
+        """See `Script`."""
+        texts = self.drafts[len(prefix)].split("|") if len(prefix) < len(self.drafts) else []
+        return step_of(texts[sibling]) if sibling < len(texts) and texts[sibling] else None
+
+    def target(self, prefix: Prefix) -> Step:
+        """See `Script`."""
+        return step_of(self.targets[len(prefix)] if len(prefix) < len(self.targets) else "$")
+
+    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict | None:
+        """See `Script`."""
+        if target is None and "?" in text_of(draft):
+            return None
+        aligned = text_of(draft).lower() == text_of(target or self.target(prefix)).lower()
+        return Verdict(aligned, "the same" if aligned else "not the same")
+
+
+def step_of(text: str) -> Step:
+    """The step that a text stands for."""
+    finish = {".": Finish.BOUNDARY, "$": Finish.EOS}.get(text[-1:], Finish.LENGTH)
+    return Step(tuple(map(ord, text)), finish)
+
+
+def text_of(step: Step) -> str:
+    """The text that a step was made from."""
+    return "".join(map(chr, step.tokens))
+
+
+def quoted(step: Step) -> str:
+    """The text in quotes, as transcripts show it."""
+    return f'"{text_of(step)}"'
+
+
+# Transcripts: events at the margin, the commands that follow indented
+
+
+def lines_of(turns: Iterable[Turn], words: Words = str) -> list[str]:
+    """The transcript of some turns. `words` shows a step."""
+    lines = []
+    for turn in turns:
+        lines.append("start" if turn.event is None else event_line(turn.event, words))
+        lines.extend("    " + command_line(command, words) for command in turn.commands)
+    return lines
+
+
+def event_line(event: Event, words: Words = str) -> str:
+    """One event as a line."""
+    match event:
+        case Drafted(node, step):
+            return f"{node} " + (
+                "no draft can come" if step is None else f"draft wrote {words(step)}"
+            )
+        case Targeted(node, step):
+            return f"{node} target wrote {words(step)}"
+        case Judged(node, verdict):
+            if verdict is None:
+                return f"{node} judged alone: unsure"
+            return f"{node} judged {'' if verdict.aligned else 'un'}aligned ({verdict.why})"
+
+
+def command_line(command: Command, words: Words = str) -> str:
+    """One command as a line."""
+    match command:
+        case Draft(node, children, limit):
+            return f"draft {node} -> {' '.join(map(str, children))} (up to {limit} tokens)"
+        case Target(node, limit):
+            return f"target {node} (up to {limit} tokens)"
+        case Judge(node, _, draft, target):
+            against = "alone" if target is None else f"against {words(target)}"
+            return f"judge {node}: {words(draft)} {against}"
+        case Cancel(work):
+            return f"cancel {work.kind.value} {work.node}"
+        case Emit(emitted, _, node, root):
+            said = f"emit step {emitted.index}: {words(emitted.step)} ({emitted.origin.value})"
+            if root is not None:
+                said += f"; root {root}" if node == root else f"; root {root}, was {node}"
+            return said
+        case Release(node):
+            return f"release {node}"

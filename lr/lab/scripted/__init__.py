@@ -1,1 +1,0 @@
-"""The scheduler on a script instead of models."""
