@@ -30,28 +30,28 @@ def test_info_says_what_is_taken_and_why(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["info"]) == 0
     out = capsys.readouterr().out
     assert "attention on cpu, float32" in out
-    assert "varlen  no: it needs a device of type cuda" in out
-    assert "flash   no: it needs a device of type cuda" in out
-    assert "sdpa    taken, blocks of 16 tokens" in out
+    assert "flash  no: it needs a device of type cuda" in out
+    assert "triton no: it needs a device of type cuda" in out
+    assert "sdpa   taken, blocks of 16 tokens" in out
 
 
 def test_info_where_several_kinds_work(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
-        Candidate("varlen", None, "no block_table"),
-        Candidate("flash", replace(SDPA, name="flash", block_size=256)),
+        Candidate("flash", None, "no block_table"),
+        Candidate("triton", replace(SDPA, name="triton", block_size=16)),
     ]
     monkeypatch.setattr(
         "lr.model.attention_choice.candidates", lambda needs: [*found, Candidate("sdpa", SDPA)]
     )
     assert attention_lines(torch.device("cpu"))[1:] == [
-        "  varlen  no: no block_table",
-        "  flash   taken, blocks of 256 tokens",
-        "  sdpa    works, but another comes first, blocks of 16 tokens",
+        "  flash  no: no block_table",
+        "  triton taken, blocks of 16 tokens",
+        "  sdpa   works, but another comes first, blocks of 16 tokens",
     ]
 
 
 @needs_no_cuda
-@pytest.mark.parametrize("name", ["varlen", "flash"])
+@pytest.mark.parametrize("name", ["flash", "triton"])
 def test_what_cannot_run_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--mode", "ar", "--attention", name, "--device", "cpu"]
     assert main(["generate", QUESTION, *flags]) == 2

@@ -248,8 +248,7 @@ def attention_lines(device: torch.device) -> list[str]:
     """
     import torch
 
-    from lr.model.attention_choice import candidates
-    from lr.model.attention_probe import AttentionNeeds
+    from lr.model.attention_choice import AttentionNeeds, candidates
 
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     lines, taken = (
@@ -260,10 +259,10 @@ def attention_lines(device: torch.device) -> list[str]:
     )
     for found in candidates(AttentionNeeds(device, dtype, 32, 8, 128)):
         if found.kind is None:
-            lines.append(f"  {found.name:<7} no: {found.why}")
+            lines.append(f"  {found.name:<6} no: {found.why}")
         else:
             verdict = "works, but another comes first" if taken else "taken"
-            lines.append(f"  {found.name:<7} {verdict}, blocks of {found.kind.block_size} tokens")
+            lines.append(f"  {found.name:<6} {verdict}, blocks of {found.kind.block_size} tokens")
             taken = True
     return lines
 

@@ -72,7 +72,7 @@ def judge_address(port: int, model: str | None) -> str:
 
 
 DtypeName = Literal["float64", "float32", "bfloat16", "float16"]
-AttentionName = Literal["auto", "varlen", "flash", "sdpa", "reference"]
+AttentionName = Literal["auto", "flash", "triton", "sdpa", "reference"]
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,8 @@ class Placement:
     num_blocks: int | None = None
     """Cache blocks of 16 tokens per model; None: as many as the answer can need."""
     attention: AttentionName = "auto"
-    """The kind of attention: varlen (PyTorch's FlashAttention on pages), flash (the package
-    flash-attn), sdpa, or reference (slow and plain). auto: the first of these that works; lr info
-    says which."""
+    """The kind of attention: flash (the package flash-attn), triton (our own kernel), sdpa, or
+    reference (slow and plain). auto: the first of these that works; lr info says which."""
     cuda_graphs: bool = True
     """Replay decoding steps from CUDA graphs, on CUDA."""
 

@@ -104,7 +104,7 @@ class RunModels:
     config.json): for measuring only.
     """
     attention: AttentionName = "auto"
-    """varlen, flash, sdpa or reference; auto: the first that works. lr info says which."""
+    """flash, triton, sdpa or reference; auto: the first that works. lr info says which."""
     cuda_graphs: bool = True
     """Replay decoding steps from CUDA graphs, on CUDA."""
     server: ServerChoice = field(default_factory=ServerChoice)

@@ -240,7 +240,7 @@ class Asked:
         models = self.models
         model = models.draft if role is Role.DRAFT else models.target
         attention, graphs = (
-            (model.attention, model.graphs) if isinstance(model, CausalLM) else (SDPA, None)
+            (model.attention, model.graphs) if isinstance(model, CausalLM) else (SDPA, False)
         )
         size = attention.block_size
         needed = blocks_for(

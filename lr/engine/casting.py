@@ -171,7 +171,7 @@ def give_attention(
     """Attention for the models that run here. Those spread over ranks are not recorded."""
     for model in models:
         if isinstance(model, CausalLM):
-            equip(model, name, replay=graphs and not isinstance(model, LeaderLM))
+            equip(model, name, graphs=graphs and not isinstance(model, LeaderLM))
 
 
 def _named(

@@ -19,8 +19,7 @@ import torch
 from lr.engine.room import BLOCK_SIZE, blocks_for
 from lr.engine.verification import JUDGE_TOKENS
 from lr.errors import CheckpointError
-from lr.model.attention_choice import choose_attention
-from lr.model.attention_probe import AttentionNeeds
+from lr.model.attention_choice import AttentionNeeds, choose_attention
 from lr.model.config import ModelConfig, read_config
 from lr.model.dummy import is_dummy, published, shape
 from lr.model.files import read_json, resolve

@@ -13,7 +13,6 @@ from lr.lab.endpoint.branches import ServedRunner
 from lr.lab.endpoint.models import ServedModel
 from lr.lab.endpoint.writer import ServedWriter, byte_of
 from lr.model.attention import SDPA, AttentionKind
-from lr.model.graph_shapes import GraphShapes
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter
@@ -39,7 +38,7 @@ class CachePlan:
     vocab_size: int | None = None
     known_tokens: int | None = None
     attention: AttentionKind = SDPA
-    graphs: GraphShapes | None = None
+    graphs: bool = True
 
     def runner(
         self, model: CausalLM, role: Role, trace: Trace, cache: str | None = None

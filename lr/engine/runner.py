@@ -26,13 +26,11 @@ from lr.model.qwen import CausalLM
 from lr.types import require
 
 ForwardObserver = Callable[[int, int, float], None]
-"""Called after every forward with the number of branches, the number of tokens and the seconds it
-took.
-"""
+"""Called after every forward with the number of branches, of tokens, and the seconds it took."""
 
 
 class Reading(NamedTuple):
-    """What a model makes of r tokens: logits [r, v] after each of them, and the hidden states [r,
+    """What a model makes of t tokens: logits [t, v] after each of them, and the hidden states [t,
     e] they are made from.
     """
 
@@ -49,8 +47,8 @@ class ModelRunner:
     vocabulary, draft and target not always alike); ids from `known_tokens` on, which the target
     knows and this model does not, can be fed but have probability 0. `max_batch_tokens` bounds the
     rows of one forward; longer prompts go in pieces. `observer` hears of every forward. `backend`
-    and `block_size` are those of the model's kind of attention where they are not given; a model
-    with `graphs` replays forwards of these shapes, if the backend is its own.
+    and `block_size` are those of the model's attention where they are not given. Small forwards of
+    a model that is `replayable` are replayed from CUDA graphs, which live until `end`.
     """
 
     def __init__(
@@ -65,37 +63,25 @@ class ModelRunner:
         backend: AttentionBackend | None = None,
         observer: ForwardObserver | None = None,
     ) -> None:
-        config = model.config
+        rows = model.config.vocab_size
         require(num_blocks > 0, "num_blocks", num_blocks, "a whole number > 0")
         require(max_batch_tokens > 0, "max_batch_tokens", max_batch_tokens, "a whole number > 0")
-        self.vocab_size = config.vocab_size if vocab_size is None else vocab_size
-        require(
-            0 < self.vocab_size <= config.vocab_size,
-            "vocab_size",
-            vocab_size,
-            f"1 to {config.vocab_size}, the rows of the embedding",
-        )
-        proper = known_tokens is None or known_tokens > 0
-        require(
-            proper, "known_tokens", known_tokens, "a whole number > 0, or None (all of vocab_size)"
-        )
-        self.known_tokens = (
-            self.vocab_size if known_tokens is None else min(known_tokens, self.vocab_size)
-        )
-        self.model = model
-        self.max_batch_tokens = max_batch_tokens
+        self.vocab_size = rows if vocab_size is None else vocab_size
+        expected = f"1 to {rows}, the rows of the embedding"
+        require(0 < self.vocab_size <= rows, "vocab_size", vocab_size, expected)
+        known = self.vocab_size if known_tokens is None else known_tokens
+        expected = "a whole number > 0, or None (all of vocab_size)"
+        require(known > 0, "known_tokens", known_tokens, expected)
+        self.known_tokens = min(known, self.vocab_size)
+        self.model, self.max_batch_tokens, self.observer = model, max_batch_tokens, observer
         attention = model.attention
+        size = attention.block_size if block_size is None else block_size
+        replays = backend is None and model.replayable
         if backend is None:
-            attention.check_block_size(attention.block_size if block_size is None else block_size)
-        self.backend = attention.ragged if backend is None else backend
-        self.observer = observer
-        replays = backend is None and model.graphs is not None and attention.rows is not None
-        self.cache = model.make_cache(
-            num_blocks + replays, attention.block_size if block_size is None else block_size
-        )
-        self.graphs: StepGraphs | None = None
-        if replays:  # its inert rows have the block that was added
-            self.graphs = StepGraphs.of(model, self.cache)
+            attention.check_block_size(size)
+        self.backend = backend
+        self.cache = model.make_cache(num_blocks + replays, size)  # one for padding rows
+        self.graphs = StepGraphs(model, self.cache) if replays else None
 
     @property
     def context(self) -> int:
@@ -103,12 +89,15 @@ class ModelRunner:
         return self.model.config.max_position_embeddings
 
     @torch.inference_mode()
-    def prepare(self, rows: int, length: int) -> None:
-        """Do beforehand what the first forwards of `rows` branches, that grow to `length` tokens,
-        would spend time on: recording graphs.
-        """
+    def prepare(self, rows: int) -> None:
+        """Record the CUDA graph for forwards of `rows` rows now, where there are any."""
         if self.graphs is not None:
-            self.graphs.prepare(rows, length)
+            self.graphs.prepare(rows)
+
+    def end(self) -> None:
+        """Give up the CUDA graphs, with their memory."""
+        if self.graphs is not None:
+            self.graphs.close()
 
     def open(self, tokens: Sequence[int]) -> Branch:
         """A new branch that begins with `tokens` (at least one), all pending. Raises `ContextError`
@@ -125,12 +114,9 @@ class ModelRunner:
 
     def rewind(self, branch: Branch, length: int) -> None:
         """Forget the tokens of a branch from `length` on, and what the cache holds of them."""
-        require(
-            0 <= length <= len(branch.tokens),
-            "the length to rewind to",
-            length,
-            f"0 to {len(branch.tokens)}, the branch's length",
-        )
+        expected = f"0 to {len(branch.tokens)}, the branch's length"
+        fits = 0 <= length <= len(branch.tokens)
+        require(fits, "the length to rewind to", length, expected)
         if length < branch.table.length:
             self.cache.truncate(branch.table, length)
         del branch.tokens[length:]
@@ -151,9 +137,7 @@ class ModelRunner:
         branch.tokens, branch.table = other.tokens, other.table
 
     def belongs(self, branch: Branch, node: tuple[int, int, int]) -> None:
-        """Tell whoever watches the cache that a branch holds the prefix of this node. Changes
-        nothing.
-        """
+        """Tell the cache's observer that a branch holds the prefix of this node. Changes nothing."""
         if self.cache.observer is not None:
             self.cache.observer.belongs(branch.table, node)
 
@@ -171,40 +155,6 @@ class ModelRunner:
         """
         if not branches:
             return []
-        pending = self._checked(branches)
-        wanted = _wanted(logits, pending)
-        if sum(map(len, pending)) > self.max_batch_tokens:
-            rows = [
-                self._feed_in_pieces(branch, count).logits
-                for branch, count in zip(branches, wanted, strict=True)
-            ]
-        elif logits == "last":
-            return list(self._forward(branches, pending, wanted).logits)
-        else:
-            rows = list(self._forward(branches, pending, wanted).logits.split(wanted))
-        return [row[0] for row in rows] if logits == "last" else rows
-
-    def read(self, branches: Sequence[Branch]) -> list[Reading]:
-        """As `feed` with logits "all", and with the hidden states from which the logits were
-        made.
-        """
-        if not branches:
-            return []
-        pending = self._checked(branches)
-        if sum(map(len, pending)) > self.max_batch_tokens:
-            return [
-                self._feed_in_pieces(branch, len(row))
-                for branch, row in zip(branches, pending, strict=True)
-            ]
-        lengths = [len(row) for row in pending]
-        logits, hidden = self._forward(branches, pending, lengths)
-        return [
-            Reading(*both)
-            for both in zip(logits.split(lengths), hidden.split(lengths), strict=True)
-        ]
-
-    def _checked(self, branches: Sequence[Branch]) -> list[list[int]]:
-        """What is pending on every branch, found to be something that can be fed."""
         pending = [branch.pending for branch in branches]
         for branch, tokens in zip(branches, pending, strict=True):
             if not tokens:
@@ -213,47 +163,65 @@ class ModelRunner:
                 )
             self._require_tokens(tokens)
             self._require_context(len(branch))
-        return pending
+        wanted = _wanted(logits, pending)
+        if sum(map(len, pending)) <= self.max_batch_tokens:
+            together = self._forward(branches, pending, wanted)  # [sum of wanted, v]
+            return list(together if logits == "last" else together.split(wanted))
+        rows = [self._in_pieces(branch, r) for branch, r in zip(branches, wanted, strict=True)]
+        return [row[0] for row in rows] if logits == "last" else rows
 
-    def _feed_in_pieces(self, branch: Branch, wanted: int) -> Reading:
-        """The last `wanted` rows of one branch, fed at most `max_batch_tokens` tokens at a time.
+    def read(self, branches: Sequence[Branch]) -> list[Reading]:
+        """As `feed` with logits "all", and with the hidden states from which the logits were made:
+        what a forward hook on the last norm sees. No forward is replayed.
+        """
+        if not branches:
+            return []
+        lengths = [len(branch.pending) for branch in branches]
+        seen: list[Tensor] = []
+        hook = self.model.norm.register_forward_hook(lambda norm, given, made: seen.append(made))
+        graphs, self.graphs = self.graphs, None
+        try:
+            logits = self.feed(branches, "all")
+        finally:
+            hook.remove()
+            self.graphs = graphs
+        hidden = torch.cat(seen).split(lengths)  # the pieces of a long prompt come one by one
+        return [Reading(*both) for both in zip(logits, hidden, strict=True)]
+
+    def _in_pieces(self, branch: Branch, wanted: int) -> Tensor:
+        """The last `wanted` rows [wanted, v] of one branch, fed at most `max_batch_tokens` tokens
+        at a time.
 
         Example: 11 pending tokens, pieces of 4, 5 rows wanted: pieces of 4, 4 and 3 tokens give
         their last 0, 2 and 3 rows.
         """
         pieces = []
         while tokens := branch.pending[: self.max_batch_tokens]:
-            behind = len(branch.pending) - len(tokens)
-            pieces.append(
-                self._forward([branch], [tokens], [min(len(tokens), max(0, wanted - behind))])
-            )
-        return Reading(*(torch.cat(parts) for parts in zip(*pieces, strict=True)))
+            later = len(branch.pending) - len(tokens)
+            rows = min(len(tokens), max(0, wanted - later))
+            pieces.append(self._forward([branch], [tokens], [rows]))
+        return torch.cat(pieces)
 
     @torch.inference_mode()
     def _forward(
         self, branches: Sequence[Branch], tokens: Sequence[Sequence[int]], wanted: Sequence[int]
-    ) -> Reading:
-        """One forward of `tokens[i]`, the first pending tokens of branch i; rows [sum of wanted]
-        after the last wanted[i] of each.
+    ) -> Tensor:
+        """One forward of `tokens[i]`, the first pending tokens of branch i; logits [sum of wanted,
+        v] after the last wanted[i] of each.
         """
         started = time.perf_counter()
-        tables = [branch.table for branch in branches]
+        tables, device = [branch.table for branch in branches], self.model.device
         with self.cache.append(tables, [len(row) for row in tokens]) as slots:
-            batch = RaggedBatch.build(
-                tables, tokens, slots, wanted=wanted, device=self.model.device
-            )
-            replayed = None if self.graphs is None else self.graphs.run(batch)
-            if replayed is None:
-                hidden = self.model.hidden(batch, self.cache, self.backend)
-                logits = self.model.logits(hidden)
-            else:
-                hidden, logits = replayed
-            rows = logits[:, : self.vocab_size]
+            batch = RaggedBatch.build(tables, tokens, slots, wanted=wanted, device=device)
+            logits = None if self.graphs is None else self.graphs.run(batch)
+            if logits is None:
+                logits = self.model(batch, self.cache, self.backend)
+        rows: Tensor = logits[:, : self.vocab_size]
         if self.known_tokens < self.vocab_size:
             rows[:, self.known_tokens :] = -torch.inf
         if self.observer is not None:
             self.observer(len(branches), len(batch.tokens), time.perf_counter() - started)
-        return Reading(rows, hidden)
+        return rows
 
     def _require_tokens(self, tokens: Sequence[int]) -> None:
         for outside in (min(tokens), max(tokens)):
@@ -263,7 +231,8 @@ class ModelRunner:
     def _require_context(self, length: int) -> None:
         if length > self.context:
             raise ContextError(
-                f"{length} tokens do not fit the model's context of {self.context}. Shorten the prompt or lower max_tokens."
+                f"{length} tokens do not fit the model's context of {self.context}. Shorten the "
+                "prompt or lower max_tokens."
             )
 
 
@@ -272,24 +241,12 @@ def _wanted(
 ) -> list[int]:
     """How many rows of logits each branch gets."""
     if isinstance(logits, str):
-        require(
-            logits in ("last", "all"),
-            "logits",
-            logits,
-            '"last", "all" or a number of rows per branch',
-        )
+        expected = '"last", "all" or a number of rows per branch'
+        require(logits in ("last", "all"), "logits", logits, expected)
         return [1 if logits == "last" else len(tokens) for tokens in pending]
-    require(
-        len(logits) == len(pending),
-        "the length of logits",
-        len(logits),
-        f"{len(pending)}, one number per branch",
-    )
+    expected = f"{len(pending)}, one number per branch"
+    require(len(logits) == len(pending), "the length of logits", len(logits), expected)
     for count, tokens in zip(logits, pending, strict=True):
-        require(
-            1 <= count <= len(tokens),
-            "a number of rows in logits",
-            count,
-            f"1 to {len(tokens)}, what is pending",
-        )
+        expected = f"1 to {len(tokens)}, what is pending"
+        require(1 <= count <= len(tokens), "a number of rows in logits", count, expected)
     return list(logits)

@@ -1,63 +1,81 @@
-"""Attention over a paged cache. One signature, several back ends, held equal by a test.
+"""Attention over a paged cache: one signature, several back ends, held equal by a test.
 
 A back end takes (batch, cache) and gives the `attend` that the layers call: it stores the new keys
-and values at the batch's slots, then lets every query row see its own branch up to its own position
-(a mask by absolute positions: a chunk after a cache is not a prompt). Here: `reference_attention`,
-one branch at a time in plain arithmetic, the page to read; and `paged_attention`, which is
-vectorised with PyTorch's fused attention, in one of two ways: branches that share most of what they
-see, such as the forks of one problem, look at it together (`attention_shared.py`); others in groups
-(`attention_grouped.py`). FlashAttention reads the pages where they lie (`attention_varlen.py`,
-`attention_flash.py`); which kind a model gets is decided in `attention_choice.py`. Axis letters: n
-rows, g branches, c new tokens per branch, b blocks, h query heads, kv KV heads, d head dim, s key
-positions.
+and values at the batch's slots, then lets every query row see its own sequence up to its own
+position (a mask by absolute positions: a chunk after a cache is not a prompt). Here:
+
+* `reference_attention`, one sequence at a time in plain arithmetic: the page to read, and what the
+  others are tested against;
+* `sdpa_attention`, PyTorch's fused attention on gathered pages, for any device.
+
+On CUDA, `attention_flash.py` and `attention_triton.py` read the pages where they lie;
+`attention_choice.py` decides which a model gets. Axis letters: n rows, b sequences, c new tokens of a
+sequence, nb blocks, h query heads, k KV heads, d head dim, s key positions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lr.errors import SettingError
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention_grouped import grouped_attention
-from lr.model.attention_rows import RowAttention, gathered_rows
-from lr.model.attention_shared import blocks_to_share, shared_attention
-from lr.model.batch import RaggedBatch
+from lr.model.batch import RaggedBatch, integers
 from lr.model.layers import Attend
 
 AttentionBackend = Callable[[RaggedBatch, PagedKVCache], Attend]
 
 
 @dataclass(frozen=True)
-class AttentionKind:
-    """One way to compute attention over the cache, and what it asks of it.
+class RowPages:
+    """n rows that each know their own pages, whichever sequences they belong to: `positions` [n] and
+    `slots` [n] (int64), `blocks` [n, nb] (int32).
 
-    `block_size` is the number of tokens per block of a cache for it; one with `strict` pages works
-    with multiples of that only, others with any. `ragged` serves any batch, `rows` a few rows of
-    fixed shape, for CUDA graphs (None: it cannot be recorded).
+    The keys of a forward are stored before anybody looks, so a row at position p sees the first p +
+    1 places of its pages, whatever other rows of its sequence stand beside it. Every index is a
+    tensor and the shapes do not depend on how the rows are divided among sequences: what a CUDA
+    graph needs (`graphs.py`). Example, blocks of 4: a sequence of 6 tokens in blocks 9 and 2 that
+    brings 2 of them is two rows, positions (4, 5), slots (8, 9), blocks ((9, 2), (9, 2)).
+    """
+
+    positions: Tensor
+    slots: Tensor
+    blocks: Tensor
+
+
+@dataclass(frozen=True)
+class AttentionKind:
+    """One way to compute attention over the cache.
+
+    `block_size`: tokens per block of a cache for it; a kind with `strict` pages reads multiples of
+    that only, others any size. `ragged` serves any batch. `rows` serves rows with pages of their
+    own, issues kernels only, and so can be recorded in a CUDA graph; None: there is no such form.
     """
 
     name: str
     block_size: int
     ragged: AttentionBackend
-    rows: RowAttention | None
+    rows: Callable[[RowPages, PagedKVCache], Attend] | None = None
     strict: bool = False
 
     def check_block_size(self, block_size: int) -> None:
         """Raise SettingError if it cannot read blocks of that many tokens."""
         if self.strict and block_size % self.block_size:
             raise SettingError(
-                f"block_size is {block_size}, but attention {self.name!r} reads blocks of a multiple of {self.block_size} tokens here; "
-                "use such blocks, or attention sdpa, which reads any."
+                f"block_size is {block_size}, but attention {self.name!r} reads blocks of a "
+                f"multiple of {self.block_size} tokens here; use such blocks, or attention sdpa, "
+                "which reads any."
             )
 
 
 def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
-    """softmax(q k^T / sqrt(d)) v, branch by branch, with an explicit causal mask. Slow and
+    """softmax(q k^T / sqrt(d)) v, sequence by sequence, with an explicit causal mask. Slow and
     plain.
     """
     device = batch.tokens.device
@@ -68,14 +86,14 @@ def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
         for count, length, table in zip(batch.counts, batch.lengths, batch.tables, strict=True):
             rows = slice(start, start + count)
             start += count
-            pages_k, pages_v = cache.gather(layer, torch.tensor([table.blocks], device=device))
-            repeat = q.shape[1] // k.shape[1]
-            keys = pages_k[0, :length].repeat_interleave(repeat, dim=1)  # [s, h, d]
-            values = pages_v[0, :length].repeat_interleave(repeat, dim=1)
+            pages = cache.gather(layer, torch.tensor([table.blocks], device=device))
+            group = q.shape[1] // k.shape[1]
+            keys, values = (  # [s, h, d]: query heads share a KV head
+                page[0, :length].repeat_interleave(group, dim=1) for page in pages
+            )
             scores = torch.einsum("chd,shd->hcs", q[rows], keys) / math.sqrt(q.shape[-1])
-            later = (
-                torch.arange(length, device=device)[None, :] > batch.positions[rows, None]
-            )  # [c, s]
+            places = torch.arange(length, device=device)
+            later = places[None, :] > batch.positions[rows, None]  # [c, s]
             weights = scores.masked_fill(later, -math.inf).softmax(-1)
             mixed.append(torch.einsum("hcs,shd->chd", weights, values))
         return torch.cat(mixed)
@@ -83,15 +101,173 @@ def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
     return attend
 
 
-def paged_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
-    """Fused attention: over all blocks at once where that is less work, else branch by branch."""
-    blocks = blocks_to_share(batch, cache)
-    return (
-        grouped_attention(batch, cache)
-        if blocks is None
-        else shared_attention(batch, cache, blocks)
+# PyTorch's fused attention. Sequences are put into groups, one fused call per layer for each group:
+# every row looks at the blocks of all sequences of its group, and a mask hides what is not its own.
+# The forks of one problem share most of their blocks, so they are one group, and each shared block
+# is read once. Others join where that is less work than a call of their own.
+#
+# Example, blocks of 4: sequence A has the blocks 0, 1 (7 tokens), its fork B the blocks 0, 2 (6
+# tokens), each brings one token. Keys are those of the blocks 0, 1, 2, that is s = 12 columns.
+# A sees the columns 0-3 and 4-6, B 0-3 and 8-9.
+
+CALL = 4096
+"""Looks (of a row at a column) that cost as much as another fused call, on a CPU."""
+MOST_LOOKS = 1 << 20
+"""The mask has a number for each look; more would be a waste of memory."""
+LONG = 16
+"""New tokens of a sequence from which on it is read by itself."""
+NOWHERE = 1 << 62
+"""The position of a column that a sequence does not have: after everything."""
+
+
+def sdpa_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
+    """One fused call per layer for each group of sequences."""
+    if batch.tokens.is_cuda:
+        # cuDNN, which PyTorch would prefer on new GPUs, builds a plan for every new length of the
+        # keys: tens of milliseconds for each decoded token
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    groups = _groups(batch, cache)
+    if len(groups) == 1:
+        return partial(_attend_alone, cache, batch.slots, _read(batch, cache, *groups[0]))
+    starts = [end - count for end, count in zip(batch.ends, batch.counts, strict=True)]
+    device, reads = batch.tokens.device, []
+    for members, blocks in groups:
+        rows = [r for i in members for r in range(starts[i], starts[i] + batch.counts[i])]
+        reads.append((integers(rows, device), _read(batch, cache, members, blocks)))
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        cache.write(layer, batch.slots, k, v)
+        mixed = torch.empty_like(q)
+        for rows, look in reads:
+            mixed[rows] = look(layer, q[rows])
+        return mixed
+
+    return attend
+
+
+def _attend_alone(
+    cache: PagedKVCache,
+    slots: Tensor,
+    look: Callable[[int, Tensor], Tensor],
+    layer: int,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+) -> Tensor:
+    cache.write(layer, slots, k, v)
+    return look(layer, q)
+
+
+def _groups(batch: RaggedBatch, cache: PagedKVCache) -> list[tuple[list[int], list[int]]]:
+    """The groups of a batch, each the numbers of its sequences and the blocks they are read from.
+
+    Those that begin with the same block are forks of one prompt. A sequence that brings many tokens
+    is read by itself, where no mask is needed. All groups become one if that is less work.
+    """
+    families: dict[int, list[int]] = {}
+    for i, (count, table) in enumerate(zip(batch.counts, batch.tables, strict=True)):
+        alone = count >= LONG and count * len(table.blocks) * cache.block_size > CALL
+        families.setdefault(~i if alone else table.blocks[0], []).append(i)
+    groups = [(members, _blocks(batch, cache, members)) for members in families.values()]
+    if len(groups) == 1:
+        return groups
+    everybody = list(range(len(batch.tables)))
+    together = [(everybody, _blocks(batch, cache, everybody))]
+    cost, apart = _looks(batch, cache, together), _looks(batch, cache, groups)
+    return together if cost <= min(MOST_LOOKS, 2 * apart + CALL * len(groups)) else groups
+
+
+def _blocks(batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int]) -> list[int]:
+    """The blocks of these sequences. Blocks in between that belong to others are taken along where
+    that closes all gaps, so that nothing need be gathered; never a free one, which may contain NaN.
+    """
+    if len(members) == 1:
+        return batch.tables[members[0]].blocks
+    blocks = sorted({block for i in members for block in batch.tables[i].blocks})
+    whole = list(range(blocks[0], blocks[-1] + 1))
+    if len(whole) <= 2 * len(blocks) and all(map(cache.pool.refcount, whole)):
+        return whole
+    return blocks
+
+
+def _looks(
+    batch: RaggedBatch, cache: PagedKVCache, groups: Sequence[tuple[list[int], list[int]]]
+) -> int:
+    return sum(
+        sum(batch.counts[i] for i in members) * len(blocks) * cache.block_size
+        for members, blocks in groups
     )
 
 
-REFERENCE = AttentionKind("reference", 16, reference_attention, None)
-SDPA = AttentionKind("sdpa", 16, paged_attention, gathered_rows)
+def _read(
+    batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int], blocks: Sequence[int]
+) -> Callable[[int, Tensor], Tensor]:
+    """look(layer, q [n, h, d]) -> [n, h, d], for the n rows of a group over the columns of its
+    blocks. A group of one sequence whose blocks are its own, in order, needs no column after its
+    last token.
+    """
+    alone, first, device = len(members) == 1, blocks[0], batch.tokens.device
+    span = batch.lengths[members[0]] if alone else len(blocks) * cache.block_size
+    count = batch.counts[members[0]]
+    long = alone and count >= LONG
+    causal = long and count == span  # a prompt with nothing before it
+    bias: Tensor | None = None
+    if long and not causal and device.type == "cuda":  # FlashAttention takes this, not a mask
+        from torch.nn.attention.bias import causal_lower_right  # imported here: it takes a second
+
+        bias = causal_lower_right(count, span)
+    elif not causal and not (alone and count == 1):
+        bias = _bias(batch, cache, members, blocks)[:, :span]
+    in_place = list(blocks) == list(range(first, first + len(blocks)))
+    pages = None if in_place else integers([blocks], device)
+    folded: Tensor | None = None
+
+    def look(layer: int, q: Tensor) -> Tensor:
+        nonlocal folded
+        n, h, d = q.shape
+        if pages is None:
+            start = first * cache.block_size
+            keys, values = (slots[None, start : start + span] for slots in cache.slots(layer))
+        else:
+            keys, values = (page[:, :span] for page in cache.gather(layer, pages))
+        keys, values = keys.transpose(1, 2), values.transpose(1, 2)  # [1, k, s, d]
+        k = keys.shape[1]
+        if long:
+            heads = q.transpose(0, 1)[None]  # [1, h, n, d]
+            mixed = F.scaled_dot_product_attention(
+                heads, keys, values, attn_mask=bias, is_causal=causal, enable_gqa=True
+            )
+            return mixed[0].transpose(0, 1)
+        # few rows: the query heads that share a KV head are rows of one matrix, [1, k, n * h/k, d]
+        if folded is None and bias is not None:
+            folded = bias.repeat_interleave(h // k, dim=0)
+        rows = q.view(n, k, -1, d).transpose(0, 1).reshape(1, k, -1, d)
+        mixed = F.scaled_dot_product_attention(rows, keys, values, attn_mask=folded)
+        return mixed.view(k, n, -1, d).transpose(0, 1).reshape(n, h, d)
+
+    return look
+
+
+def _bias(
+    batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int], blocks: Sequence[int]
+) -> Tensor:
+    """[n, s] for the n rows of these sequences: 0 where a row sees a column, -inf elsewhere."""
+    size, device = cache.block_size, batch.tokens.device
+    place = {block: index for index, block in enumerate(blocks)}
+    starts = [[NOWHERE] * len(blocks) for _ in members]  # the position of a block's first token
+    for row, i in zip(starts, members, strict=True):
+        for index, block in enumerate(batch.tables[i].blocks):
+            row[place[block]] = index * size
+    offsets = torch.arange(size, device=device)
+    columns = (integers(starts, device)[:, :, None] + offsets).flatten(1)  # [members, s]
+    owner, at = [], []
+    for number, i in enumerate(members):
+        owner += [number] * batch.counts[i]
+        at += range(batch.lengths[i] - batch.counts[i], batch.lengths[i])
+    hidden = columns[integers(owner, device)] > integers(at, device)[:, None]
+    bias = torch.zeros(hidden.shape, dtype=cache.keys.dtype, device=device)
+    return bias.masked_fill_(hidden, -math.inf)
+
+
+REFERENCE = AttentionKind("reference", 16, reference_attention)
+SDPA = AttentionKind("sdpa", 16, sdpa_attention)

@@ -1,54 +1,59 @@
-"""Which kind of attention a model gets: the first that works on its device, in its dtype, with its
-heads, and why the others do not.
+"""Which attention a model gets: the first that works on its device, in its dtype, with its heads;
+and why the others do not.
 
-In order: `varlen` (PyTorch's own FlashAttention on pages), `flash` (the `flash-attn` package),
-`sdpa` (PyTorch's fused attention on gathered pages; works everywhere). `reference`, one branch at a
-time in plain arithmetic, is taken only when asked for. What is installed is seen by looking
-(imports and parameters), whether it works by trying (`attention_probe.py`); no version is compared.
-Smaller blocks waste less memory and are cheaper to copy for a fork, so the smallest size that a
-kernel takes is used.
+In order: `flash` (the `flash-attn` package), `triton` (our own kernel), `sdpa` (PyTorch's fused
+attention on gathered pages; works everywhere). `reference`, one sequence at a time in plain
+arithmetic, is taken only when asked for. What is installed is seen by importing it, whether it
+works by trying: a small batch, compared with the reference in fp64. No version is compared.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from lr.errors import SettingError
-from lr.model.attention import REFERENCE, SDPA, AttentionKind
+from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.table import block_rows
+from lr.model.attention import REFERENCE, SDPA, AttentionKind, RowPages, reference_attention
 from lr.model.attention_flash import FlashKernels, flash_attention
-from lr.model.attention_probe import AttentionNeeds, probe
-from lr.model.attention_varlen import NEEDED, Kernel, varlen_attention
-from lr.model.graph_shapes import GraphShapes
+from lr.model.batch import RaggedBatch, integers
+from lr.model.layers import Attend, DecoderLayer
 from lr.model.qwen import CausalLM
 
-NAMES = ("auto", "varlen", "flash", "sdpa", "reference")
-BLOCK_SIZES = (16, 64, 128, 256)
-"""What is tried, in this order."""
+NAMES = ("auto", "flash", "triton", "sdpa", "reference")
 HALF = (torch.float16, torch.bfloat16)
-LARGEST_HEAD = 256
-DEVICES = ("cuda",)
-GATHERED_PLACES = 1 << 16
-"""Rows times tokens of the largest forward that is replayed with attention on gathered pages: 256
-MiB at 8 heads of 128 in bf16.
-"""
+ROUNDINGS = 4
+"""How many roundings of the dtype an output row may be off, relative to its size. A wrong page is
+off by more than the row's size, a mask that is off by one key in 260 by 16 roundings of bfloat16 on
+average."""
+Maker = Callable[[int], AttentionKind]
+"""Makes a kind of attention for blocks of that many tokens."""
 
 
 @dataclass(frozen=True)
-class Installed:
-    """The kernels of this installation: the functions, or a sentence that says why there are none.
-    `devices`: where they run.
+class AttentionNeeds:
+    """What attention is to run on: the device and dtype of a model, and its heads (those of one
+    rank, where they are divided).
     """
 
-    varlen: Kernel | str
-    flash: FlashKernels | str
-    devices: tuple[str, ...] = DEVICES
+    device: torch.device
+    dtype: torch.dtype
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+    @classmethod
+    def of(cls, model: CausalLM) -> AttentionNeeds:
+        """What this model asks for."""
+        heads = next(layer.attention for layer in model.layers if isinstance(layer, DecoderLayer))
+        return cls(model.device, model.dtype, heads.num_heads, heads.num_kv_heads, heads.head_dim)
 
 
 @dataclass(frozen=True)
@@ -60,9 +65,7 @@ class Candidate:
     why: str = ""
 
 
-def choose_attention(
-    name: str, needs: AttentionNeeds, installed: Installed | None = None
-) -> AttentionKind:
+def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
     """The kind of that name; "auto": the first that works. Raises SettingError for one that is
     unknown or cannot run there.
     """
@@ -70,71 +73,49 @@ def choose_attention(
         raise SettingError(
             f"attention is {name!r}, expected {', '.join(NAMES[:-1])} or {NAMES[-1]}."
         )
-    plain = {kind.name: kind for kind in (SDPA, REFERENCE)}
-    if name in plain:
-        return plain[name]
-    tried = []
-    for candidate in candidates(needs, installed):
+    if name == "reference":
+        return REFERENCE
+    for candidate in candidates(needs):
         if candidate.kind is not None and name in ("auto", candidate.name):
             return candidate.kind
-        tried.append(candidate)
-    why = next(candidate.why for candidate in tried if candidate.name == name)
-    raise SettingError(
-        f"attention {name!r} cannot be used on {needs.device} with {str(needs.dtype).removeprefix('torch.')}: {why}. "
-        "Leave --attention at auto, which takes the first kind that works, or use sdpa, which always does."
-    )
+        if name == candidate.name:
+            raise SettingError(
+                f"attention {name!r} cannot be used on {needs.device} with "
+                f"{str(needs.dtype).removeprefix('torch.')}: {candidate.why}. Leave --attention at "
+                "auto, which takes the first kind that works, or use sdpa, which always does."
+            )
+    raise AssertionError("sdpa comes last and always works")
 
 
-def equip(model: CausalLM, name: str = "auto", *, replay: bool = True) -> None:
-    """Give a model its kind of attention and, on CUDA with `replay`, the shapes of the forwards
-    that are replayed.
-
-    Raises SettingError for a name that is unknown or cannot run there.
+def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
+    """Give a model its kind of attention, and say whether decoding is replayed from CUDA graphs.
+    Raises SettingError as `choose_attention` does.
     """
-    model.attention = kind = choose_attention(name, AttentionNeeds.of(model))
-    model.graphs = None
-    if replay and kind.rows is not None and model.device.type == "cuda":
-        model.graphs = GraphShapes() if kind.strict else GraphShapes(largest=GATHERED_PLACES)
+    model.attention, model.graphs = choose_attention(name, AttentionNeeds.of(model)), graphs
 
 
-def candidates(needs: AttentionNeeds, installed: Installed | None = None) -> Iterator[Candidate]:
-    """The kinds in the order of preference, each tried when it is asked for: the last one always
-    works.
-    """
-    unfit = _unfit(needs, DEVICES if installed is None else installed.devices)
-    found = installed or (Installed(unfit, unfit) if unfit else look_around())
-    if unfit or isinstance(found.varlen, str):
-        yield Candidate("varlen", None, unfit or str(found.varlen))
-    else:
-        yield _first_that_works(
-            "varlen",
-            [partial(varlen_attention, found.varlen, active=a) for a in _actives(needs)],
-            needs,
+def candidates(needs: AttentionNeeds) -> Iterator[Candidate]:
+    """The kinds in the order of preference, each tried when its turn comes."""
+    finders = (("flash", find_flash, (256,)), ("triton", find_triton, (16,)))
+    for name, find, sizes in finders:
+        found = find(needs)
+        yield (
+            Candidate(name, None, found)
+            if isinstance(found, str)
+            else _tried(name, found, sizes, needs)
         )
-    if unfit or isinstance(found.flash, str):
-        yield Candidate("flash", None, unfit or str(found.flash))
-    else:
-        yield _first_that_works("flash", [partial(flash_attention, found.flash)], needs)
     yield Candidate("sdpa", SDPA)
 
 
-def look_around() -> Installed:
-    """What can be imported here, without running any of it."""
-    return Installed(_varlen(), _flash())
-
-
-def _varlen() -> Kernel | str:
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return f"torch {torch.__version__} has no torch.nn.attention.varlen"
-    lacking = [name for name in NEEDED if name not in inspect.signature(varlen_attn).parameters]
-    if lacking:
-        return f"varlen_attn of torch {torch.__version__} has no parameter {', '.join(lacking)}"
-    return varlen_attn
-
-
-def _flash() -> FlashKernels | str:
+def find_flash(needs: AttentionNeeds) -> Maker | str:
+    """The kernels of the `flash-attn` package, or why there are none for this model."""
+    if needs.device.type != "cuda":
+        return "it needs a device of type cuda"
+    dtype = str(needs.dtype).removeprefix("torch.")
+    if needs.dtype not in HALF:
+        return f"it computes in float16 or bfloat16, not in {dtype}"
+    if needs.head_dim % 8 or needs.head_dim > 256:
+        return f"it takes heads of a multiple of 8 and at most 256 dimensions, not {needs.head_dim}"
     try:
         package = importlib.import_module("flash_attn")
         kernels = FlashKernels(package.flash_attn_varlen_func, package.flash_attn_with_kvcache)
@@ -145,76 +126,100 @@ def _flash() -> FlashKernels | str:
     for function in (kernels.varlen, kernels.with_kvcache):
         if "block_table" not in inspect.signature(function).parameters:
             return "the installed flash-attn takes no block_table, which its version 2.5.7 does"
-    return kernels
+    return partial(flash_attention, kernels)
 
 
-def _unfit(needs: AttentionNeeds, devices: tuple[str, ...]) -> str:
-    """What rules FlashAttention out before anything is tried."""
-    if needs.device.type not in devices:
-        return f"it needs a device of type {' or '.join(devices)}"
-    if needs.dtype not in HALF:
-        return (
-            f"it computes in float16 or bfloat16, not in {str(needs.dtype).removeprefix('torch.')}"
-        )
-    if needs.head_dim % 8 or needs.head_dim > LARGEST_HEAD:
-        return f"it takes heads of a multiple of 8 and at most {LARGEST_HEAD} dimensions, not {needs.head_dim}"
-    return ""
-
-
-def _first_that_works(
-    name: str, makers: list[Callable[[int], AttentionKind]], needs: AttentionNeeds
-) -> Candidate:
-    """The first maker and the smallest block size that pass the probe; else every reason, with the
-    first size that met it.
-    """
-    reasons: dict[str, int] = {}
-    for make in makers:
-        before = _active()
-        for size in BLOCK_SIZES:
-            wrong = probe(make(size), needs)
-            if wrong is None:
-                return Candidate(name, make(size))
-            reasons.setdefault(wrong.rstrip("."), size)
-        if before is None and _active() is not None:
-            torch.nn.attention.restore_flash_attention_impl()
-    return Candidate(
-        name,
-        None,
-        "; ".join(f"with blocks of {size}, {reason}" for reason, size in reasons.items()),
-    )
-
-
-def _active() -> str | None:
-    """The FlashAttention that somebody has made PyTorch use; None: its own."""
-    ask: Callable[[], str | None] | None = getattr(
-        torch.nn.attention, "current_flash_attention_impl", None
-    )
-    return None if ask is None else ask()
-
-
-def _actives(needs: AttentionNeeds) -> Iterator[str | None]:
-    """The FlashAttentions that PyTorch can be made to use: the present one, then those that are
-    installed and fit the GPU.
-
-    Activating one is for the whole process and for all of PyTorch's attention; one that works
-    stays.
-    """
-    yield None
-    if needs.device.type != "cuda" or not hasattr(
-        torch.nn.attention, "activate_flash_attention_impl"
-    ):
-        return
-    major, _ = torch.cuda.get_device_capability(needs.device)
-    for version, module, majors in (
-        ("FA3", "flash_attn_interface", (9,)),
-        ("FA4", "flash_attn.cute", (9, 10)),
-    ):
-        if major in majors and _importable(module):
-            yield version
-
-
-def _importable(module: str) -> bool:
+def find_triton(needs: AttentionNeeds) -> Maker | str:
+    """Our own kernel, or why it cannot run this model."""
+    if needs.device.type != "cuda":
+        return "it needs a device of type cuda"
+    if needs.dtype not in (*HALF, torch.float32):
+        return f"it computes in 16 or 32 bits, not in {str(needs.dtype).removeprefix('torch.')}"
     try:
-        return importlib.util.find_spec(module) is not None
-    except ImportError:
-        return False
+        module = importlib.import_module("lr.model.attention_triton")
+    except ImportError as error:
+        return f"triton cannot be imported: {error}"
+    make: Maker = module.triton_attention
+    return make
+
+
+def _tried(name: str, make: Maker, sizes: tuple[int, ...], needs: AttentionNeeds) -> Candidate:
+    """The smallest of these block sizes that works: small blocks waste less memory and are cheaper
+    to copy for a fork.
+    """
+    reasons = []
+    for size in sizes:
+        wrong = probe(make(size), needs)
+        if wrong is None:
+            return Candidate(name, make(size))
+        reasons.append(f"with blocks of {size}, {wrong.rstrip('.')}")
+    return Candidate(name, None, "; ".join(reasons))
+
+
+@torch.inference_mode()
+def probe(kind: AttentionKind, needs: AttentionNeeds) -> str | None:
+    """Why `kind` does not work there with its block size, in a few words; None if it does. One
+    forward of a sequence, its fork and a prompt. Raises nothing.
+    """
+    try:
+        return _wrong(kind, needs)
+    except Exception as error:  # a kernel that does not fit may raise anything
+        lines = str(error).strip().splitlines()
+        return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+def _wrong(kind: AttentionKind, needs: AttentionNeeds) -> str | None:
+    """As `probe`, but what the kernel raises comes through."""
+    cache, exact = (
+        PagedKVCache(
+            num_layers=1,
+            num_kv_heads=needs.num_kv_heads,
+            head_dim=needs.head_dim,
+            num_blocks=8,
+            block_size=kind.block_size,
+            dtype=dtype,
+            device=needs.device,
+        )
+        for dtype in (needs.dtype, torch.float64)
+    )
+    tables = [cache.new(), cache.new()]
+    with cache.append(tables, [kind.block_size + 3, 5]):
+        pass
+    tables.insert(1, cache.fork(tables[0]))
+    counts = [2, 1, 3]
+    with cache.append(tables, counts) as slots:
+        tokens = [[0] * count for count in counts]
+        batch = RaggedBatch.build(tables, tokens, slots, wanted=counts, device=needs.device)
+        noise = torch.Generator(needs.device).manual_seed(0)
+        for memory, copy in ((cache.keys, exact.keys), (cache.values, exact.values)):
+            copy.copy_(memory.normal_(generator=noise))
+        h, k = needs.num_heads, needs.num_kv_heads
+        heads = torch.empty(6, h + 2 * k, needs.head_dim, device=needs.device, dtype=torch.float32)
+        heads = heads.normal_(generator=noise).to(needs.dtype)
+
+        def mixed(attend: Attend, dtype: torch.dtype) -> Tensor:
+            q, keys, values = heads.to(dtype).split((h, k, k), 1)  # views, as a layer makes them
+            return attend(0, q, keys, values).flatten(1).double()
+
+        expected = mixed(reference_attention(batch, exact), torch.float64)
+        ways = {"ragged": kind.ragged(batch, cache)}
+        if kind.rows is not None:
+            ways["rows"] = kind.rows(row_pages(batch), cache)
+        bound = ROUNDINGS * torch.finfo(needs.dtype).eps
+        for name, attend in ways.items():
+            distance = (mixed(attend, needs.dtype) - expected).norm(dim=1) / expected.norm(dim=1)
+            off = distance.max().item()
+            if not off <= bound:  # NaN is not
+                return (
+                    f"wrong result ({name}): off by {off:.2g} of the row's size, {bound:.2g} are "
+                    "allowed"
+                )
+    return None
+
+
+def row_pages(batch: RaggedBatch) -> RowPages:
+    """The rows of a ragged batch, each with the pages of its sequence."""
+    rows = []
+    for blocks, count in zip(block_rows(batch.tables), batch.counts, strict=True):
+        rows += [blocks] * count
+    return RowPages(batch.positions, batch.slots, integers(rows, batch.tokens.device, torch.int32))

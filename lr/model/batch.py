@@ -1,17 +1,17 @@
-"""A ragged batch: the new tokens of several branches, laid end to end, and where each branch's
-cache lives.
+"""A ragged batch: the new tokens of several sequences, laid end to end, and where each one's cache
+lives.
 
-No rectangle of tokens exists. A batch of three branches that bring 1, 4 and 2 new tokens has n = 7
-rows; `counts` is (1, 4, 2). `lengths` are the lengths of the branches with the new tokens included,
-so branch i's new tokens stand at positions lengths[i] - counts[i] .. lengths[i] - 1. Example, block
-size 4, one branch of 6 tokens in blocks 9 and 2 that brings 2 more: positions (6, 7), slots (2*4+2,
-2*4+3) = (10, 11), lengths (8,), blocks ((9, 2),).
+No rectangle of tokens exists. A batch of three sequences that bring 1, 4 and 2 new tokens has n = 7
+rows; `counts` is (1, 4, 2). `lengths` include the new tokens, so those of sequence i stand at the
+positions lengths[i] - counts[i] .. lengths[i] - 1. Example, block size 4, one sequence of 6 tokens
+in blocks 9 and 2 that brings 2 more: positions (6, 7), slots (2*4+2, 2*4+3) = (10, 11), lengths
+(8,), blocks ((9, 2),).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -27,8 +27,8 @@ class RaggedBatch:
     module state.
 
     `tokens` [n] ids, `positions` [n], `slots` [n] flat cache slots that receive the new K/V; per
-    branch `counts`, `lengths` and its block table; `logit_rows` [m] says which of the n rows need
-    logits (None: all).
+    sequence `counts`, `lengths` and its block table; `logit_rows` [m] says which of the n rows need
+    logits (None: all). `source`: the arguments tokens, slots and wanted of `build`.
     """
 
     tokens: Tensor
@@ -38,6 +38,12 @@ class RaggedBatch:
     lengths: tuple[int, ...]
     tables: tuple[BlockTable, ...]
     logit_rows: Tensor | None
+    source: tuple[Sequence[Sequence[int]], Sequence[int], Sequence[int]] = field(repr=False)
+
+    @property
+    def ends(self) -> list[int]:
+        """For every sequence the row after its last one."""
+        return list(accumulate(self.counts))
 
     @classmethod
     def build(
@@ -50,30 +56,25 @@ class RaggedBatch:
         device: torch.device,
     ) -> RaggedBatch:
         """The batch that feeds `tokens[i]` to `tables[i]`, whose lengths already include them
-        (inside `cache.append`).
+        (inside `cache.append`), with logits after the last `wanted[i]` tokens of each.
 
-        Logits are asked for after the last `wanted[i]` tokens of each. Example: counts (3, 1),
-        wanted (2, 1): rows 1, 2 and 3.
+        Example: counts (3, 1), wanted (2, 1): logits of the rows 1, 2 and 3.
         """
         counts = tuple(map(len, tokens))
         lengths = tuple(table.length for table in tables)
         ids = [token for row in tokens for token in row]
-        positions = [
-            p
-            for count, length in zip(counts, lengths, strict=True)
-            for p in range(length - count, length)
-        ]
+        positions: list[int] = []
+        for count, length in zip(counts, lengths, strict=True):
+            positions += range(length - count, length)
         logit_rows = None
         if sum(wanted) < len(ids):
-            ends = accumulate(counts)
-            rows = [
-                row
-                for end, count in zip(ends, wanted, strict=True)
-                for row in range(end - count, end)
-            ]
+            rows: list[int] = []
+            for end, count in zip(accumulate(counts), wanted, strict=True):
+                rows += range(end - count, end)
             logit_rows = integers(rows, device)
         flat, at, where = integers((ids, positions, slots), device).unbind(0)
-        return cls(flat, at, where, counts, lengths, tuple(tables), logit_rows)
+        source = (tokens, slots, wanted)
+        return cls(flat, at, where, counts, lengths, tuple(tables), logit_rows, source)
 
 
 def integers(

@@ -1,192 +1,221 @@
-"""Decoding that is not bound by launches: forwards of a few shapes are recorded as CUDA graphs and
+"""Decoding that is not bound by launches: forwards of a few sizes are recorded as CUDA graphs and
 replayed.
 
 A decoding step of a large model is some thousand kernels of a few microseconds, and starting each
-from Python takes longer than it runs. A CUDA graph starts them all at once. A batch is put into the
-smallest shape that holds it (`padded.py`); one that no shape holds, such as a prompt, goes the
-ordinary way. A shape is recorded when it has been asked for a few times: recording costs about as
-much as ten steps, and an answer with a rare shape should not pay for it. All graphs share one pool
-of memory, for they are never replayed at the same time and their results are copied out before the
-next one runs.
+from Python takes longer than it runs. A CUDA graph starts them all at once. It replays the very
+kernels that were recorded, on the very addresses; so each recording has buffers that stay, for a
+fixed number of rows, and every row has the pages of its own sequence (`RowPages`). A batch goes
+into the smallest recording that holds its rows; those left over are *padding rows* (token 0 at
+position 0 of a block that belongs to nobody else). A larger batch, such as a prompt, goes the
+ordinary way.
 
-`CudaRecorder` is the only part that needs CUDA. `EagerRecorder` is its twin on the CPU: it computes
-anew what the graph would replay, and hands the result out in memory that the next replay
-overwrites, as the graph does; so everything else is tested without a GPU.
+Example, 4 rows and 2 pages, blocks of 4, two sequences that decode at positions 5 and 2 in blocks
+(9, 2) and (5), padding block 0: positions (5, 2, 0, 0), slots (9, 22, 0, 0), blocks ((9, 2), (5,
+5), (0, 0), (0, 0)).
+
+The graphs belong to a `ModelRunner` and live as long as it does. They share one pool of memory: they
+are never replayed at the same time, and results are copied out before the next replay. Only
+`record_cuda` needs CUDA; `record_eager` is its twin on the CPU, for tests.
 """
 
 from __future__ import annotations
 
+import gc
 import threading
+import warnings
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from lr.kvcache.cache import PagedKVCache
-from lr.kvcache.table import BlockTable, blocks_for
-from lr.model.attention_rows import RowAttention
-from lr.model.batch import RaggedBatch
-from lr.model.graph_shapes import GraphShapes
-from lr.model.padded import PaddedForward
+from lr.kvcache.table import blocks_for
+from lr.model.attention import RowPages
+from lr.model.batch import RaggedBatch, integers
 from lr.model.qwen import CausalLM
 
-Results = tuple[Tensor, Tensor]
-"""Hidden states [rows, e] and logits [rows, v]."""
+Recorder = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
+"""record(compute) -> replay: `replay` does what `compute` does and always gives the same tensor,
+overwritten by the next replay."""
+ROWS = (1, 2, 4, 8, 16, 24, 32)
+"""The numbers of rows that are recorded. A batch of 5 rows wastes three of 8, which costs nothing
+while reading the weights is what takes the time."""
 WARM_UPS = 3
 """Forwards before recording: libraries choose their algorithms and take their workspaces in the
-first ones.
-"""
+first ones."""
 _RECORDING = threading.Lock()
-"""While one thread records, no other may begin to: PyTorch gives memory back to the device before
-it records.
-"""
+"""One thread records at a time: PyTorch gives memory back to the device before it does."""
 
 
-class Recorder(Protocol):
-    """Turns a forward into something that can be replayed."""
+class _Recording:
+    """The forward of `rows` rows on buffers of its own, and what replays it."""
 
-    def record(self, compute: Callable[[], Results]) -> Callable[[], Results]:
-        """Returns `replay`: it does what `compute` does and gives the same two tensors every time,
-        overwritten by the next replay.
-        """
+    def __init__(self, graphs: StepGraphs, rows: int) -> None:
+        device, padding = graphs.model.device, graphs.padding.blocks[0]
+        self.tokens = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.where = RowPages(
+            positions=torch.zeros_like(self.tokens),
+            slots=torch.full_like(self.tokens, padding * graphs.cache.block_size),
+            blocks=torch.full((rows, graphs.pages), padding, dtype=torch.int32, device=device),
+        )
+        self.used = 0  # rows that are not padding
+        self.tables: list[list[int]] = []  # of those rows, as they stand in the buffer
+        self.replay: Callable[[], Tensor] | None = None
 
 
 class StepGraphs:
-    """The recorded forwards of one model on one cache. It holds one block of the cache, for inert
-    rows, until `close`.
+    """The recorded forwards of one model on one cache, each recorded when it is first needed. It
+    holds one block of the cache, for padding rows, until `close`.
 
-    `recorded` are the shapes that have a graph. If recording fails, `failure` says why and nothing
-    is recorded any more.
+    `model.attention` must have a form for rows. If recording fails, a warning and `failure` say
+    why, and forwards go the ordinary way from then on.
     """
 
     def __init__(
         self,
         model: CausalLM,
         cache: PagedKVCache,
-        attention: RowAttention,
-        shapes: GraphShapes,
-        recorder: Recorder,
+        recorder: Recorder | None = None,
+        rows: tuple[int, ...] = ROWS,
     ) -> None:
-        self.model, self.cache, self.attention = model, cache, attention
-        self.shapes, self.recorder = shapes, recorder
+        assert model.attention.rows is not None
+        self.model, self.cache, self.rows = model, cache, rows
+        self.attend_rows = model.attention.rows
+        context = min(model.config.max_position_embeddings, cache.num_blocks * cache.block_size)
+        self.pages = blocks_for(context, cache.block_size)
         self.failure: str | None = None
-        self._inert: BlockTable = cache.new()
-        with cache.append([self._inert], [1]):
-            pass  # the block is zeroed: what an inert row sees is finite
-        self._asked: dict[tuple[int, int], int] = {}
-        self._ready: dict[tuple[int, int], tuple[PaddedForward, Callable[[], Results]]] = {}
-
-    @classmethod
-    def of(cls, model: CausalLM, cache: PagedKVCache) -> StepGraphs:
-        """Those of a model that has `graphs` and a kind of attention with rows."""
-        assert model.graphs is not None and model.attention.rows is not None
-        return cls(model, cache, model.attention.rows, model.graphs, recorder_for(model.device))
+        if recorder is None:
+            recorder = cuda_recorder(model.device)
+        self.recorder = recorder
+        self.padding = cache.new()
+        with cache.append([self.padding], [1]):
+            pass  # the block is zeroed: what a padding row sees is finite
+        self._recordings: dict[int, _Recording] = {}
 
     @property
-    def recorded(self) -> list[tuple[int, int]]:
-        """Rows and tokens of the shapes that have a graph."""
-        return sorted(self._ready)
+    def recorded(self) -> list[int]:
+        """The numbers of rows that have a graph."""
+        return sorted(self._recordings)
 
-    def run(self, batch: RaggedBatch) -> Results | None:
-        """Hidden states [m, e] and logits [m, v] of the batch's logit rows, two new tensors; None
-        where it must go the ordinary way.
+    def run(self, batch: RaggedBatch) -> Tensor | None:
+        """Logits [m, v] of the batch's logit rows, a new tensor; None where the batch must go the
+        ordinary way.
         """
-        shape = self.shapes.smallest(len(batch.tokens), max(batch.lengths))
-        if shape is None or self.failure is not None:
+        n = len(batch.tokens)
+        recording = self.prepare(n)
+        if recording is None:
             return None
-        if shape not in self._ready:
-            self._asked[shape] = self._asked.get(shape, 0) + 1
-            if self._asked[shape] <= self.shapes.after or not self._record(shape):
-                return None
-        forward, replay = self._ready[shape]
-        forward.fill(batch)
-        results = replay()
+        assert recording.replay is not None
+        self._fill(recording, batch)
+        logits = recording.replay()
         if batch.logit_rows is None:
-            n = len(batch.tokens)
-            return results[0][:n].clone(), results[1][:n].clone()
-        return results[0].index_select(0, batch.logit_rows), results[1].index_select(
-            0, batch.logit_rows
-        )
+            return logits[:n].clone()
+        return logits.index_select(0, batch.logit_rows)
 
-    def prepare(self, rows: int, span: int) -> None:
-        """Record now what batches of so many rows will ask for while their branches grow to `span`
-        tokens.
+    def prepare(self, n: int) -> _Recording | None:
+        """The recording for n rows, made if there is none yet; None: no size holds them, or
+        recording has failed.
         """
-        for longest in self.shapes.spans:
-            shape = self.shapes.smallest(rows, longest)
-            if shape is not None and shape not in self._ready and self.failure is None:
-                self._record(shape)
-            if longest >= span:
-                break
+        rows = min((rows for rows in self.rows if rows >= n), default=None)
+        if rows is None or self.failure is not None:
+            return None
+        if rows not in self._recordings:
+            recording = _Recording(self, rows)
+            try:
+                recording.replay = self.recorder(partial(self._compute, recording))
+            except RuntimeError as error:
+                self.failure = f"recording {rows} rows failed: {str(error).splitlines()[0]}"
+                warnings.warn(
+                    f"CUDA graphs are off, decoding will be slower: {self.failure}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                return None
+            self._recordings[rows] = recording
+        return self._recordings[rows]
 
     def close(self) -> None:
-        """Forget the graphs and give the inert block back."""
-        self._ready.clear()
-        self.failure = "closed"
-        self.cache.release(self._inert)
+        """Forget the graphs and give the padding block back."""
+        if self.failure != "closed":
+            self._recordings.clear()
+            self.failure = "closed"
+            self.cache.release(self.padding)
 
-    def _record(self, shape: tuple[int, int]) -> bool:
-        """Record a shape with nothing but inert rows; they have the kernels of all others."""
-        rows, span = shape
-        pages = blocks_for(span, self.cache.block_size)
-        forward = PaddedForward(
-            self.model, self.cache, self.attention, (rows, pages), self._inert.blocks[0]
+    def _compute(self, recording: _Recording) -> Tensor:
+        """Logits [rows, v] of what is in the buffers. Issues kernels only, always the same."""
+        attend = self.attend_rows(recording.where, self.cache)
+        return self.model.logits(
+            self.model.trunk(recording.tokens, recording.where.positions, attend)
         )
-        try:
-            self._ready[shape] = forward, self.recorder.record(forward.compute)
-        except RuntimeError as error:
-            self.failure = (
-                f"recording {rows} rows of up to {span} tokens failed: {str(error).splitlines()[0]}"
-            )
-        return self.failure is None
 
-
-class EagerRecorder:
-    """The twin without CUDA: replaying is computing again, into the same two tensors."""
-
-    def record(self, compute: Callable[[], Results]) -> Callable[[], Results]:
-        hidden, logits = (result.clone() for result in compute())
-
-        def replay() -> Results:
-            for kept, result in zip((hidden, logits), compute(), strict=True):
-                kept.copy_(result)
-            return hidden, logits
-
-        return replay
-
-
-class CudaRecorder:
-    """Records CUDA graphs of one device, all in one pool of memory."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.pool = torch.cuda.graph_pool_handle()
-        self.stream = torch.cuda.Stream(device)
-
-    def record(self, compute: Callable[[], Results]) -> Callable[[], Results]:
-        """Warm up on a stream beside, as PyTorch asks, then record. Other threads may use the
-        device meanwhile.
+    def _fill(self, recording: _Recording, batch: RaggedBatch) -> None:
+        """Put a batch into the buffers. Pages are sent only where a sequence has other blocks than
+        in the last one.
         """
-        with _RECORDING, torch.cuda.device(self.device):
-            self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream):
+        n, used, where = len(batch.tokens), recording.used, recording.where
+        padding = self.padding.blocks[0]
+        for buffer, given, rest in (
+            (recording.tokens, batch.tokens, 0),
+            (where.positions, batch.positions, 0),
+            (where.slots, batch.slots, padding * self.cache.block_size),
+        ):
+            buffer[:n].copy_(given)
+            buffer[n:used].fill_(rest)  # rows that were used the last time, and are not now
+        where.blocks[n:used].fill_(padding)
+        recording.used = n
+        tables: list[list[int]] = []
+        for table, count in zip(batch.tables, batch.counts, strict=True):
+            tables += [table.blocks] * count
+        if tables != recording.tables:
+            longest = max(map(len, tables))
+            filled = [blocks + blocks[-1:] * (longest - len(blocks)) for blocks in tables]
+            where.blocks[:n, :longest].copy_(integers(filled, batch.tokens.device, torch.int32))
+            recording.tables = [list(blocks) for blocks in tables]
+
+
+def record_eager(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """The twin without CUDA: replaying is computing again, into the same tensor."""
+    kept = compute().clone()
+    return lambda: kept.copy_(compute())
+
+
+def cuda_recorder(device: torch.device) -> Recorder:
+    """Records CUDA graphs of one device, all on one stream and in one pool of memory."""
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+    return partial(record_cuda, device, pool, stream)
+
+
+def record_cuda(
+    device: torch.device,
+    pool: tuple[int, int],
+    stream: torch.cuda.Stream,
+    compute: Callable[[], Tensor],
+) -> Callable[[], Tensor]:
+    """Warm up on a stream beside, as PyTorch asks, then record. Other threads may use the device
+    meanwhile, but not wait for all of it (`torch.cuda.synchronize`).
+    """
+    before, collects = torch.cuda.current_stream(device), gc.isenabled()
+    graph = torch.cuda.CUDAGraph()
+    with _RECORDING, torch.cuda.device(device):
+        gc.disable()  # a CUDA graph that is collected during a recording would spoil it
+        try:
+            stream.wait_stream(before)
+            with torch.cuda.stream(stream):
                 for _ in range(WARM_UPS):
                     compute()
-            torch.cuda.current_stream().wait_stream(self.stream)
-            graph = torch.cuda.CUDAGraph()
+            before.wait_stream(stream)
             with torch.cuda.graph(
-                graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
+                graph, pool=pool, stream=stream, capture_error_mode="thread_local"
             ):
-                results = compute()
+                logits = compute()
+        finally:
+            torch.cuda.set_stream(before)  # a failed recording leaves the thread on its stream
+            if collects:
+                gc.enable()
 
-        def replay() -> Results:
-            graph.replay()
-            return results
+    def replay() -> Tensor:
+        graph.replay()
+        return logits
 
-        return replay
-
-
-def recorder_for(device: torch.device) -> Recorder:
-    """CUDA graphs on CUDA, the twin elsewhere (which is for tests: it saves nothing)."""
-    return CudaRecorder(device) if device.type == "cuda" else EagerRecorder()
+    return replay

@@ -1,9 +1,11 @@
 """The decoder itself: embedding, layers, norm, head. Qwen3 and Qwen2 (with
-DeepSeek-R1-Distill-Qwen) differ only in two flags.
+DeepSeek-R1-Distill-Qwen) differ in two flags.
 
 `CausalLM.forward(batch, cache)` gets all it needs as arguments: a ragged batch of tokens with their
-positions and places, and the cache that holds what came before. `trunk` is the same network for any
-other notion of who attends to whom (training uses it with plain causal rows). Read next:
+positions and slots, and the cache that holds what came before. `trunk` is the same network for any
+other rule of who attends to whom (training uses plain causal rows). To see hidden states, register
+forward hooks: on `model.norm` for the final ones [n, e], on `model.layers[i]` for a layer's. A
+forward that is replayed from a CUDA graph runs no Python and so no hooks. Read next:
 `attention.py`.
 """
 
@@ -17,10 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import SDPA, AttentionBackend, AttentionKind, paged_attention
+from lr.model.attention import SDPA, AttentionBackend, AttentionKind
 from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
-from lr.model.graph_shapes import GraphShapes
 from lr.model.layers import Attend, DecoderLayer, RMSNorm, inverse_frequencies, rotation
 
 Network = TypeVar("Network", bound="CausalLM")
@@ -29,33 +30,27 @@ Network = TypeVar("Network", bound="CausalLM")
 class CausalLM(nn.Module):
     """A dense Qwen decoder with weights of one dtype on one device.
 
-    Made with `lr.load_model` from a checkpoint, or directly from a config with freshly initialised
-    weights.
+    Made with `lr.load_model` from a checkpoint, or from a config with random weights. `attention`
+    is how it attends (`attention_choice.py`).
     """
 
     frequencies: Tensor
     attention: AttentionKind = SDPA
-    """The kind of attention that a `ModelRunner` gives it; see `attention_choice.py`."""
-    graphs: GraphShapes | None = None
-    """The forwards that are replayed from CUDA graphs; None: none are."""
+    graphs: bool = True
+    """Whether small forwards are replayed from CUDA graphs, where that can be."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        table = torch.empty(config.vocab_size, config.hidden_size)
+        v, e = config.vocab_size, config.hidden_size
+        table = torch.empty(v, e)
         if not table.is_meta:  # drawing there would import PyTorch's compiler, which takes seconds
             nn.init.normal_(table)
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size, _weight=table)
-        self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.num_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.head = (
-            None
-            if config.tie_word_embeddings
-            else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        )
-        if (
-            not self.embedding.weight.is_meta
-        ):  # whoever gives the weights storage makes the rotation then
+        self.embedding = nn.Embedding(v, e, _weight=table)
+        self.layers = nn.ModuleList(DecoderLayer(config, l) for l in range(config.num_layers))
+        self.norm = RMSNorm(e, config.rms_norm_eps)
+        self.head = None if config.tie_word_embeddings else nn.Linear(e, v, bias=False)
+        if not table.is_meta:
             self.set_rotation()
 
     @classmethod
@@ -72,9 +67,7 @@ class CausalLM(nn.Module):
         return model.requires_grad_(False).eval()
 
     def set_rotation(self) -> None:
-        """Make the rotary frequencies (fp32 [d/2], not part of a checkpoint) on the device of the
-        weights.
-        """
+        """Make the rotary frequencies (fp32 [d/2], not part of a checkpoint)."""
         self.frequencies, self.rotation_factor = inverse_frequencies(self.config)
 
     @property
@@ -85,6 +78,11 @@ class CausalLM(nn.Module):
     def device(self) -> torch.device:
         return self.embedding.weight.device
 
+    @property
+    def replayable(self) -> bool:
+        """Whether its small forwards are to be replayed from CUDA graphs (`graphs.py`)."""
+        return self.graphs and self.device.type == "cuda" and self.attention.rows is not None
+
     def trunk(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Final hidden states [n, e] of tokens [n] at positions [n]."""
         if self.frequencies.device != tokens.device:
@@ -93,38 +91,33 @@ class CausalLM(nn.Module):
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x, cos, signed_sin, attend)
-        return self.norm(x)
+        hidden: Tensor = self.norm(x)
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Unnormalised log-probabilities [m, v] of the token after each hidden state [m, e]."""
         return F.linear(hidden, self.embedding.weight if self.head is None else self.head.weight)
 
     def forward(
-        self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend = paged_attention
+        self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend | None = None
     ) -> Tensor:
-        """Feed a ragged batch: its K/V go into the cache at the batch's slots, its logits [m, v]
-        come back.
+        """Feed a ragged batch: its K/V go into the cache at the batch's slots, the logits [m, v] of
+        its logit rows come back. `backend`: in the place of the model's own attention.
         """
-        return self.logits(self.hidden(batch, cache, backend))
+        attend = (backend or self.attention.ragged)(batch, cache)
+        hidden = self.trunk(batch.tokens, batch.positions, attend)
+        return self.logits(hidden if batch.logit_rows is None else hidden[batch.logit_rows])
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """An empty cache that fits this model, in its dtype and on its device. Raises
         `SettingError` for a size below 1.
         """
-        config = self.config
         return PagedKVCache(
-            num_layers=config.num_layers,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
+            num_layers=self.config.num_layers,
+            num_kv_heads=self.config.num_kv_heads,
+            head_dim=self.config.head_dim,
             num_blocks=num_blocks,
             block_size=block_size,
             dtype=self.dtype,
             device=self.device,
         )
-
-    def hidden(
-        self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend = paged_attention
-    ) -> Tensor:
-        """As `forward`, but the final hidden states [m, e] from which the logits are made."""
-        hidden = self.trunk(batch.tokens, batch.positions, backend(batch, cache))
-        return hidden if batch.logit_rows is None else hidden[batch.logit_rows]

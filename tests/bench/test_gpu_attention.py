@@ -9,11 +9,15 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.table import BlockTable
 from lr.lab.bench.gpu_attention import SCENES, AttentionRow, Scene, check_attention, check_graphs
-from lr.model.attention import SDPA, reference_attention
+from lr.model.attention import SDPA, RowPages, reference_attention
 from lr.model.attention_choice import equip
+from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
-from lr.model.graph_shapes import GraphShapes
+from lr.model.graphs import record_eager
+from lr.model.layers import Attend
 from lr.model.qwen import CausalLM
 from lr.model.weights import fill_dummy
 
@@ -36,8 +40,8 @@ def test_attention_on_the_cpu(dtype: torch.dtype) -> None:
     rows = check_attention(CPU, dtype, (4, 2, 16), SMALL, repeats=1)
     assert [(row.kind, row.scene, row.ok) for row in rows] == [
         *(
-            ("varlen", "", None),
             ("flash", "", None),
+            ("triton", "", None),
             ("sdpa", "decode", True),
             ("sdpa", "mixed", True),
         )
@@ -68,16 +72,29 @@ def test_a_row_without_figures_is_neither_right_nor_wrong() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_graphs_on_the_cpu(dtype: torch.dtype) -> None:
     model = small_model(CPU, dtype)
-    shapes = GraphShapes(rows=(1, 4), spans=(32, 64), after=0)
-    rows = check_graphs(model, rows=(1, 3), length=20, steps=2, shapes=shapes)
+    model.attention = replace(SDPA, name="emulated", rows=one_by_one)
+    rows = check_graphs(model, rows=(1, 3), length=40, steps=2, recorder=record_eager)
     assert [(row.rows, row.ok, row.attention) for row in rows] == [
-        (1, True, "sdpa"),
-        (3, True, "sdpa"),
+        (1, True, "emulated"),
+        (3, True, "emulated"),
     ]
     assert all(row.plain > 0 and row.replayed > 0 for row in rows)
-    assert model.graphs is None
-    [too_many] = check_graphs(model, rows=(5,), length=20, steps=2, shapes=shapes)
-    assert (too_many.ok, too_many.failure) == (False, "no shape holds so many rows and tokens")
+    [too_many] = check_graphs(model, rows=(33,), length=4, steps=2, recorder=record_eager)
+    assert (too_many.ok, too_many.failure) == (False, "no recording holds so many rows")
+
+
+def one_by_one(rows: RowPages, cache: PagedKVCache) -> Attend:
+    """Attention of rows that know their own pages, as the reference computes it."""
+    tables = [
+        BlockTable(cache.block_size, blocks, position + 1)
+        for blocks, position in zip(rows.blocks.tolist(), rows.positions.tolist(), strict=True)
+    ]
+    ones = (1,) * len(tables)
+    lengths = tuple(table.length for table in tables)
+    batch = RaggedBatch(
+        rows.positions, rows.positions, rows.slots, ones, lengths, tuple(tables), None, ([], [], [])
+    )
+    return reference_attention(batch, cache)
 
 
 @pytest.mark.gpu
@@ -94,6 +111,6 @@ def test_attention_on_cuda(heads: tuple[int, int, int], dtype: torch.dtype) -> N
 def test_graphs_on_cuda() -> None:
     model = small_model(torch.device("cuda"), torch.bfloat16)
     equip(model)
-    assert model.graphs is not None
+    assert model.replayable
     for row in check_graphs(model, length=300, steps=5):
         assert row.ok, row

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from lr.engine.runner import ModelRunner
 from lr.errors import ContextError, OutOfBlocks, ProtocolError, SettingError
 from lr.kvcache.branch import Branch
-from lr.model.attention import AttentionBackend, paged_attention, reference_attention
+from lr.model.attention import AttentionBackend, reference_attention, sdpa_attention
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 
-BACKENDS = [reference_attention, paged_attention]
+BACKENDS = [reference_attention, sdpa_attention]
 V = 23
 
 
@@ -32,7 +32,7 @@ def random_model(context: int = 128) -> CausalLM:
 MODEL = random_model()
 
 
-def runner(backend: AttentionBackend = paged_attention, **settings: int) -> ModelRunner:
+def runner(backend: AttentionBackend = sdpa_attention, **settings: int) -> ModelRunner:
     made = ModelRunner(MODEL, **{"num_blocks": 64, "block_size": 4, **settings}, backend=backend)
     made.cache.keys.fill_(torch.nan)  # whoever reads memory that was never written will show it
     made.cache.values.fill_(torch.nan)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,54 +20,11 @@ from torch import Tensor
 
 @dataclass
 class Emulated:
-    """The three functions, with the rules of one installation. `calls` counts them by name."""
+    """The two functions, with the rules of one installation. `calls` counts them by name."""
 
     half_only: bool = False
     page_multiple: int = 1
     calls: dict[str, int] = field(default_factory=dict)
-
-    def varlen_attn(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        cu_seq_q: Tensor,
-        cu_seq_k: Tensor | None,
-        max_q: int,
-        max_k: int,
-        *,
-        return_aux: Any = None,
-        scale: float | None = None,
-        window_size: tuple[int, int] = (-1, -1),
-        enable_gqa: bool = False,
-        seqused_k: Tensor | None = None,
-        block_table: Tensor | None = None,
-        num_splits: int | None = None,
-    ) -> Tensor:
-        """`torch.nn.attention.varlen.varlen_attn` of PyTorch 2.13, with a block table."""
-        self._called("varlen_attn")
-        assert (
-            block_table is not None
-            and seqused_k is not None
-            and return_aux is None
-            and num_splits is None
-        )
-        assert cu_seq_k is None, "FlashAttention 3 takes no cu_seq_k together with a block table"
-        assert enable_gqa or query.shape[1] == key.shape[2], "heads differ, enable_gqa is off"
-        assert window_size in ((-1, -1), (-1, 0)), "only full and causal attention are emulated"
-        borders = self._borders(cu_seq_q, len(query), max_q)
-        lengths = self._lengths(seqused_k, len(borders) - 1, max_k, query)
-        return self._mix(
-            query,
-            key,
-            value,
-            borders,
-            lengths,
-            block_table,
-            max_k,
-            causal=window_size == (-1, 0),
-            scale=scale,
-        )
 
     def flash_attn_varlen_func(
         self,
@@ -204,16 +160,15 @@ class Emulated:
         )
         assert int(table.min()) >= 0 and int(table.max()) < blocks, "a page that does not exist"
         pages = table.long()
-        assert keys[pages].isfinite().all() and values[pages].isfinite().all(), (
-            "a page that may be read is not finite"
-        )
         mixed = torch.empty_like(q)
         for i, length in enumerate(lengths):
             start, stop = borders[i], borders[i + 1]
             count = stop - start
             assert length >= count, "a branch has more queries than keys"
-            own_keys = keys[pages[i]].flatten(0, 1)[:length].repeat_interleave(h // kv, dim=1)
-            own_values = values[pages[i]].flatten(0, 1)[:length].repeat_interleave(h // kv, dim=1)
+            read = pages[i, : -(-length // size)]
+            assert keys[read].isfinite().all(), "a page that is read is not finite"
+            own_keys = keys[read].flatten(0, 1)[:length].repeat_interleave(h // kv, dim=1)
+            own_values = values[read].flatten(0, 1)[:length].repeat_interleave(h // kv, dim=1)
             scores = torch.einsum("chd,shd->hcs", q[start:stop], own_keys) * (
                 1 / math.sqrt(d) if scale is None else scale
             )

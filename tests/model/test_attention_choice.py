@@ -1,11 +1,14 @@
-"""Which kind of attention is chosen, why the others are not, and what happens when one is asked for
-that cannot run.
+"""Which attention is chosen, why the others are not, and what happens when one is asked for that
+cannot run.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,45 +18,56 @@ from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
-from lr.model.attention import REFERENCE, SDPA, reference_attention
-from lr.model.attention_choice import Installed, candidates, choose_attention, equip, look_around
-from lr.model.attention_flash import FlashKernels
-from lr.model.attention_probe import AttentionNeeds, probe
-from lr.model.attention_varlen import varlen_attention
+from lr.model.attention import REFERENCE, SDPA, AttentionKind
+from lr.model.attention_choice import (
+    AttentionNeeds,
+    candidates,
+    choose_attention,
+    equip,
+    find_flash,
+    find_triton,
+    probe,
+)
+from lr.model.attention_flash import FlashKernels, flash_attention
 from lr.model.config import ModelConfig
-from lr.model.graph_shapes import GraphShapes
 from lr.model.qwen import CausalLM
 
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BF16 = AttentionNeeds(CPU, torch.bfloat16, 4, 2, 16)
-MISSING = "it is not there"
+HALF = Emulated(half_only=True, page_multiple=256)
+CONFIG = ModelConfig(23, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True)
+Found = str | Callable[[int], AttentionKind]
 
 
-def installed(varlen: Any = MISSING, flash: Emulated | None = None) -> Installed:
-    kernels = (
-        MISSING
-        if flash is None
-        else FlashKernels(flash.flash_attn_varlen_func, flash.flash_attn_with_kvcache)
-    )
-    return Installed(varlen, kernels, devices=("cpu",))
+def install(
+    monkeypatch: pytest.MonkeyPatch, flash: Found = "no flash", triton: Found = "no triton"
+) -> None:
+    """As if this were what the machine has."""
+    monkeypatch.setattr("lr.model.attention_choice.find_flash", lambda needs: flash)
+    monkeypatch.setattr("lr.model.attention_choice.find_triton", lambda needs: triton)
 
 
-HALF = Emulated(half_only=True)
+def kernels(varlen: Callable[..., Tensor] = HALF.flash_attn_varlen_func) -> Found:
+    return partial(flash_attention, FlashKernels(varlen, HALF.flash_attn_with_kvcache))
+
+
+def as_triton(block_size: int) -> AttentionKind:
+    return AttentionKind("triton", block_size, SDPA.ragged)
 
 
 @pytest.mark.parametrize(
-    ("there", "taken", "block_size"),
+    ("flash", "triton", "taken", "block_size"),
     [
-        (installed(HALF.varlen_attn, HALF), "varlen", 16),
-        (installed(flash=Emulated(half_only=True, page_multiple=256)), "flash", 256),
-        (installed(Emulated(half_only=True, page_multiple=128).varlen_attn), "varlen", 128),
-        (installed(), "sdpa", 16),
+        (kernels(), as_triton, "flash", 256),
+        ("it is not there", as_triton, "triton", 16),
+        ("it is not there", "nor is it", "sdpa", 16),
     ],
 )
-def test_the_first_that_works_is_taken_with_its_smallest_block(
-    there: Installed, taken: str, block_size: int
+def test_the_first_that_works_is_taken(
+    flash: Found, triton: Found, taken: str, block_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind = choose_attention("auto", BF16, there)
+    install(monkeypatch, flash, triton)
+    kind = choose_attention("auto", BF16)
     assert (kind.name, kind.block_size) == (taken, block_size)
 
 
@@ -62,15 +76,16 @@ def refuses_pages(*args: object, **named: object) -> Tensor:
 
 
 def forgets_causality(*args: Any, **named: Any) -> Tensor:
-    return HALF.varlen_attn(*args, **{**named, "window_size": (-1, -1)})
+    return HALF.flash_attn_varlen_func(*args, **{**named, "causal": False})
 
 
 def reads_a_neighbour(*args: Any, **named: Any) -> Tensor:
-    return HALF.varlen_attn(*args, **{**named, "block_table": named["block_table"].roll(1, 0)})
+    table = named["block_table"].roll(1, 0)
+    return HALF.flash_attn_varlen_func(*args, **{**named, "block_table": table})
 
 
 def not_a_number(*args: Any, **named: Any) -> Tensor:
-    return HALF.varlen_attn(*args, **named) * torch.nan
+    return HALF.flash_attn_varlen_func(*args, **named) * torch.nan
 
 
 @pytest.mark.parametrize(
@@ -82,15 +97,20 @@ def not_a_number(*args: Any, **named: Any) -> Tensor:
         (not_a_number, "off by nan"),
     ],
 )
-def test_a_kernel_that_does_not_work_is_found_out(kernel: Callable[..., Tensor], why: str) -> None:
-    found = {candidate.name: candidate for candidate in candidates(BF16, installed(kernel))}
-    assert found["varlen"].kind is None
-    assert why in found["varlen"].why
+def test_a_kernel_that_does_not_work_is_found_out(
+    kernel: Callable[..., Tensor], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, kernels(kernel))
+    found = {candidate.name: candidate for candidate in candidates(BF16)}
+    assert found["flash"].kind is None
+    assert why in found["flash"].why
     assert found["sdpa"].kind is SDPA
 
 
 def test_the_probe_is_content_with_what_is_right() -> None:
-    for kind in (SDPA, REFERENCE, varlen_attention(HALF.varlen_attn, 16)):
+    made = kernels()
+    assert not isinstance(made, str)
+    for kind in (SDPA, REFERENCE, made(256)):
         assert probe(kind, BF16) is None
     assert probe(SDPA, AttentionNeeds(CPU, torch.float64, 6, 3, 8)) is None
 
@@ -98,82 +118,66 @@ def test_the_probe_is_content_with_what_is_right() -> None:
 @pytest.mark.parametrize(
     ("needs", "why"),
     [
-        (AttentionNeeds(CPU, torch.float32, 4, 2, 16), "float16 or bfloat16, not in float32"),
-        (
-            AttentionNeeds(CPU, torch.bfloat16, 4, 2, 12),
-            "multiple of 8 and at most 256 dimensions, not 12",
-        ),
-        (AttentionNeeds(CPU, torch.bfloat16, 4, 2, 512), "not 512"),
+        (AttentionNeeds(CPU, torch.bfloat16, 4, 2, 16), "needs a device of type cuda"),
+        (AttentionNeeds(CUDA, torch.float32, 4, 2, 16), "float16 or bfloat16, not in float32"),
+        (AttentionNeeds(CUDA, torch.bfloat16, 4, 2, 12), "at most 256 dimensions, not 12"),
+        (AttentionNeeds(CUDA, torch.bfloat16, 4, 2, 512), "not 512"),
     ],
 )
 def test_what_flash_attention_cannot_do_is_said_without_trying(
     needs: AttentionNeeds, why: str
 ) -> None:
-    for name in ("varlen", "flash"):
-        with pytest.raises(SettingError, match=re.escape(why)):
-            choose_attention(name, needs, installed(HALF.varlen_attn, HALF))
-    assert choose_attention("auto", needs, installed(HALF.varlen_attn, HALF)) is SDPA
+    assert why in str(find_flash(needs))
 
 
-def test_what_is_asked_for_is_taken_or_refused() -> None:
-    there = installed(HALF.varlen_attn, HALF)
-    assert [
-        choose_attention(name, BF16, there).name
-        for name in ("flash", "varlen", "sdpa", "reference")
-    ] == [*("flash", "varlen", "sdpa", "reference")]
-    with pytest.raises(
-        SettingError, match=r"'flash' cannot be used on cpu with bfloat16: it is not there\. Leave"
-    ):
-        choose_attention("flash", BF16, installed(HALF.varlen_attn))
-    with pytest.raises(
-        SettingError, match="attention is 'fast', expected auto, varlen, flash, sdpa or reference"
-    ):
+def test_what_is_installed_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = AttentionNeeds(CUDA, torch.bfloat16, 4, 2, 16)
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    assert "is not installed" in str(find_flash(needs))
+    old = SimpleNamespace(flash_attn_varlen_func=lambda q: q, flash_attn_with_kvcache=lambda q: q)
+    monkeypatch.setitem(sys.modules, "flash_attn", old)
+    assert "takes no block_table" in str(find_flash(needs))
+    monkeypatch.setitem(sys.modules, "flash_attn", HALF)
+    assert callable(find_flash(needs))
+    assert "16 or 32 bits, not in float64" in str(
+        find_triton(AttentionNeeds(CUDA, torch.float64, 4, 2, 16))
+    )
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "lr.model.attention_triton", raising=False)
+    assert "triton cannot be imported" in str(find_triton(needs))
+
+
+def test_what_is_asked_for_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "it is not there", as_triton)
+    for name in ("triton", "sdpa", "reference"):
+        assert choose_attention(name, BF16).name == name
+    refused = r"'flash' cannot be used on cpu with bfloat16: it is not there\. Leave"
+    with pytest.raises(SettingError, match=refused):
+        choose_attention("flash", BF16)
+    names = "expected auto, flash, triton, sdpa or reference"
+    with pytest.raises(SettingError, match=f"attention is 'fast', {names}"):
         choose_attention("fast", BF16)
 
 
-def test_this_machine() -> None:
-    """What is found here is either a function or a sentence; on the CPU it is SDPA, whatever is
-    installed.
-    """
-    found = look_around()
-    assert callable(found.varlen) or "torch" in found.varlen
-    assert isinstance(found.flash, FlashKernels) or "flash-attn" in found.flash
-    assert choose_attention("auto", BF16) is SDPA
-    with pytest.raises(SettingError, match="needs a device of type cuda"):
-        choose_attention("varlen", BF16)
-
-
 def test_a_model_is_equipped() -> None:
-    """On the CPU: SDPA, nothing replayed, whatever could be."""
-    model = CausalLM(ModelConfig(23, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True))
+    """On the CPU: SDPA, and nothing is replayed."""
+    model = CausalLM(CONFIG)
     assert AttentionNeeds.of(model) == AttentionNeeds(CPU, torch.float32, 4, 2, 8)
     for name in ("auto", "reference", "sdpa"):
         equip(model, name)
-        assert (model.attention, model.graphs) == (REFERENCE if name == "reference" else SDPA, None)
+        assert model.attention is (REFERENCE if name == "reference" else SDPA)
+        assert not model.replayable
+    with pytest.raises(SettingError, match=re.escape("needs a device of type cuda")):
+        equip(model, "triton")
 
 
 def test_pages_that_a_kernel_cannot_read_are_refused() -> None:
-    model = CausalLM(ModelConfig(23, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True))
-    model.attention = varlen_attention(HALF.varlen_attn, 64)
+    model = CausalLM(CONFIG)
+    made = kernels()
+    assert not isinstance(made, str)
+    model.attention = made(64)
     assert ModelRunner(model, num_blocks=4).cache.block_size == 64
     assert ModelRunner(model, num_blocks=4, block_size=128).cache.block_size == 128
-    with pytest.raises(
-        SettingError,
-        match=r"block_size is 16, but attention 'varlen' reads blocks of a multiple of 64",
-    ):
+    refused = "block_size is 16, but attention 'flash' reads blocks of a multiple of 64"
+    with pytest.raises(SettingError, match=refused):
         ModelRunner(model, num_blocks=4, block_size=16)
-
-
-def test_a_model_with_graphs_gets_a_block_for_inert_rows() -> None:
-    model = CausalLM(
-        ModelConfig(23, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True)
-    ).double()
-    model.graphs = GraphShapes(rows=(2,), spans=(16,), after=0)
-    runner = ModelRunner(model, num_blocks=4)
-    assert runner.graphs is not None
-    assert (runner.cache.num_blocks, runner.cache.pool.num_free) == (5, 4)
-    [replayed] = runner.feed([runner.open([1, 2])])
-    assert runner.graphs.recorded == [(2, 16)]
-    plain = ModelRunner(model, num_blocks=4, backend=reference_attention)
-    assert plain.graphs is None
-    torch.testing.assert_close(replayed, plain.feed([plain.open([1, 2])])[0], rtol=0, atol=1e-12)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import AttentionBackend, paged_attention, reference_attention
+from lr.model.attention import AttentionBackend, reference_attention, sdpa_attention
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 
@@ -66,7 +66,7 @@ def runner_for(model: CausalLM, backend: AttentionBackend, **settings: Any) -> M
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=["fp64", "fp32"]
 )
-@pytest.mark.parametrize("backend", [reference_attention, paged_attention])
+@pytest.mark.parametrize("backend", [reference_attention, sdpa_attention])
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunk_after_cache(
     checkpoint: Callable[[str], Case],
@@ -91,7 +91,7 @@ def test_chunk_after_cache(
     runner.cache.check([])
 
 
-@pytest.mark.parametrize("backend", [reference_attention, paged_attention])
+@pytest.mark.parametrize("backend", [reference_attention, sdpa_attention])
 @pytest.mark.parametrize("kind", KINDS)
 def test_ragged_batch(
     checkpoint: Callable[[str], Case], kind: str, backend: AttentionBackend
@@ -111,7 +111,7 @@ def test_ragged_batch(
     runner.cache.check([branch.table for branch in branches])
 
 
-@pytest.mark.parametrize("backend", [reference_attention, paged_attention])
+@pytest.mark.parametrize("backend", [reference_attention, sdpa_attention])
 def test_after_rewind_and_fork(
     checkpoint: Callable[[str], Case], backend: AttentionBackend
 ) -> None:
@@ -135,7 +135,7 @@ def test_after_rewind_and_fork(
     torch.testing.assert_close(ours[1], expected[19:40], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("backend", [reference_attention, paged_attention])
+@pytest.mark.parametrize("backend", [reference_attention, sdpa_attention])
 @pytest.mark.parametrize("at_once", [1, 7, 16])
 def test_prompt_in_pieces(
     checkpoint: Callable[[str], Case], backend: AttentionBackend, at_once: int

@@ -4,19 +4,15 @@ models of one team.
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pytest
 import torch
 from model_kit import hf_model
-from parallel_kit import alive, readings, shared_memory, wait_for
+from parallel_kit import alive, readings, shared_memory
 
-from lr.errors import ProtocolError, SettingError
 from lr.model.attention import REFERENCE
-from lr.model.batch import RaggedBatch
-from lr.model.parallel.start import load_on, load_parallel, spread_over, start_team
-from lr.model.parallel.watch import WorkerError
+from lr.model.parallel.start import load_on, spread_over, start_team
 from lr.model.weights import load_model
 from lr.reasoner import Reasoner
 
@@ -81,58 +77,3 @@ def test_whole_answers_are_those_of_one_rank() -> None:
         answers.append([[step.tokens for step in result.steps] for result in results])
     assert all(len(steps) > 1 for steps in answers[0])
     assert answers[0] == answers[1]
-
-
-def test_bf16_and_a_head_on_other_hidden_states() -> None:
-    model = load_parallel("tiny-target", spread_over(2, "cpu"), torch.bfloat16)
-    alone = load_model("tiny-target", dtype=torch.bfloat16)
-    try:
-        hidden = torch.randn(3, 128, generator=torch.Generator().manual_seed(0)).bfloat16()
-        assert torch.equal(model.logits(hidden), alone.logits(hidden))
-        cache, other = model.make_cache(4, 16), alone.make_cache(4, 16)
-        rows = []
-        for one, its_cache in ((model, cache), (alone, other)):
-            table = its_cache.new()
-            with torch.inference_mode(), its_cache.append([table], [5]) as slots:
-                batch = RaggedBatch.build(
-                    [table], [[5, 6, 7, 8, 9]], slots, wanted=[5], device=torch.device("cpu")
-                )
-                rows.append(one(batch, its_cache))
-            its_cache.release(table)
-        assert rows[0].dtype == torch.bfloat16
-        far = (rows[0].float().softmax(-1) - rows[1].float().softmax(-1)).abs().sum(-1) / 2
-        assert far.max() < 0.05, (
-            "distributions, not tokens: sums of bf16 are rounded in another order"
-        )
-    finally:
-        model.close()
-
-
-def test_a_cache_that_is_forgotten_is_forgotten_everywhere_and_misuse_is_named() -> None:
-    model = load_parallel("tiny-target", spread_over(2, "cpu"), torch.float32)
-    (pid,) = model.team.pids
-    with pytest.raises(ProtocolError, match="its own make_cache"):
-        model.hidden(None, load_model("tiny-target").make_cache(2, 16))
-    with pytest.raises(ProtocolError, match="without a cache"):
-        model.trunk(torch.tensor([1]), torch.tensor([0]), None)
-    with pytest.raises(SettingError, match="belongs to a group"):
-        load_parallel("tiny-target", spread_over(2, "cpu"))
-    cache = model.make_cache(2, 16)
-    number = cache.number
-    del cache
-    gc.collect()
-    assert any(
-        getattr(order, "cache", None) == number and type(order).__name__ == "DropCache"
-        for order in model.team._queue
-    )
-    model.logits(torch.zeros(1, 128))
-    assert not model.team._queue
-    model.close()
-    with pytest.raises(WorkerError, match="was closed"):
-        model.logits(torch.zeros(1, 128))
-    assert wait_for(lambda: not alive(pid), 5)
-    model = load_parallel("tiny-target", spread_over(2, "cpu"))
-    (pid,) = model.team.pids
-    del model
-    gc.collect()
-    assert wait_for(lambda: not alive(pid), 10), "nobody holds the model, and nobody has closed it"

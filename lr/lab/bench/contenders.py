@@ -190,5 +190,5 @@ def hugging_face_model(model: CausalLM) -> Any:
 def _runner(model: CausalLM, rows: int, length: int) -> ModelRunner:
     size = model.attention.block_size
     runner = ModelRunner(model, num_blocks=rows * (length // size + 1), block_size=size)
-    runner.prepare(rows, length)
+    runner.prepare(rows)
     return runner

@@ -23,10 +23,9 @@ from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import BlockTable
 from lr.lab.bench.roofline import timed
 from lr.model.attention import AttentionKind, reference_attention
-from lr.model.attention_choice import candidates
-from lr.model.attention_probe import ROUNDINGS, AttentionNeeds
+from lr.model.attention_choice import ROUNDINGS, AttentionNeeds, candidates
 from lr.model.batch import RaggedBatch
-from lr.model.graph_shapes import GraphShapes
+from lr.model.graphs import Recorder, StepGraphs
 from lr.model.qwen import CausalLM
 
 DISTANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.01, torch.bfloat16: 0.05}
@@ -201,31 +200,35 @@ def check_graphs(
     rows: Sequence[int] = (1, 4, 8),
     length: int = 1000,
     steps: int = 20,
-    shapes: GraphShapes | None = None,
+    recorder: Recorder | None = None,
 ) -> list[GraphRow]:
     """A row per number of branches, for a model with its kind of attention (`equip`), which must be
-    one that can be recorded.
+    one that can be recorded. `recorder`: in the place of CUDA's, for tests.
     """
     assert model.attention.rows is not None
     before, results = model.graphs, []
     try:
         for count in rows:
-            results.append(_decoded(model, count, length, steps, shapes or before or GraphShapes()))
+            results.append(_decoded(model, count, length, steps, recorder))
     finally:
         model.graphs = before
     return results
 
 
-def _decoded(model: CausalLM, rows: int, length: int, steps: int, shapes: GraphShapes) -> GraphRow:
+def _decoded(
+    model: CausalLM, rows: int, length: int, steps: int, recorder: Recorder | None
+) -> GraphRow:
     prompts = [
         [(7 * i + 3 * j + 1) % model.config.vocab_size for i in range(length)] for j in range(rows)
     ]
     seconds, laws, failure = [], [], None
-    for graphs in (None, shapes):
+    for graphs in (False, True):
         model.graphs = graphs
         blocks = rows * ((length + steps + 8) // model.attention.block_size + 2)
-        runner = ModelRunner(model, num_blocks=blocks)
-        runner.prepare(rows, length + steps + 8)
+        runner = ModelRunner(model, num_blocks=blocks + 1)
+        if graphs and recorder is not None:  # in the place of CUDA's
+            runner.graphs = StepGraphs(model, runner.cache, recorder)
+        runner.prepare(rows)
         branches = [runner.open(prompt) for prompt in prompts]
         runner.feed(branches)
 
@@ -238,7 +241,7 @@ def _decoded(model: CausalLM, rows: int, length: int, steps: int, shapes: GraphS
         seconds.append(timed(step, model.device, steps))
         if runner.graphs is not None:
             failure = runner.graphs.failure or (
-                None if runner.graphs.recorded else "no shape holds so many rows and tokens"
+                None if runner.graphs.recorded else "no recording holds so many rows"
             )
     distance = max(0.5 * (a - b).abs().sum(-1).max().item() for a, b in zip(*laws, strict=True))
     plain, replayed = seconds

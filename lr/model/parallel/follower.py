@@ -20,7 +20,6 @@ from multiprocessing.connection import Connection
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from lr.errors import LRError
 from lr.kvcache.cache import PagedKVCache
@@ -38,7 +37,6 @@ from lr.model.parallel.orders import (
     Hello,
     Join,
     Load,
-    Logits,
     NewCache,
     Order,
     Prepare,
@@ -73,14 +71,11 @@ class Follower:
         self.ranks, self.device = ranks, device
         self.models: dict[int, RankLM] = {}
         self.caches: dict[int, PagedKVCache] = {}
-        self.last: dict[int, Tensor] = {}
 
     def obey(self, order: Order) -> Ready | None:
         """Carry out one order."""
         if isinstance(order, Feed):
-            self.last[order.model] = self._feed(order)
-        elif isinstance(order, Logits):
-            self._logits(order)
+            self._feed(order)
         elif isinstance(order, Prepare):
             cache = self.caches[order.cache]
             cache.prepare(order.fresh, order.copies)
@@ -101,7 +96,7 @@ class Follower:
         return None
 
     @torch.inference_mode()
-    def _feed(self, order: Feed) -> Tensor:
+    def _feed(self, order: Feed) -> None:
         cache = self.caches[order.cache]
         tables = [
             BlockTable(cache.block_size, list(blocks), length)
@@ -118,26 +113,15 @@ class Follower:
             batch = replace(
                 batch, logit_rows=torch.tensor(order.logit_rows, dtype=torch.int64).to(self.device)
             )
-        return self.models[order.model].hidden(batch, cache, self._backend(order))
+        self.models[order.model](batch, cache, self._backend(order))
 
     def _backend(self, order: Feed) -> AttentionBackend:
         if not isinstance(order.backend, str):
             return order.backend
         model = self.models[order.model]
         if model.attention.name != order.backend:
-            equip(model, order.backend, replay=False)
+            equip(model, order.backend)
         return model.attention.ragged
-
-    @torch.inference_mode()
-    def _logits(self, order: Logits) -> None:
-        model = self.models[order.model]
-        if order.shape is None:
-            hidden = self.last[order.model]
-        else:
-            hidden = self.ranks.copy(
-                torch.empty(order.shape, dtype=model.dtype, device=self.device)
-            )
-        model.logits(hidden)
 
 
 def follow(connection: Connection, local_rank: int) -> bool:

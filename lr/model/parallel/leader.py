@@ -20,11 +20,10 @@ from torch import Tensor
 
 from lr.errors import ProtocolError
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import AttentionBackend, paged_attention
+from lr.model.attention import AttentionBackend
 from lr.model.batch import RaggedBatch
-from lr.model.layers import Attend
 from lr.model.parallel.network import RankLM
-from lr.model.parallel.orders import DropCache, Feed, Logits, NewCache, Prepare
+from lr.model.parallel.orders import DropCache, Feed, NewCache, Prepare
 from lr.model.parallel.team import Team
 
 
@@ -52,7 +51,6 @@ class LeaderLM(RankLM):
     def lead(self, team: Team, number: int) -> None:
         """Belong to a team, whose followers have the other parts under this number."""
         self.team, self.number = team, number
-        self._last: Tensor | None = None
 
     def close(self) -> None:
         """End the team, with all its models."""
@@ -65,34 +63,17 @@ class LeaderLM(RankLM):
         self.team.later(NewCache(self.number, number, num_blocks, block_size))
         return cache
 
-    def hidden(
-        self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend = paged_attention
+    def forward(
+        self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend | None = None
     ) -> Tensor:
         """As that of `CausalLM`; all ranks take part. Raises `WorkerError`."""
         if not isinstance(cache, LeaderCache):
             raise ProtocolError(
                 "a tensor-parallel model needs a cache that its own make_cache has made."
             )
-        known = self.attention.name if backend is self.attention.ragged else backend
+        known = self.attention.name if backend is None else backend
         with self.team.together(_feed(self.number, batch, cache.number, known)):
-            self._last = super().hidden(batch, cache, backend)
-        return self._last
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """As that of `CausalLM`; all ranks take part. Raises `WorkerError`."""
-        known = hidden is self._last  # the followers have it too
-        with self.team.together(Logits(self.number, None if known else tuple(hidden.shape))):
-            return super().logits(hidden if known else self.ranks.copy(hidden.clone()))
-
-    def trunk(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Of use inside `hidden` only: on its own it would wait for followers that know nothing of
-        it.
-        """
-        if not self.team.inside:
-            raise ProtocolError(
-                "a tensor-parallel model cannot run without a cache: call hidden or forward."
-            )
-        return super().trunk(tokens, positions, attend)
+            return super().forward(batch, cache, backend)
 
 
 def _feed(number: int, batch: RaggedBatch, cache: int, backend: str | AttentionBackend) -> Feed:

@@ -90,21 +90,11 @@ class Feed:
 
 
 @dataclass(frozen=True)
-class Logits:
-    """Logits of the hidden states of the last `Feed`, or (`shape` given) of others, which the
-    leader then copies to all.
-    """
-
-    model: int
-    shape: tuple[int, ...] | None
-
-
-@dataclass(frozen=True)
 class Stop:
     """The end."""
 
 
-Order = Join | Load | NewCache | DropCache | Prepare | Feed | Logits | Stop
+Order = Join | Load | NewCache | DropCache | Prepare | Feed | Stop
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,152 @@
+"""Attention that reads the pages where they lie, as a Triton kernel of our own: where `flash-attn` is
+not installed, for pages of any size, for bf16, fp16 and fp32. PyTorch for CUDA brings Triton along.
+
+The queries are cut into *tiles* of a few tokens of one sequence. One program works for one tile, one
+KV head and one part of the keys: it walks over the keys in pieces of `BLOCK_S`, looks their pages up
+in the block table, and keeps a running softmax (Milakov and Gimelshein, arXiv 1805.02867). With m
+the largest score so far, l the sum of exp(score - m) and acc the sum of exp(score - m) * value, a
+new piece with maximum m' changes them to
+
+    m_new = max(m, m')     l_new = l * exp(m - m_new) + sum exp(score - m_new)     acc likewise
+
+and acc / l is the result. A decoding step has few tiles, too few to occupy a GPU; so the keys are
+divided into `splits` parts (flash decoding), whose results are added with the weights exp(m) l.
+
+A tile of 2 tokens with 4 query heads per KV head is a matrix of 8 rows: row r is token r // 4 and
+head r % 4. Axis letters: n tokens, h query heads, k KV heads, d head dim, nb blocks of a table.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.table import block_rows
+from lr.model.attention import AttentionKind, RowPages
+from lr.model.batch import RaggedBatch, integers
+from lr.model.layers import Attend
+
+TILE = 16
+"""Tokens of a tile of a prompt; a decoding tile has one."""
+PROGRAMS = 512
+"""About how many programs occupy a GPU; with fewer tiles the keys are divided."""
+
+
+@triton.jit
+def _kernel(
+    q, keys, values, out, lses, tiles, positions, tables,
+    scale, num_tiles, q_row, q_head, kv_slot, kv_head, split_rows, table_row,
+    H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
+    SPLITS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    tile, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    first = tl.load(tiles + tile)  # its first row among the n
+    count = tl.load(tiles + num_tiles + tile)  # its tokens
+    table = tables + tl.load(tiles + 2 * num_tiles + tile).to(tl.int64) * table_row
+
+    r = tl.arange(0, BLOCK_M)
+    row, query_head = first + r // GROUP, head * GROUP + r % GROUP
+    mine = r < count * GROUP
+    at = tl.load(positions + row, mask=mine, other=0)  # [BLOCK_M]
+    d = tl.arange(0, BLOCK_D)
+    inside = d < D
+    where = row[:, None].to(tl.int64) * q_row + query_head[:, None] * q_head + d[None, :]
+    query = tl.load(
+        q + where, mask=mine[:, None] & inside[None, :], other=0.0
+    )  # [BLOCK_M, BLOCK_D]
+
+    length = tl.load(positions + first + count - 1) + 1  # keys that the tile's last token sees
+    part = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK_S) * BLOCK_S
+    start, stop = split * part, tl.minimum(split * part + part, length)
+    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    for s0 in range(start, stop, BLOCK_S):
+        s = s0 + tl.arange(0, BLOCK_S)
+        block = tl.load(table + s // PAGE, mask=s < stop, other=0).to(tl.int64)
+        slot = (block * PAGE + s % PAGE) * kv_slot + head * kv_head  # [BLOCK_S]
+        there = (s < stop)[:, None] & inside[None, :]
+        k = tl.load(keys + slot[:, None] + d[None, :], mask=there, other=0.0)  # [BLOCK_S, BLOCK_D]
+        v = tl.load(values + slot[:, None] + d[None, :], mask=there, other=0.0)
+        scores = tl.dot(query, tl.trans(k), input_precision="ieee") * scale  # [BLOCK_M, BLOCK_S]
+        visible = (s[None, :] <= at[:, None]) & (s[None, :] < stop) & mine[:, None]
+        scores = tl.where(visible, scores, float("-inf"))
+        m_new = tl.maximum(m, tl.max(scores, 1))
+        base = tl.where(m_new == float("-inf"), 0.0, m_new)  # a row that sees nothing: not NaN
+        weights = tl.exp(scores - base[:, None])
+        fade = tl.exp(m - base)
+        l = l * fade + tl.sum(weights, 1)
+        acc = acc * fade[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+        m = m_new
+
+    seen = l > 0
+    acc = acc / tl.where(seen, l, 1.0)[:, None]
+    lse = tl.where(seen, m + tl.log(tl.where(seen, l, 1.0)), float("-inf"))
+    to = split.to(tl.int64) * split_rows + row.to(tl.int64) * H + query_head  # [BLOCK_M], of [n, h]
+    tl.store(lses + to, lse, mask=mine)
+    tl.store(out + to[:, None] * D + d[None, :], acc, mask=mine[:, None] & inside[None, :])
+
+
+def triton_attention(block_size: int) -> AttentionKind:
+    """The kind of attention that runs this kernel on pages of `block_size` tokens."""
+    return AttentionKind("triton", block_size, _ragged, _rows)
+
+
+def _ragged(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
+    """Tiles of at most `TILE` tokens. Example: counts (1, 20): tiles of 1, 16 and 4 tokens that begin
+    at rows 0, 1 and 17, of the sequences 0, 1 and 1.
+    """
+    firsts, counts, owners, start = [], [], [], 0
+    for owner, count in enumerate(batch.counts):
+        for first in range(0, count, TILE):
+            firsts.append(start + first)
+            counts.append(min(TILE, count - first))
+            owners.append(owner)
+        start += count
+    device = batch.tokens.device
+    tiles = integers([firsts, counts, owners], device, torch.int32)
+    tables = integers(block_rows(batch.tables), device, torch.int32)
+    longest = max(counts)
+    return partial(_attend, cache, batch.slots, batch.positions, tiles, tables, longest)
+
+
+def _rows(rows: RowPages, cache: PagedKVCache) -> Attend:
+    """Every row is a tile of its own, with a table of its own."""
+    n = len(rows.positions)
+    row = torch.arange(n, dtype=torch.int32, device=rows.positions.device)
+    tiles = torch.stack((row, torch.ones_like(row), row))
+    return partial(_attend, cache, rows.slots, rows.positions, tiles, rows.blocks, 1)
+
+
+def _attend(
+    cache: PagedKVCache, slots: Tensor, positions: Tensor, tiles: Tensor, tables: Tensor,
+    longest: int, layer: int, q: Tensor, k: Tensor, v: Tensor,
+) -> Tensor:  # fmt: skip
+    """q [n, h, d], k and v [n, k, d] -> [n, h, d]; `longest`: tokens of the largest tile."""
+    cache.write(layer, slots, k, v)
+    keys, values = cache.pages(layer)  # [nb, block_size, k, d]
+    n, h, d = q.shape
+    num_tiles, kv_heads = tiles.shape[1], k.shape[1]
+    splits = max(1, min(16, PROGRAMS // (num_tiles * kv_heads)))
+    out = torch.empty(splits, n, h, d, dtype=torch.float32, device=q.device)
+    lse = torch.empty(splits, n, h, dtype=torch.float32, device=q.device)
+    sizes: dict[str, Any] = {
+        "BLOCK_M": max(16, triton.next_power_of_2(longest * (h // kv_heads))),
+        "BLOCK_S": 64 if q.dtype.itemsize == 2 else 32,
+        "BLOCK_D": max(16, triton.next_power_of_2(d)),
+    }
+    _kernel[(num_tiles, kv_heads, splits)](
+        q, keys, values, out, lse, tiles, positions, tables,
+        d**-0.5, num_tiles, q.stride(0), q.stride(1), keys.stride(1), keys.stride(2),
+        n * h, tables.stride(0),
+        H=h, GROUP=h // kv_heads, D=d, PAGE=cache.block_size, SPLITS=splits, num_stages=2, **sizes,
+    )  # fmt: skip
+    if splits == 1:
+        return out[0].to(q.dtype)
+    return (out * lse.softmax(0)[..., None]).sum(0).to(q.dtype)

@@ -1,0 +1,64 @@
+"""Random scenes of branches, computed by the Triton kernel and by the reference in fp64; run by
+`test_attention_triton.py`. Not in bf16, whose products Triton's interpreter computes wrongly."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+
+from lr.kvcache.cache import PagedKVCache
+from lr.model.attention import reference_attention
+from lr.model.attention_choice import ROUNDINGS, AttentionNeeds, probe, row_pages
+from lr.model.attention_triton import triton_attention
+from lr.model.batch import RaggedBatch
+
+CPU = torch.device("cpu")
+HEADS = ((4, 2, 16), (7, 1, 8), (6, 6, 24), (8, 2, 64))
+
+
+def cache_of(kv: int, d: int, block_size: int, dtype: torch.dtype) -> PagedKVCache:
+    return PagedKVCache(
+        num_layers=1, num_kv_heads=kv, head_dim=d, num_blocks=64, block_size=block_size,
+        dtype=dtype, device=CPU, poison_freed=True,
+    )  # fmt: skip
+
+
+@torch.inference_mode()
+def scene(seed: int) -> None:
+    chance, noise = random.Random(seed), torch.Generator().manual_seed(seed)
+    h, kv, d = HEADS[seed % len(HEADS)]
+    block_size = chance.choice([1, 4, 16])
+    dtype = chance.choice([torch.float32, torch.float16])
+    cache, exact = cache_of(kv, d, block_size, dtype), cache_of(kv, d, block_size, torch.float64)
+    tables = [cache.new(), cache.new()]
+    with cache.append(tables, [chance.randint(1, 20), chance.randint(1, 9)]):
+        pass
+    tables.append(cache.fork(tables[0]))
+    counts = [1] * 3 if seed % 3 == 0 else [chance.choice([1, 2, 5, 17]) for _ in tables]
+    if block_size == 1:
+        counts = [min(count, 5) for count in counts]
+    with cache.append(tables, counts) as slots:
+        tokens = [[0] * count for count in counts]
+        batch = RaggedBatch.build(tables, tokens, slots, wanted=counts, device=CPU)
+        held = sorted({block for table in tables for block in table.blocks})
+        for memory, copy in ((cache.keys, exact.keys), (cache.values, exact.values)):
+            drawn = torch.randn(memory[:, held].shape, generator=noise)
+            memory[:, held] = drawn.to(dtype)
+            copy.copy_(memory)
+        heads = torch.randn(sum(counts), h + 2 * kv, d, generator=noise).to(dtype)
+        q, k, v = heads.split((h, kv, kv), 1)
+        expected = reference_attention(batch, exact)(0, q.double(), k.double(), v.double())
+        kind = triton_attention(block_size)
+        assert kind.rows is not None
+        for attend in (kind.ragged(batch, cache), kind.rows(row_pages(batch), cache)):
+            off = (attend(0, q, k, v).double() - expected).flatten(1).norm(dim=1)
+            worst = (off / expected.flatten(1).norm(dim=1)).max().item()
+            assert worst <= ROUNDINGS * torch.finfo(dtype).eps, (seed, block_size, dtype, worst)
+
+
+if __name__ == "__main__":
+    for seed in range(24):
+        scene(seed)
+    for dtype in (torch.float32, torch.float16):
+        assert probe(triton_attention(16), AttentionNeeds(CPU, dtype, 4, 2, 16)) is None
