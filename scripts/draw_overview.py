@@ -14,6 +14,8 @@ from __future__ import annotations
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from lr.lab.viz.style import COLOURS, INK, SOFT, WASHES
+
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "lookahead.svg"
 
 WIDTH, HEIGHT = 880, 392
@@ -22,8 +24,7 @@ BARRIER = LEFT + 3 * (DRAFT_WIDTH + GAP) + 10
 TARGET_WIDTH, VERDICT_X = 228, BARRIER + 228 + 34
 DRAFT_Y, TARGET_Y, ROW, OUTPUT_Y = 64, 128, 42, 322
 
-INK, SOFT, PAGE, LINE = "#24292f", "#66707b", "#fcfbf8", "#d5d2ca"
-DRAFT, TARGET, ACCEPTED, CORRECTION = "#cfe1f7", "#e4e0ee", "#bfe6c6", "#ffd6a1"
+PAGE, LINE = "#fcfbf8", "#d5d2ca"
 SUBSCRIPTS = "₀₁₂₃"
 VERDICTS = (True, True, False)
 """What the verifier says about the pairs of this example: the third draft is not what the target
@@ -35,7 +36,8 @@ def text(
     x: float, y: float, words: str, *, size: int = 14, colour: str = INK, anchor: str = "start"
 ) -> str:
     """Words with their baseline at y."""
-    return f'<text x="{x}" y="{y}" font-size="{size}" fill="{colour}" text-anchor="{anchor}">{escape(words)}</text>'
+    style = f'font-size="{size}" fill="{colour}" text-anchor="{anchor}"'
+    return f'<text x="{x}" y="{y}" {style}>{escape(words)}</text>'
 
 
 def box(
@@ -43,14 +45,20 @@ def box(
     y: float,
     width: float,
     label: str,
-    fill: str,
+    role: str,
     *,
-    stroke: str = INK,
+    outline: bool = False,
     dashed: bool = False,
 ) -> str:
-    """A step: a rounded box with its name in the middle."""
+    """A step in the colour of a role: a rounded box with its name in the middle. `outline`: a step
+    of the prefix, which is not written here.
+    """
+    fill, stroke = (PAGE, SOFT) if outline else (WASHES[role], COLOURS[role])
     dashes = ' stroke-dasharray="4 3"' if dashed else ""
-    frame = f'<rect x="{x}" y="{y}" width="{width}" height="{STEP_HEIGHT}" rx="6" fill="{fill}" stroke="{stroke}"{dashes}/>'
+    frame = (
+        f'<rect x="{x}" y="{y}" width="{width}" height="{STEP_HEIGHT}" rx="6" '
+        f'fill="{fill}" stroke="{stroke}"{dashes}/>'
+    )
     return frame + text(x + width / 2, y + 20, label, size=15, colour=stroke, anchor="middle")
 
 
@@ -58,13 +66,12 @@ def verdict(x: float, y: float, aligned: bool) -> str:
     """A tick or a cross in a disc around (x, y), drawn as lines so that no font has to know
     them.
     """
-    fill, stroke = (ACCEPTED, "#1a7f37") if aligned else (CORRECTION, "#b35900")
+    role = "accepted" if aligned else "rejected"
+    fill, stroke = WASHES[role], COLOURS[role]
     path = f"M{x - 5} {y}l4 4l7 -8" if aligned else f"M{x - 4} {y - 4}l8 8m0 -8l-8 8"
     disc = f'<circle cx="{x}" cy="{y}" r="11" fill="{fill}" stroke="{stroke}"/>'
-    return (
-        disc
-        + f'<path d="{path}" fill="none" stroke="{stroke}" stroke-width="2.2" stroke-linecap="round"/>'
-    )
+    pen = f'fill="none" stroke="{stroke}" stroke-width="2.2" stroke-linecap="round"'
+    return disc + f'<path d="{path}" {pen}/>'
 
 
 def column(j: int) -> int:
@@ -74,8 +81,8 @@ def column(j: int) -> int:
 
 def draft_lane() -> list[str]:
     """The drafts, each from the ones before it."""
-    lane = [text(24, DRAFT_Y + 20, "draft")]
-    lane += [box(column(j), DRAFT_Y, DRAFT_WIDTH, f"ŝ{SUBSCRIPTS[j]}", DRAFT) for j in range(3)]
+    lane = [text(24, DRAFT_Y + 20, "draft", colour=COLOURS["draft"])]
+    lane += [box(column(j), DRAFT_Y, DRAFT_WIDTH, f"ŝ{SUBSCRIPTS[j]}", "draft") for j in range(3)]
     return [*lane, text(BARRIER + 8, DRAFT_Y + 20, "one step after another", size=13, colour=SOFT)]
 
 
@@ -84,17 +91,20 @@ def target_rows() -> list[str]:
     pair.
     """
     middle = TARGET_Y + 1.5 * ROW + 20
-    rows = [text(24, middle - 9, "target"), text(24, middle + 9, "one batch", size=13, colour=SOFT)]
-    rows.append(text(VERDICT_X - 11, DRAFT_Y + 48, "verifier"))
+    rows = [
+        text(24, middle - 9, "target", colour=COLOURS["target"]),
+        text(24, middle + 9, "one batch", size=13, colour=SOFT),
+    ]
+    rows.append(text(VERDICT_X - 11, DRAFT_Y + 48, "verifier", colour=COLOURS["verifier"]))
     for j in range(4):
         y = TARGET_Y + j * ROW
         rows += [
-            box(column(i), y, DRAFT_WIDTH, f"ŝ{SUBSCRIPTS[i]}", PAGE, stroke="#8490a0")
+            box(column(i), y, DRAFT_WIDTH, f"ŝ{SUBSCRIPTS[i]}", "draft", outline=True)
             for i in range(j)
         ]
         bonus = j == len(VERDICTS)
-        colours = {"fill": PAGE, "stroke": SOFT} if bonus else {"fill": TARGET}
-        rows.append(box(BARRIER, y, TARGET_WIDTH, f"s{SUBSCRIPTS[j]}", dashed=bonus, **colours))
+        role = "bonus" if bonus else "target"
+        rows.append(box(BARRIER, y, TARGET_WIDTH, f"s{SUBSCRIPTS[j]}", role, dashed=bonus))
         if bonus:
             rows.append(
                 text(VERDICT_X - 14, y + 20, "bonus: kept if all are aligned", size=13, colour=SOFT)
@@ -119,63 +129,35 @@ def output_lane() -> list[str]:
         f'<path d="M24 {OUTPUT_Y - 16}H{WIDTH - 24}" stroke="{LINE}"/>',
         text(24, OUTPUT_Y + 20, "output"),
     ]
-    for j in range(kept):
-        lane.append(
-            box(column(j), OUTPUT_Y, DRAFT_WIDTH, f"ŝ{SUBSCRIPTS[j]}", ACCEPTED, stroke="#1a7f37")
+    for j in range(kept + 1):
+        role, name, says = (
+            ("accepted", "ŝ", "accepted") if j < kept else ("target", "s", "correction")
         )
-        lane.append(
-            text(
-                column(j) + DRAFT_WIDTH / 2,
-                OUTPUT_Y + 50,
-                "accepted",
-                size=13,
-                colour="#1a7f37",
-                anchor="middle",
-            )
-        )
-    x = column(kept)
-    lane.append(box(x, OUTPUT_Y, DRAFT_WIDTH, f"s{SUBSCRIPTS[kept]}", CORRECTION, stroke="#b35900"))
-    lane.append(
-        text(
-            x + DRAFT_WIDTH / 2,
-            OUTPUT_Y + 50,
-            "correction",
-            size=13,
-            colour="#b35900",
-            anchor="middle",
-        )
-    )
-    return [
-        *lane,
-        text(
-            BARRIER + 8,
-            OUTPUT_Y + 20,
-            "… and the next cycle begins after these three",
-            size=13,
-            colour=SOFT,
-        ),
-    ]
+        lane.append(box(column(j), OUTPUT_Y, DRAFT_WIDTH, f"{name}{SUBSCRIPTS[j]}", role))
+        middle = column(j) + DRAFT_WIDTH / 2
+        style = {"size": 13, "colour": COLOURS[role], "anchor": "middle"}
+        lane.append(text(middle, OUTPUT_Y + 50, says, **style))
+    words = "… and the next cycle begins after these three"
+    return [*lane, text(BARRIER + 8, OUTPUT_Y + 20, words, size=13, colour=SOFT)]
 
 
 def picture() -> str:
     """The whole SVG file."""
-    title = "Lookahead Reasoning: a small model drafts whole steps, the large one writes its own beside them, a verifier compares"
-    heading = [
+    title = (
+        "Lookahead Reasoning: a small model drafts whole steps, the large one writes its own "
+        "beside them, a verifier compares"
+    )
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"',
+        f'     width="{WIDTH}" height="{HEIGHT}"',
+        '     font-family="Helvetica, Arial, DejaVu Sans, sans-serif" role="img">',
+        f"<title>{escape(title)}</title>",
+        f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="10" '
+        f'fill="{PAGE}" stroke="{LINE}"/>',
         text(24, 34, "One cycle, three steps ahead", size=17),
         text(WIDTH - 24, 34, "time →", size=13, colour=SOFT, anchor="end"),
     ]
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"',
-            f'     font-family="Helvetica, Arial, DejaVu Sans, sans-serif" role="img"><title>{escape(title)}</title>',
-            f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="10" fill="{PAGE}" stroke="{LINE}"/>',
-            *heading,
-            *draft_lane(),
-            *target_rows(),
-            *output_lane(),
-            "</svg>\n",
-        ]
-    )
+    return "\n".join([*lines, *draft_lane(), *target_rows(), *output_lane(), "</svg>\n"])
 
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ from playwright.sync_api import sync_playwright
 from lr.cli import main
 from lr.lab.trace.file import read_trace
 from lr.lab.trace.state import Film
-from lr.lab.viz.moment import telling_moment
+from lr.lab.viz.tree import telling_moment
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 QUESTION = (
-    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. Then Cleo gets 5 fewer coins than Ben. "
-    "How many coins does Cleo have?"
+    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. "
+    "Then Cleo gets 5 fewer coins than Ben. How many coins does Cleo have?"
 )
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

@@ -19,10 +19,10 @@ from lr.lab.player.page import player_page, write_page
 from lr.lab.trace.file import TraceFile, read_trace
 from lr.lab.trace.perfetto import write_perfetto
 from lr.lab.trace.state import Film, state_at
-from lr.lab.viz.holders import cache_figure, sharing_moment
-from lr.lab.viz.moment import telling_moment, tree_figure
+from lr.lab.viz.cache import cache_figure, sharing_moment
+from lr.lab.viz.clock import timeline_figure
 from lr.lab.viz.style import require_matplotlib, write
-from lr.lab.viz.timeline import timeline_figure
+from lr.lab.viz.tree import telling_moment, tree_figure
 from lr.types import require
 
 
@@ -217,13 +217,11 @@ class Draw:
             if name == "timeline":
                 figure = timeline_figure(trace)
             elif name == "tree":
-                figure = tree_figure(
-                    film, telling_moment(film) if self.event is None else self.event
-                )
+                moment = telling_moment(film) if self.event is None else self.event
+                figure = tree_figure(film.at(moment), len(film))
             else:
-                figure = cache_figure(
-                    film, sharing_moment(film) if self.event is None else self.event
-                )
+                moment = sharing_moment(film) if self.event is None else self.event
+                figure = cache_figure(film.at(moment), len(film))
             with figure as made:
                 for written in write(made, path):
                     out.print(f"drawn: {written}")

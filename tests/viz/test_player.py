@@ -19,8 +19,8 @@ from lr.cli import main
 from lr.lab.player.headline import headline_of, setting_of, title_of
 from lr.lab.player.page import SCRIPTS, as_script_data, page_data, player_page
 from lr.lab.trace.file import KINDS
-from lr.lab.viz.lives import CANCELLED, DONE, FAILED, lives_of
-from lr.lab.viz.style import WASH, WHO
+from lr.lab.viz.clock import CANCELLED, DONE, FAILED, timeline_of
+from lr.lab.viz.style import COLOURS, WASHES
 
 FOLDER = files("lr.lab.player")
 STYLE = (FOLDER / "style.css").read_text(encoding="utf-8")
@@ -115,33 +115,26 @@ def test_every_kind_of_event_has_its_words() -> None:
     assert set(KINDS) <= told
 
 
-def test_lives_are_the_pieces_of_work() -> None:
+def test_spans_are_the_pieces_of_work() -> None:
     trace = scripted()
-    lives = lives_of(trace)
-    begun = sum(
-        len(one.data.get("children", [0]))
-        for one in trace.records
-        if one.kind in ("draft", "target", "judge")
-    )
-    assert len(lives.spans) == begun
-    assert sum(span.outcome == CANCELLED for span in lives.spans) == sum(
-        one.kind == "cancel" for one in trace.records
-    )
-    assert sum(span.outcome == FAILED for span in lives.spans) == sum(
-        one.kind == "drafted" and one.data["step"] is None for one in trace.records
-    )
-    assert [mark.index for mark in lives.marks] == list(range(5))
-    for lane, one in enumerate(lives.lanes):
-        for row in range(one.rows):
-            mine = [
-                span for span in lives.spans if lives.lane(span.work) == lane and span.row == row
-            ]
+    timeline = timeline_of(trace)
+    kinds = [one.kind for one in trace.records]
+    works = [one for one in trace.records if one.kind in ("draft", "target", "judge")]
+    assert len(timeline.spans) == sum(len(one.data.get("children", [0])) for one in works)
+    outcomes = [span.outcome for span in timeline.spans]
+    assert outcomes.count(CANCELLED) == kinds.count("cancel")
+    missing = [one.kind == "drafted" and one.data["step"] is None for one in trace.records]
+    assert outcomes.count(FAILED) == sum(missing)
+    assert [mark.index for mark in timeline.marks] == list(range(5))
+    for lane in timeline.lanes:
+        for row in range(lane.rows):
+            mine = [one for one in timeline.spans if (one.lane, one.row) == (lane.name, row)]
             mine.sort(key=lambda span: (span.asked, span.end))
             assert all(a.end <= b.asked for a, b in pairwise(mine)), "spans of a row do not overlap"
 
 
 def test_waiting_workers_begin_later_than_they_are_asked() -> None:
-    spans = lives_of(simulated()).spans
+    spans = timeline_of(simulated()).spans
     assert any(span.begin > span.asked for span in spans)
     assert all(span.asked <= span.begin <= span.end for span in spans)
     assert {DONE, CANCELLED} <= {span.outcome for span in spans}
@@ -149,8 +142,8 @@ def test_waiting_workers_begin_later_than_they_are_asked() -> None:
 
 def test_plain_decoding_has_a_span_per_step() -> None:
     kept = [one for one in long().records if one.kind == "written" and one.data["role"] == "target"]
-    spans = lives_of(replace(long(), records=kept[:3])).spans
-    assert [(span.work, span.index, span.outcome) for span in spans] == [
+    spans = timeline_of(replace(long(), records=kept[:3])).spans
+    assert [(one.work, one.index, one.outcome) for one in spans] == [
         ("target", i, DONE) for i in range(3)
     ]
     assert spans[1].begin == spans[0].end
@@ -158,19 +151,17 @@ def test_plain_decoding_has_a_span_per_step() -> None:
 
 def test_figures_and_player_have_the_same_colours() -> None:
     light, _ = themes()
-    assert {name: light[name] for name in WHO} == WHO
-    assert {name: light[f"{name}-wash"] for name in WASH if f"{name}-wash" in light} == {
-        name: colour for name, colour in WASH.items() if name != "cache"
-    }
+    assert {name: light[name] for name in COLOURS} == COLOURS
+    assert {name: light[f"{name}-wash"] for name in WASHES} == WASHES
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_every_colour_of_words_can_be_read(theme: int) -> None:
     """WCAG AA asks for 4.5 for small text."""
     colours = themes()[theme]
-    for name in ("ink", "soft", "draft", "target", "judge", "kept", "gone"):
+    for name in ("ink", "soft", *COLOURS):
         assert contrast(colours[name], colours["panel"]) >= 4.5, name
-    for name in ("draft", "target", "kept", "gone"):
+    for name in ("draft", "target", "accepted", "rejected", "bonus"):
         assert contrast(colours[name], colours[f"{name}-wash"]) >= 4.0, f"{name} on its own ground"
 
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lr.lab.viz.style import INK, figure, write
+from lr.lab.viz.style import INK, SERIES, figure, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CONSTANT, PLACE = "#c44e00", "#0066aa"
+PLACE, CONSTANT = SERIES[:2]
 
 
 def draw(document: Mapping[str, Any], path: Path) -> list[Path]:

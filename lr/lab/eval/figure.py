@@ -11,13 +11,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lr.lab.viz.style import INK, figure, require_matplotlib, write
+from lr.lab.viz.style import INK, SERIES, figure, require_matplotlib, write
 
 __all__ = ["Bars", "Lanes", "Panel", "Points", "draw", "require_matplotlib"]
 
 LETTER, LINE, GAP = 0.0185, 0.045, 0.02
 """Width and height of a small letter, and its distance from a point, in shares of the axes."""
-COLOURS = ("#0066aa", "#c44e00", "#3a7d2c", "#7a4ea3", "#886600", "#555555")
 
 
 @dataclass(frozen=True)
@@ -143,4 +142,4 @@ def draw(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
 
 
 def _colour(place: int) -> str:
-    return COLOURS[place % len(COLOURS)]
+    return SERIES[place % len(SERIES)]

@@ -100,7 +100,7 @@ class CacheView {
   }
 
   frame(c, x, y, size) {
-    c.strokeStyle = this.palette.judge;
+    c.strokeStyle = this.palette.verifier;
     c.lineWidth = 2;
     c.strokeRect(x - 1, y - 1, size + 2, size + 2);
     c.strokeRect(x + 3, y + 3, size - 6, size - 6);

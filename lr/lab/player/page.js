@@ -24,7 +24,7 @@ class Palette {
   read() {
     const style = getComputedStyle(document.documentElement);
     this.font = getComputedStyle(document.body).fontFamily;
-    for (const name of ["paper", "panel", "ink", "soft", "line", "faint", "draft", "target", "judge", "kept", "gone", "cache"]) {
+    for (const name of ["paper", "panel", "ink", "soft", "line", "faint", "draft", "target", "verifier", "accepted", "rejected", "cache"]) {
       this[name] = style.getPropertyValue(`--${name}`).trim();
       this[`${name}Wash`] = style.getPropertyValue(`--${name}-wash`).trim();
     }

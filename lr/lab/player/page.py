@@ -21,7 +21,7 @@ from typing import Any
 
 from lr.lab.player.headline import headline_of, setting_of, title_of
 from lr.lab.trace.file import TraceError, TraceFile
-from lr.lab.viz.lives import MEANS, Lives, lives_of
+from lr.lab.viz.clock import Timeline, timeline_of
 
 SCRIPTS = (
     "page.js",
@@ -65,7 +65,7 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
     return {
         "header": trace.header.to_json(),
         "records": [record.data for record in trace.records],
-        "lives": _lives(lives_of(trace)),
+        "lives": _lives(timeline_of(trace)),
         "title": title_of(trace.header),
         "setting": setting_of(trace.header),
         "headline": [asdict(figure) for figure in headline_of(trace)],
@@ -96,29 +96,28 @@ def _part(name: str) -> str:
     return (files("lr.lab.player") / name).read_text(encoding="utf-8")
 
 
-def _lives(lives: Lives) -> dict[str, Any]:
-    numbers = {lane.work: number for number, lane in enumerate(lives.lanes)}
-    with_passes = {one.work for one in lives.passes}
+MEANS = {
+    "draft": "The draft writes steps ahead; several at once if the tree is wide.",
+    "target": "The target writes its own step at every node at the same time, in one batch.",
+    "verifier": "The verifier compares draft steps with target steps.",
+}
+
+
+def _lives(timeline: Timeline) -> dict[str, Any]:
+    numbers = {lane.name: number for number, lane in enumerate(timeline.lanes)}
     lanes = [
-        {
-            "name": lane.name,
-            "colour": lane.work,
-            "rows": lane.rows,
-            "passes": lane.work in with_passes,
-            "means": MEANS[lane.work],
-        }
-        for lane in lives.lanes
+        asdict(lane) | {"colour": lane.name, "means": MEANS[lane.name]} for lane in timeline.lanes
     ]
     spans = [
         asdict(span)
-        | {"lane": lives.lane(span.work), "says": span.says, "label": f"step {span.index}"}
-        for span in lives.spans
+        | {"lane": numbers[span.lane], "says": span.says, "label": f"step {span.index}"}
+        for span in timeline.spans
     ]
-    passes = [asdict(one) | {"lane": numbers[one.work]} for one in lives.passes]
+    passes = [asdict(one) | {"lane": numbers[one.lane]} for one in timeline.passes]
     return {
         "lanes": lanes,
         "spans": spans,
         "passes": passes,
-        "marks": [asdict(mark) for mark in lives.marks],
-        "begin": lives.begin,
+        "marks": [asdict(mark) for mark in timeline.marks],
+        "begin": timeline.begin,
     }

@@ -68,7 +68,7 @@ class Player {
   }
 
   legends() {
-    const pieces = [["draft", "▌draft step"], ["target", "▌target step"], ["kept", "✓ aligned"], ["gone", "✗ not aligned"], ["gone", "✕ cancelled"]];
+    const pieces = [["draft", "▌draft step"], ["target", "▌target step"], ["accepted", "✓ aligned"], ["rejected-colour", "✗ not aligned"], ["rejected-colour", "✕ cancelled"]];
     const told = { "▌draft step": "Written by the draft, the small model.", "▌target step": "Written by the target, the large model.", "✓ aligned": ORIGINS.accepted.means, "✗ not aligned": "The verifier says it means something else than the target's step.", "✕ cancelled": STATES.cancelled };
     for (const [who, text] of pieces) {
       const one = make("span", who, text, { "data-tip": told[text] });

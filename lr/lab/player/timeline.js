@@ -1,7 +1,7 @@
 // The clock: lanes for draft, target rows and verifier on one time axis, decisions on top, passes of the models below their lanes. Where
 // each piece of work lies is computed in Python (lr/lab/viz/lives.py), so figures and player show the same. What lies ahead is pale.
 
-const SIGNS = { accepted: "kept", correction: "target", bonus: "target", target: "target" };
+const SIGNS = { accepted: "accepted", correction: "target", bonus: "target", target: "target" };
 
 class Timeline {
   constructor(film, lives, canvas, palette) {
@@ -124,7 +124,7 @@ class Timeline {
       c.stroke();
     }
     const running = !future && one.end > time;
-    c.fillStyle = one.outcome === "cancelled" && !running ? p.goneWash : p[`${lane.colour}Wash`];
+    c.fillStyle = one.outcome === "cancelled" && !running ? p.rejectedWash : p[`${lane.colour}Wash`];
     if (running || (one.outcome === "done" && !future)) c.fillStyle = colour;
     if (future) c.fillStyle = colour;
     c.beginPath();
@@ -137,10 +137,10 @@ class Timeline {
       c.fill();
       c.globalAlpha = 1;
     } else if (!future && one.outcome !== "done" && one.outcome !== "open") {
-      c.strokeStyle = p.gone;
+      c.strokeStyle = p.rejected;
       c.lineWidth = 1;
       c.strokeRect(from + 0.5, y + 0.5, Math.max(1, to - from - 1), height - 1);
-      hatch(c, from, y, to - from, height, p.gone);
+      hatch(c, from, y, to - from, height, p.rejected);
       this.cross(c, to, y + height / 2, Math.min(height * 0.42, 4.5), p.ink);
     }
     if (to - from > 3.2 * unit && row > 0.85 * unit && !future) {

@@ -147,7 +147,7 @@ class Tree {
     const quiet = !tokens.some((token) => (token.whole || token.piece).trim());
     const busy = card.state === "writing" || card.state === "judging";
     const element = make("div", `card ${card.by} ${card.state}${busy ? " busy" : ""}${quiet ? " quiet" : ""}`);
-    const who = card.state === "judging" ? "state busy judge" : busy ? "state busy" : "state";
+    const who = card.state === "judging" ? "state busy verifier" : busy ? "state busy" : "state";
     element.append(make("div", "head", null, {}, [make("span", "", card.by), make("span", who, card.label)]));
     const words = make("div", "words");
     if (quiet) words.textContent = this.film.silent ? "" : card.state === "failed" ? card.child.why : "…";

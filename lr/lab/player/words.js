@@ -42,25 +42,25 @@ const EVENT_WORDS = {
     `Behind node ${d.node}: ${d.children.map((one) => `node ${one}`).join(", ")} will stand behind ${d.children.length > 1 ? "them" : "it"}.`],
   target: (d) => ["target", "▸", `The target starts its own step ${indexOf(d.node)} behind node ${d.node}`,
     "It writes from the same prefix as the draft did, in one ragged batch with all its other rows."],
-  judge: (d) => ["judge", "▸", d.target ? `The verifier is asked: does draft step ${indexOf(d.parent)} mean the same as the target's?` : `The verifier is to judge draft step ${indexOf(d.parent)} by itself`,
+  judge: (d) => ["verifier", "▸", d.target ? `The verifier is asked: does draft step ${indexOf(d.parent)} mean the same as the target's?` : `The verifier is to judge draft step ${indexOf(d.parent)} by itself`,
     `The draft step leads to node ${d.node}; both stand behind node ${d.parent}.`],
   drafted: (d) => !d.step ? ["draft", "∅", `No draft step will lead to node ${d.node}`, "No draft can come."] : ["draft", "■", `Draft step ${indexOf(d.node) - 1} is there: ${saidBy(d.step)}`, `It leads to node ${d.node}.${FINISHES[d.step.finish] || ""}`],
   targeted: (d) => ["target", "■", `The target's step ${indexOf(d.node)} is there: ${saidBy(d.step)}`, `It stands behind node ${d.node}.${FINISHES[d.step.finish] || ""}`],
-  judged: (d) => !d.verdict ? ["judge", "?", "The verifier wants to see the target's step first", `Draft step ${indexOf(d.node) - 1}, node ${d.node}.`] : ["judge", d.verdict.aligned ? "✓" : "✗", `Verdict on draft step ${indexOf(d.node) - 1}: ${d.verdict.aligned ? "aligned" : "not aligned"}`,
+  judged: (d) => !d.verdict ? ["verifier", "?", "The verifier wants to see the target's step first", `Draft step ${indexOf(d.node) - 1}, node ${d.node}.`] : ["verifier", d.verdict.aligned ? "✓" : "✗", `Verdict on draft step ${indexOf(d.node) - 1}: ${d.verdict.aligned ? "aligned" : "not aligned"}`,
     `${d.verdict.why}${d.verdict.score === null ? "" : ` (score ${percent(d.verdict.score)})`}; node ${d.node}.`],
-  emit: (d) => [d.origin === "accepted" ? "kept" : "target", ORIGINS[d.origin].mark, `Step ${d.index} joins the answer (${ORIGINS[d.origin].name}): ${saidBy(d.step)}`,
+  emit: (d) => [d.origin === "accepted" ? "accepted" : "target", ORIGINS[d.origin].mark, `Step ${d.index} joins the answer (${ORIGINS[d.origin].name}): ${saidBy(d.step)}`,
     d.rejected ? `Instead of the draft's ${saidBy(d.rejected)}.` : `${ORIGINS[d.origin].means[0].toUpperCase()}${ORIGINS[d.origin].means.slice(1)}.`],
-  cancel: (d) => ["gone", "✕", `Cancelled: ${WORKS[d.work]} at node ${d.node}`, "It stood below a rejected step or beside an accepted one; what still arrives of it is ignored."],
-  release: (d) => ["gone", "○", `Node ${d.node} leaves the tree`, "Its branches are closed; blocks that nobody else holds are free again."],
+  cancel: (d) => ["rejected", "✕", `Cancelled: ${WORKS[d.work]} at node ${d.node}`, "It stood below a rejected step or beside an accepted one; what still arrives of it is ignored."],
+  release: (d) => ["rejected", "○", `Node ${d.node} leaves the tree`, "Its branches are closed; blocks that nobody else holds are free again."],
   token: (d) => [d.role, "·", `The ${d.role} writes ${d.piece.trim() ? quoted(d.piece.trim()) : "white space"} with probability ${percent(d.p)}`,
     `Token ${d.token}, number ${d.offset} of step ${d.index}${d.node ? `, node ${d.node}` : ""}.`],
   round: (d) => [d.role, "≣", `The ${d.role} checks ${plural(d.proposed, "guessed token")} in one pass and keeps ${d.accepted}`,
     `Step ${d.index}${d.node ? `, node ${d.node}` : ""}: ${plural(d.emitted, "token")} join it${d.detail ? `, the last ${quoted(d.detail.piece)}` : ""}.`],
   written: (d) => [d.role, "■", `The ${d.role} has finished a step: ${saidBy(d.step)}`, `Step ${d.index}.${FINISHES[d.step.finish] || ""}`],
   forward: (d) => [d.role, "▮", `One pass of the ${d.role}: ${plural(d.branches, "row")}, ${plural(d.tokens, "position")}`, `It took ${(d.seconds * 1000).toFixed(1)} ms.`],
-  verifier: (d) => ["judge", "▮", `The verifier has answered about ${plural(d.pairs, "pair")}`, `It took ${(d.seconds * 1000).toFixed(1)} ms.`],
+  verifier: (d) => ["verifier", "▮", `The verifier has answered about ${plural(d.pairs, "pair")}`, `It took ${(d.seconds * 1000).toFixed(1)} ms.`],
   span: (d) => [d.work, "▮", `A worker ${d.completed ? "has finished" : "has dropped"} ${WORKS[d.work]} at node ${d.node}`, `It began at ${d.start.toFixed(2)}.`],
-  draw: (d) => ["gone", "⚄", `A number is drawn: ${d.purpose}${d.node ? ` at node ${d.node}` : ""}`, `${+d.value.toPrecision(4)}, by key ${d.key}.`],
+  draw: (d) => ["rejected", "⚄", `A number is drawn: ${d.purpose}${d.node ? ` at node ${d.node}` : ""}`, `${+d.value.toPrecision(4)}, by key ${d.key}.`],
   open: (d) => ["cache", "▢", `An empty branch in the ${cacheName(d.cache)}`, `Branch ${d.branch}.`],
   fork: (d) => ["cache", "⑂", `Fork in the ${cacheName(d.cache)}: branch ${d.branch} shares all blocks of branch ${d.source}`, "Nothing is copied; every shared block has one holder more."],
   grow: (d) => ["cache", d.copies.length ? "⧉" : "▪", d.copies.length
@@ -72,12 +72,12 @@ const EVENT_WORDS = {
   restore: (d) => ["cache", "↺", `The ${cacheName(d.cache)}: branch ${d.branch} is as it was before a failed pass`, `${plural(d.length, "token")}.`],
   hold: (d) => ["cache", "⚑", `Branch ${d.branch} of the ${cacheName(d.cache)} belongs to node ${d.node}`, "It holds the node's prefix."],
   replace: (d) => ["cache", "⇄", `In the ${cacheName(d.cache)} branch ${d.heir} takes the place of branch ${d.branch}`, "Its node goes with it."],
-  end: (d) => ["kept", "◼", d.done ? "The end: the answer is complete" : "The end", d.why || "The chain came to its end."],
+  end: (d) => ["accepted", "◼", d.done ? "The end: the answer is complete" : "The end", d.why || "The chain came to its end."],
 };
 
 function describe(record, film) {
   const words = Object.hasOwn(EVENT_WORDS, record.event) ? EVENT_WORDS[record.event](record, film) : null;
-  if (!words) return { who: "gone", mark: "·", text: `An event of a kind this page does not know: ${record.event}`, more: "" };
+  if (!words) return { who: "rejected", mark: "·", text: `An event of a kind this page does not know: ${record.event}`, more: "" };
   const [who, mark, text, more] = words;
   return { who, mark, text, more };
 }

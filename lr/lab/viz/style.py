@@ -1,14 +1,13 @@
-"""How all pictures look and are written: one palette, one style, PNG and SVG, the same data giving
-the same file.
+"""How every picture looks: one palette, one style, PNG and SVG, the same data giving the same file.
 
     with figure(9.6, 4.2) as made:
         made.subplots().plot(...)
         write(made, Path("docs/figures/some.png"))
 
-The colours of the roles are those of the player (`player/style.css`; a test compares them): blue
-for the draft, vermilion for the target, purple for the verifier, green for what is kept, told apart
-by the colour-blind too; no picture relies on colour alone. matplotlib (the extra `plot`) is
-imported when something is drawn; this module needs nothing else. Read next: `timeline.py`.
+One colour per role, in the README's picture, the notebooks, the player (a test compares
+`player/style.css`), the terminal and all figures. The colour-blind can tell them apart too, and no
+picture relies on colour alone. matplotlib (the extra `plot`) is imported when something is drawn.
+Read next: `tree.py`.
 """
 
 from __future__ import annotations
@@ -22,46 +21,61 @@ from typing import Any
 from lr.errors import SettingError
 
 INK, SOFT, GRID, PAPER = "#222222", "#5b6472", "#dddddd", "#ffffff"
-WHO = {
+COLOURS = {
     "draft": "#0066aa",
     "target": "#b54708",
-    "judge": "#7a4ea3",
-    "kept": "#00735a",
-    "gone": "#6d7480",
+    "verifier": "#7a4ea3",
+    "accepted": "#00735a",
+    "rejected": "#6d7480",
+    "bonus": "#7a6400",
     "cache": "#4a5568",
 }
-"""The colour of a role; `judge` is the verifier, `gone` what was rejected or cancelled."""
-WASH = {
+"""The colour of a role. `rejected` is for cancelled work too, and such work is hatched."""
+WASHES = {
     "draft": "#e6f1fa",
     "target": "#fdf0e6",
-    "judge": "#f3ecfa",
-    "kept": "#e2f4ee",
-    "gone": "#eeeef0",
+    "verifier": "#f3ecfa",
+    "accepted": "#e2f4ee",
+    "rejected": "#eeeef0",
+    "bonus": "#f7f2d8",
     "cache": "#eceae4",
 }
-"""The same, for the ground that words stand on."""
+"""The same roles as a background for words."""
+SERIES = ("#0066aa", "#b54708", "#00735a", "#7a4ea3", "#7a6400", "#4a5568")
+"""Colours of curves that stand for no role, in order."""
 MARKS = {"accepted": "✓", "correction": "✗", "bonus": "+", "target": "•"}
-"""How a step came into the answer, as a sign."""
-COLOUR_OF = {"accepted": "kept", "correction": "target", "bonus": "target", "target": "target"}
+"""The sign of each way a step joins the answer."""
+ORIGIN_COLOURS = {
+    "accepted": "accepted",
+    "correction": "target",
+    "bonus": "bonus",
+    "target": "target",
+}
+"""The role whose colour that sign has."""
 
 
 def require_matplotlib() -> None:
-    """Raises `SettingError` where there is no matplotlib."""
+    """Raises `SettingError` where matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         raise SettingError(
-            'a figure needs matplotlib, which is not installed: pip install "lookahead-reasoning[plot]".'
+            "a figure needs matplotlib, which is not installed: "
+            'pip install "lookahead-reasoning[plot]".'
         )
 
 
 @contextmanager
 def figure(width: float, height: float, *, size: float = 10, salt: str = "lr") -> Iterator[Any]:
-    """An empty matplotlib figure of that many inches, in our style while the block lasts. `size`:
-    of letters, in points; `salt`: what the names inside of an SVG are made from. Raises
-    `SettingError` where there is no matplotlib."""
+    """An empty matplotlib figure, `width` by `height` inches, in our style while the block lasts.
+
+    `size`: of letters, in points; `salt`: what the names inside an SVG are made from. In a notebook
+    the figure shows itself when it is the value of a cell. Raises `SettingError` where matplotlib
+    is not installed.
+    """
     require_matplotlib()
-    from matplotlib import rc_context
+    from matplotlib import pyplot, rc_context  # pyplot tells notebooks how to show a figure
     from matplotlib.figure import Figure
 
+    assert pyplot
     style = {
         "font.size": size,
         "axes.spines.top": False,
@@ -79,8 +93,8 @@ def figure(width: float, height: float, *, size: float = 10, salt: str = "lr") -
 
 
 def write(made: Any, path: Path) -> list[Path]:
-    """Write a figure to `path` with its ending replaced by .png and by .svg; returns both. Call it
-    inside of `figure`.
+    """Write a figure as .png and as .svg beside `path`; returns both paths. Call it inside the
+    block of `figure`.
     """
     written = [path.with_suffix(".png"), path.with_suffix(".svg")]
     made.savefig(written[0], dpi=150, metadata={"Software": None})
@@ -89,9 +103,7 @@ def write(made: Any, path: Path) -> list[Path]:
 
 
 def inches(made: Any, width: float, height: float) -> Any:
-    """The whole of a figure as one field whose unit is the inch, (0, 0) at its upper left corner,
-    without axes.
-    """
+    """The whole figure as one field without axes: unit inch, (0, 0) at the upper left corner."""
     made.set_layout_engine("none")
     axes = made.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(height, 0))

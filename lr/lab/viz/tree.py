@@ -1,160 +1,317 @@
-"""Draws a scheduler's tree as it is now: what is emitted, what hangs below the root, who has
-written what, what the verifier said.
+"""The tree at one moment: a box per node, in it the draft's alternatives and the target's own step.
 
-    run.step()
-    draw_tree(run, text_of)
+    with tree_figure(state) as made:
+        write(made, Path("tree.png"))
+    draw_tree(run)                       # a scripted run as it is now, in a notebook
 
-It only reads. Read next: `order.py`, which draws a whole run; `lab/scripted.py`, whose
-runs are drawn here.
+What a box says (`cards_of`) is decided here, for the figures, the player and the terminal. To the
+left stand the last decided steps, a rejected draft step beside the correction that replaced it. It
+only reads states (`lab/trace/state.py`). Read next: `cache.py`, the cache at the same moment.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
-from lr.lab.scripted import ScriptedRun, Words
-from lr.lab.viz.canvas import COLOURS, GONE, IDLE, INK, KEPT, canvas
-from lr.spec.protocol import Kind, NodeId
-from lr.spec.scheduler import Node
-from lr.types import Origin, Step
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-LEGEND = (
-    ("draft's words", COLOURS[Kind.DRAFT]),
-    ("target's words", COLOURS[Kind.TARGET]),
-    ("draft step kept", KEPT),
-    ("draft step rejected", GONE),
-    ("being written", IDLE),
+from lr.lab.scripted import ScriptedRun
+from lr.lab.trace.state import EmittedState, Film, NodeState, State, StepState, fold, state_at
+from lr.lab.viz.style import (
+    COLOURS,
+    INK,
+    MARKS,
+    ORIGIN_COLOURS,
+    PAPER,
+    SOFT,
+    WASHES,
+    figure,
+    inches,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def draw_tree(run: ScriptedRun, words: Words) -> Figure:
-    """The chain so far (thick), and the tree that hangs behind the root (the black dot); one column
-    per step.
-
-    Above a line stands the draft's step, below it the target's version of the same step; "?" is
-    with the verifier, "…" is being written. At the dots are the names of the nodes. `words` shows a
-    step.
-    """
-    placed = place(run.scheduler.root)
-    rows = 1 - min(y for y in placed.values())
-    columns = max(len(run.emitted), *(node.index for node in placed)) + 1
-    figure, axes = canvas(max(1.7 * columns, 7.5), 0.95 * rows + 0.35)
-    for emitted in run.emitted:
-        kept = emitted.origin is Origin.ACCEPTED
-        colour = KEPT if kept else COLOURS[Kind.TARGET]
-        axes.plot(
-            [emitted.index, emitted.index + 1],
-            [0, 0],
-            color=colour,
-            linewidth=4,
-            solid_capstyle="butt",
-        )
-        _label(axes, emitted.index, 0, words(emitted.step), colour, above=kept)
-    if not run.done:
-        _draw_below(axes, run.scheduler.root, placed, words)
-        axes.text(
-            run.scheduler.root.id.index,
-            0.14,
-            str(run.scheduler.root.id),
-            ha="center",
-            fontsize=7,
-            color=INK,
-        )
-    axes.plot(
-        run.scheduler.root.id.index if not run.done else len(run.emitted),
-        0,
-        "o",
-        color="black",
-        markersize=9,
-    )
-    axes.set(xlim=(-0.1, columns), ylim=(0.5 - rows, 0.5))
-    axes.axis("off")
-    for i, (meaning, colour) in enumerate(LEGEND):
-        axes.text(
-            i / len(LEGEND),
-            0,
-            f"■ {meaning}",
-            color=colour,
-            fontsize=8,
-            va="top",
-            transform=axes.transAxes,
-        )
-    return figure
+COLUMN, BETWEEN, NAME, HEAD, LINE, LETTERS, LINES = 2.35, 0.4, 0.3, 0.28, 0.16, 28, 7
+"""In inches: width of a box, room between boxes, height of a box's name, of a card's head and of a
+line of words; letters in a line, lines in a card.
+"""
+PAST = 3
+"""Decided steps to the left of the tree."""
 
 
-def place(root: Node) -> dict[NodeId, int]:
-    """How high each node of a tree stands: a first child beside its parent, the next one below
-    everything before it.
+class Standing(Enum):
+    """How a step stands: its sign, its label, and what that means."""
 
-    Example, width 2, two levels: root 0, its children 0 and -2, their children 0, -1 and -2, -3.
-    """
-    heights: dict[NodeId, int] = {}
-    leaves = 0
+    WRITING = ("…", "writing", "is being written")
+    WRITTEN = ("■", "written", "is there; it waits for the other side or for the verifier")
+    ASKED = ("?", "with the verifier", "is with the verifier")
+    ALIGNED = ("✓", "aligned", "means the same as the target's")
+    REJECTED = ("✗", "not aligned", "does not mean the same as the target's")
+    CANCELLED = ("✕", "cancelled", "was cancelled: after a rejected step or beside an accepted one")
+    FAILED = ("∅", "none", "will never come")
 
-    def visit(node: Node) -> int:
-        nonlocal leaves
-        below = [visit(child) for child in node.children]
-        leaves += not below
-        heights[node.id] = below[0] if below else 1 - leaves
-        return heights[node.id]
+    @property
+    def sign(self) -> str:
+        return self.value[0]
 
-    visit(root)
-    return heights
+    @property
+    def label(self) -> str:
+        return self.value[1]
 
+    @property
+    def means(self) -> str:
+        return self.value[2]
 
-def _draw_below(axes: Axes, node: Node, heights: dict[NodeId, int], words: Words) -> None:
-    """The target's step behind `node`, and the draft steps that lead to its children, and so on."""
-    x, y = node.id.index, heights[node.id]
-    if node.target_began:
-        _label(
-            axes,
-            x,
-            y,
-            _text(node.target, words),
-            IDLE if node.target is None else COLOURS[Kind.TARGET],
-            above=False,
-        )
-    for child in node.children:
-        at = heights[child.id]
-        colour, mark = _standing(child)
-        axes.plot(
-            [x, x + 0.06, x + 1],
-            [y, at, at],
-            color=colour,
-            linewidth=1.5,
-            linestyle="-" if child.draft else ":",
-        )
-        _label(axes, x, at, _text(child.draft, words) + mark, colour, above=True)
-        if child.open:
-            axes.plot(x + 1, at, "o", color=colour, markersize=6)
-            axes.text(x + 1, at + 0.12, str(child.id), ha="center", fontsize=7, color=INK)
-        _draw_below(axes, child, heights, words)
+    @property
+    def dropped(self) -> bool:
+        return self in (Standing.REJECTED, Standing.CANCELLED, Standing.FAILED)
 
 
-def _standing(child: Node) -> tuple[str, str]:
-    """The colour of a draft step, and the mark behind it."""
-    if child.draft is None:
-        return (IDLE, "") if child.awaited else (GONE, " (failed)")
+@dataclass(frozen=True)
+class Card:
+    """A step in a box. `by`: draft or target; `child`: the node that a draft step leads to."""
+
+    by: str
+    step: StepState | None
+    standing: Standing
+    child: NodeState | None = None
+
+
+def cards_of(state: State, node: NodeState) -> list[Card]:
+    """The steps that follow a node: its children's draft steps, then the target's own."""
+    cards = []
+    for name in node.children:
+        child = state.nodes[name]
+        cards.append(Card("draft", child.draft, standing_of(state, child), child))
+    if node.target is not None or ("target", node.name) in state.work:
+        unfinished = Standing.WRITING if node.gone is None else Standing.CANCELLED
+        standing = Standing.WRITTEN if node.targeted else unfinished
+        cards.append(Card("target", node.target, standing))
+    return cards
+
+
+def standing_of(state: State, child: NodeState) -> Standing:
+    """How the draft step that leads to `child` stands."""
+    if child.failed is not None:
+        return Standing.FAILED
     if child.verdict is not None:
-        return (KEPT, " ✓") if child.verdict.aligned else (GONE, " ✗")
-    return COLOURS[Kind.DRAFT], " ?" if child.judging else ""
+        return Standing.ALIGNED if child.verdict["aligned"] else Standing.REJECTED
+    if child.gone is not None and not child.accepted:
+        return Standing.CANCELLED
+    if ("judge", child.name) in state.work:
+        return Standing.ASKED
+    return Standing.WRITTEN if child.drafted else Standing.WRITING
 
 
-def _text(step: Step | None, words: Words) -> str:
-    return "…" if step is None else words(step)
+def words_of(step: StepState | None) -> str:
+    """The words of a step on one line."""
+    return "" if step is None else " ".join(step.text.split())
 
 
-def _label(axes: Axes, x: float, y: float, text: str, colour: str, *, above: bool) -> None:
-    axes.text(
-        x + 0.53,
-        y + (0.1 if above else -0.12),
-        text,
-        ha="center",
-        va="bottom" if above else "top",
-        color=colour,
-        fontsize=9,
-    )
+def telling_moment(film: Film) -> int:
+    """After how many events there is most to see: most steps and verdicts in the tree; the first
+    such moment.
+    """
+    best, most = 0, -1
+    state = State.begin(film.trace.header)
+    for record in film.trace.records:
+        if record.kind in ("judged", "release", "emit", "end"):  # just before the tree changes
+            seen = sum(one.drafted + one.targeted + (one.verdict is not None) for one in state.live)
+            if seen > most:
+                best, most = record.number, seen
+        fold(state, record)
+    return best
+
+
+def draw_tree(run: ScriptedRun) -> Figure:
+    """The tree of a scripted run as it is now, for notebooks."""
+    from lr.lab.trace.virtual import scripted_trace
+
+    trace = scripted_trace(run)
+    with tree_figure(state_at(trace, len(trace.records))) as made:
+        return made
+
+
+@contextmanager
+def tree_figure(state: State, of: int | None = None) -> Iterator[Any]:
+    """The tree of a state, with the last decided steps to its left. `of`: how many events the
+    trace has, to be written on the figure.
+    """
+    places, bottom = places_of(state)
+    over = not places
+    past = state.emitted[-len(state.emitted) if over else -PAST :]
+    root_index = state.nodes[state.root].index if not over else 0
+    columns = max((index for index, _ in places.values()), default=root_index) - root_index + 1
+    columns = (0 if over else columns) + bool(past)
+    top = 0.12 if of is None else 0.4
+    stacks = [past[i : i + 4] for i in range(0, len(past), 4)] if over else [past] if past else []
+    columns = max(1, columns, len(stacks))
+    tall = max((NAME + sum(_past_height(one) for one in stack) for stack in stacks), default=0)
+    width, height = columns * (COLUMN + BETWEEN), max(bottom, tall, NAME + HEAD) + top + 0.1
+    with figure(width, height, size=9, salt="lr draw") as made:
+        axes = inches(made, width, height)
+        if of is not None:
+            head = f"event {state.number} of {of}"
+            axes.text(0.15, 0.18, head, color=SOFT, fontsize=8, va="center")
+
+        def left(column: int) -> float:
+            return column * (COLUMN + BETWEEN) + 0.15
+
+        for column, stack in enumerate(stacks):
+            y = _draw_past(axes, stack, left(column), top)
+        shift = len(stacks) - root_index
+        if stacks and not over:
+            _link(axes, (left(0) + COLUMN, y), (left(1), top + NAME / 2))
+        for name, (index, at) in places.items():
+            node, x, y = state.nodes[name], left(index + shift), at + top
+            for card, card_y in _draw_box(axes, state, node, (x, y)):
+                if card.child is not None and card.child.name in places:
+                    end = (left(index + 1 + shift), places[card.child.name][1] + top + NAME / 2)
+                    _link(axes, (x + COLUMN, card_y), end)
+        yield made
+
+
+def places_of(state: State) -> tuple[dict[str, tuple[int, float]], float]:
+    """Number of its step and top, in inches, of every box; and the bottom of all. A box stands
+    below what is in its column already, but not above the box before it.
+
+    Example: a root with two children that have two each: the second child stands right below the
+    first, its children below those of the first.
+    """
+    places: dict[str, tuple[int, float]] = {}
+    bottoms: dict[int, float] = {}
+
+    def visit(node: NodeState, highest: float) -> None:
+        top = max(highest, bottoms.get(node.index, 0.0))
+        places[node.name] = (node.index, top)
+        cards = cards_of(state, node)
+        bottoms[node.index] = top + NAME + sum(_height(_text(card)) for card in cards) + 0.25
+        for card in cards:
+            if card.child is not None and card.child.gone is None and cards_of(state, card.child):
+                visit(card.child, top)
+
+    root = state.nodes.get(state.root)
+    if root is not None and root.gone is None and not state.done:
+        visit(root, 0.0)
+    return places, max(bottoms.values(), default=0.0)
+
+
+def _text(card: Card) -> str:
+    """What stands in a card."""
+    if card.child is not None and card.child.failed is not None:
+        return _wrapped(card.child.failed)
+    return _wrapped(words_of(card.step))
+
+
+def _wrapped(words: str) -> str:
+    return "\n".join(textwrap.wrap(words, LETTERS, max_lines=LINES, placeholder=" …"))
+
+
+def _height(text: str) -> float:
+    """Of a card, with the room below it."""
+    return HEAD + LINE * max(1, text.count("\n") + 1) + 0.1
+
+
+def _draw_box(
+    axes: Any, state: State, node: NodeState, at: tuple[float, float]
+) -> Iterator[tuple[Card, float]]:
+    """A node with its cards; gives each card with the height of its middle."""
+    x, y = at
+    cards, root = cards_of(state, node), node.name == state.root
+    height = NAME + sum(_height(_text(card)) for card in cards) + 0.06
+    edge = ("#c8c6bf", 1.0) if not root else (INK, 2.0)
+    _rounded(axes, (x, y, COLUMN, height), facecolor=PAPER, edgecolor=edge[0], linewidth=edge[1])
+    title = f"root · step {node.index}" if root else f"step {node.index}"
+    style = {"fontsize": 8.5, "weight": "bold", "va": "center"}
+    axes.text(x + 0.12, y + 0.17, title, color=INK, **style)
+    style = {"fontsize": 7.5, "va": "center", "ha": "right"}
+    axes.text(x + COLUMN - 0.12, y + 0.17, f"node {node.name}", color=SOFT, **style)
+    y += NAME + 0.03
+    for card in cards:
+        who = "rejected" if card.standing.dropped else card.by
+        aligned = card.standing is Standing.ALIGNED
+        said = f"{card.standing.sign} {card.standing.label}"
+        text = _text(card)
+        _draw_card(axes, (x + 0.1, y), (card.by, said, text), who, "accepted" if aligned else who)
+        yield card, y + 0.4 * _height(text)
+        y += _height(text)
+
+
+def _draw_card(
+    axes: Any, at: tuple[float, float], words: tuple[str, str, str], who: str, said: str
+) -> None:
+    """A step: who wrote it, how it stands, its text; in the colour of `who`, the standing in that
+    of `said`. A dropped step is hatched.
+    """
+    (x, y), width, height = at, COLUMN - 0.2, _height(words[2]) - 0.1
+    by, standing, text = words
+    box = (x, y, width, height)
+    dropped = who == "rejected"
+    if dropped:
+        _rounded(axes, box, facecolor="#f6f6f7", edgecolor="#dfe0e4", linewidth=0, hatch="////")
+    edge = COLOURS[said] if dropped or said != who else WASHES[who]
+    ground = "none" if dropped else WASHES[who]
+    _rounded(axes, box, facecolor=ground, edgecolor=edge, linewidth=1.0)
+    bar = ([x, x + 0.06, x + 0.06, x], [y, y, y + height, y + height])
+    axes.fill(*bar, color=COLOURS[who], linewidth=0)
+    style = {"fontsize": 7.5, "va": "center"}
+    axes.text(x + 0.14, y + 0.12, by, weight="bold", color=COLOURS[who], **style)
+    axes.text(x + width - 0.08, y + 0.12, standing, color=COLOURS[said], ha="right", **style)
+    style = {"fontsize": 8.5, "family": "DejaVu Sans", "linespacing": 1.15, "va": "top"}
+    colour = SOFT if dropped else COLOURS[who]
+    axes.text(x + 0.14, y + 0.23, text, color=colour, parse_math=False, **style)
+
+
+def _past_texts(one: EmittedState) -> tuple[str, str]:
+    """The draft step that was rejected ("" if none was) and the step of the answer."""
+    return _wrapped(words_of(one.rejected)), _wrapped(words_of(one.step))
+
+
+def _past_height(one: EmittedState) -> float:
+    rejected, text = _past_texts(one)
+    return _height(text) + (_height(rejected) if rejected else 0)
+
+
+def _draw_past(axes: Any, past: list[EmittedState], x: float, top: float) -> float:
+    """Decided steps below each other; the height of the middle of the last one."""
+    numbers = f"step {past[0].index}" + (f" to {past[-1].index}" if len(past) > 1 else "")
+    style = {"fontsize": 8.5, "weight": "bold", "color": SOFT, "va": "center"}
+    axes.text(x + 0.12, top + 0.17, f"decided · {numbers}", **style)
+    y = top + NAME + 0.03
+    middle = y
+    for one in past:
+        rejected, text = _past_texts(one)
+        if rejected:
+            words = ("draft", f"✗ step {one.index} rejected", rejected)
+            _draw_card(axes, (x + 0.1, y), words, "rejected", "rejected")
+            y += _height(rejected)
+        by = "draft" if one.origin == "accepted" else "target"
+        said = f"{MARKS[one.origin]} step {one.index} {one.origin}"
+        _draw_card(axes, (x + 0.1, y), (by, said, text), by, ORIGIN_COLOURS[one.origin])
+        middle = y + _height(text) / 2
+        y += _height(text)
+    return middle
+
+
+def _rounded(axes: Any, box: tuple[float, float, float, float], **style: Any) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    x, y, width, height = box
+    shape = "round,pad=0,rounding_size=0.06"
+    axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=shape, **style))
+
+
+def _link(axes: Any, start: tuple[float, float], end: tuple[float, float]) -> None:
+    """A curve from a step to the box that follows it."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path as Curve
+
+    middle = (start[0] + end[0]) / 2
+    points = [start, (middle, start[1]), (middle, end[1]), end]
+    curve = Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
+    style = {"edgecolor": COLOURS["draft"], "linewidth": 1.4, "alpha": 0.6}
+    axes.add_patch(PathPatch(curve, facecolor="none", **style))

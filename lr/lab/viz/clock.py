@@ -1,0 +1,301 @@
+"""The clock of a trace: who works when, in lanes for draft, target and verifier. Where everything
+lies is computed here once, for the player and for the figures.
+
+    timeline = timeline_of(trace)
+    timeline.lanes[0].name, timeline.spans[0].begin, timeline.marks[0].origin
+    with timeline_figure(trace) as made:
+        write(made, Path("timeline.png"))
+
+A *span* is a piece of work from its command to its end; spans of a lane that overlap stand in
+different rows. Simulated workers say when they really began, and what lies before that is waiting.
+Plain decoding has no commands: there a span is a step being written. Times are in the unit of the
+trace's header. Read next: `tree.py`, the tree at one moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lr.lab.scripted import ScriptedRun
+from lr.lab.trace.file import TraceFile
+from lr.lab.viz.style import COLOURS, INK, MARKS, ORIGIN_COLOURS, PAPER, SOFT, WASHES, figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DONE, CANCELLED, FAILED, OPEN = "done", "cancelled", "failed", "open"
+LANE_OF = {"draft": "draft", "target": "target", "judge": "verifier"}
+"""The lane in which a kind of work lies."""
+ENDS = {"drafted": "draft", "targeted": "target", "judged": "judge"}
+"""The kind of work that an event completes."""
+ROW, GAP, PASS, WIDTH = 0.26, 0.14, 0.09, 12.0
+"""In inches: height of a row, between lanes, of a model's passes; width of the figure."""
+MARGIN, LETTER, THINNEST, APART = 0.012, 0.0062, 0.002, 0.011
+"""Shares of the whole width: what a bar needs beside its letters to carry words, and per letter;
+the thinnest bar, the distance of two signs.
+"""
+
+
+@dataclass
+class Span:
+    """A piece of work. `asked`: when it was commanded; `begin`, `end`: when it was worked on;
+    `outcome`: done, cancelled, failed or open (not over when the trace ends).
+    """
+
+    work: str
+    node: str
+    asked: float
+    begin: float
+    end: float
+    outcome: str = OPEN
+    row: int = 0
+
+    @property
+    def lane(self) -> str:
+        return LANE_OF[self.work]
+
+    @property
+    def index(self) -> int:
+        """Number of the step that is written or judged."""
+        follows = int(self.node.split(":")[1].split(".")[0])
+        return follows if self.work == "target" else follows - 1
+
+    @property
+    def says(self) -> str:
+        """What it is, in a line."""
+        step = "verdict on draft" if self.lane == "verifier" else self.work
+        return f"{step} step {self.index}, node {self.node}"
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Whose work, and how many rows it needs."""
+
+    name: str
+    rows: int
+    passes: bool
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward of a model, or one call of the verifier."""
+
+    lane: str
+    begin: float
+    end: float
+    says: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A decision: a step joins the answer."""
+
+    time: float
+    index: int
+    origin: str
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """All that lies on the clock of a trace, from its first event to its last."""
+
+    lanes: list[Lane]
+    spans: list[Span]
+    passes: list[Pass]
+    marks: list[Mark]
+    begin: float
+    end: float
+
+
+def timeline_of(trace: TraceFile) -> Timeline:
+    """The lanes, spans, passes and decisions of a trace."""
+    data = [record.data for record in trace.records]
+    begin, end = (float(data[0]["time"]), float(data[-1]["time"])) if data else (0.0, 0.0)
+    spans = _commanded(data, end) or _written(data, begin)
+    passes = [_pass(one) for one in data if one["event"] in ("forward", "verifier")]
+    lanes = []
+    for name in ("draft", "target", "verifier"):
+        mine = [span for span in spans if span.lane == name]
+        any_pass = any(one.lane == name for one in passes)
+        if mine or any_pass:
+            lanes.append(Lane(name, max(1, _stack(mine)), any_pass))
+    emits = [one for one in data if one["event"] == "emit"]
+    marks = [Mark(one["time"], one["index"], one["origin"]) for one in emits]
+    return Timeline(lanes, spans, passes, marks, begin, end)
+
+
+def _commanded(data: Iterable[dict[str, Any]], end: float) -> list[Span]:
+    """The spans of a run with a scheduler."""
+    spans: list[Span] = []
+    live: dict[tuple[str, str], Span] = {}
+    began: dict[tuple[str, str], float] = {}
+    for one in data:
+        kind, when = one["event"], float(one["time"])
+        if kind == "draft":
+            commanded = [("draft", child) for child in one["children"]]
+        else:
+            commanded = [(kind, one["node"])] if kind in LANE_OF else []
+        for key in commanded:
+            live[key] = Span(*key, asked=when, begin=when, end=end)
+            spans.append(live[key])
+        if kind == "span":
+            began[(one["work"], one["node"])] = float(one["start"])
+        over, outcome = _over(one)
+        if over in live:
+            span = live.pop(over)
+            span.begin, span.end, span.outcome = began.pop(over, span.begin), when, outcome
+    return spans
+
+
+def _over(one: dict[str, Any]) -> tuple[tuple[str, str], str]:
+    """(work, node) of what an event ends, and how it ends."""
+    kind = one["event"]
+    if kind == "cancel":
+        return (one["work"], one["node"]), CANCELLED
+    missing = kind == "drafted" and one["step"] is None
+    return (ENDS.get(kind, ""), one.get("node", "")), FAILED if missing else DONE
+
+
+def _written(data: Iterable[dict[str, Any]], begin: float) -> list[Span]:
+    """The spans of plain decoding: a step from the end of the one before to its last token."""
+    spans: list[Span] = []
+    for one in data:
+        if one["event"] == "written":
+            name = one["node"] or f"{one['index']}:{one['index']}"
+            spans.append(Span(one["role"], name, begin, begin, float(one["time"]), DONE))
+            begin = spans[-1].end
+    return spans
+
+
+def _pass(one: dict[str, Any]) -> Pass:
+    """A forward or a call of the verifier. Their `seconds` are those of the trace's clock."""
+    end = float(one["time"])
+    begin = max(0.0, end - one["seconds"])
+    if one["event"] == "verifier":
+        return Pass("verifier", begin, end, f"the verifier answers: pairs {one['pairs']}")
+    rows, positions = one["branches"], one["tokens"]
+    says = f"one pass of the {one['role']}: rows {rows}, positions {positions}"
+    return Pass(one["role"], begin, end, says)
+
+
+def _stack(spans: list[Span]) -> int:
+    """Give each span the first row that is free when it is commanded; returns the number of rows.
+
+    Example: spans from 0 to 2, 1 to 3 and 2 to 4 lie in rows 0, 1 and 0.
+    """
+    free: list[float] = []
+    for span in sorted(spans, key=lambda one: one.asked):
+        span.row = next((row for row, since in enumerate(free) if since <= span.asked), len(free))
+        free[span.row : span.row + 1] = [span.end]
+    return len(free)
+
+
+def draw_order(run: ScriptedRun) -> Figure:
+    """The clock of a scripted run, for notebooks. A turn is one event, so the picture shows an
+    order and no durations.
+    """
+    from lr.lab.trace.virtual import scripted_trace
+
+    with timeline_figure(scripted_trace(run), width=8.5) as made:
+        return made
+
+
+@contextmanager
+def timeline_figure(
+    trace: TraceFile, begin: float | None = None, end: float | None = None, *, width: float = WIDTH
+) -> Iterator[Any]:
+    """The picture from time `begin` to `end` (None: from the first event to the last), in the unit
+    of the trace. Cancelled work is hatched, decisions stand on top.
+    """
+    timeline = timeline_of(trace)
+    begin = timeline.begin if begin is None else begin
+    last = max(timeline.end if end is None else min(end, timeline.end), begin + 1e-12)
+    in_seconds = trace.header.unit == "second"
+    scale = 1000.0 if in_seconds and last - begin < 2 else 1.0
+    unit = (
+        trace.header.unit + "s" if not in_seconds else "seconds" if scale == 1 else "milliseconds"
+    )
+    tops, bottom = {}, 0.0
+    for lane in timeline.lanes:
+        tops[lane.name] = bottom
+        bottom += lane.rows * ROW + GAP + PASS * lane.passes
+    with figure(width, bottom + 1.05, size=11, salt="lr draw") as made:
+        axes = made.subplots()
+        for span in timeline.spans:
+            if span.end >= begin and span.asked <= last:
+                _draw_span(axes, span, tops[span.lane], scale, (begin, last), WIDTH / width)
+        for lane in timeline.lanes:
+            mine = [one for one in timeline.passes if one.lane == lane.name]
+            bars = [(one.begin * scale, (one.end - one.begin) * scale) for one in mine]
+            place = (tops[lane.name] + lane.rows * ROW + 0.02, PASS - 0.02)
+            axes.broken_barh(bars, place, facecolors=COLOURS[lane.name], alpha=0.75)
+        sign = begin  # signs of decisions at the same moment stand beside each other
+        for mark in timeline.marks:
+            if begin <= mark.time <= last:
+                sign = max(mark.time, sign + APART * (last - begin) * WIDTH / width)
+                colour = COLOURS[ORIGIN_COLOURS[mark.origin]]
+                at = mark.time * scale
+                axes.plot([at, at], [-0.06, bottom], color=colour, lw=0.9, ls=":")
+                style = {"ha": "center", "va": "bottom", "fontsize": 11, "weight": "bold"}
+                axes.text(sign * scale, -0.14, MARKS[mark.origin], color=colour, **style)
+        axes.set(xlim=(begin * scale, last * scale), ylim=(bottom, -0.12), xlabel=f"time in {unit}")
+        middles = [tops[lane.name] + lane.rows * ROW / 2 for lane in timeline.lanes]
+        axes.set_yticks(middles, [lane.name for lane in timeline.lanes], weight="bold")
+        for label, lane in zip(axes.get_yticklabels(), timeline.lanes, strict=True):
+            label.set_color(COLOURS[lane.name])
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", visible=False)
+        axes.spines["left"].set_visible(False)
+        axes.set_title(_caption(timeline), fontsize=9, color=SOFT, loc="right", pad=16)
+        yield made
+
+
+def _draw_span(
+    axes: Any, span: Span, top: float, scale: float, window: tuple[float, float], narrow: float
+) -> None:
+    """A bar, its words where they fit, a thin line for the time it waited. `narrow`: how many
+    times narrower than `WIDTH` the figure is.
+    """
+    y, dropped = top + span.row * ROW, span.outcome in (CANCELLED, FAILED)
+    shown = window[1] - window[0]
+    left, width = span.begin * scale, max(span.end - span.begin, THINNEST * shown) * scale
+    if span.begin > span.asked:
+        middle = [y + ROW / 2] * 2
+        axes.plot([span.asked * scale, left], middle, color=COLOURS[span.lane], lw=0.8)
+    axes.barh(
+        y + 0.02,
+        width,
+        left=left,
+        height=ROW - 0.04,
+        align="edge",
+        color=WASHES["rejected"] if dropped else COLOURS[span.lane],
+        edgecolor=COLOURS["rejected"] if dropped else PAPER,
+        hatch="////" if dropped else None,
+        linewidth=0.6,
+    )
+    if dropped:
+        axes.plot(left + width, y + ROW / 2, "x", color=INK, ms=5, mew=1.4, zorder=5)
+    begin, end = max(span.begin, window[0]), min(span.end, window[1])
+    room = (end - begin) / shown / narrow
+    texts = (f"step {span.index}", str(span.index))
+    words = next((one for one in texts if room > MARGIN + LETTER * len(one)), None)
+    if words is not None:
+        style = {"va": "center", "fontsize": 8, "color": SOFT if dropped else PAPER}
+        ground = {"facecolor": WASHES["rejected"], "edgecolor": "none", "pad": 0.8}
+        at = (begin + 0.004 * narrow * shown) * scale
+        bbox = ground if dropped else None
+        axes.text(at, y + ROW / 2, words, bbox=bbox, clip_on=True, **style)
+
+
+def _caption(timeline: Timeline) -> str:
+    """What the signs in the picture mean."""
+    there = {mark.origin for mark in timeline.marks}
+    parts = [f"{sign} {origin}" for origin, sign in MARKS.items() if origin in there]
+    if any(span.outcome in (CANCELLED, FAILED) for span in timeline.spans):
+        parts.append("hatched: cancelled")
+    if timeline.passes:
+        parts.append("thin bars: passes of the model")
+    return "    ".join(parts)
