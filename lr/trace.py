@@ -239,16 +239,8 @@ class Ended:
 
 STATISTICS = (ForwardPass, StepWritten, TokenRound, VerifierCall, Emit)
 """The events from which statistics follow."""
-CacheEvent = (
-    BranchOpened
-    | BranchForked
-    | BranchesGrew
-    | BranchCut
-    | BranchClosed
-    | BranchRestored
-    | BranchHolds
-    | BranchReplaced
-)
+_Changed = BranchOpened | BranchForked | BranchesGrew | BranchCut | BranchClosed
+CacheEvent = _Changed | BranchRestored | BranchHolds | BranchReplaced
 Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall
 Event = Message | Statistic | TokenWritten | Draw | WorkSpan | CacheEvent | Ended
 
@@ -386,10 +378,11 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
     counted = [(when, event) for when, event in timed if isinstance(event, STATISTICS)]
     events = [event for _, event in counted]
     emits = [e for e in events if isinstance(e, Emit)]
-    passes = {role: [e for e in events if isinstance(e, ForwardPass) and e.role is role]
-              for role in Role}  # fmt: skip
-    written = {role: [e for e in events if isinstance(e, StepWritten) and e.role is role]
-               for role in Role}  # fmt: skip
+    passes = [e for e in events if isinstance(e, ForwardPass)]
+    target_passes = [e for e in passes if e.role is Role.TARGET]
+    draft_passes = [e for e in passes if e.role is Role.DRAFT]
+    written = [e for e in events if isinstance(e, StepWritten)]
+    lengths = {role: [len(e.step.tokens) for e in written if e.role is role] for role in Role}
     rounds = [e for e in events if isinstance(e, TokenRound) and e.role is Role.TARGET]
     return Stats(
         seconds=counted[-1][0] if counted else 0.0,
@@ -397,14 +390,14 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
         tokens=sum(len(e.emitted.step.tokens) for e in emits),
         accepted=sum(e.emitted.origin is Origin.ACCEPTED for e in emits),
         judged=sum(len(e.verdicts) for e in emits),
-        drafted=len(written[Role.DRAFT]),
-        target_passes=len(passes[Role.TARGET]),
-        draft_passes=len(passes[Role.DRAFT]),
-        target_seconds=sum(e.seconds for e in passes[Role.TARGET]),
-        draft_seconds=sum(e.seconds for e in passes[Role.DRAFT]),
+        drafted=len(lengths[Role.DRAFT]),
+        target_passes=len(target_passes),
+        draft_passes=len(draft_passes),
+        target_seconds=sum(e.seconds for e in target_passes),
+        draft_seconds=sum(e.seconds for e in draft_passes),
         verifier_seconds=sum(e.seconds for e in events if isinstance(e, VerifierCall)),
-        draft_tokens=sum(len(e.step.tokens) for e in written[Role.DRAFT]),
-        target_tokens=sum(len(e.step.tokens) for e in written[Role.TARGET]),
+        draft_tokens=sum(lengths[Role.DRAFT]),
+        target_tokens=sum(lengths[Role.TARGET]),
         rounds=TokenRounds.of(rounds),
     )
 

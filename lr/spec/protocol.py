@@ -234,10 +234,8 @@ class Router(Protocol):
 
     def who_writes(self, index: int, previous: Step | None) -> Role:
         """`Role.DRAFT`: the draft writes step `index` ahead and the verifier judges it.
-        `Role.TARGET`: the target alone writes it, and nothing is drafted beyond it meanwhile.
-
-        `previous` is the step before, accepted or still a draft (None: the prompt). Must be a pure
-        function of the two: it is called more than once and in any order.
+        `Role.TARGET`: the target alone writes it. `previous` is the step before, accepted or still
+        a draft (None: the prompt). Must be a pure function: it is called again, in any order.
         """
         ...
 
@@ -247,10 +245,10 @@ class SchedulerConfig:
     """The settings of a `LookaheadScheduler`.
 
     `depth`: g, k or D of `Schedule`; 0 (not with `paper`) is plain decoding. `width`: alternatives
-    per position. `max_target_rows`: at most so many target steps and judgements without target
-    step in flight, None for no limit; nodes near the root go first. `needs_target_step`: False for
-    a verifier that judges a draft step by itself; the target then writes only where no draft step
-    was accepted, or the verifier is unsure. `router`: None lets the draft always go first.
+    per position. `max_target_rows`: limit of the target steps and lone judgements in flight; nodes
+    near the root go first. `needs_target_step`: False if the verifier judges a draft step by
+    itself; the target then writes only where none is accepted or the verifier is unsure. `router`:
+    None lets the draft always go first.
     """
 
     limits: Limits
@@ -274,9 +272,7 @@ class SchedulerConfig:
 
     @property
     def barrier(self) -> bool:
-        """Whether drafts, target steps and verdicts are stages, each waiting for all of the one
-        before.
-        """
+        """Whether drafts, target steps and verdicts are stages that wait for each other."""
         return self.schedule is Schedule.SYNC
 
     def drafts_at(self, level: int) -> bool:
@@ -284,9 +280,7 @@ class SchedulerConfig:
         return level < self.depth
 
     def targets_at(self, level: int) -> bool:
-        """Whether the target may write at a node of this level. `paper` counts pairs in flight, so
-        it has no target step at the end of the window.
-        """
+        """Whether the target may write at a node of this level."""
         return level < self.depth or self.schedule is not Schedule.PAPER
 
 

@@ -114,9 +114,8 @@ class LookaheadScheduler:
     def handle(self, event: Event) -> list[Command]:
         """The commands that follow from `event`; none if its work was cancelled.
 
-        Raises `ProtocolError`, having changed nothing, if the event is impossible: its work was
-        never commanded or is done already, its step is empty or too long, or its verdict is None
-        although the verifier had both steps.
+        Raises `ProtocolError`, having changed nothing, if the event is impossible: work that was
+        never commanded or is done, an empty step or one too long, no verdict on two steps.
         """
         work = Work(_COMPLETES[type(event)], event.node)
         node = self._in_work.get(work)
@@ -144,10 +143,8 @@ class LookaheadScheduler:
         return self._advance()
 
     def set_depth(self, depth: int) -> None:
-        """Look `depth` steps ahead from the next event on; what is in work goes on. With `paper`
-        and `depth` the answer stays the same, as long as the depth is not 0.
-
-        Raises `SettingError` for a depth that the schedule cannot have.
+        """Look `depth` steps ahead from the next event on; what is in work goes on. Raises
+        `SettingError` for a depth that the schedule cannot have.
         """
         self.config = replace(self.config, depth=depth)
 
@@ -239,8 +236,8 @@ class LookaheadScheduler:
             if child is not new:
                 self._prune(child)
         if new is None or new is node:  # else the old root's branches are the new root's now
-            self._cancel(old)
-            self._release(old)
+            old.children = []
+            self._prune(old)
         if emitted.index % MEMORY == 0:
             oldest = emitted.index - MEMORY
             self._cancelled = {work for work in self._cancelled if work.node.index >= oldest}
@@ -318,20 +315,15 @@ class LookaheadScheduler:
 
     def _prune(self, node: Node) -> None:
         """Cancel and release `node` and everything below it, unless that has happened before."""
-        if not node.released:
-            self._cancel(node)
-            for child in node.children:
-                self._prune(child)
-            self._release(node)
-
-    def _cancel(self, node: Node) -> None:
+        if node.released:
+            return
         for work in [Work(kind, node.id) for kind in Kind]:
             if work in self._in_work:
                 self._end(work)
                 self._cancelled.add(work)
                 self._commands.append(Cancel(work))
-
-    def _release(self, node: Node) -> None:
+        for child in node.children:
+            self._prune(child)
         node.released, node.open = True, False
         self._commands.append(Release(node.id))
 

@@ -87,39 +87,26 @@ class Header:
     """
 
     driver: Literal["plain", "lockstep", "overlapped", "scripted", "simulated"]
-    """plain: no draft steps."""
     clock: Literal["wall", "virtual"] = "wall"
-    unit: str = "second"
-    """Of the times; on virtual clocks "target step" (simulated) or "turn" (scripted)."""
+    unit: str = "second"  # on virtual clocks "target step" (simulated) or "turn" (scripted)
     mode: str = "lr"
     schedule: str = "depth"
     depth: int = 1
     width: int = 1
     max_target_rows: int | None = None
-    models: dict[str, str | None] = field(default_factory=dict)
-    """target, draft and judge by name; device, dtype."""
+    models: dict[str, str | None] = field(default_factory=dict)  # by role; device, dtype
     verifier: str | None = None
     needs: Needs | None = None
-    variant: str | None = None
-    """What a variant replaced, if one was used; such a run is not replayed from names."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """All of `GenerateOptions`; for scripted and simulated runs what made them."""
+    variant: str | None = None  # what one replaced; such a run is not replayed from names
+    options: dict[str, Any] = field(default_factory=dict)  # of the run, or what made a virtual one
     question: str | None = None
     prompt: dict[str, Any] = field(default_factory=lambda: {"tokens": [], "pieces": []})
-    """{"tokens": [...], "pieces": [...]}, the pieces joined being its text."""
     eos: list[int] = field(default_factory=list)
-    caches: dict[str, dict[str, int]] = field(default_factory=dict)
-    """By name: {"blocks": how many, "block_size": tokens in each}."""
-    alone: bool = True
-    """Whether forwards and caches served this answer only; else events of the caches are missing,
-    or begin in the middle.
-    """
-    detailed: bool = True
-    """Whether the events beside the statistics were recorded."""
-    lr: str = ""
-    """Version of this program."""
-    made: str | None = None
-    """When, in UTC: 2026-01-31T12:00:00Z."""
+    caches: dict[str, dict[str, int]] = field(default_factory=dict)  # name: blocks, block_size
+    alone: bool = True  # whether forwards and caches served this answer only
+    detailed: bool = True  # whether the events beside the statistics were recorded
+    lr: str = ""  # version of this program
+    made: str | None = None  # in UTC: 2026-01-31T12:00:00Z
 
     def to_json(self) -> dict[str, Any]:
         """All fields, with the format and its version."""

@@ -20,7 +20,7 @@ ACTORS = {"draft": 1, "target": 2, "verifier": 3, "output": 4, "cache": 5}
 ACTOR_OF = {"draft": "draft", "target": "target", "judge": "verifier"}
 MICROSECONDS = 1e6
 FORWARDS = 100
-"""The first lane of an actor's forwards (and calls of the verifier); its work is in those from 1."""
+"""The first lane of an actor's forwards (or calls); its work is in those from 1 on."""
 
 
 def perfetto(trace: TraceFile) -> dict[str, Any]:

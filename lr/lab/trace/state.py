@@ -13,6 +13,7 @@ the time in `gone`.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,21 +63,14 @@ class NodeState:
     name: str
     index: int
     parent: str | None = None
-    sibling: int = 0
-    draft: StepState | None = None
-    """The draft step that leads here; None at the first node of a tree."""
-    target: StepState | None = None
-    """The target's own step after it, once that was begun."""
-    failed: str | None = None
-    """Why there will be no draft step."""
-    verdict: dict[str, Any] | None = None
-    """On `draft`."""
+    draft: StepState | None = None  # the draft step that leads here; None at a tree's first node
+    target: StepState | None = None  # the target's own step after it, once that was begun
+    failed: str | None = None  # why there will be no draft step
+    verdict: dict[str, Any] | None = None  # on `draft`
     unsure: bool = False
-    accepted: bool = False
-    """`draft` joined the output."""
+    accepted: bool = False  # `draft` joined the output
     children: list[str] = field(default_factory=list)
-    born: float = 0.0
-    gone: float | None = None
+    gone: float | None = None  # when it left the tree
 
     @property
     def drafted(self) -> bool:
@@ -104,26 +98,24 @@ class EmittedState:
 
 @dataclass
 class BranchState:
-    """A live branch of a cache. `node`: whose prefix it holds (None: a passing one, such as a path
-    of a token tree); `source`: what it was forked from.
+    """A live branch of a cache. `node`: whose prefix it holds (None: none, as for a path of a token
+    tree).
     """
 
     number: int
     blocks: list[int] = field(default_factory=list)
     length: int = 0
     node: str | None = None
-    source: int | None = None
 
 
 @dataclass
 class CacheState:
-    """The blocks of one model's cache. `copied`: (from, to) of the last append, copy on write."""
+    """The blocks of one model's cache."""
 
     name: str
     total: int = 0
     block_size: int = 0
     branches: dict[int, BranchState] = field(default_factory=dict)
-    copied: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def used(self) -> set[int]:
@@ -143,39 +135,36 @@ class CacheState:
         return found
 
     def take(self, kind: str, data: dict[str, Any]) -> None:
-        """One event of this cache."""
-        if kind == "grow":
-            self.copied = [(old, new) for _, old, new in data["copies"]]
-            for number, old, new in data["copies"]:
-                blocks = self.branches[number].blocks
-                blocks[blocks.index(old)] = new
-            for number, block in data["fresh"]:
-                self.branches[number].blocks.append(block)
-            for number, length in data["rows"]:
-                self.branches[number].length = length
-            return
-        number = data["branch"]
-        if kind == "open":
-            self.branches[number] = BranchState(number)
-        elif kind == "fork":
-            source = self.branches[data["source"]]
-            self.branches[number] = BranchState(
-                number, list(source.blocks), source.length, source=source.number
-            )
-        elif kind == "cut":
-            branch = self.branches[number]
-            branch.length = data["length"]
-            branch.blocks = branch.blocks[: len(branch.blocks) - len(data["dropped"])]
-        elif kind == "close":
-            del self.branches[number]
-        elif kind == "restore":
-            branch = self.branches[number]
-            branch.length, branch.blocks = data["length"], list(data["blocks"])
-        elif kind == "hold":
-            self.branches[number].node = data["node"]
-        elif kind == "replace":
-            self.branches[data["heir"]].node = self.branches[number].node
-            self.branches[number].node = None
+        """One event of this cache. Raises `KeyError` or `ValueError` if it cannot be."""
+        branches, number = self.branches, data.get("branch", -1)
+        match kind:
+            case "open":
+                branches[number] = BranchState(number)
+            case "fork":
+                source = branches[data["source"]]
+                branches[number] = BranchState(number, list(source.blocks), source.length)
+            case "grow":
+                for one, old, new in data["copies"]:
+                    blocks = branches[one].blocks
+                    blocks[blocks.index(old)] = new
+                for one, block in data["fresh"]:
+                    branches[one].blocks.append(block)
+                for one, length in data["rows"]:
+                    branches[one].length = length
+            case "cut":
+                branches[number].length = data["length"]
+                kept = len(branches[number].blocks) - len(data["dropped"])
+                del branches[number].blocks[kept:]
+            case "close":
+                del branches[number]
+            case "restore":
+                branches[number].length = data["length"]
+                branches[number].blocks = list(data["blocks"])
+            case "hold":
+                branches[number].node = data["node"]
+            case "replace":
+                branches[data["heir"]].node = branches[number].node
+                branches[number].node = None
 
 
 CACHE_EVENTS = frozenset({"open", "fork", "grow", "cut", "close", "restore", "hold", "replace"})
@@ -184,7 +173,7 @@ CACHE_EVENTS = frozenset({"open", "fork", "grow", "cut", "close", "restore", "ho
 @dataclass
 class State:
     """Everything after `number` events. `work`: (kind, node) of what is in work, with the time
-    since when, oldest first.
+    since when, oldest first. `touched`: the nodes that the last event was about.
     """
 
     header: Header
@@ -197,6 +186,7 @@ class State:
     caches: dict[str, CacheState] = field(default_factory=dict)
     forwards: dict[str, int] = field(default_factory=dict)
     done: bool = False
+    touched: set[str] = field(default_factory=set, compare=False)
 
     @classmethod
     def begin(cls, header: Header) -> State:
@@ -222,22 +212,12 @@ class State:
             level = [child for child in children if child.gone is None]
         return found
 
-    def path(self, name: str) -> list[NodeState]:
-        """The nodes from the root down to this one (from its tree's first node, if it has left the
-        tree).
-        """
-        nodes: list[NodeState] = []
-        step: str | None = name
-        while step is not None and step in self.nodes:
-            nodes.append(self.nodes[step])
-            step = None if step == self.root else self.nodes[step].parent
-        return nodes[::-1]
-
     def node(self, name: str) -> NodeState:
         """A node by name; it is made if it is new."""
         if name not in self.nodes:
             index = int(name.split(":")[1].split(".")[0])
-            self.nodes[name] = NodeState(name, index, born=self.time)
+            self.nodes[name] = NodeState(name, index)
+        self.touched.add(name)
         return self.nodes[name]
 
     def writing(self, data: dict[str, Any]) -> StepState:
@@ -258,12 +238,12 @@ def fold(state: State, record: Record) -> None:
     """
     data, kind = record.data, record.kind
     state.number, state.time = record.number + 1, record.time
+    state.touched.clear()
     match kind:
         case "draft":
             parent = state.node(data["node"])
-            for sibling, name in enumerate(data["children"]):
-                child = state.node(name)
-                child.parent, child.sibling = parent.name, sibling
+            for name in data["children"]:
+                state.node(name).parent = parent.name
                 parent.children.append(name)
                 state.work["draft", name] = state.time
         case "target" | "judge":
@@ -343,6 +323,16 @@ def _round(tokens: list[TokenState], emitted: int, detail: dict[str, Any]) -> No
     source = "residual" if detail["residual"] or refused else "after"
     new.append(TokenState(detail["token"], detail["piece"], source, detail["p"]))
     tokens += new[:emitted]
+
+
+def states(trace: TraceFile) -> Iterator[tuple[Record, State]]:
+    """Every event with the state after it: one and the same object, changed in place. What an event
+    changed is in `touched`, `work`, `root`, the end of `emitted`, and the cache that it names.
+    """
+    state = State.begin(trace.header)
+    for record in trace.records:
+        fold(state, record)
+        yield record, state
 
 
 def state_at(trace: TraceFile, number: int) -> State:
