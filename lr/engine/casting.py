@@ -23,7 +23,7 @@ from lr.engine.verification import VerifierChoice, choose_verifier, usual_verifi
 from lr.errors import SettingError
 from lr.lab.endpoint.address import is_address
 from lr.lab.endpoint.models import ServedModel, served_or_none
-from lr.lab.endpoint.settings import Servers
+from lr.lab.endpoint.address import Servers
 from lr.lab.endpoint.verification import beside_served_target, served_judge
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec, require_same
