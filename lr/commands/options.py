@@ -45,8 +45,7 @@ class ServerChoice:
         """These flags as the engine takes them. `draft_alone`: the draft takes the target's
         place.
         """
-        from lr.lab.endpoint.address import Retry
-        from lr.lab.endpoint.address import Servers
+        from lr.lab.endpoint.address import Retry, Servers
 
         return Servers(
             self.api_key or os.environ.get(KEY) or None,

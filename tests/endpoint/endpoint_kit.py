@@ -15,7 +15,7 @@ from lr.lab.endpoint.probe import Capabilities
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
 
-QUICK = Retry(timeout=0.5, attempts=4, pause=0.01, longest=0.05)
+QUICK = Retry(timeout=30, attempts=4, pause=0.01, longest=0.05)
 QUESTION = "How many coins does Ann have?"
 IDS = Manners(ids=True, top_k=True, keeps_stop=True, logprobs=True)
 """As vLLM is."""

@@ -329,10 +329,7 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.close_connection = True
             if server.hold(prompt):
-                self.connection.settimeout(60)
-                with suppress(OSError):  # the client has nothing more to say, so this is its end
-                    self.connection.recv(1)
-                    server.log.abandoned += 1
+                self._until_hung_up()
                 return
             count = 0
             try:
@@ -351,13 +348,20 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             except OSError:
                 server.log.abandoned += 1
 
+        def _until_hung_up(self) -> None:
+            """Say nothing. The client has nothing more to say either, so what comes is its end."""
+            self.connection.settimeout(60)
+            with suppress(OSError):
+                self.connection.recv(1)
+                server.log.abandoned += 1
+
         def _go_wrong(self, fault: Fault) -> None:
             if fault.what == "garbage":
                 self._say("data: {this is no JSON\n\n")
             elif fault.what == "error":
                 self._event({"error": {"message": "out of memory"}})
             elif fault.what == "silence":
-                time.sleep(1.0)
+                self._until_hung_up()
             elif fault.what == "reset":
                 self.connection.setsockopt(
                     1, 13, b"\1\0\0\0\0\0\0\0"

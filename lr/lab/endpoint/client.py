@@ -21,7 +21,7 @@ import json
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -146,7 +146,7 @@ class Client:
         async with self._exchange(path, body) as (response, _):
             return parse_json(await _read(response))
 
-    async def events(self, path: str, body: dict[str, Any]) -> AsyncIterator[str]:
+    async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[str, None]:
         """The data of server-sent events, one attempt. Raises `Broken` or `Refused`."""
         async with self._exchange(path, body) as (response, heard):
             rest = b""
@@ -167,16 +167,21 @@ class Client:
     ) -> AsyncIterator[tuple[httpx.Response, Callable[[], None]]]:
         """One request and its response; and what to call when there is news, so that the time for
         silence begins again. Raises `Broken` or `Refused`."""
+        import anyio
         import httpx
 
         assert self._http is not None, "a request runs on the client's own loop"
         try:
-            async with asyncio.timeout(self.retry.timeout) as limit:
-                now, method = asyncio.get_running_loop().time, "GET" if body is None else "POST"
+            with anyio.fail_after(self.retry.timeout) as limit:
+                method = "GET" if body is None else "POST"
+
+                def heard() -> None:
+                    limit.deadline = anyio.current_time() + self.retry.timeout
+
                 async with self._http.stream(method, path, json=body) as response:
                     if response.status_code >= 300:  # a redirect might lose the body, or the key
                         raise self._failure(response, await _read(response))
-                    yield response, lambda: limit.reschedule(now() + self.retry.timeout)
+                    yield response, heard
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise Broken(f"cannot be reached ({error or 'no connection in time'})") from error
         except (TimeoutError, httpx.TimeoutException):

@@ -101,8 +101,9 @@ class Capabilities:
         answer = self._try(temperature=0, return_token_ids=True) or {"choices": [{}]}
         choice = answer["choices"][0]
         ids = choice.get("prompt_token_ids") or answer.get("prompt_token_ids")
-        both = isinstance(ids, list) and isinstance(choice.get("token_ids"), list)
-        return tuple(ids) if both and all(isinstance(i, int) for i in ids) else None
+        if not isinstance(ids, list) or not isinstance(choice.get("token_ids"), list):
+            return None
+        return tuple(ids) if all(isinstance(i, int) for i in ids) else None
 
     @cached_property
     def ids_in(self) -> bool:
