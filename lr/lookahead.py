@@ -39,8 +39,7 @@ from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
-from lr.spec.drafters.base import Context
-from lr.spec.drafters.step import StepDrafter
+from lr.spec.drafters import Context, StepDrafter
 from lr.spec.protocol import Limits, Schedule
 from lr.spec.sampling import distribution, sample
 from lr.spec.scheduler import may_be_drafted, verdict_by_form

@@ -28,10 +28,9 @@ from lr.lab.scripted import Prefix, ScriptedRun, cut, shuffled
 from lr.lookahead import Writer, Writing, algorithm_1, lookahead
 from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform
-from lr.spec.drafters.lookup import LookupDrafter
-from lr.spec.drafters.step import StepDrafter
+from lr.spec.drafters import LookupDrafter, StepDrafter
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.rules.match import MatchRule
+from lr.spec.rules import MatchRule
 from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Verifier

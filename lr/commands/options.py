@@ -14,7 +14,7 @@ from lr.tiny.names import CHECKPOINTS, companion
 if TYPE_CHECKING:
     import torch
 
-    from lr.lab.endpoint.address import Servers
+    from lr.lab.endpoint.settings import Servers
     from lr.reasoner import Reasoner
 
 KEY = "LR_API_KEY"
@@ -45,14 +45,15 @@ class ServerChoice:
         """These flags as the engine takes them. `draft_alone`: the draft takes the target's
         place.
         """
-        from lr.lab.endpoint.address import Retry, Servers
+        from lr.lab.endpoint.http import Patience
+        from lr.lab.endpoint.settings import Servers
 
         return Servers(
             self.api_key or os.environ.get(KEY) or None,
             self.draft_tokenizer if draft_alone else self.tokenizer,
             self.draft_tokenizer,
             self.judge_tokenizer,
-            Retry(timeout=self.server_timeout),
+            Patience(silence=self.server_timeout),
         )
 
     def tokenizers(self) -> dict[str, str]:

@@ -31,7 +31,7 @@ from lr.model.qwen import CausalLM
 from lr.options import DRAFT_MODEL_DRAFTERS, GenerateOptions
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
-from lr.spec.drafters.step import StepDrafter
+from lr.spec.drafters import StepDrafter
 from lr.spec.protocol import LateDrafts, Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.seams import Variant

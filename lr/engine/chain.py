@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from lr.engine.drafts import DraftJob, DraftSide
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
-from lr.spec.drafters.step import StepDrafter
+from lr.spec.drafters import StepDrafter
 from lr.spec.protocol import (
     Cancel,
     Command,

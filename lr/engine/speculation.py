@@ -5,13 +5,9 @@ here, and nowhere else by hand.
 from __future__ import annotations
 
 from lr.options import TokenOptions
-from lr.spec.drafters.base import Drafter
-from lr.spec.drafters.lookup import LookupDrafter
-from lr.spec.drafters.model import ModelDrafter
-from lr.spec.drafters.step import StepDrafter
-from lr.spec.drafters.suffix import SuffixDrafter
-from lr.spec.drafters.tree import TreeDrafter
-from lr.spec.rules.choose import choose_rule
+from lr.spec.draft_model import ModelDrafter, TreeDrafter
+from lr.spec.drafters import Drafter, LookupDrafter, StepDrafter, SuffixDrafter
+from lr.spec.rules import choose_rule
 from lr.spec.runner import Runner
 from lr.spec.token_sd import Speculation
 from lr.types import Coupling, SamplingParams

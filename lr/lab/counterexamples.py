@@ -1,11 +1,10 @@
-"""The museum: plausible ways to accept drafts that are wrong. Each was found in somebody's code;
-each looks right, runs, and is biased.
+"""Counterexamples: plausible ways to accept drafts that are wrong. Each was found in somebody's
+code, looks right, runs, and is biased.
 
-An exhibit is a round of one token place: what the drafter does and *says* it did, and how the rule
+Each is a round of one token place: what the drafter does and *says* it did, and how the rule
 decides. The mistake is in one of the two. `bias` measures it with the very enumeration that proves
-the real rules right (`rules/law.py`): the total variation between what comes out and what should,
-averaged over random p and q. `tests/spec/test_acceptance_museum.py` holds the numbers; none of this
-runs when text is generated.
+the real rules right (`exact.py`): the total variation between what comes out and what should,
+averaged over random p and q. `tests/spec/test_counterexamples.py` holds the numbers.
 """
 
 from __future__ import annotations
@@ -18,11 +17,17 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from lr.spec.acceptance import ROOT, AcceptanceRule, Outcome, Proposal, residual_certain
-from lr.spec.rules.base import LawRule, untried
-from lr.spec.rules.coupling import total_variation
-from lr.spec.rules.law import Drafts, Model, context_free, drawn_drafts, plain_law, round_law
-from lr.spec.rules.reject import RejectRule
+from lr.lab.exact import (
+    Drafts,
+    Model,
+    context_free,
+    drawn_drafts,
+    plain_distribution,
+    round_distribution,
+    total_variation,
+)
+from lr.spec.acceptance import ROOT, AcceptanceRule, Outcome, Proposal, residual_certain, untried
+from lr.spec.rules import RejectRule
 from lr.spec.sampling import distribution
 from lr.types import SamplingParams
 
@@ -37,9 +42,12 @@ class RedrawRule(RejectRule):
     lossless = False
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """Those of rejection, but with p for every law."""
+        """Those of rejection, but p follows every one."""
         right = super().outcomes(p_rows, proposal)
-        return [replace(outcome, law=row.clone) for outcome, row in zip(right, p_rows, strict=True)]
+        return [
+            replace(outcome, next_probs=row.clone)
+            for outcome, row in zip(right, p_rows, strict=True)
+        ]
 
 
 class DropUnsureRule(RejectRule):
@@ -66,7 +74,7 @@ class DropUnsureRule(RejectRule):
         )
 
 
-class FreshSamplesRule(LawRule):
+class FreshSamplesRule(AcceptanceRule):
     """Each sibling is held against a target sample of its own; if none matches, the last of these
     samples is the next token.
     """
@@ -110,14 +118,14 @@ def drawn_warped_said_raw(draft: Model) -> Iterator[tuple[float, Proposal]]:
 
 
 def top_p(row: Tensor) -> Tensor:
-    """A law [v] cut to top-p 0.8."""
+    """A distribution [v] cut to top-p 0.8."""
     return distribution(row.log()[None], SamplingParams(temperature=1.0, top_p=0.8))[0]
 
 
 @dataclass(frozen=True)
-class Exhibit:
-    """A wrong round. `drafts`: the proposals it can make; `warp`: what is done to the target's law
-    before anything else.
+class Counterexample:
+    """A wrong round. `drafts`: the proposals it can make; `warp`: what is done to the target's
+    distribution before anything else.
     """
 
     name: str
@@ -128,77 +136,80 @@ class Exhibit:
     lossless: bool = False
 
 
-def exhibits() -> list[Exhibit]:
-    """The collection, the worst first."""
+def counterexamples() -> list[Counterexample]:
+    """All of them, the worst first."""
     return [
-        Exhibit(
+        Counterexample(
             "greedy draft, softmax q in the ratio",
             "the token was certain, q(x) = 1; dividing by less than 1 accepts too often",
             RejectRule(),
             greedy_but_soft,
         ),
-        Exhibit(
+        Counterexample(
             "redraw from p after a rejection",
             "accepting has already emitted min(p, q); only the rest, (p - q)+, is still due",
             RedrawRule(),
             partial(drawn_drafts, parents=ONE),
         ),
-        Exhibit(
+        Counterexample(
             "unsure drafts dropped unverified",
-            "whether a draft is dropped depends on the token drawn; those that stay are no longer drawn from q",
+            "whether a draft is dropped depends on the token drawn; those that stay are no longer "
+            "drawn from q",
             DropUnsureRule(),
             partial(drawn_drafts, parents=ONE),
         ),
-        Exhibit(
+        Counterexample(
             "unwarped q in the ratio",
-            "the draft drew from its top-p set, where its tokens are likelier than its softmax says",
+            "the draft drew from its top-p set, where its tokens are likelier than its softmax "
+            "says",
             RejectRule(),
             drawn_warped_said_raw,
             warp=top_p,
         ),
-        Exhibit(
+        Counterexample(
             "a fresh target sample per candidate",
-            "the target draws until something matches, so what the draft likes comes out more often than p allows",
+            "the target draws until something matches, so what the draft likes comes out more "
+            "often than p allows",
             FreshSamplesRule(),
             partial(drawn_drafts, parents=TWO),
         ),
     ]
 
 
-def bias(exhibit: Exhibit, *, cases: int = 200, vocabulary: int = 6, seed: int = 0) -> float:
-    """The total variation between what the exhibit emits and the target's law: the mean over random
-    p and q (softmax of normals).
+def bias(one: Counterexample, *, cases: int = 200, vocabulary: int = 6, seed: int = 0) -> float:
+    """The total variation between what comes out and the target's distribution: the mean over
+    random p and q (softmax of normals).
     """
     generator = torch.Generator().manual_seed(seed)
     total = 0.0
     for _ in range(cases):
         p, q = torch.randn(2, vocabulary, dtype=torch.float64, generator=generator).softmax(-1)
-        target = context_free(exhibit.warp(p))
+        target = context_free(one.warp(p))
         # One place is drafted; the token after it is summed away.
-        comes_out = round_law(exhibit.rule, target, exhibit.drafts(context_free(q)), length=2).sum(
+        comes_out = round_distribution(one.rule, target, one.drafts(context_free(q)), length=2).sum(
             -1
         )
-        total += total_variation(comes_out, plain_law(target, 1))
+        total += total_variation(comes_out, plain_distribution(target, 1))
     return total / cases
 
 
-def law_of_rounds(
+def rounds_distribution(
     rule: AcceptanceRule, p: Tensor, q: Tensor, length: int, *, reuse_noise: bool
 ) -> Tensor:
-    """The law [v, ..., v] of the first `length` tokens of rounds of two drafts, where p and q [v]
-    do not depend on the text.
+    """The distribution [v, ..., v] of the first `length` tokens of rounds of two drafts, where p
+    and q [v] do not depend on the text.
 
     With `reuse_noise` the noise of a draft belongs to its place: a place that is drafted again,
     because the last round was cut before it, gets the same token. That is harmless for a rule that
-    never looked there, and biased for one that `looks_ahead`.
+    never used it, and biased for one that `needs_fresh_noise`.
     """
     v = len(p)
-    law = torch.zeros([v] * length, dtype=torch.float64)
+    total = torch.zeros([v] * length, dtype=torch.float64)
     rows = p.expand(3, v)
 
     def go_on(text: tuple[int, ...], weight: float, places: tuple[int, ...] | None) -> None:
         if len(text) >= length:
-            law[text[:length]] += weight
+            total[text[:length]] += weight
             return
         drafted = (
             product(range(v), repeat=2) if places is None else [places[len(text) : len(text) + 2]]
@@ -206,10 +217,10 @@ def law_of_rounds(
         for drafts in drafted:
             drawn = 1.0 if places is not None else float(q[drafts[0]] * q[drafts[1]])
             for outcome in rule.outcomes(rows, Proposal.chain(drafts, q.expand(2, v))):
-                for token, after in enumerate(outcome.law().tolist()):
+                for token, after in enumerate(outcome.next_probs().tolist()):
                     longer = (*text, *drafts[: len(outcome.nodes)], token)
                     go_on(longer, weight * drawn * outcome.probability * after, places)
 
     for places in product(range(v), repeat=length + 1) if reuse_noise else [None]:
         go_on((), 1.0 if places is None else float(q[list(places)].prod()), places)
-    return law
+    return total

@@ -1,31 +1,33 @@
-"""Acceptance: which of the draft's tokens may stay, and which token follows them. The words, and
-the two formulas.
+"""Acceptance of draft tokens: which may stay, and which token follows them.
 
-A drafter makes a `Proposal` per branch, a chain or a tree of tokens. The target looks at all of it
-in one forward. An acceptance rule (`rules/`) then makes a `Decision`: a path of accepted nodes from
-the root down, and one more token. A rule is *lossless* if what comes out is distributed as what the
-target alone would have written.
+A drafter makes a `Proposal` per branch, a chain or a tree of tokens. The target runs over all of it
+in one forward. An acceptance rule (`rules.py`) then makes a `Decision`: a path of accepted nodes
+from the root down, and one more token. A rule is *lossless* if its output is distributed as what
+the target alone would have written.
 
 `p` is the target's distribution, `q` the draft's (Leviathan et al., arXiv 2211.17192). A draft
 token x stays with probability min(1, p(x) / q(x)); if it does not, the token in its place comes
 from the residual (p - q)+, normalised: together exactly p.
 
-This module knows no model, cache or branch, and does not know how the drafts came about; it
-believes what the proposal says of their law. Read next: `rules/reject.py`, then `rules/law.py`,
-where the claim "lossless" is put to the test.
+A rule lists every way a round can end, with its probability (`outcomes`), and that list is the code
+that runs: a round draws one uniform number, takes the outcome on which it falls, and draws the last
+token. So `lr/lab/exact.py`, which adds up outcomes, checks the program and not a copy of it.
+
+This module knows no model, cache or branch, and relies on what the proposal says about q.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from lr.errors import ProtocolError
 from lr.rng import Stream, uniform
+from lr.spec.sampling import sample
 
 ROOT = -1
 """The parent of the first tokens of a proposal: the end of the branch."""
@@ -33,15 +35,13 @@ ROOT = -1
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """Draft tokens for one branch: a chain, or in general a tree, whose siblings are tried in
-    order.
+    """Draft tokens for one branch: a tree whose siblings are tried in order, often just a chain.
 
     `parents[i]` is the node before node i, `ROOT` for a token right after the branch's end; parents
-    come before their children. `q` [n, v]: row i is the law from which token i was drawn, given its
-    path and its earlier siblings. Siblings drawn independently have equal rows; without
-    replacement, each row lacks the earlier siblings and sums to one all the same. `q` None: nothing
-    was drawn, the tokens were certain (n-gram lookup, greedy or top-k drafts); the same as one-hot
-    rows.
+    come before their children. `q` [n, v]: row i is the distribution from which token i was drawn,
+    given its path and its earlier siblings. (Siblings drawn independently have equal rows; without
+    replacement each row lacks the earlier siblings and sums to one all the same.) `q` None: nothing
+    was drawn, the tokens were certain (n-gram lookup, greedy or top-k drafts), like one-hot rows.
 
     Example: tokens (7, 4, 9, 2), parents (-1, -1, 0, 2) is "7 9 2", with 4 as the second choice for
     the first place. Raises `ProtocolError` if the parts do not fit together.
@@ -54,18 +54,15 @@ class Proposal:
     def __post_init__(self) -> None:
         n = len(self.tokens)
         if len(self.parents) != n:
-            raise ProtocolError(
-                f"a proposal has {n} tokens and {len(self.parents)} parents; there must be one per token."
-            )
+            parents = f"{len(self.parents)} parents"
+            raise ProtocolError(f"a proposal has {n} tokens and {parents}; expected one per token.")
         for node, parent in enumerate(self.parents):
             if not ROOT <= parent < node:
-                raise ProtocolError(
-                    f"node {node} has parent {parent}; expected {ROOT} (the root) or an earlier node."
-                )
+                expected = f"expected {ROOT} (the root) or an earlier node"
+                raise ProtocolError(f"node {node} has parent {parent}; {expected}.")
         if self.q is not None and (self.q.dim() != 2 or len(self.q) != n):
-            raise ProtocolError(
-                f"q has shape {tuple(self.q.shape)}; expected [{n}, v], a row for each of {n} tokens."
-            )
+            shape = tuple(self.q.shape)
+            raise ProtocolError(f"q has shape {shape}; expected [{n}, v], a row per token.")
 
     @classmethod
     def chain(cls, tokens: Sequence[int], q: Tensor | None = None) -> Proposal:
@@ -80,11 +77,9 @@ class Proposal:
         return all(parent == node - 1 for node, parent in enumerate(self.parents))
 
     def families(self) -> list[list[int]]:
-        """The children of every node, in order; those of node i stand at place i + 1, those of the
-        root at place 0.
-
-        That is also the order of the target's rows: row 0 is at the branch's end, row i + 1 behind
-        node i.
+        """The children of every node, in order: those of the root at place 0, of node i at i + 1.
+        That is also the order of the target's rows: row 0 at the branch's end, row i + 1 after node
+        i.
         """
         families: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
         for node, parent in enumerate(self.parents):
@@ -92,13 +87,11 @@ class Proposal:
         return families
 
     def children(self, node: int) -> list[int]:
-        """The nodes right after `node` (`ROOT` for the root's), in the order in which they are
-        tried.
-        """
+        """The nodes right after `node` (or `ROOT`), in the order in which they are tried."""
         return [child for child, parent in enumerate(self.parents) if parent == node]
 
     def path(self, node: int) -> tuple[int, ...]:
-        """The nodes from the root down to `node` and with it; nothing for the root."""
+        """The nodes from the root down to `node`, inclusive; none for the root."""
         nodes: list[int] = []
         while node != ROOT:
             nodes.append(node)
@@ -106,9 +99,7 @@ class Proposal:
         return tuple(reversed(nodes))
 
     def depths(self) -> list[int]:
-        """How many tokens lie between the branch's end and each of the target's rows: 0 for the
-        root's, then one per node.
-        """
+        """The number of draft tokens before each of the target's rows: 0, then one per node."""
         depths = [0]
         for parent in self.parents:
             depths.append(depths[parent + 1] + 1)
@@ -121,9 +112,7 @@ EMPTY = Proposal((), ())
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of a proposal: the accepted nodes from the root down, and the token that follows
-    them.
-    """
+    """The accepted nodes of a proposal from the root down, and the token that follows them."""
 
     nodes: tuple[int, ...]
     token: int
@@ -131,12 +120,12 @@ class Decision:
 
 @dataclass(frozen=True)
 class Draws:
-    """The randomness of one branch in one round: the target's `stream` of this step, and the place
-    in the step of the first draft.
+    """The randomness of one branch in one round: the target's `stream` of this step, and the number
+    of its tokens before the round.
 
     Rounds of one step begin at different places, so every key is used once. Three purposes are kept
-    apart: the draft may have drawn with the target's own keys (coupling "shared"), so neither a
-    coin nor a residual may use them.
+    apart: the draft may have drawn with the target's own keys (coupling "shared"), so neither the
+    uniform number nor a residual may use them.
     """
 
     stream: Stream
@@ -147,13 +136,13 @@ class Draws:
         return self.stream.key(self.offset + depth)
 
     @property
-    def coin_key(self) -> int:
-        """The key of the round's coin."""
+    def uniform_key(self) -> int:
+        """The key of the round's uniform number."""
         return self.stream.child("accept").key(self.offset)
 
-    def coin(self) -> float:
-        """The round's coin, in [0, 1)."""
-        return uniform(self.coin_key)
+    def uniform(self) -> float:
+        """The round's uniform number in [0, 1), which chooses the outcome."""
+        return uniform(self.uniform_key)
 
     def residual_key(self, depth: int) -> int:
         """The key of a token that replaces rejected drafts `depth` places on."""
@@ -162,56 +151,89 @@ class Draws:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """One way a round can end: how likely it is given the drafts, the accepted nodes, and the `law`
-    [v] of the token after them.
+    """One way a round can end: its probability given the drafts, the accepted nodes, and the
+    distribution [v] of the token after them.
 
-    `untouched`: no draft was tried in that token's place, so its law is the target's own row and
-    plain decoding's key is its key.
+    `untouched`: no draft was tried in that token's place, so it is drawn from the target's own row,
+    with the key of plain decoding.
     """
 
     probability: float
     nodes: tuple[int, ...]
-    law: Callable[[], Tensor]
+    next_probs: Callable[[], Tensor]
     untouched: bool
 
 
-class AcceptanceRule(Protocol):
-    """Decides about proposals.
+class AcceptanceRule(ABC):
+    """A rule, given by its outcomes. A subclass names itself and writes `outcomes`.
 
-    `lossless`: the emitted tokens have the target's law if the drafts have theirs, proved where the
-    rule's module says. `trees`: it can verify trees, not only chains. `looks_ahead`: its decision
-    depends on draft tokens *behind* the place where it stops, so the next round must not draw its
-    drafts with the same noise again (`rules/block.py` says why).
+    `lossless`: the output has the target's distribution if the drafts have theirs; the proof is
+    where the rule is. `trees`: it can verify trees, not only chains. `needs_fresh_noise`: its
+    decision depends on draft tokens *after* the place where it stops, so the next round must not
+    draw its drafts with the same noise (`BlockRule` says why). `draws_uniform`: a uniform number
+    chooses the outcome.
     """
 
     name: str
     lossless: bool
     trees: bool
-    looks_ahead: bool
+    needs_fresh_noise: bool = False
+    draws_uniform: bool = True
 
+    @abstractmethod
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """Every way the round can end, given the drafts; `p_rows` [n + 1, v] as in `verify`.
-        Probabilities sum to one.
-        """
-        ...
+        """Every way the round can end, given the drafts; their probabilities sum to one.
 
+        `p_rows` [n + 1, v]: the target at the branch's end, then after each node.
+        """
+
+    @torch.inference_mode()
     def verify(
         self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]
     ) -> list[Decision]:
-        """Decide for each branch, whatever the others are.
+        """Decide for each branch, independently of the others.
 
         `probs` is flat, [sum of (n + 1), v]: of each branch the target's row at its end, then one
-        row behind each node, in order.
+        row after each node, in order. Raises `ProtocolError` if the sizes do not fit.
         """
-        ...
+        chosen, keys = [], []
+        rows = rows_of(probs, proposals, draws, trees=self.trees)
+        for p_rows, proposal, draw in zip(rows, proposals, draws, strict=True):
+            outcome = untried(p_rows)
+            if proposal.tokens:
+                outcome = pick(self.outcomes(p_rows, proposal), draw.uniform())
+            depth = len(outcome.nodes)
+            chosen.append(outcome)
+            keys.append(draw.sample_key(depth) if outcome.untouched else draw.residual_key(depth))
+        if not chosen:
+            return []
+        tokens = sample(torch.stack([outcome.next_probs() for outcome in chosen]), keys)
+        return [Decision(one.nodes, token) for one, token in zip(chosen, tokens, strict=True)]
+
+
+def untried(p_rows: Tensor) -> Outcome:
+    """The only outcome where nothing was proposed."""
+    return Outcome(1.0, (), lambda: p_rows[0], untouched=True)
+
+
+def pick(outcomes: Sequence[Outcome], number: float) -> Outcome:
+    """The outcome on which a number in [0, 1) falls when each covers a stretch as long as its
+    probability.
+
+    Example: probabilities (0.5, 0, 0.5) and 0.5: the third. What rounding leaves at the end belongs
+    to the last possible one.
+    """
+    covered = 0.0
+    for outcome in outcomes:
+        covered += outcome.probability
+        if number < covered:
+            return outcome
+    return next(outcome for outcome in reversed(outcomes) if outcome.probability > 0)
 
 
 def accept_prob(p: float, q: float) -> float:
     """min(1, p / q): the probability that a token with target probability p and draft probability q
-    stays.
-
-    q = 0 cannot have been drawn; should it come all the same, the token stays iff the target can
-    write it.
+    stays. A token with q = 0 cannot have been drawn; it stays iff the target can write it.
     """
     if q <= 0:
         return 1.0 if p > 0 else 0.0
@@ -219,8 +241,8 @@ def accept_prob(p: float, q: float) -> float:
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """The law (p - q)+ / sum of a token in place of a rejected one, [v] from [v]; p itself where p
-    <= q everywhere.
+    """(p - q)+ / sum: the distribution [v] of a token in place of a rejected one; p itself where
+    p <= q everywhere.
     """
     return normalised((p - q).clamp_min_(0.0), otherwise=p)
 
@@ -240,29 +262,35 @@ def normalised(weights: Tensor, otherwise: Tensor) -> Tensor:
     return weights.div_(total) if total > 0 else otherwise
 
 
-def rows_of(probs: Tensor, proposals: Sequence[Proposal], *, trees: bool = True) -> list[Tensor]:
+def rows_of(
+    probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws], *, trees: bool = True
+) -> Sequence[Tensor]:
     """The part [n + 1, v] of flat `probs` that belongs to each proposal. Raises `ProtocolError` if
-    the sizes do not fit.
+    anything does not fit together.
     """
-    expected = sum(len(proposal) + 1 for proposal in proposals)
-    if probs.dim() != 2 or len(probs) != expected:
+    if len(draws) != len(proposals):
         raise ProtocolError(
-            f"probs have shape {tuple(probs.shape)}; expected [{expected}, v]: one row more than draft tokens."
+            f"{len(proposals)} proposals came with {len(draws)} sets of draws; expected one each."
+        )
+    sizes = [len(proposal) + 1 for proposal in proposals]
+    if probs.dim() != 2 or len(probs) != sum(sizes):
+        shape, expected = tuple(probs.shape), f"[{sum(sizes)}, v]"
+        raise ProtocolError(
+            f"probs have shape {shape}; expected {expected}: one row more than draft tokens."
         )
     vocabulary = probs.shape[1]
     for proposal in proposals:
-        if proposal.q is not None and proposal.q.shape[1] != vocabulary:
+        tokens, q = proposal.tokens, proposal.q
+        if q is not None and q.shape[1] != vocabulary:
             raise ProtocolError(
-                f"q speaks of {proposal.q.shape[1]} tokens, the target of {vocabulary}; make them equal."
+                f"q speaks of {q.shape[1]} tokens, the target of {vocabulary}; make them equal."
             )
-        if proposal.tokens and not 0 <= min(proposal.tokens) <= max(proposal.tokens) < vocabulary:
+        if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
             raise ProtocolError(
-                f"draft tokens {proposal.tokens} are not all within the target's {vocabulary}."
+                f"draft tokens {tokens} are not all within the target's {vocabulary}."
             )
         if not trees and not proposal.is_chain:
             raise ProtocolError(
                 f"a tree with parents {proposal.parents} came to a rule that verifies chains only."
             )
-    if len(proposals) == 1:
-        return [probs]
-    return list(torch.split(probs, [len(proposal) + 1 for proposal in proposals]))
+    return [probs] if len(proposals) == 1 else torch.split(probs, sizes)

@@ -2,10 +2,10 @@
 
 `distribution` is the only place where temperature, top-k, top-p and min-p act; sampling and
 acceptance both start from what it returns. `sample` draws with keyed noise: every token has an
-exponential clock E, made from (key, token id) alone, that runs p times as fast as those of a token
-of probability 1; the first to ring, argmin E / p, is distributed as p. With g = -log E this is the
-Gumbel trick argmax(log p + g) (Maddison et al., arXiv 1411.0030). So a draw does not depend on the
-batch, the device or what else was drawn, and two models that hold the same key share their noise.
+exponential number E, made from (key, token id) alone, and argmin E / p is distributed as p, like
+the first of several clocks to ring that run p times as fast. With g = -log E this is the Gumbel
+trick argmax(log p + g) (Maddison et al., arXiv 1411.0030). So a draw does not depend on the batch,
+the device or what else was drawn, and two models that hold the same key share their noise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
 
 HEAD = 64
-"""How many likeliest tokens top-p looks at before it sorts the whole vocabulary."""
+"""How many of the likeliest tokens top-p tries before it sorts the whole vocabulary."""
 
 
 @torch.inference_mode()
@@ -31,16 +31,16 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
 
     The filters are those of Hugging Face in their order: temperature, top-k, top-p, min-p. Ties at
     the edge of top-k are all kept. Raises NumericalError for logits that are not finite; on CUDA,
-    where asking would make the host wait, the probabilities are then NaN, and `sample` raises it.
+    where to check would make the host wait, the probabilities are then NaN, and `sample` raises it.
     """
     if not logits.is_cuda and not math.isfinite(logits.amax()):
         raise _not_finite()
+    dtype = torch.float64 if logits.dtype is torch.float64 else torch.float32
     if params.greedy:
-        peaks = torch.zeros_like(logits, dtype=_at_least_fp32(logits)).scatter_(
-            -1, logits.argmax(-1, keepdim=True), 1.0
-        )
-        return tainted(peaks, logits) if logits.is_cuda else peaks
-    scores = logits.to(_at_least_fp32(logits)) / params.temperature
+        likeliest = logits.argmax(-1, keepdim=True)
+        probs = torch.zeros_like(logits, dtype=dtype).scatter_(-1, likeliest, 1.0)
+        return tainted(probs, logits) if logits.is_cuda else probs
+    scores = logits.to(dtype) / params.temperature
     if 0 < params.top_k < scores.shape[-1]:
         edge = scores.topk(params.top_k, dim=-1).values[..., -1:]
         scores = scores.masked_fill(scores < edge, -torch.inf)
@@ -55,15 +55,13 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
 
 def _keep_top_p(probs: Tensor, top_p: float, *, few: bool) -> Tensor:
     """Zero all but the smallest set of likeliest tokens that holds `top_p`, and renormalise. Ties
-    at its edge are all kept.
+    at its edge are all kept. `few`: top-k has left so few tokens that `HEAD` of them are enough.
 
-    `few`: top-k has left at most `HEAD` tokens and ties with the last of them; the likeliest `HEAD`
-    then show every edge there can be. Example: probs (0.5, 0.3, 0.2), top_p 0.6: before the tokens
-    lie 0, 0.5 and 0.8, so the first two stay: (0.625, 0.375, 0).
+    Example: probs (0.5, 0.3, 0.2), top_p 0.6: before the tokens lie 0, 0.5 and 0.8, so the first
+    two stay: (0.625, 0.375, 0).
     """
-    ordered = probs.topk(
-        min(HEAD, probs.shape[-1]), dim=-1
-    ).values  # nearly always enough, and far cheaper than a sort
+    # The head is nearly always enough, and far cheaper than a sort.
+    ordered = probs.topk(min(HEAD, probs.shape[-1]), dim=-1).values
     upto = ordered.cumsum(-1)
     if not few and ordered.shape[-1] < probs.shape[-1] and bool((upto[..., -1] < top_p).any()):
         ordered = probs.sort(dim=-1, descending=True).values
@@ -71,10 +69,6 @@ def _keep_top_p(probs: Tensor, top_p: float, *, few: bool) -> Tensor:
     edge = ordered.masked_fill(upto - ordered >= top_p, torch.inf).amin(-1, keepdim=True)
     kept = probs.masked_fill(probs < edge, 0.0)
     return kept / kept.sum(-1, keepdim=True)
-
-
-def _at_least_fp32(logits: Tensor) -> torch.dtype:
-    return torch.float64 if logits.dtype is torch.float64 else torch.float32
 
 
 @torch.inference_mode()
@@ -89,16 +83,16 @@ def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
         return ids.tolist()
     if 4 * len(ids) > probs.numel():
         return perturbed(probs, keys).argmax(-1).tolist()
-    # After top-k and top-p few tokens are left, and only those need a clock.
+    # After top-k and top-p few tokens are left, and only those need noise.
     scores = torch.full(probs.shape, -torch.inf, dtype=torch.float64, device=probs.device)
-    scores[rows, ids] = negated_clocks(_words(keys, probs.device)[rows], ids) / probs[rows, ids]
+    scores[rows, ids] = _noise(_words(keys, probs.device)[rows], ids) / probs[rows, ids]
     return scores.argmax(-1).tolist()
 
 
 @torch.inference_mode()
 def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
-    """As `sample`, with a clock for every token and one look at the device, at the ids. Raises
-    NumericalError where probs are NaN.
+    """As `sample`, with noise for every token and a single transfer from the device, the ids.
+    Raises NumericalError where probs are NaN.
     """
     finite = probs.sum().isfinite().view(1)
     *ids, fine = torch.cat((perturbed(probs, keys).argmax(-1), finite.to(torch.int64))).tolist()
@@ -108,39 +102,36 @@ def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
 
 
 def tainted(probs: Tensor, logits: Tensor) -> Tensor:
-    """The probabilities, or NaN everywhere if any logit is too large to be a number, or none is
-    one. Nothing is asked of the device.
+    """The probabilities, or NaN everywhere if the largest logit is no finite number. The host does
+    not wait for it.
     """
     return probs + 0 * logits.amax().to(probs.dtype)
 
 
 def _not_finite() -> NumericalError:
     return NumericalError(
-        "the model's logits are not finite numbers: its weights are damaged, or they overflow in this dtype. "
-        "Load them anew, or try dtype float32."
+        "the model's logits are not finite numbers: its weights are damaged, or they overflow in "
+        "this dtype. Load them anew, or try dtype float32."
     )
 
 
 @torch.inference_mode()
 def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
-    """-E / p, fp64 [b, v]: the scores whose largest `sample` takes, for those who want the next
-    largest too; -inf where p is 0.
-    """
+    """-E / p, fp64 [b, v]: the scores whose largest `sample` takes; -inf where p is 0."""
     ids = torch.arange(probs.shape[-1], device=probs.device)
-    return negated_clocks(_words(keys, probs.device)[:, None], ids) / probs
+    return _noise(_words(keys, probs.device)[:, None], ids) / probs
 
 
-def negated_clocks(words: Tensor, ids: Tensor) -> Tensor:
+def _noise(words: Tensor, ids: Tensor) -> Tensor:
     """-E of standard exponential numbers E, fp64, elementwise from 64-bit words and token ids (both
     int64, shapes that broadcast).
 
-    The bits are those of a SplitMix64 generator seeded with the word: the id says which number of
-    its stream.
+    The bits are those of a SplitMix64 generator seeded with the word; the id is the number of the
+    draw.
     """
     bits = _mix64(torch.add(words, ids, alpha=_signed(GOLDEN)))
-    return (
-        (((bits >> 12) & ((1 << 52) - 1)).to(torch.float64) + 0.5).mul_(2.0**-52).log_()
-    )  # log of a number in (0, 1)
+    uniform = (((bits >> 12) & ((1 << 52) - 1)).to(torch.float64) + 0.5).mul_(2.0**-52)  # in (0, 1)
+    return uniform.log_()
 
 
 def _mix64(x: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
-from lr.spec.drafters.base import Context
+from lr.spec.drafters import Context
 from lr.spec.protocol import Limits, NodeId
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution, sample

@@ -8,9 +8,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from lr.lab.exact import Model
 from lr.rng import Stream
 from lr.spec.acceptance import ROOT
-from lr.spec.rules.law import Model
 
 EXACT = 1e-12
 WORDS = 3

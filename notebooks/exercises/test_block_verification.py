@@ -9,16 +9,21 @@ import torch
 from exercise_kit import CHAINS, EXACT, KINDS, models
 from torch import Tensor
 
-from lr.spec.acceptance import Outcome, Proposal
-from lr.spec.rules.base import LawRule
-from lr.spec.rules.block import BlockRule
-from lr.spec.rules.law import drawn_drafts, expected_accepted, plain_law, round_law, target_rows
+from lr.lab.exact import (
+    drawn_drafts,
+    expected_accepted,
+    plain_distribution,
+    round_distribution,
+    target_rows,
+)
+from lr.spec.acceptance import AcceptanceRule, Outcome, Proposal
+from lr.spec.rules import BlockRule
 
 
-class Taught(LawRule):
+class Taught(AcceptanceRule):
     """The rule that your function describes."""
 
-    name, lossless, trees, looks_ahead = "taught", True, False, True
+    name, lossless, trees, needs_fresh_noise = "taught", True, False, True
 
     def __init__(self, answer: ModuleType) -> None:
         self.answer = answer
@@ -66,8 +71,8 @@ def test_what_comes_out_is_the_targets(
     """All guesses, all endings, every text: the law of the target."""
     target, draft = models(kind, seed=1)
     length = len(chain) + 1
-    law = round_law(Taught(answer), target, drawn_drafts(draft, chain), length)
-    assert float((law - plain_law(target, length)).abs().max()) < EXACT
+    law = round_distribution(Taught(answer), target, drawn_drafts(draft, chain), length)
+    assert float((law - plain_distribution(target, length)).abs().max()) < EXACT
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=len)

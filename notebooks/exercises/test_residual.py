@@ -10,13 +10,18 @@ import torch
 from exercise_kit import CHAINS, EXACT, KINDS, laws, models
 from torch import Tensor
 
-from lr.spec.acceptance import Outcome, Proposal
-from lr.spec.rules.base import LawRule
-from lr.spec.rules.coupling import total_variation
-from lr.spec.rules.law import context_free, drawn_drafts, expected_accepted, plain_law, round_law
+from lr.lab.exact import (
+    context_free,
+    drawn_drafts,
+    expected_accepted,
+    plain_distribution,
+    round_distribution,
+    total_variation,
+)
+from lr.spec.acceptance import AcceptanceRule, Outcome, Proposal
 
 
-class Taught(LawRule):
+class Taught(AcceptanceRule):
     """Rejection sampling of a chain, made of your two functions."""
 
     name, lossless, trees = "taught", True, False
@@ -66,8 +71,8 @@ def test_what_comes_out_is_the_targets(
     """All guesses, all endings, every text: the law of the target."""
     target, draft = models(kind, seed=1)
     length = len(chain) + 1
-    law = round_law(Taught(answer), target, drawn_drafts(draft, chain), length)
-    assert float((law - plain_law(target, length)).abs().max()) < EXACT
+    law = round_distribution(Taught(answer), target, drawn_drafts(draft, chain), length)
+    assert float((law - plain_distribution(target, length)).abs().max()) < EXACT
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -23,9 +23,9 @@ from lr.engine.remote import DraftWorker
 from lr.errors import OutOfBlocks
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
-from lr.spec.drafters.lookup import LookupDrafter
+from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import SchedulerConfig
-from lr.spec.rules.match import MatchRule
+from lr.spec.rules import MatchRule
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Verifier

@@ -15,9 +15,9 @@ from lr.engine.chain import Chain, Streams
 from lr.engine.drafts import LocalDrafts
 from lr.engine.lockstep import Lockstep
 from lr.rng import Stream
-from lr.spec.drafters.lookup import LookupDrafter
+from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.rules.match import MatchRule
+from lr.spec.rules import MatchRule
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Verifier

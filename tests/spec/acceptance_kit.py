@@ -10,9 +10,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lr.lab.exact import Model
 from lr.rng import Stream
 from lr.spec.acceptance import ROOT, Draws, Proposal
-from lr.spec.rules.law import Model
 
 EXACT = 1e-12
 CHAINS = [tuple(range(ROOT, n - 1)) for n in (1, 2, 3)]

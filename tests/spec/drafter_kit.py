@@ -12,15 +12,9 @@ from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.model.qwen import CausalLM
 from lr.spec.acceptance import EMPTY, AcceptanceRule, Proposal
-from lr.spec.drafters.base import Context, Drafter
-from lr.spec.drafters.lookup import LookupDrafter
-from lr.spec.drafters.model import ModelDrafter
-from lr.spec.drafters.step import StepDrafter
-from lr.spec.drafters.suffix import SuffixDrafter
-from lr.spec.drafters.tree import TreeDrafter
-from lr.spec.rules.block import BlockRule
-from lr.spec.rules.match import MatchRule
-from lr.spec.rules.reject import RejectRule
+from lr.spec.draft_model import ModelDrafter, TreeDrafter
+from lr.spec.drafters import Context, Drafter, LookupDrafter, StepDrafter, SuffixDrafter
+from lr.spec.rules import BlockRule, MatchRule, RejectRule
 from lr.types import Coupling, SamplingParams
 
 DRAFT = random_model(7)

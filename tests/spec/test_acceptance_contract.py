@@ -1,4 +1,4 @@
-"""What every acceptance rule must do. A new rule is a class, a line in `lr/spec/rules/choose.py`,
+"""What every acceptance rule must do. A new rule is a class, a line in `lr/spec/rules.py`,
 and passes this file.
 """
 
@@ -14,9 +14,9 @@ from scipy import stats
 from torch import Tensor
 
 from lr.errors import ProtocolError, SettingError
+from lr.lab.exact import certain_drafts, drawn_drafts, plain_distribution, round_distribution
 from lr.spec.acceptance import EMPTY, ROOT, AcceptanceRule, Decision, Draws, Proposal
-from lr.spec.rules.choose import RULES, choose_rule
-from lr.spec.rules.law import certain_drafts, drawn_drafts, plain_law, round_law
+from lr.spec.rules import RULES, choose_rule
 from lr.spec.sampling import sample
 
 FALSE_ALARM = 1e-6
@@ -47,7 +47,9 @@ def decide(
 
 def test_has_its_papers(rule: AcceptanceRule) -> None:
     assert RULES[rule.name]().name == rule.name
-    assert all(isinstance(flag, bool) for flag in (rule.lossless, rule.trees, rule.looks_ahead))
+    assert all(
+        isinstance(flag, bool) for flag in (rule.lossless, rule.trees, rule.needs_fresh_noise)
+    )
 
 
 def test_an_unknown_rule_is_refused() -> None:
@@ -127,7 +129,7 @@ def test_outcomes_are_a_law(rule: AcceptanceRule) -> None:
         for outcome in outcomes:
             last = outcome.nodes[-1] if outcome.nodes else ROOT
             assert proposal.path(last) == outcome.nodes
-            law = outcome.law()
+            law = outcome.next_probs()
             assert (law >= 0).all() and float(law.sum()) == pytest.approx(1, abs=EXACT)
             assert outcome.untouched == (not proposal.children(last))
             if outcome.untouched:
@@ -154,7 +156,7 @@ def test_verify_follows_its_outcomes(rule: AcceptanceRule, certain: bool) -> Non
     cells = {
         (outcome.nodes, token): n * outcome.probability * chance
         for outcome in rule.outcomes(rows, proposal)
-        for token, chance in enumerate(outcome.law().tolist())
+        for token, chance in enumerate(outcome.next_probs().tolist())
     }
     assert all(cells[seen] > 0 for seen in counts)
     common = [cell for cell, mean in cells.items() if mean >= 5]
@@ -194,7 +196,11 @@ def test_lossless_means_exactly_the_law_of_the_target(rule: AcceptanceRule, kind
     """In brief; at length in `test_acceptance_law.py`."""
     target, draft = pair(kind, 21, 3)
     for drafts in (drawn_drafts(draft, CHAINS[1]), certain_drafts(draft, CHAINS[1])):
-        error = float((round_law(rule, target, drafts, 3) - plain_law(target, 3)).abs().max())
+        error = float(
+            (round_distribution(rule, target, drafts, 3) - plain_distribution(target, 3))
+            .abs()
+            .max()
+        )
         assert error < EXACT or not rule.lossless
 
 

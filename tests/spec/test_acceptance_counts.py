@@ -10,11 +10,9 @@ import pytest
 import torch
 from acceptance_kit import CHAINS, EXACT, KINDS, pair
 
+from lr.lab.exact import Model, certain_drafts, context_free, drawn_drafts, expected_accepted
 from lr.spec.acceptance import ROOT
-from lr.spec.rules.block import BlockRule, block_weights
-from lr.spec.rules.law import Model, certain_drafts, context_free, drawn_drafts, expected_accepted
-from lr.spec.rules.match import MatchRule
-from lr.spec.rules.reject import RejectRule
+from lr.spec.rules import BlockRule, MatchRule, RejectRule, block_weights
 
 
 def prefixes(v: int, longest: int) -> list[tuple[int, ...]]:

@@ -10,18 +10,17 @@ import pytest
 import torch
 from acceptance_kit import CHAINS, EXACT, KINDS, TREES, pair
 
-from lr.spec.acceptance import Proposal
-from lr.spec.rules.choose import RULES, choose_rule
-from lr.spec.rules.law import (
+from lr.lab.exact import (
     Drafts,
     Model,
     certain_drafts,
     drawn_drafts,
-    plain_law,
-    round_law,
+    plain_distribution,
+    round_distribution,
     target_rows,
 )
-from lr.spec.rules.match import follow
+from lr.spec.acceptance import Proposal
+from lr.spec.rules import RULES, choose_rule, follow
 
 LOSSLESS = [name for name in RULES if choose_rule(name).lossless]
 FOR_TREES = [name for name in LOSSLESS if choose_rule(name).trees]
@@ -41,7 +40,10 @@ def largest_error(rule: str, target: Model, drafts: Drafts, length: int) -> floa
     drafts = list(drafts)
     assert sum(weight for weight, _ in drafts) == pytest.approx(1, abs=EXACT)
     return float(
-        (round_law(choose_rule(rule), target, drafts, length) - plain_law(target, length))
+        (
+            round_distribution(choose_rule(rule), target, drafts, length)
+            - plain_distribution(target, length)
+        )
         .abs()
         .max()
     )
@@ -89,16 +91,18 @@ def test_sample_matching_by_its_own_walk(kind: str, parents: tuple[int, ...]) ->
             decision = follow(proposal, drawn)
             text = (*(proposal.tokens[node] for node in decision.nodes), decision.token)
             after = torch.tensor(chance, dtype=torch.float64)
-            for extra in range(length - len(text)):  # go on with the target, as `round_law` does
+            for extra in range(
+                length - len(text)
+            ):  # go on with the target, as `round_distribution` does
                 options = itertools.product(range(v), repeat=extra)
                 ends = torch.stack([target((*text, *more)) for more in options])
                 after = (after.reshape(-1, 1) * ends).flatten()
             law[text] += after.reshape([v] * (length - len(text)))
-    assert float((law - plain_law(target, length)).abs().max()) < EXACT
+    assert float((law - plain_distribution(target, length)).abs().max()) < EXACT
 
 
 def test_worked_example() -> None:
-    """The one in the docstring of `rules/law.py`."""
+    """The one in the docstring of `lab/exact.py`."""
     target: Model = lambda text: torch.tensor([0.5, 0.5], dtype=torch.float64)  # noqa: E731
     draft: Model = lambda text: torch.tensor([0.8, 0.2], dtype=torch.float64)  # noqa: E731
     [(first, a), (second, b)] = drawn_drafts(draft, (-1,))
@@ -107,7 +111,7 @@ def test_worked_example() -> None:
     assert kept.probability == pytest.approx(0.625) and kept.nodes == (0,) and kept.untouched
     assert (
         rejected.probability == pytest.approx(0.375)
-        and rejected.law().tolist() == [0, 1]
+        and rejected.next_probs().tolist() == [0, 1]
         and not rejected.untouched
     )
     assert [

@@ -13,16 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from lr.rng import Stream
-from lr.spec.acceptance import EMPTY, Draws, Proposal
-from lr.spec.rules.coupling import (
+from lr.lab.exact import (
+    Model,
     independent_agreement,
     shared_noise_agreement,
     shared_noise_bound,
+    target_rows,
     total_variation,
 )
-from lr.spec.rules.law import Model, target_rows
-from lr.spec.rules.match import MatchRule, follow
+from lr.rng import Stream
+from lr.spec.acceptance import EMPTY, Draws, Proposal
+from lr.spec.rules import MatchRule, follow
 from lr.spec.sampling import sample
 
 FALSE_ALARM = 1e-6

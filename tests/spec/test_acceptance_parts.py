@@ -13,12 +13,11 @@ from lr.spec.acceptance import (
     Outcome,
     Proposal,
     accept_prob,
+    pick,
     residual,
     residual_certain,
 )
-from lr.spec.rules.base import pick
-from lr.spec.rules.block import BlockRule, block_weights, cut_chance
-from lr.spec.rules.reject import RejectRule, acceptance_chances
+from lr.spec.rules import BlockRule, RejectRule, acceptance_chances, block_weights, cut_chance
 
 
 def law(*numbers: float) -> torch.Tensor:
@@ -82,7 +81,7 @@ def test_the_keys_of_one_step_are_all_different() -> None:
     keys |= {draws(offset=place).residual_key(0) for place in places}
     assert len(keys) == 59 + 50
     assert draws(offset=3).residual_key(2) == draws(offset=5).residual_key(0)
-    assert len({draws(offset=place).coin() for place in places}) == 50
+    assert len({draws(offset=place).uniform() for place in places}) == 50
 
 
 def test_pick() -> None:

@@ -16,14 +16,9 @@ from lr.kvcache.branch import Branch
 from lr.kvcache.table import BlockTable
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
-from lr.spec.drafters.base import Context
-from lr.spec.drafters.lookup import LookupDrafter
-from lr.spec.drafters.mirror import common
-from lr.spec.drafters.model import ModelDrafter
-from lr.spec.drafters.step import StepDrafter
-from lr.spec.drafters.suffix import SuffixAutomaton, SuffixDrafter
-from lr.spec.drafters.tree import TreeDrafter
-from lr.spec.rules.match import follow
+from lr.spec.draft_model import ModelDrafter, TreeDrafter, common
+from lr.spec.drafters import Context, LookupDrafter, StepDrafter, SuffixAutomaton, SuffixDrafter
+from lr.spec.rules import follow
 from lr.spec.sampling import distribution, sample
 from lr.types import Coupling, SamplingParams
 

@@ -16,8 +16,8 @@ import test_verifier_contract as verifier_contract
 from tests_root import ROOT
 from verifier_kit import codec
 
-from lr.lab.counterexamples import bias, exhibits
-from lr.spec.rules.choose import RULES
+from lr.lab.counterexamples import bias, counterexamples
+from lr.spec.rules import RULES
 
 VARIANTS = (ROOT / "docs" / "variants.md").read_text(encoding="utf-8")
 TOKEN_LEVEL = (ROOT / "docs" / "token_level.md").read_text(encoding="utf-8")
@@ -33,9 +33,8 @@ def guide() -> dict[str, Any]:
     return names
 
 
-def test_the_examples_are_short_and_run(guide: dict[str, Any]) -> None:
+def test_the_examples_run(guide: dict[str, Any]) -> None:
     assert {"RepeatDrafter", "SureRule", "SameNumbers"} <= set(guide)
-    assert all(block.count("\n") < 30 for block in BLOCKS)
 
 
 def test_the_drafter_passes_its_contract(
@@ -90,6 +89,6 @@ def test_the_table_of_rules_is_the_code() -> None:
         ), name
 
 
-def test_the_museum_table_is_the_code() -> None:
-    for exhibit in exhibits():
-        assert f"| {exhibit.name} | {bias(exhibit):.3f} | {exhibit.why} |" in TOKEN_LEVEL
+def test_the_table_of_counterexamples_is_the_code() -> None:
+    for one in counterexamples():
+        assert f"| {one.name} | {bias(one):.3f} | {one.why} |" in TOKEN_LEVEL

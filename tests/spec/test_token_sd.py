@@ -13,13 +13,10 @@ from spec_kit import EOS, PIECES, PROMPT, random_model, tokens_of, writer
 
 from lr.errors import SettingError
 from lr.spec.acceptance import Proposal
-from lr.spec.drafters.base import Drafter
-from lr.spec.drafters.lookup import LookupDrafter
-from lr.spec.drafters.model import ModelDrafter
-from lr.spec.drafters.tree import TreeDrafter
-from lr.spec.rules.block import BlockRule
-from lr.spec.rules.match import MatchRule
-from lr.spec.token_sd import Speculation, look
+from lr.spec.draft_model import ModelDrafter, TreeDrafter
+from lr.spec.drafters import Drafter, LookupDrafter
+from lr.spec.rules import BlockRule, MatchRule
+from lr.spec.token_sd import Speculation, run_target
 from lr.spec.write import Limits, StepJob, StepWriter, decode_plainly
 from lr.trace import TokenRound, Trace
 from lr.types import Coupling, Finish, Role, SamplingParams, Step
@@ -221,18 +218,18 @@ def test_one_look_is_one_forward_and_reads_every_node() -> None:
     chain_branch, tree_branch = made.runner.open([5, 6, 7, 8, 9]), made.runner.open([6, 5])
     chain = Proposal.chain((5, 6))
     tree = Proposal((5, 6, 7, 8), (-1, -1, 0, 0))
-    looks = look(made.runner, [chain_branch, tree_branch], [chain, tree])
-    assert [rows.shape[0] for rows, _ in looks] == [3, 5]
+    runs = run_target(made.runner, [chain_branch, tree_branch], [chain, tree])
+    assert [rows.shape[0] for rows, _ in runs] == [3, 5]
     forwards = [(e.branches, e.tokens) for _, e in trace.events]  # type: ignore[union-attr]
     assert forwards == [
         (1, 1),
         (4, 7 + 3 + 3 + 2),
-    ]  # catch up with the tree's prompt, then one look: a chain and three paths
+    ]  # catch up with the tree's prompt, then one forward: a chain and three paths
     for node in range(-1, 4):
         fresh = writer(Role.TARGET, MODELS[0]).runner
         text = [6, 5, *(tree.tokens[i] for i in tree.path(node))]
         torch.testing.assert_close(
-            looks[1][0][node + 1], fresh.feed([fresh.open(text)])[0], rtol=0, atol=1e-12
+            runs[1][0][node + 1], fresh.feed([fresh.open(text)])[0], rtol=0, atol=1e-12
         )
 
 

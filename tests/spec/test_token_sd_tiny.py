@@ -18,12 +18,9 @@ from lr.engine.runner import ModelRunner
 from lr.model.codec import Codec
 from lr.model.weights import load_model
 from lr.rng import Stream
-from lr.spec.drafters.base import Drafter
-from lr.spec.drafters.lookup import LookupDrafter
-from lr.spec.drafters.model import ModelDrafter
-from lr.spec.drafters.suffix import SuffixDrafter
-from lr.spec.drafters.tree import TreeDrafter
-from lr.spec.rules.choose import choose_rule
+from lr.spec.draft_model import ModelDrafter, TreeDrafter
+from lr.spec.drafters import Drafter, LookupDrafter, SuffixDrafter
+from lr.spec.rules import choose_rule
 from lr.spec.sampling import distribution
 from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.token_sd import Speculation

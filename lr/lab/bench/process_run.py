@@ -29,8 +29,8 @@ from lr.kvcache.branch import Branch
 from lr.lab.bench.process import LengthsOf, Process
 from lr.options import DRAFT_MODEL_DRAFTERS, GenerateOptions
 from lr.rng import uniform
-from lr.spec.acceptance import Decision, Draws, Outcome, Proposal, rows_of
-from lr.spec.drafters.base import Context
+from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Outcome, Proposal, rows_of
+from lr.spec.drafters import Context
 from lr.spec.sampling import sample
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Requires, Verifier
@@ -124,7 +124,7 @@ class ReplayDrafter:
         return Proposal.chain([(last + i) % self.vocab_size for i in range(1, k + 1)])
 
 
-class ReplayRule:
+class ReplayRule(AcceptanceRule):
     """Keeps each draft token with probability `alpha`, up to the first that goes; the token behind
     is the target's own draw.
 
@@ -136,7 +136,7 @@ class ReplayRule:
     name = "replay"
     lossless = False
     trees = False
-    looks_ahead = False
+    draws_uniform = False
 
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
@@ -159,7 +159,7 @@ class ReplayRule:
         """One decision per branch from flat `probs` [sum of (n + 1), v]; see
         `AcceptanceRule.verify`.
         """
-        parts = rows_of(probs, proposals, trees=False)
+        parts = rows_of(probs, proposals, draws, trees=False)
         kept = [
             self._kept(len(proposal), draw) for proposal, draw in zip(proposals, draws, strict=True)
         ]

@@ -1,4 +1,4 @@
-"""The museum: every exhibit fails the test that the real rules pass, by the amount the collection
+"""Every counterexample fails the test that the real rules pass, by the amount the collection
 states.
 """
 
@@ -10,13 +10,18 @@ import pytest
 import torch
 from acceptance_kit import EXACT, pair
 
-from lr.lab import counterexamples as museum
-from lr.lab.counterexamples import Exhibit, bias, exhibits, law_of_rounds
+from lr.lab import counterexamples as wrong
+from lr.lab.counterexamples import Counterexample, bias, counterexamples, rounds_distribution
+from lr.lab.exact import (
+    certain_drafts,
+    context_free,
+    drawn_drafts,
+    plain_distribution,
+    round_distribution,
+    total_variation,
+)
 from lr.spec.acceptance import ROOT
-from lr.spec.rules.block import BlockRule
-from lr.spec.rules.choose import RULES, choose_rule
-from lr.spec.rules.coupling import total_variation
-from lr.spec.rules.law import certain_drafts, context_free, drawn_drafts, plain_law, round_law
+from lr.spec.rules import RULES, BlockRule, choose_rule
 
 STATED = {
     "greedy draft, softmax q in the ratio": 0.302,
@@ -36,26 +41,29 @@ DRAFTERS = {
 
 
 def test_the_collection() -> None:
-    assert [exhibit.name for exhibit in exhibits()] == list(STATED)
+    assert [one.name for one in counterexamples()] == list(STATED)
     assert list(STATED.values()) == sorted(STATED.values(), reverse=True)
-    assert not any(exhibit.lossless for exhibit in exhibits())
+    assert not any(one.lossless for one in counterexamples())
 
 
-@pytest.mark.parametrize("exhibit", exhibits(), ids=lambda exhibit: exhibit.name)
-def test_bias_is_as_stated(exhibit: Exhibit) -> None:
-    assert bias(exhibit) == pytest.approx(STATED[exhibit.name], abs=5e-4)
+@pytest.mark.parametrize("one", counterexamples(), ids=lambda one: one.name)
+def test_bias_is_as_stated(one: Counterexample) -> None:
+    assert bias(one) == pytest.approx(STATED[one.name], abs=5e-4)
 
 
-@pytest.mark.parametrize("exhibit", exhibits(), ids=lambda exhibit: exhibit.name)
-def test_fails_the_test_of_the_real_rules(exhibit: Exhibit) -> None:
+@pytest.mark.parametrize("one", counterexamples(), ids=lambda one: one.name)
+def test_fails_the_test_of_the_real_rules(one: Counterexample) -> None:
     """With a law that depends on the text, as in `test_acceptance_law.py`: off by far more than
     1e-12.
     """
     for seed in range(10):
         model, draft = pair("random", seed, 4)
-        target = lambda text: exhibit.warp(model(text))  # noqa: B023, E731
+        target = lambda text: one.warp(model(text))  # noqa: B023, E731
         error = (
-            (round_law(exhibit.rule, target, exhibit.drafts(draft), 2) - plain_law(target, 2))
+            (
+                round_distribution(one.rule, target, one.drafts(draft), 2)
+                - plain_distribution(target, 2)
+            )
             .abs()
             .max()
         )
@@ -69,13 +77,15 @@ def test_fails_the_test_of_the_real_rules(exhibit: Exhibit) -> None:
 def test_the_same_measure_finds_nothing_wrong_with_the_real_rules(rule: str, drafts: str) -> None:
     if "three" in drafts and not choose_rule(rule).trees:
         return
-    honest = Exhibit("honest", "", choose_rule(rule), DRAFTERS[drafts])
+    honest = Counterexample("honest", "", choose_rule(rule), DRAFTERS[drafts])
     assert bias(honest, cases=10) < EXACT
 
 
 def test_one_fresh_sample_for_one_candidate_is_sample_matching() -> None:
     """The mistake begins with the second candidate."""
-    one = Exhibit("one", "", museum.FreshSamplesRule(), partial(drawn_drafts, parents=museum.ONE))
+    one = Counterexample(
+        "one", "", wrong.FreshSamplesRule(), partial(drawn_drafts, parents=wrong.ONE)
+    )
     assert bias(one, cases=10) < EXACT
 
 
@@ -86,10 +96,13 @@ def test_old_noise_in_a_new_round(rule: str) -> None:
     """
     p = torch.tensor([1 / 3, 2 / 3], dtype=torch.float64)
     q = p.flip(0)
-    right = plain_law(context_free(p), 4)
+    right = plain_distribution(context_free(p), 4)
     assert (
-        total_variation(law_of_rounds(choose_rule(rule), p, q, 4, reuse_noise=False), right) < EXACT
+        total_variation(rounds_distribution(choose_rule(rule), p, q, 4, reuse_noise=False), right)
+        < EXACT
     )
-    reused = total_variation(law_of_rounds(choose_rule(rule), p, q, 4, reuse_noise=True), right)
-    assert (reused > 0.01) == choose_rule(rule).looks_ahead
+    reused = total_variation(
+        rounds_distribution(choose_rule(rule), p, q, 4, reuse_noise=True), right
+    )
+    assert (reused > 0.01) == choose_rule(rule).needs_fresh_noise
     assert reused == pytest.approx(7 / 108, abs=EXACT) if rule == BlockRule.name else reused < EXACT

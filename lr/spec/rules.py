@@ -1,0 +1,276 @@
+"""The acceptance rules: rejection sampling, block verification, sample matching. All are lossless;
+each class proves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from lr.errors import SettingError
+from lr.spec.acceptance import (
+    ROOT,
+    AcceptanceRule,
+    Decision,
+    Draws,
+    Outcome,
+    Proposal,
+    accept_prob,
+    normalised,
+    residual,
+    residual_certain,
+    rows_of,
+)
+from lr.spec.sampling import sample
+
+
+class RejectRule(AcceptanceRule):
+    """Rejection sampling: a draft token stays with probability min(1, p/q), else the residual
+    replaces it. Chains and trees.
+
+    *Why it is right.* x comes out as an accepted draft with probability q(x) min(1, p(x)/q(x)) =
+    min(p(x), q(x)), and as a replacement with P(rejected) * (p(x) - min(p(x), q(x))) / P(rejected),
+    since what is missing to p, summed over x, is just P(rejected). Together p(x). The same holds at
+    every next place, given what stands before it (Leviathan et al., arXiv 2211.17192, appendix A.1;
+    Chen et al., arXiv 2302.01318).
+
+    Several candidates for one place (a tree) are tried in order. After a rejection the target
+    distribution is no longer p but the residual, so the next candidate, drawn from its own q, is
+    tried against *that*: the argument above with the residual in place of p (SpecInfer, Miao et
+    al., arXiv 2305.09781, section 4; without replacement: Sequoia, arXiv 2402.12374). A chain is a
+    tree with one candidate each. The decision never depends on drafts after the place where it
+    stops.
+    """
+
+    name = "reject"
+    lossless = True
+    trees = True
+
+    def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
+        """One outcome per node of the tree, the root included: the walk ends there, with all its
+        children rejected.
+        """
+        families = proposal.families()
+        chances = acceptance_chances(p_rows, proposal, families)
+        outcomes = []
+        # reach[row]: the probability that the walk gets there. Parents come before their children.
+        reach = [1.0] + [0.0] * len(proposal)
+        for row, family in enumerate(families):
+            left = reach[row]
+            for node in family:
+                reach[node + 1] = left * chances[node]
+                left *= 1.0 - chances[node]
+            probs = partial(probs_after_rejections, p_rows[row], proposal, family)
+            outcomes.append(Outcome(left, proposal.path(row + ROOT), probs, untouched=not family))
+        return outcomes
+
+
+def acceptance_chances(
+    p_rows: Tensor, proposal: Proposal, families: Sequence[Sequence[int]]
+) -> list[float]:
+    """For each node, the probability that it is accepted once it is tried: its parent accepted, its
+    earlier siblings rejected.
+
+    Example: p (0.5, 0.3, 0.2), siblings 0 and 1, both certain: 0.5, then 0.3 / 0.5 = 0.6.
+    """
+    ps, qs = probs_of_tokens(p_rows, proposal)
+    tokens, chances = proposal.tokens, [0.0] * len(proposal)
+    for row, family in enumerate(families):
+        p, left, tried = p_rows[row], 1.0, set[int]()
+        for node in family:
+            if len(family) == 1:
+                chances[node] = accept_prob(ps[node], qs[node])
+            elif proposal.q is not None:  # against what the earlier rejections left of p
+                chances[node] = accept_prob(float(p[tokens[node]]), qs[node])
+                p = residual(p, proposal.q[node])
+            elif (
+                tokens[node] not in tried
+            ):  # p without the earlier ones: the share is p / (1 - theirs)
+                chances[node] = accept_prob(ps[node], left)
+                left -= ps[node]
+                tried.add(tokens[node])
+    return chances
+
+
+def probs_of_tokens(p_rows: Tensor, proposal: Proposal) -> tuple[list[float], list[float]]:
+    """p and q of every draft token: all that a chain needs of the [n, v] tables, at once."""
+    tokens = torch.tensor(proposal.tokens, device=p_rows.device)[:, None]  # [n, 1]
+    parents = torch.tensor(proposal.parents, device=p_rows.device)  # [n]
+    before = p_rows[:-1] if proposal.is_chain else p_rows[parents + 1]  # [n, v]
+    ps = before.gather(1, tokens)  # [n, 1]
+    if proposal.q is None:
+        return ps[:, 0].tolist(), [1.0] * len(proposal)
+    columns = torch.cat((ps, proposal.q.gather(1, tokens)), 1).t().tolist()  # [2, n]
+    return columns[0], columns[1]
+
+
+def probs_after_rejections(p: Tensor, proposal: Proposal, family: Sequence[int]) -> Tensor:
+    """The distribution [v] of the token where every node of `family` was tried in order and
+    rejected; p where there was none.
+    """
+    if not family:
+        return p
+    if proposal.q is None:
+        return residual_certain(p, [proposal.tokens[node] for node in family])
+    for node in family:
+        p = residual(p, proposal.q[node])
+    return p
+
+
+class BlockRule(AcceptanceRule):
+    """Block verification: judge the draft tokens of a chain together, from the last to the first.
+    Keeps the most.
+
+    Sun et al., "Block verification accelerates speculative decoding", arXiv 2403.10444, where it is
+    proved lossless, and that no rule which sees only the drafts' own rows keeps more on average.
+    Token-wise rejection wastes: where p(x) > q(x) the token stays for sure, and the surplus
+    p(x)/q(x) - 1 is forgotten. Here it is kept as credit for the tokens before it.
+
+    Let w_0 = 1 and w_i = min(1, w_{i-1} p(x_i)/q(x_i)): how much of the draft x_1..x_i may stay.
+    After x_i let S_i = sum over x of (w_i p(x) - q(x))+, the part of that which no draft can cover.
+    Going down from the end, the block is cut after x_i with probability h_i =
+    S_i / (S_i + 1 - w_i), after the last token with h_n = w_n, and before the first if nowhere
+    else. The next token comes from p at the end, else from (w_i p - q)+, normalised.
+
+    *Why it is right.* P(at least x_1..x_i stay, given them) = w_i. True at the end. If it is true
+    for i + 1, then, averaged over x_{i+1} ~ q, a longer block stays with probability
+    sum min(w_i p, q) = w_i - S_i, and else we stop here with h_i: w_i - S_i + (1 - w_i + S_i) h_i =
+    w_i. And so x_1..x_i x comes out with x a draft in min(w_i p(x), q(x)) of the cases, with x a
+    replacement in S_i * (w_i p(x) - q(x))+ / S_i of them; together w_i p(x), which is the target's
+    distribution given that x_1..x_i stay.
+
+    *A trap.* The decision depends on drafts after the cut. Their noise is then no longer fresh: if
+    the next round drew its drafts at those places with the same keys, they would be correlated with
+    the cut, and the output biased. Hence `needs_fresh_noise`.
+    """
+
+    name = "block"
+    lossless = True
+    trees = False
+    needs_fresh_noise = True
+
+    def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
+        """One outcome per place where the block can be cut, the end first."""
+        n, q = len(proposal), proposal.q
+        ps, qs = probs_of_tokens(p_rows, proposal)
+        weights = block_weights(ps, qs)
+        if q is None:  # certain drafts: all of p but p(x) is uncovered
+            uncovered = [w * (1.0 - p) for w, p in zip(weights[:-1], ps, strict=True)]
+        else:
+            scale = p_rows.new_tensor(weights[:-1])[:, None]  # [n, 1]
+            uncovered = (p_rows[:-1] * scale).sub_(q).clamp_min_(0.0).sum(-1).tolist()  # S_i
+        outcomes = [Outcome(weights[n], tuple(range(n)), lambda: p_rows[n], untouched=True)]
+        left = 1.0 - weights[n]
+        for i in reversed(range(n)):
+            cut = cut_chance(uncovered[i], weights[i]) if i else 1.0
+            probs = partial(probs_after_cut, p_rows[i], proposal, i, weights[i])
+            outcomes.append(Outcome(left * cut, tuple(range(i)), probs, untouched=False))
+            left *= 1.0 - cut
+        return outcomes
+
+
+def block_weights(ps: list[float], qs: list[float]) -> list[float]:
+    """w_0 .. w_n from the draft tokens' own p and q.
+
+    Example: p/q = 2, then 1/2: token-wise rejection keeps the second draft with 1/2; w = 1, 1, 1/2
+    does, too. The other way round, p/q = 1/2, then 2: token-wise both stay with 1/2; w = 1, 1/2, 1
+    keeps them for sure.
+    """
+    weights = [1.0]
+    for p, q in zip(ps, qs, strict=True):
+        if q > 0:
+            weights.append(min(1.0, weights[-1] * p / q))
+        else:  # cannot have been drawn; see `accept_prob`
+            weights.append(1.0 if weights[-1] * p > 0 else 0.0)
+    return weights
+
+
+def cut_chance(surplus: float, weight: float) -> float:
+    """h = S / (S + 1 - w). Where both parts are zero (p = q from here on) everything stays and the
+    chance is not used.
+    """
+    whole = surplus + 1.0 - weight
+    return surplus / whole if whole > 0 else 0.0
+
+
+def probs_after_cut(p: Tensor, proposal: Proposal, i: int, weight: float) -> Tensor:
+    """The distribution [v] of the token in place of x_{i+1}: (w_i p - q)+, normalised."""
+    if proposal.q is None:
+        return residual_certain(p, proposal.tokens[i : i + 1])
+    return normalised((p * weight).sub_(proposal.q[i]).clamp_min_(0.0), otherwise=p)
+
+
+class MatchRule(AcceptanceRule):
+    """Sample matching: the target draws its own token at every place, and a draft stays iff it is
+    that token. Any tree.
+
+    The output is what the target draws with the keys of plain decoding: not only the distribution
+    but every token is that of plain decoding, whatever was drafted and in whatever batch (fp64).
+    The draft decides about speed alone. If draft and target draw with noise of their own they agree
+    with probability sum of p q: hardly ever at high temperature. If the draft draws with the
+    target's keys (coupling "shared"), the same noise mostly picks the same token; how often is
+    derived in `lr/lab/exact.py`.
+    """
+
+    name = "match"
+    lossless = True
+    trees = True
+    draws_uniform = False
+
+    def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
+        """Where the drafts' noise is independent of the target's: a child stays with p(x), else p
+        without the children follows. Given the drafts, that is rejection of certain drafts.
+        """
+        return RejectRule().outcomes(p_rows, replace(proposal, q=None))
+
+    @torch.inference_mode()
+    def verify(
+        self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]
+    ) -> list[Decision]:
+        """See `AcceptanceRule.verify`."""
+        rows_of(probs, proposals, draws)  # raises if anything does not fit
+        pairs = zip(proposals, draws, strict=True)
+        keys = [draw.sample_key(depth) for proposal, draw in pairs for depth in proposal.depths()]
+        tokens = iter(sample(probs, keys) if keys else [])
+        return [follow(one, [next(tokens) for _ in range(len(one) + 1)]) for one in proposals]
+
+
+def follow(proposal: Proposal, drawn: Sequence[int]) -> Decision:
+    """Go from the root to the child that has the token drawn there, as long as there is one.
+
+    `drawn` [n + 1]: the target's own token at the branch's end, then after each node. Of equal
+    siblings the first is taken.
+    """
+    nodes: list[int] = []
+    families = proposal.families()
+    row = 0
+    while True:
+        token = drawn[row]
+        node = next((child for child in families[row] if proposal.tokens[child] == token), ROOT)
+        if node == ROOT:
+            return Decision(tuple(nodes), token)
+        nodes.append(node)
+        row = node + 1
+
+
+RULES: dict[str, Callable[[], AcceptanceRule]] = {
+    "match": MatchRule,
+    "reject": RejectRule,
+    "block": BlockRule,
+}
+"""The rules by name. A new one is a line here; `tests/spec/test_acceptance_contract.py` then checks
+it as it checks all.
+"""
+
+
+def choose_rule(name: str) -> AcceptanceRule:
+    """The rule called `name`. Raises `SettingError`, with the choices, if there is none."""
+    if name not in RULES:
+        raise SettingError(
+            f"there is no acceptance rule {name!r}; choose one of: {', '.join(RULES)}."
+        )
+    return RULES[name]()
