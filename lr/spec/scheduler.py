@@ -152,7 +152,8 @@ class LookaheadScheduler:
 
     def _advance(self) -> list[Command]:
         if self.config.barrier and self._in_work:
-            self._start_drafts()  # drafts follow each other; all else waits until the stage is over
+            # Algorithm 1 has stages: drafts follow each other, all else waits until one is over.
+            self._start_drafts()
         else:
             while not self.done:
                 self._judge_pairs()
@@ -243,7 +244,7 @@ class LookaheadScheduler:
             self._cancelled = {work for work in self._cancelled if work.node.index >= oldest}
 
     def _start_drafts(self) -> None:
-        """W alternatives after every node where drafts may follow."""
+        """W alternatives after every node where drafts may follow (section 3.1)."""
         for node in _open_nodes(self.root):
             if not self._may_draft(node):
                 continue
@@ -256,7 +257,9 @@ class LookaheadScheduler:
             self._commands.append(Draft(node.id, names, node.limit))
 
     def _start_rows(self) -> None:
-        """Target steps, and judgements of a draft step alone, while rows are free, root first."""
+        """Target steps at every node (section 3.2), and judgements of a draft step alone, while
+        rows are free, root first.
+        """
         most = self.config.max_target_rows
         for node in _open_nodes(self.root):
             if self._target_is_due(node) and (most is None or self.rows < most):

@@ -221,17 +221,22 @@ def _shown(value: Any, token_bytes: Bytes) -> Any:
     return shown
 
 
-def _tokens(value: Any) -> Iterator[int]:
+def _tokens(event: Event) -> Iterable[int]:
     """All tokens in an event."""
-    if isinstance(value, Step):
-        yield from value.tokens
-    elif isinstance(value, tuple):
-        for one in value:
-            yield from _tokens(one)
-    elif is_dataclass(value):
-        for one in fields(value):
-            content = getattr(value, one.name)
-            yield from [content] if one.name == "token" else _tokens(content)
+    match event:
+        case events.TokenWritten():
+            return (event.token,)
+        case events.TokenRound(detail=events.RoundDetail() as detail):
+            return (detail.token, *(one.token for one in detail.guesses))
+        case events.StepWritten() | messages.Targeted():
+            return event.step.tokens
+        case messages.Drafted(_, step) if step is not None:
+            return step.tokens
+        case messages.Emit(emitted):
+            rejected = () if emitted.rejected is None else emitted.rejected.tokens
+            return emitted.step.tokens + rejected
+        case _:  # the steps of a `Judge` have been told before
+            return ()
 
 
 # Writing
@@ -239,11 +244,13 @@ def _tokens(value: Any) -> Iterator[int]:
 
 def trace_lines(header: Header, records: Sequence[Record]) -> Iterator[str]:
     """The lines of a trace file, without line ends."""
-    texts: dict[str, str] = {}
+    texts: dict[int, bytes] = {}
     for record in records:
         for token in _tokens(record.event):
-            texts[str(token)] = b64encode(record.token_bytes(token)).decode()
-    yield json.dumps(header.to_json() | {"texts": texts}, ensure_ascii=False)
+            if token not in texts:
+                texts[token] = record.token_bytes(token)
+    shown = {token: b64encode(text).decode() for token, text in texts.items()}
+    yield json.dumps(header.to_json() | {"texts": shown}, ensure_ascii=False)
     for record in records:
         line = {"time": record.time, "event": record.kind, **msgspec.to_builtins(record.event)}
         yield json.dumps(line, ensure_ascii=False, separators=(",", ":"))
