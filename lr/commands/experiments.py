@@ -33,8 +33,8 @@ from lr.tiny.names import companion
 from lr.types import require
 
 if TYPE_CHECKING:
+    from lr.lab.eval.ablations import Domains
     from lr.lab.eval.experiment import Lab
-    from lr.lab.eval.experiments import Domains
     from lr.lab.eval.verifier_eval import ProblemDrift, Quality, Replayed, SavedPair
 
 
@@ -409,7 +409,7 @@ class Experiment:
         )
 
     def _domains(self, name: str) -> Domains:
-        from lr.lab.eval.experiments import FAMILIES, Domains
+        from lr.lab.eval.ablations import FAMILIES, Domains
 
         return Domains(
             {family: self._lab(name, family, self.work / name / family) for family in FAMILIES}

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lr.cli import main
+from lr.lab.eval.ablations import FAMILIES
 from lr.lab.eval.datasets import Item, load_items
 from lr.lab.eval.experiment import Arm, Lab, LabModels
-from lr.lab.eval.experiments import FAMILIES
 
 WORDS = ["experiment", "domains", "--problems", "2", "--max_tokens", "60", "--threads", "1"]
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from lr.cli import main
+from lr.lab.eval.ablations import BUDGETS, budget_arm, splits
 from lr.lab.eval.datasets import load_items
 from lr.lab.eval.experiment import Finding, Lab, LabModels, Outcome, cell, write_finding
-from lr.lab.eval.experiments import BUDGETS, EXPERIMENTS, budget_arm, splits
+from lr.lab.eval.experiments import EXPERIMENTS
 from lr.lab.eval.failure_modes import covered
 from lr.lab.eval.figure import Bars
 from lr.lab.eval.report import RunResults, make_row

@@ -21,17 +21,18 @@ import torch
 from lr.engine.verification import choose_verifier
 from lr.errors import SettingError
 from lr.lab.eval.datasets import Item, fingerprint
-from lr.lab.eval.figure import Panel, draw
+from lr.lab.eval.figure import Bars, Panel, draw
 from lr.lab.eval.grading import grader_for
 from lr.lab.eval.report import Row, RunResults, make_row, plain, read_run, table
 from lr.lab.eval.running import Artifacts, Evaluation, Plan, engine_options, variant_of, versions
 from lr.lab.eval.sandbox import Limits
-from lr.lab.eval.store import Store
+from lr.lab.eval.store import Store, read_object
+from lr.lab.eval.verifier_eval import pair_from_json
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.registry import language_of
 from lr.spec.seams import Variant
-from lr.spec.verifiers.base import Verifier
+from lr.spec.verifiers.base import Pair, Verifier
 from lr.tiny.languages import TinyLanguage
 
 TURN = 12
@@ -245,3 +246,48 @@ def write_finding(
     }
     data.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return [markdown, data, *drawn]
+
+
+# ---------------------------------------------------------------- what experiments share
+
+GUESSED = {"drafter": "draft"}
+"""Tokens are guessed by the draft model."""
+ACCURACY = {"right": "accuracy", "right, 95 %": "accuracy_interval"}
+SPEEDUP = {"speedup": "speedup", "speedup, 95 %": "speedup_interval"}
+PASSES = {"tokens/pass": "tokens_per_pass"}
+KEPT = {"steps kept": "step_acceptance", "tokens kept": "token_acceptance"}
+Columns = Mapping[str, str]
+"""Heads of a table and the fields of `Row` below them."""
+
+
+def pick(row: Row, columns: Columns) -> list[object]:
+    """The values of a row in the order of the columns. Plain decoding is its own baseline."""
+    found = [getattr(row, name) for name in columns.values()]
+    if row.mode == "ar" and "speedup" in columns.values():
+        found[list(columns.values()).index("speedup")] = 1.0
+    return found
+
+
+def bars(title: str, names: Sequence[str], rows: Sequence[Row], field: str, **how: Any) -> Bars:
+    """One bar per row, with its interval if the field has one."""
+    values = [math.nan if (value := getattr(row, field)) is None else value for row in rows]
+    intervals = [getattr(row, f"{field}_interval", None) for row in rows]
+    return Bars(title, names, values, intervals, **how)
+
+
+def saved_pairs(lab: Lab, outcome: Outcome, name: str) -> list[tuple[Pair, bool]]:
+    """The pairs that an arm has judged, with both steps, and whether it accepted them."""
+    found = []
+    for key in outcome.runs[name].records:
+        saved = read_object(lab.work / name / "pairs" / key.file)
+        for one in saved["pairs"]:
+            pair = pair_from_json(one, saved["prompt"])
+            if pair.target is not None:
+                found.append((pair, bool(one["verdict"]["aligned"])))
+    return found
+
+
+def steps_of(outcome: Outcome, name: str) -> list[tuple[str, int]]:
+    """(origin, tokens) of every step of an arm."""
+    records = outcome.runs[name].records.values()
+    return [(step[0], step[1]) for one in records for step in one.get("steps", [])]
