@@ -2,7 +2,7 @@
 user errors into one message.
 
 Each command is a frozen dataclass with a `run` method in `lr/commands/`; its fields are its flags.
-Exit codes: 0 done, 2 the user's to mend (one message, no traceback), 130 interrupted.
+Exit codes: 0 done, 2 the user can mend it (one message, no traceback), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -10,114 +10,74 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from lr.commands.ranks import follow_if_told, require_spreadable, torchrun_place
-from lr.errors import LRError
-
-if TYPE_CHECKING:
-    from lr.model.parallel.start import Place
+from lr.commands.options import torchrun_place
+from lr.errors import LRError, SettingError
 
 COMMANDS = {
     ("demo",): (
-        "lr.commands.answer",
-        "Demo",
+        "answer:Demo",
         "watch the tiny models reason, and compare plain decoding with lookahead",
     ),
-    ("generate",): ("lr.commands.answer", "Generate", "answer one question with any checkpoint"),
-    ("step",): (
-        "lr.commands.step",
-        "StepCommand",
-        "step through an answer, force verdicts, fork what-ifs",
-    ),
-    ("play",): ("lr.commands.trace", "Play", "a trace as a page to step through in a browser"),
-    ("draw",): ("lr.commands.trace", "Draw", "a trace as figures for slides: clock, tree, cache"),
-    ("run",): (
-        "lr.commands.run",
-        "Run",
-        "answer and grade a data set, with the official tool's flags",
-    ),
-    ("calibrate",): (
-        "lr.commands.theory",
-        "Calibrate",
-        "measure what the formulas take, on real models",
-    ),
+    ("generate",): ("answer:Generate", "answer one question with any checkpoint"),
+    ("step",): ("step:StepCommand", "step through an answer, force verdicts, fork what-ifs"),
+    ("play",): ("trace:Play", "an answer as a page to step through in a browser"),
+    ("draw",): ("trace:Draw", "a trace as figures for slides: clock, tree, cache"),
+    ("run",): ("run:Run", "answer and grade a data set, with the official tool's flags"),
+    ("calibrate",): ("theory:Calibrate", "measure what the formulas take, on real models"),
     ("plan",): (
-        "lr.commands.theory",
-        "PlanRun",
+        "theory:PlanRun",
         "how a pair of models should be run, from a calibration or the paper",
     ),
-    ("theory", "reality"): (
-        "lr.commands.theory",
-        "TheoryReality",
-        "predicted speedups beside measured ones",
-    ),
-    ("verify",): (
-        "lr.commands.experiments",
-        "Verify",
-        "judge kept pairs of steps again: ROC, calibration, cost",
-    ),
+    ("theory", "reality"): ("theory:TheoryReality", "predicted speedups beside measured ones"),
+    ("verify",): ("experiments:Verify", "judge kept pairs of steps again: ROC, calibration, cost"),
     ("drift",): (
-        "lr.commands.experiments",
-        "Drift",
+        "experiments:Drift",
         "what accepted steps have cost, beside the answers that flipped",
     ),
     ("experiment",): (
-        "lr.commands.experiments",
-        "Experiment",
+        "experiments:Experiment",
         "the paper's experiments, in miniature or on checkpoints",
     ),
-    ("report",): (
-        "lr.commands.run",
-        "Report",
-        "compare runs: accuracy, speed, speedup, acceptance",
-    ),
+    ("report",): ("run:Report", "compare runs: accuracy, speed, speedup, acceptance"),
     ("trace",): (
-        "lr.commands.trace",
-        "TraceCommand",
+        "trace:TraceCommand",
         "check a trace, say what is in it, run it again, convert it",
     ),
-    ("theory", "figures"): ("lr.commands.theory", "TheoryFigures", "draw the theoretical curves"),
-    ("theory",): ("lr.commands.theory", "Theory", "any formula beside a simulation of it"),
-    ("info",): (
-        "lr.commands.info",
-        "Info",
-        "what this machine offers: versions, devices, checkpoints",
-    ),
-    ("tiny", "eval"): (
-        "lr.commands.info",
-        "TinyEval",
-        "measure the tiny models on held-out problems",
-    ),
-    ("bench", "decode"): (
-        "lr.commands.bench",
-        "BenchDecode",
-        "time plain decoding against other implementations",
-    ),
-    ("bench", "token"): (
-        "lr.commands.bench",
-        "BenchToken",
-        "time token-level speculation against transformers",
-    ),
-    ("bench", "step"): (
-        "lr.commands.bench",
-        "BenchStep",
-        "time Lookahead Reasoning in all its forms",
-    ),
+    ("theory", "figures"): ("theory:TheoryFigures", "draw the theoretical curves"),
+    ("theory",): ("theory:Theory", "any formula beside a simulation of it"),
+    ("info",): ("info:Info", "what this machine offers: versions, devices, checkpoints"),
+    ("tiny", "eval"): ("info:TinyEval", "measure the tiny models on held-out problems"),
+    ("bench", "decode"): ("bench:BenchDecode", "time plain decoding against other implementations"),
+    ("bench", "token"): ("bench:BenchToken", "time token-level speculation against transformers"),
+    ("bench", "step"): ("bench:BenchStep", "time Lookahead Reasoning in all its forms"),
     ("bench", "gpu"): (
-        "lr.commands.bench_gpu",
-        "BenchGpu",
+        "bench_gpu:BenchGpu",
         "time real shapes without a checkpoint, beside the roofline",
     ),
-    ("bench", "trace"): ("lr.commands.bench", "BenchTrace", "time what writing a trace costs"),
+    ("bench", "trace"): ("bench:BenchTrace", "time what writing a trace costs"),
     ("bench", "alpha"): (
-        "lr.commands.bench",
-        "BenchAlpha",
+        "bench:BenchAlpha",
         "tokens per speculative round, measured and predicted",
     ),
 }
+"""By its words: "module:class" of the command in `lr/commands`, and what it does."""
+
+
+class Command(Protocol):
+    """A dataclass whose fields are the flags."""
+
+    def run(self) -> None: ...
+
+
+def command_class(name: tuple[str, ...]) -> type[Command]:
+    """The class of a command, whose module is imported only now."""
+    module, _, found = COMMANDS[name][0].partition(":")
+    made: type[Command] = getattr(import_module(f"lr.commands.{module}"), found)
+    return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -125,10 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = next((name for name in COMMANDS if tuple(words[: len(name)]) == name), None)
     try:
-        place = torchrun_place()
-        if (followed := follow_if_told(place)) is not None:
-            return followed
-        code = _without_command(words) if name is None else _run(name, words[len(name) :], place)
+        code = _help_or_version(words) if name is None else _run(name, words[len(name) :])
         sys.stdout.flush()
         return code
     except LRError as error:
@@ -144,60 +101,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno != errno.ENOSPC:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(
-            f"error: the disk is full: {error}. Make room, or write the output elsewhere.",
-            file=sys.stderr,
-        )
+        full = f"error: the disk is full: {error}. Make room, or write the output elsewhere."
+        print(full, file=sys.stderr)
         return 2
 
 
-def _run(name: tuple[str, ...], flags: Sequence[str], place: Place | None) -> int:
+def _run(name: tuple[str, ...], flags: Sequence[str]) -> int:
+    """Under torchrun rank 0 runs the command, and the others follow it."""
     import tyro
 
-    module, command, _ = COMMANDS[name]
-    made = tyro.cli(
-        getattr(import_module(module), command),
+    place = torchrun_place()
+    if place is not None and place.rank != 0:
+        from lr.model.parallel.start import follow_torchrun
+
+        return 0 if follow_torchrun(place) else 1
+    made: Command = tyro.cli(
+        command_class(name),
         args=list(flags),
         prog=" ".join(("lr", *name)),
         use_underscores=True,
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    require_spreadable(made, place)
+    if place is not None and "models" not in vars(made):  # no model that could be spread
+        raise SettingError(f"lr {' '.join(name)} runs in one process; start it without torchrun.")
     made.run()
     return 0
 
 
-def _without_command(words: Sequence[str]) -> int:
+def _help_or_version(words: Sequence[str]) -> int:
     """Help, the version, or what is wrong with the words."""
     if words[:1] == ["--version"]:
         from lr import __version__
 
         print(f"lr {__version__}")
         return 0
-    asked = words[-1:] in (["-h"], ["--help"])
     group = words[0] if words and not words[0].startswith("-") else None
     shown = {name: entry for name, entry in COMMANDS.items() if group is None or name[0] == group}
-    if not words or (asked and shown):
+    if not words or (words[-1] in ("-h", "--help") and shown):
         print(_help(shown))
         return 0
-    print(
-        f"error: there is no command {' '.join(words)!r}.\n\n{_help(shown or COMMANDS)}",
-        file=sys.stderr,
-    )
+    wrong = f"error: there is no command {' '.join(words)!r}.\n\n{_help(shown or COMMANDS)}"
+    print(wrong, file=sys.stderr)
     return 2
 
 
-def _help(commands: dict[tuple[str, ...], tuple[str, str, str]]) -> str:
-    lines = [f"  lr {' '.join(name):<14} {summary}" for name, (_, _, summary) in commands.items()]
-    return "\n".join(
-        [
-            "Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch.",
-            "",
-            *lines,
-            "",
-            "lr COMMAND --help explains its flags.",
-        ]
-    )
+def _help(commands: Mapping[tuple[str, ...], tuple[str, str]]) -> str:
+    lines = [f"  lr {' '.join(name):<14} {summary}" for name, (_, summary) in commands.items()]
+    head = "Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch.\n"
+    return "\n".join([head, *lines, "\nlr COMMAND --help explains its flags."])
 
 
 def entry() -> None:

@@ -29,7 +29,7 @@ SCHEDULES: tuple[str, ...] = get_args(ScheduleName)
 DRIVERS: tuple[str, ...] = get_args(Driver)
 LATE_DRAFTS: tuple[str, ...] = get_args(Late)
 SEGMENTERS: tuple[str, ...] = get_args(SegmenterName)
-MODES: tuple[str, ...] = get_args(Mode)
+MODES: tuple[Mode, ...] = get_args(Mode)
 LOOKAHEAD = ("lr", "lr+sd")
 """The modes in which the draft writes steps ahead."""
 DRAFT_MODEL_DRAFTERS = ("draft", "tree")

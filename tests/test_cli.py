@@ -189,8 +189,8 @@ def test_impossible_settings(target: Path, draft: Path, capsys: pytest.CaptureFi
     fails(capsys, ["generate", "q", "--model", "nosuch"], "there is no checkpoint 'nosuch'")
     fails(
         capsys,
-        [*base, "--verifier", "embedding", "--judge_model", "nosuch"],
-        "there is no sentence encoder 'nosuch'",
+        [*base, "--verifier", "embedding", "--judge_model", "/no/such/encoder"],
+        "/no/such/encoder cannot be loaded as a sentence encoder",
     )
     fails(
         capsys,

@@ -1,4 +1,6 @@
-"""`lr generate` answers one question; `lr demo` shows the tiny models reason, and what it saves."""
+"""`lr generate`: one question, any checkpoint, the answer as it is decided. `lr demo`: held-out
+problems in every mode, side by side, offline.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +11,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import quantiles
-from typing import Any, Literal
 
 import tyro
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from lr.commands.options import ModelChoice
-from lr.commands.show import STYLES, console, legend, number, step_line, summary
+from lr.commands.show import STYLES, console, legend, number, progress, step_line, summary, table
 from lr.engine.answer import Run
-from lr.lab.eval.failure_modes import DraftBottleneck, FailureMode, failure_modes
+from lr.lab.eval.failure_modes import DraftBottleneck, failure_modes
 from lr.lab.trace.file import require_writable
 from lr.lab.trace.replay import save_trace
-from lr.options import LOOKAHEAD, MODES, GenerateOptions
+from lr.options import (
+    LOOKAHEAD,
+    MODES,
+    Driver,
+    GenerateOptions,
+    Mode,
+    OptionArguments,
+    ScheduleName,
+)
 from lr.reasoner import Reasoner
 from lr.registry import language_of
 from lr.result import Result
@@ -38,8 +45,7 @@ from lr.types import require
 @contextmanager
 def saving(path: Path | None, run: Run) -> Iterator[None]:
     """Write the trace of what is answered inside to `path` (None: nowhere), also if it is
-    interrupted or fails.
-    """
+    interrupted or fails."""
     try:
         yield
     except BaseException as error:
@@ -50,73 +56,69 @@ def saving(path: Path | None, run: Run) -> Iterator[None]:
         save_trace(path, run)
 
 
-def _commonest_reason(result: Result) -> str:
-    emits = [event for _, event in result.trace.events if isinstance(event, Emit)]
-    reasons = Counter(verdict.why for emit in emits for verdict in emit.verdicts)
-    return escape(reasons.most_common(1)[0][0])
-
-
 @dataclass(frozen=True)
 class Generate:
     """Answer one question. The answer goes to standard output as it is decided, the statistics to
     standard error.
     """
 
-    question: tyro.conf.Positional[str]
-    """What to ask; the checkpoint's chat template is put around it."""
+    question: tyro.conf.Positional[str | None] = None
+    """What to ask; the checkpoint's chat template is put around it. Left out: a sample problem."""
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
     max_depth: int | None = None
     """The official tool's name of --depth; where both are given, this one counts."""
     explain: bool = False
-    """Say also whether the run shows a failure mode: a cascade of rejections, a target that
-    waits for the draft.
+    """Say also whether the run shows a failure mode: a cascade of rejections, a target that waits
+    for the draft.
     """
-
     trace: Path | None = None
     """Write everything that happens to this file, as JSON lines, for lr trace and the tools that
     show it.
     """
 
     def run(self) -> None:
-        generation = self.generation
+        options = self.generation
         if self.max_depth is not None:
-            generation = dataclasses.replace(generation, depth=self.max_depth)
+            options = dataclasses.replace(options, depth=self.max_depth)
         if self.trace is not None:
             require_writable(self.trace)
-        reasoner = self.models.load(needs_draft=generation.needs_draft)
+        out, notes = console(), console(stderr=True)
+        reasoner = self.models.load(needs_draft=options.needs_draft)
         run = reasoner.run(
-            self.question, detailed=self.trace is not None, **dataclasses.asdict(generation)
+            self.models.question(self.question),
+            detailed=self.trace is not None,
+            **dataclasses.asdict(options),
         )
-        out = console()
         with saving(self.trace, run):
             for step in run:
                 out.print(step.text, style=STYLES[step.origin], end="", markup=False)
         result = run.finish()
         if not result.text.endswith("\n"):
             out.print()
-        notes = console(stderr=True)
-        coupling = "" if self.generation.mode == "ar" else f", coupling {result.coupling}"
-        notes.print(f"[dim]{summary(result.stats)}{coupling}[/]")
-        if result.stats.judged and not result.stats.accepted:
-            notes.print(
-                f"[dim]no draft step was accepted; most often: {_commonest_reason(result)}[/]"
-            )
-        for mode in self._failure_modes(result) if self.explain else []:
-            notes.print(f"[dim]{mode}[/]")
-        if not result.finished:
-            notes.print(
-                "[dim]the answer was cut: the token budget (--max_tokens) or the context was reached[/]"
-            )
+        for note in self._notes(result):
+            notes.print(f"[dim]{escape(note)}[/]")
 
-    def _failure_modes(self, result: Result) -> list[FailureMode]:
-        """Where the models take turns the target never waits for the draft, it only pays for it."""
-        found = failure_modes(result.trace)
-        alone = self.generation.driver == "lockstep"
-        return [one for one in found if not (alone and isinstance(one, DraftBottleneck))]
+    def _notes(self, result: Result) -> Iterator[str]:
+        """What is said about an answer, line by line."""
+        stats = result.stats
+        coupling = "" if self.generation.mode == "ar" else f", coupling {result.coupling}"
+        yield summary(stats) + coupling
+        if stats.judged and not stats.accepted:
+            events = (event for _, event in result.trace.events)
+            emits = (e for e in events if isinstance(e, Emit))
+            reasons = Counter(v.why for emit in emits for v in emit.verdicts)
+            yield f"no draft step was accepted; most often: {reasons.most_common(1)[0][0]}"
+        for found in failure_modes(result.trace) if self.explain else []:
+            # where the models take turns, the target pays for the draft but never waits for it
+            if self.generation.driver != "lockstep" or not isinstance(found, DraftBottleneck):
+                yield str(found)
+        if not result.finished:
+            yield "the answer was cut: the token budget (--max_tokens) or the context was reached"
 
 
 COLUMNS = (
+    "mode",
     "right",
     "tokens\n/ s",
     "steps\nkept",
@@ -126,10 +128,15 @@ COLUMNS = (
     "speedup",
     "middle\nhalf",
 )
-NOTES = """ar: plain decoding. sd: tokens guessed ahead. lr: steps written ahead (Lookahead Reasoning). lr+sd: both.
-steps kept: accepted of the draft steps judged; tokens kept: of the tokens guessed. speedup: in tokens per
-second against ar, all modes in turn on every problem; middle half: its quartiles over the problems. In lr and lr+sd
-the draft's steps are written in a second process (--driver lockstep: in turns, on one core)."""
+NOTES = """\
+ar: plain decoding. sd: tokens guessed ahead. lr: steps written ahead (Lookahead Reasoning).
+lr+sd: both. steps kept: accepted of the draft steps judged; tokens kept: of the tokens guessed.
+speedup: in tokens per second against ar, all modes in turn on every problem; middle half: its
+quartiles over the problems. In lr and lr+sd the draft's steps are written in a second process
+(--driver lockstep: in turns, on one core)."""
+
+Solved = list[tuple[Exercise, dict[Mode, Result]]]
+"""Problems, each with its results by mode."""
 
 
 @dataclass(frozen=True)
@@ -148,11 +155,11 @@ class Demo:
     """The official tool's name of --depth; where both are given, this one counts."""
     width: int = 1
     """How many alternative draft steps per position."""
-    schedule: Literal["sync", "paper", "depth"] = "depth"
+    schedule: ScheduleName = "depth"
     """When target steps begin: see lr generate --help."""
     num_speculative_tokens: int = 3
     """How many tokens to guess ahead, in sd and lr+sd."""
-    driver: Literal["lockstep", "overlapped"] = "overlapped"
+    driver: Driver = "overlapped"
     """overlapped: the draft's steps are written in a process of their own. lockstep: draft and
     target take turns.
     """
@@ -170,112 +177,79 @@ class Demo:
         require(self.problems > 0, "problems", self.problems, "a whole number > 0")
         if self.trace is not None:
             require_writable(self.trace)
+        out, solved = console(), Solved()
         with self.models.load(needs_draft=True) as reasoner:
-            self._solve_all(reasoner)
-
-    def _solve_all(self, reasoner: Reasoner) -> None:
-        out = console()
-        out.print(legend(), "")
-        for mode in (
-            MODES
-        ):  # warm up: first calls pay for allocation, and for the start of the second process
-            reasoner.generate(
-                _exercise(reasoner, 0).question, **self._settings(mode), max_tokens=40
-            )
-        solved: list[tuple[Exercise, dict[str, Result]]] = []
-        numbers = range(self.problems)
-        for index in track(
-            numbers,
-            "solving",
-            console=Console(stderr=True),
-            transient=True,
-            disable=not out.is_terminal,
-        ):
-            solved.append(self._solve(reasoner, index, out))
-        out.print(_table(solved))
+            language = language_of(reasoner.codec) or QUANTITIES
+            out.print(legend(), "")
+            warm_up = language.problem(Split.TEST, 0, 0).question
+            for mode in MODES:  # the first call allocates, and starts the second process
+                reasoner.generate(warm_up, **self._options(mode, max_tokens=40))
+            with progress("solving", self.problems) as advance:
+                for index in range(self.problems):
+                    task = language.problem(Split.TEST, index, 0)
+                    solved.append((task, self._solve(reasoner, task, index, out)))
+                    advance()
+        out.print(_comparison(solved))
         out.print(NOTES, style="dim")
 
-    def _settings(self, mode: str) -> dict[str, Any]:
+    def _options(self, mode: Mode, max_tokens: int | None = None) -> OptionArguments:
         """The options of one mode. In mode sd nothing is there to overlap."""
-        names = ("width", "schedule", "num_speculative_tokens", "temperature", "seed")
-        driver = self.driver if mode in LOOKAHEAD else "lockstep"
-        depth = self.depth if self.max_depth is None else self.max_depth
         return {
             "mode": mode,
-            "driver": driver,
-            "depth": depth,
-            **{name: getattr(self, name) for name in names},
+            "driver": self.driver if mode in LOOKAHEAD else "lockstep",
+            "depth": self.depth if self.max_depth is None else self.max_depth,
+            "width": self.width,
+            "schedule": self.schedule,
+            "num_speculative_tokens": self.num_speculative_tokens,
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "max_tokens": max_tokens,
         }
 
     def _solve(
-        self, reasoner: Reasoner, index: int, out: Console
-    ) -> tuple[Exercise, dict[str, Result]]:
-        """One problem in every mode; the modes take turns in going first, so that drifts of the
-        machine's speed cancel.
-        """
-        task, results = _exercise(reasoner, index), {}
-        shown, order = index < self.show, list(MODES)
+        self, reasoner: Reasoner, task: Exercise, index: int, out: Console
+    ) -> dict[Mode, Result]:
+        """One problem in every mode. The modes take turns in going first, so that drifts of the
+        machine's speed cancel."""
+        results: dict[Mode, Result] = {}
+        shown = index < self.show
         if shown:
             out.print(f"[bold]problem {index + 1}[/]  {task.question}")
-        for mode in order[index % len(order) :] + order[: index % len(order)]:
-            place = self.trace if index == 0 and mode == "lr" else None
-            run = reasoner.run(task.question, detailed=place is not None, **self._settings(mode))
-            with saving(place, run):
+        turn = index % len(MODES)
+        for mode in MODES[turn:] + MODES[:turn]:
+            path = self.trace if index == 0 and mode == "lr" else None
+            run = reasoner.run(task.question, detailed=path is not None, **self._options(mode))
+            with saving(path, run):
                 for step in run:
                     if shown and mode == "lr":
                         out.print(step_line(step))
             results[mode] = run.finish()
         if shown:
             out.print(f"  answer {results['lr'].answer}, expected {task.answer}\n")
-        return task, results
+        return results
 
 
-def _exercise(reasoner: Reasoner, index: int) -> Exercise:
-    """A held-out problem of the language that the target speaks; of quantities where it speaks no
-    tiny one.
-    """
-    language = language_of(reasoner.codec) or QUANTITIES
-    return language.problem(Split.TEST, index, 0)
+def _comparison(solved: Solved) -> Table:
+    """One row per mode."""
 
+    def rate(stats: Stats) -> float:
+        return stats.tokens_per_second or 0.0
 
-def _table(solved: list[tuple[Exercise, dict[str, Result]]]) -> Table:
-    table = Table(
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-        padding=(0, 1, 0, 0),
-        title=f"{len(solved)} held-out problems",
-        title_justify="left",
-    )
-    table.add_column("mode", no_wrap=True)
-    for column in COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
+    made = table(COLUMNS, title=f"{len(solved)} held-out problems")
     totals = {mode: sum((results[mode].stats for _, results in solved), Stats()) for mode in MODES}
-    for mode in MODES:
-        stats = totals[mode]
+    for mode, stats in totals.items():
         right = sum(results[mode].answer == str(task.answer) for task, results in solved)
-        table.add_row(
+        ratios = [rate(results[mode].stats) / rate(results["ar"].stats) for _, results in solved]
+        quarters = quantiles(ratios, n=4) if len(ratios) >= 4 and mode != "ar" else None
+        made.add_row(
             mode,
             f"{right}/{len(solved)}",
-            f"{_rate(stats):.0f}",
+            f"{rate(stats):.0f}",
             number(stats.step_acceptance),
             number(stats.token_acceptance),
             str(stats.target_passes),
             f"{stats.tokens_per_target_pass or 0:.2f}",
-            f"{_rate(stats) / _rate(totals['ar']):.2f}",
-            "" if mode == "ar" else _spread(solved, mode),
+            f"{rate(stats) / rate(totals['ar']):.2f}",
+            "" if quarters is None else f"{quarters[0]:.2f}-{quarters[2]:.2f}",
         )
-    return table
-
-
-def _spread(solved: list[tuple[Exercise, dict[str, Result]]], mode: str) -> str:
-    """The quartiles of the speedup over the problems."""
-    ratios = [_rate(results[mode].stats) / _rate(results["ar"].stats) for _, results in solved]
-    if len(ratios) < 4:
-        return ""
-    low, _, high = quantiles(ratios, n=4)
-    return f"{low:.2f}-{high:.2f}"
-
-
-def _rate(stats: Stats) -> float:
-    return stats.tokens_per_second or 0.0
+    return made

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.progress import Progress
 
-from lr.commands.info import memory_table, torch_dtype
-from lr.commands.options import DtypeName, Placement
+from lr.commands.info import memory_table
+from lr.commands.options import DtypeName, Placement, torch_dtype
 from lr.commands.show import console
 from lr.errors import SettingError
 from lr.types import require

@@ -1,5 +1,5 @@
-"""What is done with the answers of runs: `lr verify` judges kept pairs again, `lr drift` adds up what
-accepted steps have cost, `lr experiment` repeats the paper's experiments.
+"""What is done with runs: `lr verify` judges kept pairs again, `lr drift` adds up what accepted
+steps have cost, `lr experiment` repeats the paper's experiments.
 """
 
 from __future__ import annotations
@@ -15,19 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tyro
-from rich.box import SIMPLE_HEAD
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
 
-from lr.commands.options import DtypeName, Placement
-from lr.commands.show import console
+from lr.commands.options import Device
+from lr.commands.show import console, progress, table
 from lr.errors import SettingError
 from lr.tiny.names import companion
 from lr.types import require
@@ -37,10 +27,13 @@ if TYPE_CHECKING:
     from lr.lab.eval.experiment import Lab
     from lr.lab.eval.verifier_eval import ProblemDrift, Quality, Replayed, SavedPair
 
+    Found = dict[str, tuple[Replayed, Quality, list[bool]]]
+    """By verifier: its verdicts, what they are worth, and the truth."""
+
 
 @dataclass(frozen=True)
 class LabChoice:
-    """Models and where they run."""
+    """Models and where they run: those of the run that kept the pairs, unless others are named."""
 
     model: str | None = None
     """The target. None: that of the run."""
@@ -48,10 +41,7 @@ class LabChoice:
     """The judge. None: that of the run, or tiny-judge for tiny-target."""
     encoder: str | None = None
     """The sentence encoder of verifier embedding."""
-    device: str = "auto"
-    """auto, or a torch device."""
-    dtype: DtypeName | None = None
-    """None: float32 on the CPU, the checkpoint's own elsewhere."""
+    place: Device = field(default_factory=Device)
 
     def lab(self, run: Path) -> Lab:
         """A lab with the target alone; verifiers are loaded when they are named."""
@@ -61,22 +51,11 @@ class LabChoice:
         home = run if (run / SETTINGS).is_file() else run.parent
         known = read_object(home / SETTINGS)["settings"] if (home / SETTINGS).is_file() else {}
         target = self.model or known.get("model") or "tiny-target"
-        judge = (
-            self.judge_model
-            or known.get("judge_model")
-            or ("tiny-judge" if target == "tiny-target" else None)
-        )
-        placement = Placement(self.device, self.dtype)
-        placement.set_threads(target)
-        models = LabModels(
-            target,
-            None,
-            judge,
-            self.encoder,
-            str(placement.torch_device()),
-            placement.torch_dtype(),
-        )
-        return Lab(models, [], Path())
+        usual = "tiny-judge" if target == "tiny-target" else None
+        judge = self.judge_model or known.get("judge_model") or usual
+        self.place.set_threads(target)
+        device, dtype = str(self.place.torch_device()), self.place.torch_dtype()
+        return Lab(LabModels(target, None, judge, self.encoder, device, dtype), [], Path())
 
 
 COLUMNS = {
@@ -92,6 +71,7 @@ COLUMNS = {
     "order_flips": "flips by order",
     "order_shift": "score shift by order",
 }
+"""The fields of `Quality`, and their heads."""
 
 
 @dataclass(frozen=True)
@@ -119,23 +99,33 @@ class Verify:
     """
 
     def run(self) -> None:
-        from lr.lab.eval.verifier_eval import load_pairs
+        from lr.lab.eval.figure import draw, require_matplotlib
+        from lr.lab.eval.verifier_eval import curve, load_pairs
 
         require(self.batch >= 1, "batch", self.batch, "a whole number >= 1")
         if self.figure is not None:
-            from lr.lab.eval.figure import require_matplotlib
-
             require_matplotlib()
         kept = load_pairs(self.pairs)
         found = self._judge(kept)
-        _show({name: entry[1] for name, entry in found.items()})
+        made = table(["verifier", *(head.replace(" ", "\n") for head in COLUMNS.values())])
+        for name, (_, quality, _) in found.items():
+            values = [getattr(quality, field) for field in COLUMNS]
+            cells = (
+                "" if v is None else str(v) if isinstance(v, int) else f"{v:.3f}" for v in values
+            )
+            made.add_row(name, *cells)
+        console().print(made)
         if self.json is not None:
-            self.json.write_text(json.dumps(_document(found), indent=1) + "\n", encoding="utf-8")
+            content = {
+                name: asdict(quality) | {"curve": [asdict(p) for p in curve(one.scores, truth)]}
+                for name, (one, quality, truth) in found.items()
+            }
+            self.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         if self.figure is not None:
-            for path in _draw(found, self.figure):
+            for path in draw(_panels(found), self.figure):
                 console(stderr=True).print(f"drawn: {path}")
 
-    def _judge(self, kept: Sequence[SavedPair]) -> dict[str, tuple[Replayed, Quality, list[bool]]]:
+    def _judge(self, kept: Sequence[SavedPair]) -> Found:
         from lr.lab.eval.verifier_eval import quality, replay, swapped
         from lr.spec.verifiers.base import Requires
 
@@ -143,19 +133,15 @@ class Verify:
         reference = self.reference or ("oracle" if lab.language is not None else None)
         if reference is None:
             raise SettingError(
-                "who is right has to be said for models that do not speak the tiny language: --reference judge, for one."
+                "who is right has to be said for models that do not speak the tiny language: "
+                "--reference judge, for one."
             )
         pairs = [one.pair for one in kept]
-        truth = [
-            verdict.aligned
-            for verdict in replay(lab.verifier_named(reference), pairs, self.batch).verdicts
-        ]
-        found = {}
+        judged = replay(lab.verifier_named(reference), pairs, self.batch)
+        truth, found = [verdict.aligned for verdict in judged.verdicts], {}
         for name in self.verifier:
             verifier = lab.verifier_named(name)
-            replay(
-                verifier, pairs[: self.batch], self.batch
-            )  # the first call pays for what is set up once
+            replay(verifier, pairs[: self.batch], self.batch)  # the first call sets things up
             made = replay(verifier, pairs, self.batch)
             compares = bool(verifier.requires & Requires.TARGET_STEP)
             other = replay(verifier, swapped(pairs), self.batch) if compares else None
@@ -163,31 +149,9 @@ class Verify:
         return found
 
 
-def _show(found: dict[str, Quality]) -> None:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("verifier")
-    for head in COLUMNS.values():
-        table.add_column(head.replace(" ", "\n"), justify="right")
-    for name, made in found.items():
-        values = [getattr(made, field) for field in COLUMNS]
-        table.add_row(
-            name,
-            *("" if v is None else str(v) if isinstance(v, int) else f"{v:.3f}" for v in values),
-        )
-    console().print(table)
-
-
-def _document(found: dict[str, tuple[Replayed, Quality, list[bool]]]) -> dict[str, Any]:
-    from lr.lab.eval.verifier_eval import curve
-
-    return {
-        name: asdict(made) | {"curve": [asdict(point) for point in curve(replayed.scores, truth)]}
-        for name, (replayed, made, truth) in found.items()
-    }
-
-
-def _draw(found: dict[str, tuple[Replayed, Quality, list[bool]]], path: Path) -> list[Path]:
-    from lr.lab.eval.figure import Points, draw
+def _panels(found: Found) -> list[Any]:
+    """ROC, precision and recall, acceptance and error, calibration."""
+    from lr.lab.eval.figure import Points
     from lr.lab.eval.verifier_eval import curve, reliability
 
     roc, recall, errors, calibrated = [], [], [], []
@@ -197,32 +161,22 @@ def _draw(found: dict[str, tuple[Replayed, Quality, list[bool]]], path: Path) ->
         recall.append((name, [(p.true_rate, 1 - p.error, "") for p in points]))
         errors.append((name, [(p.accepted, p.error, "") for p in points]))
         if all(0 <= score <= 1 for score in made.scores):
-            calibrated.append(
-                (name, [(mean, share, "") for mean, share, _ in reliability(made.scores, truth)])
-            )
-    return draw(
-        [
-            Points(
-                "ROC",
-                "false pairs accepted",
-                "true pairs accepted",
-                roc,
-                joined=True,
-                diagonal=True,
-            ),
-            Points("precision and recall", "recall", "precision", recall, joined=True),
-            Points("acceptance and error", "share accepted", "of them wrong", errors, joined=True),
-            Points(
-                "calibration",
-                "mean score",
-                "share that is true",
-                calibrated,
-                joined=True,
-                diagonal=True,
-            ),
-        ],
-        path,
-    )
+            bins = reliability(made.scores, truth)
+            calibrated.append((name, [(score, share, "") for score, share, _ in bins]))
+    true, false = "true pairs accepted", "false pairs accepted"
+    return [
+        Points("ROC", false, true, roc, joined=True, diagonal=True),
+        Points("precision and recall", "recall", "precision", recall, joined=True),
+        Points("acceptance and error", "share accepted", "of them wrong", errors, joined=True),
+        Points(
+            "calibration",
+            "mean score",
+            "share that is true",
+            calibrated,
+            joined=True,
+            diagonal=True,
+        ),
+    ]
 
 
 @dataclass(frozen=True)
@@ -241,61 +195,51 @@ class Drift:
 
     def run(self) -> None:
         from lr.engine.verification import asked_model
+        from lr.lab.eval import verifier_eval as ev
         from lr.lab.eval.grading import Grader
         from lr.lab.eval.report import read_run, require_comparable
-        from lr.lab.eval.verifier_eval import (
-            accepted_pairs,
-            load_pairs,
-            problem_drifts,
-            step_drifts,
-            summary,
-        )
 
         with Grader() as grader:
             mine = read_run(self.run_folder, grader)
             baseline = None if self.baseline is None else read_run(self.baseline, grader)
         if baseline is not None:
             require_comparable(mine, baseline)
-        pairs = accepted_pairs(load_pairs(self.run_folder), mine)
+        pairs = ev.accepted_pairs(ev.load_pairs(self.run_folder), mine)
         if not pairs:
             raise SettingError(
-                f"no accepted pair of {self.run_folder} has a target step; keep pairs with a verifier that compares."
+                f"no accepted pair of {self.run_folder} has a target step; keep pairs with a "
+                "verifier that compares."
             )
         reasoner = self.models.lab(self.run_folder).reasoner()
         target = reasoner.models.target
         blocks = 2 * (target.config.max_position_embeddings // 16 + 16)
-        steps = step_drifts(pairs, asked_model(target, reasoner.codec, blocks).runner)
-        pages = problem_drifts(steps, mine, baseline)
+        runner = asked_model(target, reasoner.codec, blocks).runner
+        pages = ev.problem_drifts(ev.step_drifts(pairs, runner), mine, baseline)
         _show_drift(pages)
         if self.json is not None:
-            content = {
-                "problems": [asdict(page) | {"flipped": page.flipped} for page in pages],
-                "summary": summary(pages),
-            }
+            problems = [asdict(page) | {"flipped": page.flipped} for page in pages]
+            content = {"problems": problems, "summary": ev.summary(pages)}
             self.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def _show_drift(pages: list[ProblemDrift]) -> None:
     from lr.lab.eval.verifier_eval import summary
 
-    out, table = console(), Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for head in ("answer", "problems", "drift per problem", "drift per kept step"):
-        table.add_column(head, justify="left" if head == "answer" else "right")
+    out = console()
+    made = table(("answer", "problems", "drift per problem", "drift per kept step"))
     for what, (count, drift, step) in summary(pages).items():
-        table.add_row(what, str(count), f"{drift:.2f}", f"{step:.3f}")
-    out.print(table)
+        made.add_row(what, str(count), f"{drift:.2f}", f"{step:.3f}")
+    out.print(made)
     out.print(
-        "in nats; negative: the target finds its own wording likelier. lost: right in the baseline, wrong here.",
+        "in nats; negative: the target finds its own wording likelier. lost: right in the "
+        "baseline, wrong here.",
         style="dim",
     )
-    furthest = sorted(pages, key=lambda page: page.drift)[:5]
-    out.print(
-        "furthest: "
-        + ", ".join(
-            f"problem {page.key.number} {page.drift:.1f} ({page.flipped or 'not compared'})"
-            for page in furthest
-        )
+    furthest = (
+        f"problem {page.key.number} {page.drift:.1f} ({page.flipped or 'not compared'})"
+        for page in sorted(pages, key=lambda page: page.drift)[:5]
     )
+    out.print(f"furthest: {', '.join(furthest)}")
 
 
 @dataclass(frozen=True)
@@ -332,88 +276,66 @@ class Experiment:
     """Where tables, figures and JSON go."""
     work: Path = Path("runs/experiments")
     """Where the answers are kept; what is there is not done again."""
-    device: str = "auto"
-    """auto, or a torch device."""
-    dtype: DtypeName | None = None
-    """None: float32 on the CPU, the checkpoint's own elsewhere."""
-    threads: int | None = None
-    """CPU threads; None: one for the tiny models."""
+    place: Device = field(default_factory=Device)
 
     def run(self) -> None:
         from lr.lab.eval.experiments import EXPERIMENTS
 
         names = list(EXPERIMENTS) if self.name == "all" else [self.name]
         if names[0] not in EXPERIMENTS:
+            known = ", ".join(EXPERIMENTS)
             raise SettingError(
-                f"there is no experiment {self.name!r}; choose one of {', '.join(EXPERIMENTS)}, or "
-                "all."
+                f"there is no experiment {self.name!r}; choose one of {known}, or all."
             )
-        require(
-            self.problems is None or self.problems >= 2, "problems", self.problems, "at least 2"
-        )
+        enough = self.problems is None or self.problems >= 2
+        require(enough, "problems", self.problems, "at least 2")
         if self.model != "tiny" and self.draft_model is None:
             raise SettingError(f"experiments with {self.model} need a draft: give --draft_model.")
-        own = [
-            word
-            for word in ("draft_model", "judge_model", "dataset")
-            if getattr(self, word) is not None
-        ]
+        own = [f for f in ("draft_model", "judge_model", "dataset") if getattr(self, f) is not None]
         own += ["model"] if self.model != "tiny" else []
         if self.name == "domains" and own:
             raise SettingError(
-                f"experiment domains takes each tiny language with its own models and problems; leave out --{own[0]}."
+                "experiment domains takes each tiny language with its own models and problems; "
+                f"leave out --{own[0]}."
             )
         for name in names:
-            if name == "domains" and own:
+            if name != "domains" or not own:
+                self._one(name)
+            else:
                 console(stderr=True).print(
                     f"domains: left out, it is about the tiny languages and not about --{own[0]}"
                 )
-            else:
-                self._one(name)
 
     def _one(self, name: str) -> None:
+        from lr.lab.bench.report import conditions
         from lr.lab.eval.experiment import write_finding
         from lr.lab.eval.experiments import EXPERIMENTS
 
         experiment = EXPERIMENTS[name]
-        started, out = time.monotonic(), console()
+        started, notes = time.monotonic(), console(stderr=True)
         lab = self._domains(name) if name == "domains" else self._lab(name)
         try:
-            arms = experiment.arms(lab)
-            total = len(arms) * len(lab.items)
-            notes = console(stderr=True)
-            notes.print(
-                f"{name}: {len(arms)} arms, {len(lab.items)} problems; answers in {lab.work}"
-            )
-            bar = Progress(
-                TextColumn(name),
-                BarColumn(bar_width=30),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.description}"),
-                console=notes,
-                transient=True,
-                disable=not notes.is_terminal,
-            )
-            with bar:
-                task = bar.add_task("", total=total)
-                outcome = lab.run(arms, lambda arm: bar.update(task, advance=1, description=arm))
-            finding = experiment.find(lab, outcome)
+            arms, count = experiment.arms(lab), len(lab.items)
+            notes.print(f"{name}: {len(arms)} arms, {count} problems; answers in {lab.work}")
+            with progress(name, len(arms) * count) as advance:
+                finding = experiment.find(lab, lab.run(arms, advance))
         finally:
             lab.close()
-        files = write_finding(name, finding, self.output, self._command(), _facts())
-        out.print(files[0].read_text(encoding="utf-8"), markup=False, soft_wrap=True)
-        notes.print(
-            f"{name}: {time.monotonic() - started:.0f} s; written: {', '.join(map(str, files))}"
+        typed = shlex.join(
+            sys.argv[1:] if sys.argv[1:2] == ["experiment"] else ["experiment", self.name]
         )
+        kept = ("cpu", "cores", "python", "torch", "load")
+        facts = {key: value for key, value in conditions().items() if key in kept}
+        files = write_finding(name, finding, self.output, f"lr {typed}", facts)
+        console().print(files[0].read_text(encoding="utf-8"), markup=False, soft_wrap=True)
+        seconds, written = time.monotonic() - started, ", ".join(map(str, files))
+        notes.print(f"{name}: {seconds:.0f} s; written: {written}")
 
     def _domains(self, name: str) -> Domains:
         from lr.lab.eval.ablations import FAMILIES, Domains
 
-        return Domains(
-            {family: self._lab(name, family, self.work / name / family) for family in FAMILIES}
-        )
+        labs = {family: self._lab(name, family, self.work / name / family) for family in FAMILIES}
+        return Domains(labs)
 
     def _lab(self, name: str, family: str = "tiny", work: Path | None = None) -> Lab:
         from lr.lab.eval.datasets import load_items
@@ -424,37 +346,24 @@ class Experiment:
         tiny = self.model == "tiny"
         count = self.problems if self.problems is not None else EXPERIMENTS[name].problems
         items = load_items(self.dataset or f"{family}:{count}", seed=self.seed)
-        if self.problems is not None:
-            items = items[:count]
         target = f"{family}-target" if tiny else self.model
         draft = self.draft_model or f"{family}-draft"
-        placement = Placement(self.device, self.dtype, self.threads)
-        placement.set_threads(target, draft)
+        self.place.set_threads(target, draft)
         models = LabModels(
             target,
             draft,
             self.judge_model or (companion(target, "judge") if tiny else None),
             self.encoder or _installed_encoder(),
-            str(placement.torch_device()),
-            placement.torch_dtype(),
+            str(self.place.torch_device()),
+            self.place.torch_dtype(),
         )
-        options = GenerateOptions(seed=self.seed, max_tokens=self.max_tokens)
-        folder = self.work / name if work is None else work
         return Lab(
             models,
-            items,
-            folder,
-            options=options,
+            items[: self.problems],
+            work or self.work / name,
+            options=GenerateOptions(seed=self.seed, max_tokens=self.max_tokens),
             verifier=self.verifier,
             concurrency=self.concurrency,
-        )
-
-    def _command(self) -> str:
-        """The command as it was typed."""
-        return (
-            "lr " + shlex.join(sys.argv[1:])
-            if sys.argv[1:2] == ["experiment"]
-            else f"lr experiment {self.name}"
         )
 
 
@@ -465,14 +374,3 @@ def _installed_encoder() -> str | None:
     except ImportError:
         return None
     return None if found is None else str(Path(found).parent / "model")
-
-
-def _facts() -> dict[str, Any]:
-    """The machine and the versions that the figures belong to."""
-    from lr.lab.bench.report import conditions
-
-    return {
-        key: value
-        for key, value in conditions().items()
-        if key in ("cpu", "cores", "python", "torch", "load")
-    }

@@ -1,23 +1,107 @@
-"""The flags that commands share: which models, behind which servers, and where they run."""
+"""The flags that commands share: which models, behind which servers, where they run, over how many
+ranks. The one place where the environment is read: a server's key, and what torchrun says.
+
+Each group is a dataclass; a command that has one as a field has its flags.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from lr.commands.ranks import spread
+from rich.console import Console
+
 from lr.errors import SettingError
 from lr.lab.endpoint.address import is_address
-from lr.tiny.names import CHECKPOINTS, companion
+from lr.registry import CHECKPOINTS
+from lr.tiny.names import companion
+from lr.types import require
 
 if TYPE_CHECKING:
     import torch
 
     from lr.lab.endpoint.settings import Servers
+    from lr.model.parallel.start import Place, Spread
     from lr.reasoner import Reasoner
 
+DtypeName = Literal["float64", "float32", "bfloat16", "float16"]
+AttentionName = Literal["auto", "flash", "triton", "sdpa", "reference"]
 KEY = "LR_API_KEY"
+TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where and in which precision models run."""
+
+    device: str = "auto"
+    """auto (CUDA, else MPS, else the CPU), or a torch device such as cuda:1."""
+    dtype: DtypeName | None = None
+    """None: float32 on the CPU, the checkpoint's own elsewhere."""
+    threads: int | None = None
+    """CPU threads; None: one for the tiny models (more only get in their way), torch's default for
+    others.
+    """
+
+    def torch_device(self) -> torch.device:
+        """The device. Raises `SettingError` for one that torch does not know or this machine does
+        not have."""
+        from lr.model.device import find_device
+
+        return find_device(self.device)
+
+    def torch_dtype(self) -> torch.dtype | None:
+        import torch
+
+        found: torch.dtype | None = None if self.dtype is None else getattr(torch, self.dtype)
+        return found
+
+    def set_threads(self, *models: str | None) -> int:
+        """Set torch's CPU threads for these models; returns how many."""
+        import torch
+
+        if self.threads is not None:
+            require(self.threads > 0, "threads", self.threads, "a whole number > 0")
+            torch.set_num_threads(self.threads)
+        elif all(model is None or model in CHECKPOINTS or is_address(model) for model in models):
+            torch.set_num_threads(1)
+        return torch.get_num_threads()
+
+
+def torch_dtype(name: DtypeName | None, device: str) -> torch.dtype | None:
+    """The dtype that models on a device get; None for the checkpoint's own."""
+    import torch
+
+    if name is None:
+        return torch.float32 if device == "cpu" else None
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+@dataclass(frozen=True)
+class Placement(Device):
+    """Where models run, and how they use their device."""
+
+    num_blocks: int | None = None
+    """Cache blocks of 16 tokens per model; None: as many as the answer can need."""
+    attention: AttentionName = "auto"
+    """The kind of attention: flash (the package flash-attn), triton (our own kernel), sdpa, or
+    reference (slow and plain). auto: the first of these that works; lr info says which."""
+    cuda_graphs: bool = True
+    """Replay decoding steps from CUDA graphs, on CUDA."""
+
+    def attend(self, reasoner: Reasoner) -> Reasoner:
+        """Give a new reasoner this attention; it is closed where that cannot run."""
+        if self.attention != "auto" or not self.cuda_graphs:
+            try:
+                reasoner.use_attention(self.attention, graphs=self.cuda_graphs)
+            except BaseException:
+                reasoner.close()
+                raise
+        return reasoner
 
 
 @dataclass(frozen=True)
@@ -43,8 +127,7 @@ class ServerChoice:
 
     def servers(self, *, draft_alone: bool = False) -> Servers:
         """These flags as the engine takes them. `draft_alone`: the draft takes the target's
-        place.
-        """
+        place."""
         from lr.lab.endpoint.http import Patience
         from lr.lab.endpoint.settings import Servers
 
@@ -56,83 +139,12 @@ class ServerChoice:
             Patience(silence=self.server_timeout),
         )
 
-    def tokenizers(self) -> dict[str, str]:
-        """The tokenizers that were named, by flag: all that an answer can depend on."""
-        names = ("tokenizer", "draft_tokenizer", "judge_tokenizer")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
 
 def judge_address(port: int, model: str | None) -> str:
     """The judge at a port of this machine, as the official tool means it. `model` None: the only
-    one that is served there.
-    """
-    if not 1 <= port <= 65535:
-        raise SettingError(f"judge_port is {port}, expected a number from 1 to 65535.")
+    one that is served there."""
+    require(1 <= port <= 65535, "judge_port", port, "a number from 1 to 65535")
     return f"openai:http://localhost:{port}/{model or ''}"
-
-
-DtypeName = Literal["float64", "float32", "bfloat16", "float16"]
-AttentionName = Literal["auto", "flash", "triton", "sdpa", "reference"]
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where and in which precision models run."""
-
-    device: str = "auto"
-    """auto (CUDA, else MPS, else the CPU), or a torch device such as cuda:1."""
-    dtype: DtypeName | None = None
-    """None: float32 on the CPU, the checkpoint's own elsewhere."""
-    threads: int | None = None
-    """CPU threads; None: one for the tiny models (more only get in their way), torch's default for
-    others.
-    """
-    num_blocks: int | None = None
-    """Cache blocks of 16 tokens per model; None: as many as the answer can need."""
-    attention: AttentionName = "auto"
-    """The kind of attention: flash (the package flash-attn), triton (our own kernel), sdpa, or
-    reference (slow and plain). auto: the first of these that works; lr info says which."""
-    cuda_graphs: bool = True
-    """Replay decoding steps from CUDA graphs, on CUDA."""
-
-    def torch_device(self) -> torch.device:
-        """The device. Raises SettingError for one that torch does not know or this machine does not
-        have.
-        """
-        from lr.model.device import find_device
-
-        return find_device(self.device)
-
-    def torch_dtype(self) -> torch.dtype | None:
-        import torch
-
-        found: torch.dtype | None = None if self.dtype is None else getattr(torch, self.dtype)
-        return found
-
-    def attend(self, reasoner: Reasoner) -> Reasoner:
-        """Give a new reasoner the attention that was asked for; it is closed where that cannot
-        run.
-        """
-        if self.attention != "auto" or not self.cuda_graphs:
-            try:
-                reasoner.use_attention(self.attention, graphs=self.cuda_graphs)
-            except BaseException:
-                reasoner.close()
-                raise
-        return reasoner
-
-    def set_threads(self, *models: str | None) -> int:
-        """Set torch's CPU threads for these models; returns how many."""
-        import torch
-
-        from lr.types import require
-
-        if self.threads is not None:
-            require(self.threads > 0, "threads", self.threads, "a whole number > 0")
-            torch.set_num_threads(self.threads)
-        elif all(model is None or model in CHECKPOINTS or is_address(model) for model in models):
-            torch.set_num_threads(1)
-        return torch.get_num_threads()
 
 
 @dataclass(frozen=True)
@@ -164,29 +176,107 @@ class ModelChoice:
 
     def load(self, *, needs_draft: bool) -> Reasoner:
         """The reasoner these flags describe; no draft is loaded for plain decoding."""
-        from lr.errors import SettingError
         from lr.model.dummy import is_dummy
         from lr.model.files import resolve
         from lr.reasoner import Reasoner
 
         if needs_draft and self.drafting() is None:
             if not is_address(self.model) and not is_dummy(self.model):
-                resolve(self.model, weights=False)  # what is missing first is said first
+                resolve(self.model, weights=False)  # a checkpoint that is missing is said first
             raise SettingError(
-                f"Speculation with {self.model} needs a draft: give --draft_model (a smaller checkpoint of the same "
-                "family), or decode plainly with --mode ar."
+                f"Speculation with {self.model} needs a draft: give --draft_model (a smaller "
+                "checkpoint of the same family), or decode plainly with --mode ar."
             )
         self.placement.set_threads(self.model, self.drafting())
+        device, threads = self.placement.torch_device(), self.placement.threads
         reasoner = Reasoner(
             self.model,
             self.drafting() if needs_draft else None,
             self.verifier,
             judge=self.judge_model,
-            device=spread(
-                [self.placement.torch_device()], self.tensor_parallel, self.placement.threads
-            ),
+            device=spread([device], self.tensor_parallel, threads),
             dtype=self.placement.torch_dtype(),
             num_blocks=self.placement.num_blocks,
             servers=self.server.servers(),
         )
         return self.placement.attend(reasoner)
+
+    def question(self, given: str | None) -> str:
+        """What to ask: `given`, or else a sample problem, which is shown on standard error.
+
+        Raises `SettingError` for a question that is not in the language of a tiny model: its
+        answer would be noise.
+        """
+        from lr.tiny.language import Split
+        from lr.tiny.languages import LANGUAGES
+
+        family = self.model.partition("-")[0] if self.model in CHECKPOINTS else None
+        sample = LANGUAGES[family or "tiny"].problem(Split.TEST, 0, 0).question
+        if given is None:
+            note = f"no question was given; this is a sample: {sample}"
+            Console(stderr=True, highlight=False, soft_wrap=True).print(note, style="dim")
+            return sample
+        if family is not None and not LANGUAGES[family].asks(given):
+            raise SettingError(
+                f"{self.model} understands only the questions of its small language, and {given!r} "
+                f"is none of them. Other models (--model) do; or ask, for example: {sample}"
+            )
+        return given
+
+
+def is_trace(words: str) -> bool:
+    """Whether words name a trace file, rather than ask a question."""
+    try:
+        return words.endswith(".jsonl") or Path(words).exists()
+    except OSError:  # too long for the name of a file
+        return False
+
+
+def torchrun_place(environment: Mapping[str, str] = os.environ) -> Place | None:
+    """This process's place among those that torchrun has started with the same words; None where it
+    has not, or only this one."""
+    if not all(name in environment for name in TORCHRUN) or environment["WORLD_SIZE"] == "1":
+        return None
+    from lr.model.parallel.start import Place
+
+    try:
+        rank, size, port = (int(environment[n]) for n in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+        local_rank = int(environment.get("LOCAL_RANK", rank))
+    except ValueError as error:
+        said = ", ".join(f"{name}={environment[name]!r}" for name in TORCHRUN)
+        raise SettingError(
+            f"the environment says {said}, expected numbers as torchrun sets them ({error})."
+        ) from error
+    theirs = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return Place(rank, size, local_rank, environment["MASTER_ADDR"], port, rank == 0 and not theirs)
+
+
+def spread(
+    devices: Sequence[torch.device], ranks: int | None, threads: int | None = None
+) -> torch.device | Spread:
+    """Where the target goes: the first of `devices`, or over several ranks.
+
+    `ranks` None: one for each of the devices. More ranks than devices: the GPUs that follow the
+    first, or as many processes on the CPU. Each rank on the CPU gets its share of the threads,
+    unless `threads` was given.
+    """
+    place = torchrun_place()
+    require(ranks is None or ranks > 0, "tensor_parallel", ranks, "a whole number > 0")
+    if place is not None and ranks not in (None, 1, place.size):
+        raise SettingError(
+            f"tensor_parallel is {ranks}, and torchrun has started {place.size} processes; leave "
+            "tensor_parallel out."
+        )
+    size = place.size if place is not None else len(devices) if ranks is None else ranks
+    if size == 1:
+        return devices[0]
+    from lr.model.parallel.start import Spread, spread_over
+
+    if devices[0].type == "cpu" and threads is None:
+        import torch
+
+        here = size if place is None else 1  # torchrun gives each process its own cores
+        torch.set_num_threads(min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) // here)))
+    if place is not None:
+        return Spread((devices[0],), place)
+    return Spread(tuple(devices[:size])) if size <= len(devices) else spread_over(size, devices[0])

@@ -1,5 +1,8 @@
 """`lr step`: step through an answer as it is made, or through a recorded one, and aside into what
 would have been.
+
+The prompt reads line by line, so that it works over a pipe as at a terminal. What the letters do is
+in `lab/stepper/session.py`; what is shown, in `lab/stepper/view.py` and `lab/stepper/inside.py`.
 """
 
 from __future__ import annotations
@@ -10,13 +13,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tyro
 from rich.console import Console
 from rich.text import Text
 
-from lr.commands.options import ModelChoice
+from lr.commands.options import ModelChoice, is_trace
 from lr.errors import LRError
 from lr.lab.stepper.inside import cache_view, node_view
 from lr.lab.stepper.session import Session
@@ -25,6 +28,9 @@ from lr.lab.stepper.view import answer_view, screen
 from lr.lab.trace.file import TraceFile, read_trace
 from lr.options import GenerateOptions
 
+if TYPE_CHECKING:
+    from lr.reasoner import Reasoner
+
 
 @dataclass(frozen=True)
 class StepCommand:
@@ -32,16 +38,17 @@ class StepCommand:
     force verdicts and fork what-ifs.
     """
 
-    what: tyro.conf.Positional[str]
+    what: tyro.conf.Positional[str | None] = None
     """A question, which is answered as you go, or a trace (whatever ends in .jsonl, or is there as
-    a file), as --trace writes it.
+    a file), as --trace writes it. Left out: a sample problem.
     """
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
 
     def run(self) -> None:
-        out = Console(highlight=False)
-        session = Session(self._recorded() if self._is_file() else self._live())
+        out, what = Console(highlight=False), self.what
+        recorded = what is not None and is_trace(what)
+        session = Session(_recorded(Path(str(what))) if recorded else self._live())
         try:
             Prompt(session, _reader(out), out).run()
         except KeyboardInterrupt:
@@ -49,58 +56,47 @@ class StepCommand:
         finally:
             session.close()
 
-    def _is_file(self) -> bool:
-        try:
-            return self.what.endswith(".jsonl") or Path(self.what).exists()
-        except OSError:  # too long for the name of a file
-            return False
-
     def _live(self) -> Source:
         """The models are loaded now, the first event is made when it is asked for."""
         from lr.lab.stepper.live import LiveSource
 
         reasoner = self.models.load(needs_draft=True)
-        return LiveSource(reasoner, self.what, dataclasses.asdict(self.generation))
+        question = self.models.question(self.what)
+        return LiveSource(reasoner, question, dataclasses.asdict(self.generation))
 
-    def _recorded(self) -> Source:
-        trace = read_trace(Path(self.what))
-        for note in trace.notes:
-            Console(stderr=True, highlight=False).print(
-                f"{self.what}: {note}", markup=False, style="dim"
-            )
-        return Recorded(trace, remaking(trace))
+
+def _recorded(path: Path) -> Source:
+    trace = read_trace(path)
+    for note in trace.notes:
+        notes = Console(stderr=True, highlight=False)
+        notes.print(f"{path}: {note}", markup=False, style="dim")
+    return Recorded(trace, remaking(trace))
 
 
 def remaking(trace: TraceFile) -> Callable[[], Source] | None:
     """How the run of a trace is begun again, its models being loaded when that is first done; None
-    where it cannot be.
-    """
-    if (
-        trace.header.clock == "virtual"
-        or trace.header.question is None
-        or trace.header.driver != "lockstep"
-    ):
+    where it cannot be."""
+    header = trace.header
+    if header.clock == "virtual" or header.question is None or header.driver != "lockstep":
         return None
-    loaded: list[Any] = []
+    question: str = header.question
+    loaded: list[Reasoner] = []
 
     def remake() -> Source:
         from lr.lab.stepper.live import LiveSource
         from lr.lab.trace.replay import reasoner_of
 
         if not loaded:
-            loaded.append(reasoner_of(trace.header))
-        options = {
-            name: tuple(v) if isinstance(v, list) else v for name, v in trace.header.options.items()
-        }
-        return LiveSource(loaded[0], str(trace.header.question), options)
+            loaded.append(reasoner_of(header))
+        lists = {n: tuple(v) for n, v in header.options.items() if isinstance(v, list)}
+        return LiveSource(loaded[0], question, {**header.options, **lists})
 
     return remake
 
 
 def _reader(out: Console) -> Callable[[str], str]:
-    """Lines from the keyboard, with history; from a pipe each is shown behind its prompt, so that
-    the output reads like a session.
-    """
+    """Lines from the keyboard, with history. From a pipe each is shown after its prompt, so that
+    the output reads like a session."""
     if sys.stdin.isatty():
         with suppress(ImportError):
             import readline  # noqa: F401  # gives input() its history
@@ -146,14 +142,12 @@ MOVES: dict[str, Callable[[Session], bool]] = {
 MOST = 10_000
 """Moves that one line may ask for."""
 
-Reader = Callable[[str], str]
-"""Reads a line, given the prompt. Raises EOFError at the end."""
-
 
 class Prompt:
-    """One session at a terminal or a pipe. `read` gets the lines; `out` shows."""
+    """One session at a terminal or a pipe. `read` gets a line, given the prompt, and raises
+    `EOFError` at the end; `out` shows."""
 
-    def __init__(self, session: Session, read: Reader, out: Console) -> None:
+    def __init__(self, session: Session, read: Callable[[str], str], out: Console) -> None:
         self.session, self.read, self.out = session, read, out
 
     def run(self) -> None:
@@ -177,75 +171,48 @@ class Prompt:
 
     def obey(self, letter: str, rest: list[str]) -> None:
         """One line. Raises `StepperError` for one that cannot be understood, and what the session
-        raises; nothing is changed then.
-        """
-        session = self.session
+        raises; nothing is changed then."""
+        session, out, said = self.session, self.out, ""
         if letter in MOVES:
-            self._move(MOVES[letter], _count(rest), letter)
+            moved, count = False, _count(rest)
+            while count and MOVES[letter](session):
+                moved, count = True, count - 1
+            if not moved:
+                end = "This is the beginning." if letter == "b" else "This is the end; b goes back."
+                return self._say(end)
         elif letter == "g":
             session.to(_number(rest, "g takes the number of an event, such as g 120."))
-            self._show()
         elif letter in ("a", "x"):
-            self._told(session.force(letter == "a", _one(rest)))
+            said = session.force(letter == "a", _one(rest))
         elif letter == "f":
-            self._told(session.fork())
+            said = session.fork()
         elif letter == "d":
-            self._told(
-                "Side B is dropped, its blocks are given back."
-                if session.drop()
-                else "There is no side B."
-            )
+            dropped = "Side B is dropped, its blocks are given back."
+            said = dropped if session.drop() else "There is no side B."
         elif letter.upper() in ("A", "B", "AB") and not rest:
             session.move(letter)
-            self._show()
         elif letter == "w":
             name = _one(rest)
             if name is None:
                 raise StepperError("w takes the name of a file, such as w what-if.jsonl.")
-            self._say(session.save(name))
-        else:
-            self._look(letter, rest)
-
-    def _look(self, letter: str, rest: list[str]) -> None:
-        session, out = self.session, self.out
-        if letter in ("?", "h", "help"):
-            out.print(HELP, markup=False, soft_wrap=True)
+            return self._say(session.save(name))
+        elif letter in ("?", "h", "help"):
+            return out.print(HELP, markup=False, soft_wrap=True)
         elif letter == "i":
-            side = session.active
-            out.print(node_view(side, _one(rest) or _telling(session)))
+            return out.print(node_view(session.active, _one(rest) or _telling(session)))
         elif letter == "c":
-            out.print(
-                cache_view(
-                    session,
-                    _number(rest, "c takes the number of a block, such as c 3.") if rest else None,
-                )
-            )
+            wanted = "c takes the number of a block, such as c 3."
+            return out.print(cache_view(session, _number(rest, wanted) if rest else None))
         elif letter == "t":
             for side in session.sides:
                 if len(session.sides) > 1:
                     self._say(f"side {side.name}")
                 out.print(answer_view(side.state.emitted, MOST))
-        elif letter == "l":
-            self._show()
-        else:
+            return None
+        elif letter != "l":
             raise StepperError(f"{letter!r} is no letter here. {FIRST}")
-
-    def _move(self, move: Callable[[Session], bool], count: int, letter: str) -> None:
-        moved = False
-        for _ in range(count):
-            if not move(self.session):
-                break
-            moved = True
-        if moved:
-            self._show()
-        else:
-            self._say(
-                "This is the beginning." if letter == "b" else "This is the end; b goes back."
-            )
-
-    def _told(self, said: str) -> None:
         self._show()
-        self._say(said)
+        return self._say(said) if said else None
 
     def _show(self) -> None:
         """On a terminal the screen is drawn in place, so that what changes is seen to change."""
@@ -277,9 +244,7 @@ def _one(rest: list[str]) -> str | None:
 
 
 def _count(rest: list[str]) -> int:
-    word = _one(rest)
-    if word is None:
-        return 1
+    word = _one(rest) or "1"
     if not word.isdecimal() or not 1 <= int(word) <= MOST:
         raise StepperError(f"{word!r} is no number of moves; expected 1 to {MOST}.")
     return int(word)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -178,6 +179,19 @@ def _query(
         return None
     goal = Meaning(Kind.GOAL, operation, references=(first, second), item=item)
     return goal, Meaning(Kind.ANSWER, operation, operands=operands, result=result)
+
+
+_PERSON, _ITEM = (f"(?:{'|'.join(words)})" for words in (NAMES, ITEMS))
+_AMOUNT = (
+    rf"(?:\d+ (?:more|fewer) {_ITEM} than {_PERSON}|(?:\d+ times|half) as many {_ITEM} as {_PERSON}"
+    rf"|as many {_ITEM} as {_PERSON} and {_PERSON} together)"
+)
+QUESTION = re.compile(
+    rf"At first {_PERSON} has \d+ {_ITEM}\.(?: Then {_PERSON} gets {_AMOUNT}\.)* "
+    rf"(?:How many {_ITEM} (?:does {_PERSON} have|do {_PERSON} and {_PERSON} have together)"
+    rf"|By how many {_ITEM} do {_PERSON} and {_PERSON} differ)\?"
+)
+"""What a question of this language looks like; see `_question`."""
 
 
 def _question(given: Meaning, operations: list[Meaning], goal: Meaning) -> str:

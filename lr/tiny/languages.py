@@ -10,6 +10,7 @@ next: `vocabulary.py` (a language's tokenizer) and `rows.py` (its training rows)
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -45,7 +46,7 @@ class TinyLanguage:
     """One language.
 
     `family` begins the names of its checkpoints and data sets ("plans-target", "plans:20").
-    `problem(split, index, seed)` draws a problem, `render(meaning, style, rng)` words a step,
+    `question` is what a question looks like. `problem(split, index, seed)` draws a problem, `render(meaning, style, rng)` words a step,
     `parse` reads it back, `boxed` finds the answer in a solution. `templates` are all templates by
     kind and operation, `slot_words` what stands in their slots, `boxed_words` what stands in the
     box. `drill(rng, bare)` gives a text of practice and its result. `results` are the words that
@@ -53,6 +54,7 @@ class TinyLanguage:
     """
 
     family: str
+    question: re.Pattern[str]
     problem: Callable[[Split, int, int], Exercise]
     render: Callable[[Any, Style, random.Random], str]
     parse: Reads
@@ -64,6 +66,10 @@ class TinyLanguage:
     results: frozenset[str]
     names: frozenset[str]
 
+    def asks(self, text: str) -> bool:
+        """Whether a text is a question of this language."""
+        return self.question.fullmatch(text.strip()) is not None
+
     def same_meaning(self, first: str, second: str) -> bool:
         """Whether two steps mean the same: both can be read, and their meanings are equal."""
         meaning = self.parse(first)
@@ -73,6 +79,7 @@ class TinyLanguage:
 DIGITS = tuple("0123456789")
 QUANTITIES = TinyLanguage(
     family="tiny",
+    question=language.QUESTION,
     problem=language.problem,
     render=grammar.render,
     parse=oracle.parse,
@@ -87,6 +94,7 @@ QUANTITIES = TinyLanguage(
 _COPIED = (*plans.THINGS, *plans.DIRECTIONS, *plans.NUMBERS)
 PLANS = TinyLanguage(
     family="plans",
+    question=plans.QUESTION,
     problem=plans.plan,
     render=plans.render,
     parse=plans.parse,

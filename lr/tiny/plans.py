@@ -149,6 +149,16 @@ def _query(rng: random.Random, room: str, held: str, lying: dict[str, str]) -> t
     return Deed(Kind.GOAL, operation), Deed(Kind.ANSWER, operation, **answer)
 
 
+_ROOM, _THING, _NUMBER, _SIDE = (
+    f"(?:{'|'.join(words)})" for words in (ROOMS, THINGS, NUMBERS, DIRECTIONS)
+)
+QUESTION = re.compile(
+    rf"The robot starts in the {_ROOM}\.(?: Order {_NUMBER}: (?:go {_SIDE}|(?:take|drop) the "
+    rf"{_THING})\.)* (?:Where is the (?:robot|{_THING})|What does the robot hold)\?"
+)
+"""What a question of this language looks like; see `_question`."""
+
+
 def _question(given: Deed, orders: list[Deed], goal: Deed) -> str:
     """The question in plain words: one sentence per fact, then what is asked."""
     sentences = [f"The robot starts in the {given.room}."]

@@ -20,7 +20,9 @@ import torch
 from tests_root import ROOT
 
 from lr.cli import main
-from lr.commands.run import OFFICIAL, TINY, Run, RunModels, Tally
+from lr.commands.options import Placement
+from lr.commands.run import Run, Tally
+from lr.commands.run_models import OFFICIAL, TINY, RunModels
 from lr.engine.answer import Asked
 from lr.engine.crowd import Crowd
 from lr.errors import LRError, SettingError
@@ -342,8 +344,8 @@ def test_every_model_goes_to_its_own_device(monkeypatch: pytest.MonkeyPatch) -> 
     for place in ("lr.engine.casting.find_device", "lr.engine.placement.find_device"):
         monkeypatch.setattr(place, torch.device)
     monkeypatch.setattr(RunModels, "devices", lambda _: ("cuda:0", "cuda:2", "cuda:3"))
-    models, _ = RunModels(dtype="float32").chosen("tiny:1")
-    models.load("lr", needs_draft=True, judges=True).close()
+    models, _ = RunModels(placement=Placement(dtype="float32")).chosen("tiny:1")
+    models.used_in("lr", "ngram").load().close()
     assert seen == {"tiny-target": "cuda:0", "tiny-draft": "cuda:2", "tiny-judge": "cuda:3"}
 
 
