@@ -24,12 +24,12 @@ from lr.types import require
 
 if TYPE_CHECKING:
     from lr.lab.bench.alpha import Places, Point
-    from lr.lab.bench.cost import PassCost
+    from lr.lab.bench.decode import Lane, Plan, Timing
+    from lr.lab.bench.report import Spread
     from lr.lab.bench.step import StepRow
-    from lr.lab.bench.timing import Lane, Plan, Spread, Timing
-    from lr.lab.bench.token import Answer, Answerer
-    from lr.lab.bench.token_rows import Row
+    from lr.lab.bench.token import Answer, Answerer, Row
     from lr.reasoner import Reasoner
+    from lr.theory.trace_metrics import PassCost
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class BenchDecode:
     """Also write every single figure to this file."""
 
     def run(self) -> None:
-        from lr.lab.bench.report import conditions, document, write_json
+        from lr.lab.bench.decode import document
+        from lr.lab.bench.report import conditions, write_json
 
         self._check()
         facts, out = conditions(), console()
@@ -74,7 +75,7 @@ class BenchDecode:
             write_json(document(timings, facts), self.json)
 
     def _check(self) -> None:
-        from lr.lab.bench.subjects import NAMES, PROMPT_TOKENS
+        from lr.lab.bench.decode import NAMES, PROMPT_TOKENS
 
         for name in self.models:
             require(name in NAMES, "models", name, f"names among {', '.join(NAMES)}")
@@ -111,8 +112,7 @@ class BenchDecode:
         """
         import os
 
-        from lr.lab.bench.subjects import SHAPES
-        from lr.lab.bench.timing import Plan
+        from lr.lab.bench.decode import SHAPES, Plan
 
         names = list(dict.fromkeys((*self.models, *(SHAPES if self.shapes else ()))))
         small = [name for name in names if name not in SHAPES]
@@ -148,9 +148,7 @@ def _lanes(names: Sequence[str], out: Console) -> list[Lane]:
     """All contenders on all models that are there; a checkpoint that is missing is named and left
     out.
     """
-    from lr.lab.bench.contenders import Bare, Ours, OursSampled, Transformers
-    from lr.lab.bench.subjects import load_subject
-    from lr.lab.bench.timing import Lane
+    from lr.lab.bench.decode import Bare, Lane, Ours, OursSampled, Transformers, load_subject
 
     lanes = []
     for name in names:
@@ -171,7 +169,7 @@ def _lanes(names: Sequence[str], out: Console) -> list[Lane]:
 
 
 def _measure(lanes: Sequence[Lane], plan: Plan) -> list[Timing]:
-    from lr.lab.bench.timing import measure
+    from lr.lab.bench.decode import measure
 
     shown = Console(stderr=True)
     with Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar:
@@ -183,8 +181,7 @@ def _print_tables(timings: Sequence[Timing], out: Console) -> None:
     """One table per model: a row per contender and batch size, and the given marks where there are
     some.
     """
-    from lr.lab.bench.goals import GIVEN_MARKS, show
-    from lr.lab.bench.subjects import RANDOM_12
+    from lr.lab.bench.decode import GIVEN_MARKS, RANDOM_12, show
 
     found = {(t.model, t.contender, t.batch): t for t in timings}
     for model in dict.fromkeys(t.model for t in timings):
@@ -226,7 +223,7 @@ def _print_tables(timings: Sequence[Timing], out: Console) -> None:
 
 
 def _print_goals(timings: Sequence[Timing], out: Console) -> None:
-    from lr.lab.bench.goals import goals
+    from lr.lab.bench.decode import goals
 
     words: dict[bool | None, str] = {True: "met", False: "missed", None: "not measured"}
     out.print("goals")
@@ -306,8 +303,7 @@ class BenchToken:
             )
 
     def _measure(self) -> list[Row]:
-        from lr.lab.bench.token import answerers
-        from lr.lab.bench.token_rows import measure
+        from lr.lab.bench.token import answerers, measure
         from lr.reasoner import Reasoner
         from lr.tiny.language import Split, problem
 
@@ -471,8 +467,7 @@ class BenchStep:
             out.print(f"{MAIN}, times ar by the cost model, if {cases}")
 
     def _measure(self) -> tuple[list[StepRow], tuple[PassCost, PassCost]]:
-        from lr.lab.bench.step import fitted_costs, measure, rows
-        from lr.lab.bench.ways import ways
+        from lr.lab.bench.step import fitted_costs, measure, rows, ways
         from lr.reasoner import Reasoner
         from lr.tiny.language import Split, problem
 
@@ -576,7 +571,7 @@ class BenchTrace:
 
     def run(self) -> None:
         from lr.lab.bench.report import conditions
-        from lr.lab.bench.tracing import measure
+        from lr.lab.bench.trace_cost import measure
         from lr.options import MODES
         from lr.tiny.language import Split, problem
 
@@ -675,7 +670,7 @@ class BenchAlpha:
         if self.json is not None:
             write_json(document, self.json)
         if self.figure is not None:
-            from lr.lab.bench.alpha_figure import draw
+            from lr.lab.bench.alpha import draw
 
             for path in draw(document, self.figure):
                 out.print(f"drawn: {path}")

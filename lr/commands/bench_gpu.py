@@ -147,7 +147,7 @@ class BenchGpu:
 
         from lr.lab.bench.process import Process
         from lr.theory.calibration import Calibration
-        from lr.theory.chance import Lognormal
+        from lr.theory.distributions import Lognormal
 
         lengths = Lognormal(self.step_tokens, 0.5)
         if self.calibration is not None:

@@ -1,5 +1,6 @@
-"""`lr theory`, `lr theory figures`, `lr calibrate`, `lr theory reality` and `lr plan`: the formulas, what
-they take, and how well they predict.
+"""`lr theory`, `lr theory figures`, `lr calibrate`, `lr theory reality` and `lr plan`.
+
+The formulas, what they take, and how well they predict.
 """
 
 from __future__ import annotations
@@ -19,16 +20,15 @@ from rich.table import Table
 from lr.commands.options import ModelChoice
 from lr.commands.show import console
 from lr.errors import SettingError
-from lr.theory.beside import FORMULAS, Point
+from lr.theory.formula_vs_simulation import FORMULAS, Point
 from lr.types import require
 
 if TYPE_CHECKING:
     from lr.reasoner import Reasoner
     from lr.theory.calibration import Calibration
-    from lr.theory.gpus import Comparison
-    from lr.theory.observe import Answered, Seen, Timed
-    from lr.theory.planner import Advice, Plan
-    from lr.theory.reality import Compared, Way
+    from lr.theory.planner import Advice, Comparison, Plan
+    from lr.theory.predicted import Compared, Way
+    from lr.theory.trace_metrics import Seen, Timed
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class TheoryFigures:
     """Where to write the files; it must exist. Needs matplotlib (the extra `plot`)."""
 
     def run(self) -> None:
-        from lr.theory.drawing import require_matplotlib
-        from lr.theory.figures import draw_all
+        from lr.lab.viz.style import require_matplotlib
+        from lr.lab.viz.theory_figures import draw_all
 
         if not self.folder.is_dir():
             raise SettingError(
@@ -102,22 +102,27 @@ class TheoryFigures:
             console().print(f"drawn: {path}")
 
 
-MEANINGS = {
-    "alpha1": "draft steps accepted / judged",
-    "c1": "a draft step, in target steps",
-    "alpha2": "draft tokens accepted / tried",
-    "c2": "a draft token, in target passes",
-    "turn": "changing from draft to target and back, in target passes",
-    "b": "a further row makes a batch so much slower",
-    "b_draft": "a further row makes a batch of the draft so much slower",
-    "b_positions": "a further position makes a pass so much slower",
-    "pace": "a lone target row with lookahead / in plain decoding",
-    "v": "a verdict, in target steps",
-    "reading": "reading a draft step along with a batch, in target steps",
-    "reading_alone": "reading a draft step in a pass of its own, in target steps",
-    "start": "the prompt, both models, in target steps",
-    "step_seconds": "a target step, in seconds",
-    "second_chance": "second alternative accepted after the first was not",
+MEASURED = {
+    "alpha1": ("draft steps accepted / judged", 1),
+    "alpha2": ("draft tokens accepted / tried", 1),
+    "second_chance": ("second alternative accepted after the first was not", 1),
+    "plain_token": ("ms, a token of plain decoding", 1000),
+    "target_first": ("ms, a target pass of one row and token, with speculation ...", 1000),
+    "target_row": ("ms, ... each further row", 1000),
+    "target_token": ("ms, ... each token more than one per row", 1000),
+    "draft_first": ("ms, the same for the draft ...", 1000),
+    "draft_row": ("ms", 1000),
+    "draft_token": ("ms", 1000),
+    "verdict": ("ms, a verdict", 1000),
+    "start": ("ms, the prompt, both models", 1000),
+}
+DERIVED = {
+    "step_seconds": "T, a target step in plain decoding, in seconds",
+    "c1": "a draft step, in T",
+    "c2": "a drafted token, in plain target passes",
+    "b": "a further row of the target, as a share of one row",
+    "v": "a verdict, in T",
+    "reading": "the target reads a draft step along with a batch, in T",
 }
 
 
@@ -181,7 +186,7 @@ class Calibrate:
         self, reasoner: Reasoner, seen: Sequence[Seen], conditions: dict[str, Any]
     ) -> Calibration:
         """The calibration from what was seen of each question."""
-        from lr.theory.estimate import calibrate
+        from lr.theory.calibration import calibrate
 
         settings = {
             name: getattr(self, name)
@@ -197,7 +202,7 @@ class Calibrate:
 
     def see(self, reasoner: Reasoner, question: str) -> Seen:
         """One question, run five times."""
-        from lr.theory.observe import LookaheadRun, PairRun, PlainRun, Seen, TokenRun
+        from lr.theory.trace_metrics import Seen
 
         clock = clock_for(self.clock, reasoner)
 
@@ -206,14 +211,13 @@ class Calibrate:
                 reasoner, question, clock, seed=self.seed, max_tokens=self.max_tokens, **options
             )
 
-        k = self.num_speculative_tokens
-        return Seen(
-            PlainRun.of(events(mode="ar")),
-            LookaheadRun.of(events(mode="lr", schedule="sync", depth=self.depth)),
-            TokenRun.of(events(mode="sd", drafter="draft", num_speculative_tokens=k)),
-            TokenRun.of(events(mode="sd", drafter="draft", num_speculative_tokens=1)),
-            PairRun.of(events(mode="lr", schedule="sync", depth=1, width=2)),
-        )
+        seen = Seen()
+        seen.add_plain(events(mode="ar"))
+        seen.add_lookahead(events(mode="lr", schedule="sync", depth=self.depth))
+        for k in (self.num_speculative_tokens, 1):
+            seen.add_rounds(events(mode="sd", drafter="draft", num_speculative_tokens=k))
+        seen.add_pairs(events(mode="lr", schedule="sync", depth=1, width=2))
+        return seen
 
     def _check(self) -> None:
         require(
@@ -285,17 +289,17 @@ def _table(found: Calibration) -> Table:
         ("meaning", "left"),
     ):
         table.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for name, meaning in MEANINGS.items():
-        estimate = getattr(found, name)
-        table.add_row(
-            name, *(f"{x:.4g}" for x in (estimate.value, estimate.low, estimate.high)), meaning
-        )
+    for name, (meaning, unit) in MEASURED.items():
+        one = getattr(found, name)
+        table.add_row(name, *(f"{x * unit:.4g}" for x in (one.value, one.low, one.high)), meaning)
+    for name, meaning in DERIVED.items():
+        table.add_row(name, f"{getattr(found, name):.4g}", "", "", meaning)
     return table
 
 
-NOTES = """formula: the closed form. Then the simulated twin, one refinement more in every column: chains that end, recorded step lengths,
-batches that are not free, the judge's time, the reading of draft steps, one thread for both models; answers: with the steps, verdicts
-and accepted tokens of these very answers. off: last prediction against measurement. ±: standard error over problems."""
+NOTES = """closed form: the formula. expected: the scheduler, simulated at the calibrated pass costs.
+predicted: the same with acceptance and lengths of these very answers, so that only times are
+predicted. off: expected against measured. ±: standard error over problems."""
 
 
 @dataclass(frozen=True)
@@ -321,8 +325,9 @@ class TheoryReality:
     schedules: tuple[Literal["sync", "paper", "depth"], ...] = ("sync", "depth")
     """Schedules to try."""
     driver: Literal["lockstep", "overlapped"] = "lockstep"
-    """overlapped: the draft in a process of its own; the clock on the wall, and a twin in which the
-    models share no thread. Wants a machine with idle cores, and a calibration by the same clock."""
+    """overlapped: the draft in a process of its own, the clock on the wall, and a prediction in
+    which the models have a machine each. It needs idle cores and a calibration by the same clock.
+    """
     seed: int = 2
     """Same seed: same answers."""
     clock: Literal["auto", "cpu", "wall"] = "auto"
@@ -338,13 +343,12 @@ class TheoryReality:
     def run(self) -> None:
         from lr.lab.bench.report import conditions, write_json
         from lr.theory.calibration import Calibration
-        from lr.theory.reality import ladder_of
 
         self._check()
         given = None if self.calibration is None else Calibration.load(self.calibration)
         rows, found = self._compare(self.models.load(needs_draft=True), given)
         out = console()
-        out.print(_table_theory_reality(rows, ladder_of(self.driver)))
+        out.print(_table_theory_reality(rows))
         out.print(NOTES, style="dim")
         document = {
             "calibration": found.name,
@@ -358,15 +362,15 @@ class TheoryReality:
         if self.json is not None:
             write_json(document, self.json)
         if self.figure is not None:
-            from lr.theory.drawing import draw_reality
+            from lr.lab.viz.theory_figures import draw_validation
 
-            for path in draw_reality(document, self.figure):
+            for path in draw_validation(document, self.figure):
                 out.print(f"drawn: {path}")
 
     def ways(self) -> list[Way]:
         """Everything that is compared with plain decoding."""
         from lr.spec.protocol import Schedule
-        from lr.theory.reality import Way
+        from lr.theory.predicted import Way
 
         tokens = [Way(tokens=k) for k in self.tokens]
         steps = [
@@ -379,7 +383,14 @@ class TheoryReality:
         self, reasoner: Reasoner, given: Calibration | None
     ) -> tuple[list[Compared], Calibration]:
         from lr.lab.bench.report import conditions
-        from lr.theory.reality import Compared, Way, ladder_of, ratio_with_error
+        from lr.theory.predicted import (
+            DRAFT_TICKS,
+            Compared,
+            Way,
+            predicted_speedup,
+            ratio_with_error,
+        )
+        from lr.theory.trace_metrics import Answers
 
         every = [Way(), *self.ways()]
         calibrate = self._calibrate()
@@ -389,7 +400,7 @@ class TheoryReality:
             reasoner, 0, every[-1]
         )  # warm up: the first run pays for allocation, and for a second process
         spent: dict[Way, list[float]] = {way: [] for way in every}
-        answers: dict[Way, list[Answered]] = {way: [] for way in every}
+        answers = {way: Answers() for way in every}
         shown = Console(stderr=True)
         numbers = range(self.problems)
         for number in track(
@@ -399,15 +410,27 @@ class TheoryReality:
                 seen.append(calibrate.see(reasoner, training[number]))
             turn = number % len(every)  # ways take turns in going first
             for way in every[turn:] + every[:turn]:
-                seconds, answered = self._run(reasoner, number, way)
-                spent[way].append(seconds / answered.steps)
-                answers[way].append(answered)
+                events = self._run(reasoner, number, way)
+                answers[way].add(events)
+                spent[way].append(events[-1][0] / answers[way].chain_lengths[-1])
         found = calibrate.estimate(reasoner, seen, conditions()) if given is None else given
-        rows, ladder = [], ladder_of(self.driver)
+        ticks = DRAFT_TICKS if self.driver == "lockstep" else None
+        rows = []
         for way in every[1:]:
             measured, error = ratio_with_error(spent[every[0]], spent[way])
-            predicted = way.predictions(found, (answers[way], answers[every[0]]), ladder=ladder)
-            rows.append(Compared(way, measured, error, predicted))
+            load, plain = (
+                answers[one].load(lookup=False, start=found.start.value) for one in (way, every[0])
+            )
+            rows.append(
+                Compared(
+                    way,
+                    measured,
+                    error,
+                    formula=way.formula(found),
+                    expected=predicted_speedup(way, found, ticks),
+                    predicted=predicted_speedup(way, found, ticks, (load, plain)),
+                )
+            )
         return rows, found
 
     def _calibrate(self) -> Calibrate:
@@ -418,11 +441,8 @@ class TheoryReality:
         """Two processes have no processor time in common."""
         return "wall" if self.driver == "overlapped" else self.clock
 
-    def _run(self, reasoner: Reasoner, number: int, way: Way) -> tuple[float, Answered]:
-        """One problem, one way: seconds, and what came out (answers may differ in length by
-        chance).
-        """
-        from lr.theory.observe import Answered
+    def _run(self, reasoner: Reasoner, number: int, way: Way) -> list[Timed]:
+        """The events of one problem, in one way."""
         from lr.tiny.language import Split, problem
 
         mode = {(0, 0): "ar", (0, 1): "sd", (1, 0): "lr", (1, 1): "lr+sd"}[
@@ -436,8 +456,7 @@ class TheoryReality:
         )
         options |= {"num_speculative_tokens": way.tokens} if way.tokens else {}
         question, clock = problem(Split.TEST, number).question, clock_for(self._clock(), reasoner)
-        events = timed(reasoner, question, clock, seed=self.seed, max_tokens=400, **options)
-        return events[-1][0], Answered.of(events)
+        return timed(reasoner, question, clock, seed=self.seed, max_tokens=400, **options)
 
     def _check(self) -> None:
         least = 4 if self.calibration is None else 2
@@ -461,7 +480,7 @@ class TheoryReality:
                     f"{name} is {str(path)!r}, but there is no folder {path.parent}; create it first."
                 )
         if self.figure is not None:
-            from lr.theory.drawing import require_matplotlib
+            from lr.lab.viz.style import require_matplotlib
 
             require_matplotlib()
 
@@ -470,15 +489,16 @@ def _row(row: Compared) -> dict[str, Any]:
     return asdict(row) | {"way": row.way.name, "gap": row.gap}
 
 
-def _table_theory_reality(rows: Sequence[Compared], ladder: Sequence[str]) -> Table:
+def _table_theory_reality(rows: Sequence[Compared]) -> Table:
     table = Table(
         box=SIMPLE_HEAD, pad_edge=False, title="speedup over plain decoding", title_justify="left"
     )
     table.add_column("way", no_wrap=True)
-    for column in ("formula", *ladder, "answers", "measured", "±", "off"):
+    for column in ("closed form", "expected", "predicted", "measured", "±", "off"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
-        figures = [f"{x:.2f}" for x in (*row.predicted, row.measured, row.error)]
+        values = row.formula, row.expected, row.predicted, row.measured, row.error
+        figures = [f"{x:.2f}" for x in values]
         table.add_row(row.way.name, *figures, f"{row.gap:+.1%}")
     return table
 
@@ -514,8 +534,7 @@ class PlanRun:
 
     def run(self) -> None:
         from lr.lab.bench.report import write_json
-        from lr.theory.gpus import Machine, compare
-        from lr.theory.planner import plan, simulated
+        from lr.theory.planner import Machine, compare, plan, simulated
 
         require(self.budget >= 1, "budget", self.budget, "a whole number >= 1")
         require(self.budget <= 256, "budget", self.budget, "at most 256: every choice is tried")
@@ -540,7 +559,7 @@ class PlanRun:
 
     def _calibration(self) -> Calibration:
         from lr.theory.calibration import Calibration
-        from lr.theory.from_paper import paper_calibration
+        from lr.theory.paper import paper_calibration
 
         if self.from_ == "paper":
             return paper_calibration(self.pair, self.dataset)
@@ -576,7 +595,7 @@ def _sentences(found: Calibration, advice: Advice) -> list[str]:
         lines.append(
             f"More than one alternative per position {pays}: {gain:+.1%} at best (W > 1 against W = 1)."
         )
-    if found.alpha1.value <= found.c1.value:
+    if found.alpha1.value <= found.c1:
         lines.append(
             "alpha1 <= c1: synchronous lookahead costs more than it gains, at every depth."
         )

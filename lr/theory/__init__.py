@@ -1,15 +1,14 @@
-"""The mathematics of Lookahead Reasoning as functions: closed forms, optimum under a budget,
-calibration, planner. numpy, no torch.
+"""The mathematics of Lookahead Reasoning as functions, and the scheduler on a simulated clock.
 
-`domain.py` begins; `docs/theory.md` has the table from formula to function, equation and test.
+Closed forms, the best split of a budget, calibration, prediction, planner; numpy and scipy, no
+torch. Start with `domain.py` and `synchronous.py`; `docs/theory.md` has the table from formula to
+function and test.
 """
 
 from lr.theory.asynchronous import lr_async_limit, lr_async_speedup
 from lr.theory.domain import DomainError
-from lr.theory.hybrid import best_split, hybrid_speedup
-from lr.theory.synchronous import lr_sync_cycle_speedup, lr_sync_speedup
-from lr.theory.theorems import theorem3_holds, theorem4_conditions
-from lr.theory.token_level import sd_speedup, sd_tokens
+from lr.theory.hybrid import best_split, hybrid_speedup, theorem3_holds, theorem4_conditions
+from lr.theory.synchronous import lr_sync_cycle_speedup, lr_sync_speedup, sd_speedup, sd_tokens
 
 __all__ = [
     "DomainError",

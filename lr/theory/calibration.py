@@ -1,31 +1,35 @@
-"""What was measured of a pair of models, as one file: every number the formulas take, with its
-confidence interval.
+"""What was measured of a pair of models: every number the formulas and the simulation take.
 
-Times are in units of T, the time that the target alone takes for a step of mean length, if not
-named otherwise; a file says how long T is. Made by `lr calibrate` (`estimate.py` does the
-arithmetic), read by `lr plan` and by the simulated twin. The format has a version; a file of
-another version is refused. This module knows no trace and no model. Read next: `estimate.py`,
-`planner.py`.
+`calibrate` makes it from traces (`trace_metrics.py`), `lr calibrate` runs the models for it,
+`lr plan` and `lr theory reality` read its file. Times are seconds by the clock that `conditions`
+names; `c1`, `b` and the other letters of the formulas are ratios of them. Intervals are percentile
+bootstraps over problems (the steps of one answer are not independent), 1000 draws, 95 %. A file of
+another version is refused. Read next: `predicted.py`, `planner.py`.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
-from lr.errors import LRError
+import numpy as np
+from scipy.stats import bootstrap
 
-VERSION = 2
+from lr.errors import LRError
+from lr.theory.domain import geometric
+from lr.theory.trace_metrics import Load, PassCost, Seen
+
+VERSION = 3
 
 
 class CalibrationError(LRError):
-    """A calibration file cannot be read: not there, not JSON, another version, numbers missing or
-    impossible.
-    """
+    """A calibration file is missing, not JSON, of another version, or holds impossible numbers."""
 
 
 @dataclass(frozen=True)
@@ -47,72 +51,113 @@ def exactly(value: float) -> Estimate:
 
 @dataclass(frozen=True)
 class Calibration:
-    """One pair of models on one machine. `conditions` says what was run, on which problems and by
-    which clock.
-    """
+    """One pair of models on one machine."""
 
     name: str
     alpha1: Estimate
     """Accepted draft steps per judged one."""
-    c1: Estimate
-    """A draft step, all that it costs, in T."""
     alpha2: Estimate
     """Accepted draft tokens per tried one."""
-    c2: Estimate
-    """A draft token in target passes, behind another draft token."""
-    turn: Estimate
-    """What it costs that the other model had the thread in between, draft and target together, in
-    target passes: caches are cold.
-    """
-    b: Estimate
-    """Each further row makes a target batch so much slower, as a share of one row's time."""
-    b_draft: Estimate
-    """The same for the draft's batches."""
-    b_positions: Estimate
-    """Each further position of a target row does: k2 positions take 1 + b_positions (k2 - 1)
-    passes.
-    """
-    pace: Estimate
-    """A lone target row inside a lookahead run, relative to plain decoding: forks, scheduler and a
-    cooler cache slow it down.
-    """
-    v: Estimate
-    """A verdict, in T."""
-    reading: Estimate
-    """What a draft step costs the target before it can write behind it, read along with a batch
-    that goes on: it must read the draft's tokens. In T."""
-    reading_alone: Estimate
-    """The same, read in a pass of its own."""
-    start: Estimate
-    """The prompt, for both models together, in T."""
-    step_seconds: Estimate
-    """T in seconds."""
     second_chance: Estimate
     """Where the first of two alternatives was rejected: how often the second was accepted."""
+    plain_token: Estimate
+    """A token of plain decoding, in seconds."""
+    target_first: Estimate
+    """A target pass of one row and token in runs with speculation, in seconds ..."""
+    target_row: Estimate
+    """... each further row ..."""
+    target_token: Estimate
+    """... each token more than one per row."""
+    draft_first: Estimate
+    draft_row: Estimate
+    draft_token: Estimate
+    verdict: Estimate
+    """Seconds per pair, the median."""
+    start: Estimate
+    """The prompt, for both models, in seconds."""
+    lookup: bool = False
+    """Draft tokens are looked up in the text and cost nothing."""
     target_lengths: tuple[int, ...] = ()
-    """Tokens of target steps."""
+    """Tokens of target steps; without any, a step is the unit, of one token."""
     draft_lengths: tuple[int, ...] = ()
-    """Tokens of draft steps."""
     chain_lengths: tuple[int, ...] = ()
-    """Steps of whole answers."""
+    """Steps of whole answers; without any, chains are endless."""
     conditions: Mapping[str, Any] = field(default_factory=dict)
     version: int = VERSION
 
     @property
-    def token_ratio(self) -> float:
-        """c1 per token: what a draft token costs of a target token's time, in steps of mean
-        length.
-        """
-        if not (self.target_lengths and self.draft_lengths):
-            return self.c1.value
-        return self.c1.value * mean(self.target_lengths) / mean(self.draft_lengths)
+    def target(self) -> PassCost:
+        """The target's cost line."""
+        return PassCost(self.target_first.value, self.target_row.value, self.target_token.value)
 
-    def reading_of(self, depth: int, *, barrier: bool) -> float:
-        """What a draft step that is read costs on average. Behind a barrier all but the deepest of
-        a cycle get passes of their own.
+    @property
+    def draft(self) -> PassCost:
+        """The draft's cost line."""
+        return PassCost(self.draft_first.value, self.draft_row.value, self.draft_token.value)
+
+    @property
+    def step_seconds(self) -> float:
+        """T: a step of mean length in plain decoding."""
+        return fmean(self.target_lengths or (1,)) * self.plain_token.value
+
+    @property
+    def c1(self) -> float:
+        """A draft step, in T."""
+        return fmean(self.draft_lengths or (1,)) * self.draft_first.value / self.step_seconds
+
+    @property
+    def c2(self) -> float:
+        """A drafted token, in plain target passes."""
+        return 0.0 if self.lookup else self.draft_first.value / self.plain_token.value
+
+    @property
+    def b(self) -> float:
+        """A further row makes a target batch slower by this share of a lone row's time."""
+        return self.target_row.value / self.target_first.value
+
+    @property
+    def v(self) -> float:
+        """A verdict, in T."""
+        return self.verdict.value / self.step_seconds
+
+    @property
+    def reading(self) -> float:
+        """Reading a draft step along with a batch, in T."""
+        tokens = fmean(self.draft_lengths) if self.draft_lengths else 0.0
+        return tokens * self.target_token.value / self.step_seconds
+
+    def expected_load(self, tokens: int = 0) -> Load:
+        """The work of answers with `tokens` drafted tokens per round inside the target's steps.
+
+        Rounds per step are drawn, several times for each recorded length: a batch waits for the
+        row that needs the most.
         """
-        alone = (depth - 1) / depth if barrier else 0.0
-        return alone * self.reading_alone.value + (1 - alone) * self.reading.value
+        alpha, chance = self.alpha2.value, random.Random(0)
+        draws = 1 + 400 // (len(self.target_lengths) or 1) if tokens else 1
+        rounds = [
+            float(drawn_rounds(alpha, tokens, n, chance))
+            for n in self.target_lengths
+            for _ in range(draws)
+        ]
+        return Load(
+            acceptance=self.alpha1.value,
+            target_passes=rounds or [1 / float(geometric(alpha, tokens + 1))],
+            draft_lengths=self.draft_lengths,
+            chain_lengths=self.chain_lengths,
+            guessed=tokens,
+            draft_passes=0 if self.lookup else tokens,
+            verdict=self.verdict.value,
+            start=self.start.value,
+        )
+
+    def with_faster_target(self, gain: float) -> Calibration:
+        """The same pair with a target that is `gain` times as fast."""
+        names = ("plain_token", "target_first", "target_row", "target_token")
+        old = {name: getattr(self, name) for name in names}
+        new: dict[str, Any] = {
+            n: Estimate(e.value / gain, e.low / gain, e.high / gain) for n, e in old.items()
+        }
+        return replace(self, **new)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
@@ -120,28 +165,42 @@ class Calibration:
     @classmethod
     def from_json(cls, text: str, source: str = "the text") -> Calibration:
         """Raises `CalibrationError`, naming `source` and what is wrong."""
+
+        def refuse(what: str) -> CalibrationError:
+            return CalibrationError(f"{source} {what}. Make it with lr calibrate --output FILE.")
+
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
-            raise CalibrationError(
-                f"{source} is not JSON ({error}). Make it with lr calibrate --output FILE."
-            ) from None
-        if not isinstance(data, dict) or data.get("version") != VERSION:
-            found = data.get("version") if isinstance(data, dict) else None
-            raise CalibrationError(
-                f"{source} has calibration version {found!r}, expected {VERSION}. Make it anew: lr calibrate --output FILE."
-            )
-        known = {f.name for f in fields(cls)}
-        missing, unknown = sorted(ESTIMATES - set(data)), sorted(set(data) - known)
+            raise refuse(f"is not JSON ({error})") from None
+        version = data.get("version") if isinstance(data, dict) else None
+        if version != VERSION:
+            raise refuse(f"has calibration version {version!r}, expected {VERSION}")
+        missing = sorted(set(ESTIMATES) - set(data))
+        unknown = sorted(set(data) - {f.name for f in fields(cls)})
         if missing or unknown:
-            raise CalibrationError(
-                f"{source} lacks {missing or 'nothing'} and has unknown entries {unknown or 'none'}."
+            raise refuse(f"lacks {missing or 'nothing'}; unknown: {unknown or 'nothing'}")
+        made: dict[str, Any] = dict(data)
+        for name in ESTIMATES:
+            value = data[name]
+            parts: list[Any] = (
+                [value.get(end) for end in ("value", "low", "high")]
+                if isinstance(value, dict)
+                else []
             )
-        made: dict[str, Any] = {
-            n: _estimate(data[n], n, source) if n in ESTIMATES else data[n] for n in data
-        }
-        for name in LENGTHS & set(data):
-            made[name] = _lengths(data[name], name, source)
+            good = len(parts) == 3 and all(
+                isinstance(x, (int, float)) and math.isfinite(x) and x >= 0 for x in parts
+            )
+            if not good:
+                raise refuse(f"has {name} {value!r}, expected value, low and high, numbers >= 0")
+            if name in PROBABILITIES and parts[0] > 1:
+                raise refuse(f"has {name} {parts[0]!r}, expected a probability")
+            made[name] = Estimate(*map(float, parts))
+        for name in set(LENGTHS) & set(data):
+            found = data[name]
+            if not isinstance(found, list) or not all(isinstance(x, int) and x >= 1 for x in found):
+                raise refuse(f"has {name} {found!r}, expected a list of whole numbers >= 1")
+            made[name] = tuple(found)
         return cls(**made)
 
     @classmethod
@@ -151,37 +210,81 @@ class Calibration:
             return cls.from_json(path.read_text(encoding="utf-8"), str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise CalibrationError(
-                f"{path} cannot be read ({error}). Give a file that lr calibrate --output wrote, or `paper`."
+                f"{path} cannot be read ({error}). Give a file of lr calibrate, or `paper`."
             ) from None
 
 
-ESTIMATES = frozenset(f.name for f in fields(Calibration) if f.type == "Estimate")
-LENGTHS = frozenset({"target_lengths", "draft_lengths", "chain_lengths"})
+ESTIMATES = tuple(f.name for f in fields(Calibration) if f.type == "Estimate")
+LENGTHS = ("target_lengths", "draft_lengths", "chain_lengths")
 PROBABILITIES = ("alpha1", "alpha2", "second_chance")
 
 
-def mean(values: Sequence[float]) -> float:
-    """Of at least one value."""
-    return sum(values) / len(values)
+def drawn_rounds(alpha: float, k: int, length: int, chance: random.Random) -> int:
+    """Rounds of k drafted tokens that one step of `length` tokens takes, this time.
+
+    A round writes 1 to k + 1 tokens; what it writes beyond the step's end is dropped. Example:
+    alpha = 1, k = 3: ceil(length / 4).
+    """
+    rounds = written = 0
+    while written < length:
+        rounds, written = rounds + 1, written + 1
+        kept = next((i for i in range(k) if chance.random() >= alpha), k)
+        written += kept
+    return rounds
 
 
-def _estimate(data: object, name: str, source: str) -> Estimate:
-    numbers = [data.get(end) for end in ("value", "low", "high")] if isinstance(data, dict) else []
-    if len(numbers) != 3 or not all(
-        isinstance(x, (int, float)) and math.isfinite(x) and x >= 0 for x in numbers
-    ):
+def estimates(seen: Sequence[Seen]) -> list[float]:
+    """The value of every name in `ESTIMATES`, from these problems. Ratios of sums; 0 for 0 / 0."""
+
+    def ratio(above: str, below: str) -> float:
+        trials = sum(getattr(s, below) for s in seen)
+        return sum(getattr(s, above) for s in seen) / trials if trials else 0.0
+
+    plain = [passes for s in seen for passes in s.plain.values()]
+    target = PassCost.fit(passes for s in seen for passes in s.target)
+    draft = PassCost.fit(passes for s in seen for passes in s.draft)
+    verdicts = [seconds for s in seen for seconds in s.verdicts]
+    found = {
+        "alpha1": ratio("accepted", "judged"),
+        "alpha2": ratio("kept", "tried"),
+        "second_chance": ratio("second_accepted", "second_asked"),
+        "plain_token": sum(t for _, t in plain) / sum(n for n, _ in plain),
+        **{f"target_{part}": seconds for part, seconds in asdict(target).items()},
+        **{f"draft_{part}": seconds for part, seconds in asdict(draft).items()},
+        "verdict": median(verdicts) if verdicts else 0.0,
+        "start": fmean(s.start for s in seen),
+    }
+    return [found[name] for name in ESTIMATES]
+
+
+def calibrate(
+    seen: Sequence[Seen], name: str, conditions: Mapping[str, Any], seed: int = 0
+) -> Calibration:
+    """Every parameter with its interval. Fewer than four problems: `CalibrationError`."""
+    if len(seen) < 4:
         raise CalibrationError(
-            f"{source}: {name} is {data!r}, expected value, low and high, numbers >= 0."
+            f"there are {len(seen)} problems, expected at least 4: intervals come from resampling."
         )
-    value, low, high = (float(x) for x in numbers if isinstance(x, (int, float)))
-    if name in PROBABILITIES and value > 1:
-        raise CalibrationError(f"{source}: {name} is {value!r}, expected a probability.")
-    return Estimate(value, low, high)
-
-
-def _lengths(data: object, name: str, source: str) -> tuple[int, ...]:
-    if not isinstance(data, list) or not all(isinstance(x, int) and x >= 1 for x in data):
-        raise CalibrationError(
-            f"{source}: {name} is {data!r}, expected a list of whole numbers >= 1."
-        )
-    return tuple(data)
+    problems = np.arange(len(seen))
+    values = estimates(seen)
+    interval = bootstrap(
+        (problems,),
+        lambda drawn: np.array(estimates([seen[i] for i in drawn])),
+        n_resamples=1000,
+        vectorized=False,
+        method="percentile",
+        random_state=seed,
+    ).confidence_interval
+    ends = zip(values, interval.low, interval.high, strict=True)
+    found: dict[str, Any] = {
+        parameter: Estimate(value, float(low), float(high))
+        for parameter, (value, low, high) in zip(ESTIMATES, ends, strict=True)
+    }
+    return Calibration(
+        name=name,
+        **found,
+        target_lengths=tuple(n for s in seen for n in s.target_lengths),
+        draft_lengths=tuple(n for s in seen for n in s.draft_lengths),
+        chain_lengths=tuple(len(s.target_lengths) for s in seen),
+        conditions=dict(conditions),
+    )

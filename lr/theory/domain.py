@@ -1,9 +1,10 @@
-"""What every formula shares: the check that its arguments make sense, and the geometric sum that
-all of them are made of.
+"""What every formula shares: checked arguments, and the geometric sum G_n.
 
-Arguments may be numbers or numpy arrays that broadcast against each other; a formula of plain
-numbers gives a plain float. Whatever is outside of a formula's domain raises `DomainError` with the
-name and the value: no formula answers with nan. Read next: `token_level.py`.
+    G_n(a) = 1 + a + ... + a^(n-1) = (1 - a^n) / (1 - a),    G_n(1) = n
+
+Arguments are numbers or numpy arrays that broadcast against each other; plain numbers give a plain
+float. An argument outside a formula's domain raises `DomainError` with its name and value: no
+formula returns nan. Read next: `synchronous.py`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ Reals: TypeAlias = "float | np.ndarray"
 
 
 class DomainError(SettingError):
-    """An argument of a formula lies outside of where the formula is true. `name` and `value` say
-    which, `value` being the first bad one."""
+    """An argument of a formula lies outside its domain; `value` is the first bad one."""
 
     def __init__(self, name: str, value: object, expected: str) -> None:
         self.name, self.value, self.expected = name, value, expected
@@ -39,9 +39,7 @@ def numbers(name: str, value: Reals) -> Any:
 
 
 def inside(good: Any, name: str, value: Any, expected: str) -> Any:
-    """`value` itself if all of it is `good`; else `DomainError` with the first value that is
-    not.
-    """
+    """`value` if all of it is `good`; otherwise `DomainError` with the first value that is not."""
     bad = ~np.broadcast_to(good, np.shape(value))
     if np.any(bad):
         raise DomainError(name, np.asarray(value)[bad].flat[0].item(), expected)
@@ -67,36 +65,31 @@ def positive(name: str, value: Reals) -> Any:
 
 
 def ratio(name: str, value: Reals) -> Any:
-    """The duration of a draft in units of the target's, below 1: a slower draft is outside of every
-    asynchronous formula.
-    """
+    """Time of a draft over time of a target, in [0, 1): the asynchronous formulas need c < 1."""
     x = numbers(name, value)
-    return inside(
-        (x >= 0) & (x < 1), name, x, "a ratio in [0, 1): the draft is faster than the target"
-    )
+    expected = "a ratio in [0, 1): the draft is faster than the target"
+    return inside((x >= 0) & (x < 1), name, x, expected)
 
 
 def whole(name: str, value: Reals, least: int) -> Any:
-    """Whole numbers from `least` on."""
+    """Whole numbers >= `least`."""
     x = numbers(name, value)
     good = np.isfinite(x) & (x >= least)
-    return inside(
-        good & (np.floor(np.where(good, x, 0)) == x), name, x, f"a whole number >= {least}"
-    )
+    good &= np.floor(np.where(good, x, 0)) == x
+    return inside(good, name, x, f"a whole number >= {least}")
 
 
 def plain(value: Any) -> Reals:
-    """A number for a 0-dimensional array, everything else as it is."""
+    """A float for a 0-dimensional array; everything else unchanged."""
     shown: Reals = np.asarray(value).item() if np.ndim(value) == 0 else value
     return shown
 
 
 def geometric(a: Any, n: Any) -> Any:
-    """G_n(a) = 1 + a + ... + a^(n-1) = (1 - a^n) / (1 - a); n for a = 1. To full precision also
-    where a is close to 1.
+    """G_n(a), to full precision also where a is close to 1. Example: G_3(0.5) = 1.75.
 
-    It is E min(X, n - 1) + 1 for X with P(X >= i) = a^i: how many steps (tokens) come out of a
-    round that may emit n. Example: G_3(0.5) = 1 + 0.5 + 0.25 = 1.75.
+    If P(X >= i) = a^i, then E min(X, n - 1) + 1 = G_n(a): the mean number of steps (tokens) that a
+    cycle emits which can emit at most n.
     """
     a, n = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(n, dtype=np.float64))
     inner = np.where((a > 0) & (a < 1), a, 0.5)

@@ -1,15 +1,22 @@
-"""Steps and tokens together: the product of both speedups, and the best split of a budget of M rows
-between them.
+"""Steps and tokens together: the product of both speedups, under a budget of M positions.
 
-k1 target steps in flight, each writing k2 positions per pass, fill the machine: ParallelDim_f(k1) *
-k2 <= M. ParallelDim_f is k1 for the synchronous f and min(ceil(1/c1), k1) for the asynchronous one,
-`paper` window. k1 = 1 is token-level speculation alone, k2 = 1 lookahead alone.
+    h(k1, k2) = f(k1) g(k2),    ParallelDim_f(k1) k2 <= M
 
-h(k1, k2) = f(k1) g(k2) is true where draft *and* target write their steps with the inner
-speculation, so that c1 stays; if only the target does, c1 grows by g: h = g f(k1; c1 g). With
-random token acceptance a synchronous cycle waits for its slowest row: less than the product.
-Assumptions: those of f and g. Source: the paper, section 3.3; THEORY 2f. Slips: the paper's k1 =
-gamma1 (for the synchronous f the number of drafts is k1 - 1). Read next: `theorems.py`.
+k1 target steps are in flight, each of k2 positions per pass. ParallelDim_f is k1 for the
+synchronous f and min(ceil(1/c1), k1) for the asynchronous one (`paper` window). k1 = 1 is
+token-level speculation alone, k2 = 1 lookahead alone.
+
+h = f g holds where draft *and* target speculate inside their steps, so that c1 stays. If only the
+target does, c1 grows by g: h = g f(k1; c1 g). With random token acceptance a synchronous cycle
+waits for its slowest row, so the measured product is smaller.
+
+Theorems 3 and 4 say when both together beat each alone; tests check them by trying all integers.
+Beyond the paper: Theorem 4 holds from M = 12 on, M = 10 has counterexamples; most acceptance rates
+of the paper's Table 1 are below Theorem 4's 0.52, and the hybrid mostly wins there as well. Source:
+the paper, section 3.3, Appendices B and C. Slips there: k1 = gamma1 (the synchronous f has
+k1 - 1 drafts); the proof of Theorem 4, step 1 case 2, asks for (1+a1)/(1+c1) >= 1.157, which fails
+at a1 -> 0.52, c1 -> 1/3 (1.14), while (1+a)/(1 + c a (1-a)) >= 1.403 is what it needs; case 2 of
+both proofs halves an odd number.
 """
 
 from __future__ import annotations
@@ -20,20 +27,27 @@ from typing import Any, Literal
 import numpy as np
 
 from lr.theory.asynchronous import async_parallelism, lr_async_speedup
-from lr.theory.domain import DomainError, Reals, nonnegative, plain, probability, ratio, whole
-from lr.theory.synchronous import lr_sync_speedup
-from lr.theory.token_level import sd_speedup_of_positions
+from lr.theory.domain import (
+    DomainError,
+    Reals,
+    inside,
+    nonnegative,
+    numbers,
+    plain,
+    probability,
+    ratio,
+    whole,
+)
+from lr.theory.synchronous import lr_sync_speedup, sd_speedup_of_positions
 
 Kind = Literal["sync", "async"]
 Inner = Literal["both", "target"]
+THRESHOLD = 1.157
+"""Condition (6) asks for more than this: the maximum of `lemma6`, 1.1562281731, rounded up."""
 
 
 def step_speedup(alpha1: Reals, k1: Reals, c1: Reals, schedule: Kind) -> Reals:
-    """f(k1): the printed f_sync, or the asynchronous S1 and S2 (`paper` window), k1 >= 1 target
-    steps in flight. Raises `DomainError`.
-
-    With c1 >= 1 the asynchronous formula has no meaning; k1 = 1 is plain decoding even there.
-    """
+    """f(k1), k1 >= 1 target steps in flight: printed f_sync, or the asynchronous `paper` window."""
     if schedule not in ("sync", "async"):
         raise DomainError("schedule", schedule, "sync or async")
     if schedule == "sync":
@@ -51,11 +65,10 @@ def hybrid_speedup(
     schedule: Kind = "sync",
     inner: Inner = "both",
 ) -> Reals:
-    """h(k1, k2) = f(k1) g(k2); k1 >= 1 target steps in flight, k2 >= 1 positions per pass.
+    """h(k1, k2) = f(k1) g(k2). `inner` "target": only the target speculates, h = g f(k1; c1 g).
 
-    `inner` "target": only the target's steps are made faster by speculation, h = g f(k1; c1 g);
-    where c1 g reaches 1 the asynchronous f is outside of its domain. Example, async: alpha1 =
-    alpha2 = 0.6, c1 = 0.2, c2 = 0.1, k1 = k2 = 4: 3.1468492801. Raises `DomainError`.
+    Example, async: alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, k1 = k2 = 4: 3.1468492801. Raises
+    `DomainError`, also where c1 g reaches 1 in the asynchronous f.
     """
     if inner not in ("both", "target"):
         raise DomainError("inner", inner, "both or target")
@@ -66,8 +79,7 @@ def hybrid_speedup(
 
 @dataclass(frozen=True)
 class Split:
-    """The best use of a budget of M rows. `k1` target steps in flight, `k2` positions per pass; of
-    equal ones the smallest k1, then k2."""
+    """The best split of a budget: `k1` steps in flight, `k2` positions per pass; smallest first."""
 
     k1: int
     k2: int
@@ -88,12 +100,10 @@ class Split:
 def best_split(
     alpha1: float, alpha2: float, c1: float, c2: float, budget: int, schedule: Kind = "sync"
 ) -> Split:
-    """The integers k1, k2 >= 1 with ParallelDim_f(k1) k2 <= budget that maximise h, by trying all
-    of them.
+    """The integers k1, k2 >= 1 with ParallelDim_f(k1) k2 <= `budget` that maximise h; tries all.
 
-    Beyond k1 = ceil(1/c1) the asynchronous f is constant, so larger k1 are not tried. Example,
-    async, alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, budget 16: (4, 4) 3.1468492801, token only
-    1.6738461538, step only 1.9230769231. Raises `DomainError`.
+    Example, async, alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, budget 16: (4, 4) 3.1468492801,
+    token only 1.6738461538, step only 1.9230769231. Raises `DomainError`.
     """
     m = int(whole("budget", budget, 1))
     if schedule not in ("sync", "async"):
@@ -104,11 +114,85 @@ def best_split(
     g = np.asarray(sd_speedup_of_positions(alpha2, k, c2))
     parallel: Any = async_parallelism(k, ratio("c1", c1)) if schedule == "async" else k
     h = np.where(parallel[:, None] * k[None, :] <= m, f[:, None] * g[None, :], -np.inf)
-    h = np.round(h, 13)  # equal ones are equal: of k1 beyond ceil(1/c1) the first is taken
+    h = np.round(h, 13)  # f is constant beyond ceil(1/c1): of equal values take the first
     i, j = np.unravel_index(int(np.argmax(h)), h.shape)
     tokens, steps = int(np.argmax(h[0])), int(np.argmax(h[:, 0]))
-    return Split(
-        *(int(i) + 1, int(j) + 1, float(f[i] * g[j])),
-        *(tokens + 1, float(f[0] * g[tokens])),
-        *(steps + 1, float(f[steps] * g[0])),
+    best, token_only, step_only = (
+        float(f[i] * g[j]),
+        float(f[0] * g[tokens]),
+        float(f[steps] * g[0]),
     )
+    return Split(int(i) + 1, int(j) + 1, best, tokens + 1, token_only, steps + 1, step_only)
+
+
+def lemma6(y: Reals) -> Reals:
+    """2 - y + (y - 2 + 1/y) ln(1 - y), 0 < y < 1: at most 1.1562281731, at y = 0.5693971."""
+    y = numbers("y", y)
+    inside((y > 0) & (y < 1), "y", y, "a number in (0, 1)")
+    return plain(2 - y + (y - 2 + 1 / y) * np.log1p(-y))
+
+
+def halving_ratio(alpha: Reals, c: Reals, budget: Reals) -> Reals:
+    """D(M) = (1 + alpha^(M/2)) (1 - c + c M/2) / (1 - c + c M) = f(M) / f(M/2)."""
+    half, c = whole("budget", budget, 2) / 2, nonnegative("c", c)
+    gain = 1 + probability("alpha", alpha) ** half
+    return plain(gain * (1 + c * (half - 1)) / (1 + c * (2 * half - 1)))
+
+
+@dataclass(frozen=True)
+class Theorem3:
+    """The conditions of Theorem 3, at one point or many (arrays).
+
+    `premise`: condition (6) and an even M >= 4; the rest means something only there. `seven`:
+    (1+a1)/(1+c1) >= D_2(M), i.e. h(2, M/2) >= h(1, M): token-level speculation alone is not
+    optimal. `eight`: (1+a2)/(1+c2) >= D_1(M), i.e. h(M/2, 2) >= h(M, 1): lookahead alone is not
+    optimal. At least one of the two holds.
+    """
+
+    premise: Any
+    seven: Any
+    eight: Any
+
+    @property
+    def hybrid(self) -> Any:
+        """The theorem applies and says that both together strictly beat each alone."""
+        return plain(np.asarray(self.premise) & self.seven & self.eight)
+
+
+def theorem3(alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals) -> Theorem3:
+    """The conditions of Theorem 3 (h = f_sync g). Raises `DomainError`."""
+    m = whole("budget", budget, 2)
+    first = (1 + probability("alpha1", alpha1)) / (1 + nonnegative("c1", c1))
+    second = (1 + probability("alpha2", alpha2)) / (1 + nonnegative("c2", c2))
+    premise = (m >= 4) & (m % 2 == 0) & (np.minimum(first, second) > THRESHOLD)
+    seven, eight = first >= halving_ratio(alpha2, c2, m), second >= halving_ratio(alpha1, c1, m)
+    return Theorem3(plain(premise), plain(seven), plain(eight))
+
+
+def theorem3_holds(alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals) -> Any:
+    """Whether Theorem 3 promises that the synchronous hybrid beats both: premise, (7) and (8).
+
+    The camera-ready numbers the conditions (8) and (9). False where it promises nothing.
+    """
+    return theorem3(alpha1, alpha2, c1, c2, budget).hybrid
+
+
+def theorem4_conditions(alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals) -> Any:
+    """Whether 0.52 < alpha1, alpha2 < 0.8, c1 < 1/3, c2 < 1/5 and M >= 16 is even.
+
+    Then the asynchronous h is maximal only with k1 >= 2 and k2 >= 2 (Theorem 4; "even" is in the
+    appendix only). Raises `DomainError`.
+    """
+    a1, a2 = probability("alpha1", alpha1), probability("alpha2", alpha2)
+    c1, c2, m = nonnegative("c1", c1), nonnegative("c2", c2), whole("budget", budget, 1)
+    rates = (a1 > 0.52) & (a1 < 0.8) & (a2 > 0.52) & (a2 < 0.8)
+    return plain(rates & (c1 < 1 / 3) & (c2 < 1 / 5) & (m >= 16) & (m % 2 == 0))
+
+
+def hybrid_wins_at_last(
+    alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, asynchronous: bool
+) -> Any:
+    """Whether the hybrid wins for every large enough M: alpha2 > c2 (and alpha1 > c1, if sync)."""
+    tokens = probability("alpha2", alpha2) > nonnegative("c2", c2)
+    steps = probability("alpha1", alpha1) > (0 if asynchronous else nonnegative("c1", c1))
+    return plain(tokens & steps)

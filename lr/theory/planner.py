@@ -1,16 +1,19 @@
-"""Which schedule, depth, width and token k? Every choice that fits the budget is predicted by
-closed forms; the best are simulated.
+"""Which schedule, depth, width and number of draft tokens fit a budget, and is a draft worth it?
 
-The prediction takes what the formulas can take: acceptance, speed ratio, judge latency, reading of
-draft steps, width with correlated siblings, and batches that are not free. For the asynchronous
-windows the last has no closed form; there every row is taken to be as slow as the fullest batch
-makes it, which is too pessimistic, so ranks between schedules within a few percent mean nothing:
-look at the simulated figures. Token-level speculation is inside the target's steps only, so it
-makes c1 grow (`hybrid.py`).
+Every choice within M token positions per target pass is predicted by closed forms; the best can be
+simulated. The prediction takes acceptance, speed ratio, verifier latency, reading of draft steps,
+correlated alternatives and batches that are not free. For the asynchronous windows the last has no
+closed form: every row is taken to be as slow as the fullest batch makes it, which is pessimistic,
+so differences of a few percent between schedules mean nothing; look at the simulated figures.
+Token-level speculation is inside the target's steps only, so it makes c1 grow (`hybrid.py`).
 
 Rows: sync 1 + W + ... + W^g; paper and depth the levels that the draft can keep open, at most
-ceil(1/c) of them. With k2 = k + 1 positions per row, rows * k2 <= M. This module knows no model.
-Read next: `calibration.py`, `gpus.py`.
+ceil(1/c). With k + 1 positions per row: rows (k + 1) <= M.
+
+`compare` asks the fair question about GPUs: the same ones, given wholly to the target's tensor
+parallelism? A pass on t GPUs takes s + (1 - s)/t of the time on one; s is the share that more GPUs
+do not make faster. Example, s = 0.1: 4 GPUs take 0.325, 8 take 0.2125, so from 4 to 8 the target
+gains 1.53. A faster target makes draft and verifier relatively slower.
 """
 
 from __future__ import annotations
@@ -19,34 +22,32 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lr.spec.protocol import Schedule, SchedulerConfig
+from lr.spec.protocol import Schedule
+from lr.theory.acceptance import beta_width_acceptance, tree_cycle_time, tree_rows
 from lr.theory.asynchronous import lr_async_speedup
 from lr.theory.calibration import Calibration
-from lr.theory.chance import BetaSiblings, Constant
-from lr.theory.domain import whole
-from lr.theory.simulate import ENDLESS, World, simulate
+from lr.theory.distributions import BetaSiblings
+from lr.theory.domain import DomainError, geometric, probability, whole
+from lr.theory.predicted import Way, plain_seconds, seconds_per_step
 from lr.theory.synchronous import lr_sync_cycle_speedup
-from lr.theory.token_level import sd_tokens
-from lr.theory.width import beta_width_acceptance, tree_cycle_time, tree_rows
 
 WIDTHS = (1, 2, 3, 4)
 MOST_TOKENS, DEEPEST = 16, 32
 WORTH_IT = 1.02
-"""A predicted speedup below this is not worth a draft model: the prediction is no better than
-that.
-"""
+"""A predicted speedup below this is not worth a draft model."""
+SERIAL = 0.1
+"""The share of a target pass that more GPUs do not make faster, if nothing is known."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A way to decode and its predicted speedup over plain decoding. `depth` 0: no lookahead;
-    `tokens` 0: no token-level speculation.
-    """
+    """A way to decode, and its predicted speedup over plain decoding. `depth` 0: no lookahead."""
 
     schedule: Schedule
     depth: int
     width: int
     tokens: int
+    """Draft tokens per round; 0: no token-level speculation."""
     rows: int
     """Target rows at a time, at most."""
     speedup: float
@@ -58,12 +59,16 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """For people."""
-        steps = (
-            f"{self.schedule.value}, depth {self.depth}, width {self.width}" if self.depth else ""
-        )
-        tokens = f"{self.tokens} draft tokens" if self.tokens else ""
-        return " + ".join(part for part in (steps, tokens) if part) or "plain decoding"
+        """Such as "depth, depth 4, width 1 + 2 draft tokens"."""
+        steps = f"{self.schedule.value}, depth {self.depth}, width {self.width}"
+        parts = [steps] if self.depth else []
+        parts += [f"{self.tokens} draft tokens"] if self.tokens else []
+        return " + ".join(parts) or "plain decoding"
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Plans of one kind differ in numbers only."""
+        return self.depth > 0 and self.schedule, self.width, self.tokens > 0
 
 
 PLAIN = Plan(Schedule.SYNC, 0, 1, 0, 1, 1.0)
@@ -71,31 +76,29 @@ PLAIN = Plan(Schedule.SYNC, 0, 1, 0, 1, 1.0)
 
 @dataclass(frozen=True)
 class Advice:
-    """The answer for one budget. `plans` are all that fit, best first."""
+    """All plans that fit a budget, best first."""
 
     plans: tuple[Plan, ...]
 
     @property
     def best(self) -> Plan:
-        """The best plan, plain decoding where nothing is worth it."""
+        """The best plan; plain decoding where nothing is worth it."""
         return self.plans[0] if self.plans[0].speedup >= WORTH_IT else PLAIN
 
     @property
     def runner_up(self) -> Plan:
-        """The best of another kind: another schedule or width, with or without lookahead, with or
-        without tokens.
-        """
+        """The best plan of another kind."""
         first = self.plans[0]
-        return next((plan for plan in self.plans if _kind(plan) != _kind(first)), first)
+        return next((plan for plan in self.plans if plan.kind != first.kind), first)
 
-    def best_of(self, *, lookahead: bool, tokens: bool, width: int | None = None) -> Plan | None:
+    def best_of(self, *, lookahead: bool, tokens: bool) -> Plan | None:
         """The best plan with or without these; None if none fits."""
         kept = (p for p in self.plans if (p.depth > 0) == lookahead and (p.tokens > 0) == tokens)
-        return next((p for p in kept if width is None or p.width == width), None)
+        return next(kept, None)
 
     @property
     def width_gain(self) -> float:
-        """Best plan with more than one alternative over the best with one: above 1, W > 1 pays."""
+        """Best plan with W > 1 over the best with W = 1: above 1, alternatives pay."""
         wide = max((p.speedup for p in self.plans if p.width > 1), default=0.0)
         return wide / max(p.speedup for p in self.plans if p.width == 1)
 
@@ -108,10 +111,9 @@ def plan(found: Calibration, budget: int) -> Advice:
 
 
 def siblings(found: Calibration) -> tuple[float, float]:
-    """Beta(p, q) with mean alpha1 under which a second alternative is accepted as often as was
-    measured.
+    """Beta(p, q) with mean alpha1 under which a second alternative is accepted as measured.
 
-    P(second | first not) = p / (p + q + 1) = alpha1 s / (s + 1) with s = p + q, kept within 10^-3
+    P(second | first not) = p / (p + q + 1) = alpha1 s / (s + 1) with s = p + q, kept between 10^-3
     (all alike) and 10^6 (independent).
     """
     a = min(max(found.alpha1.value, 1e-6), 1 - 1e-6)
@@ -122,37 +124,28 @@ def siblings(found: Calibration) -> tuple[float, float]:
 
 
 def token_gain(found: Calibration, tokens: int) -> float:
-    """G_{k+1} / (1 + turn + k c2 + k b_positions): the speedup of one row by token-level
-    speculation, step ends not counted.
-    """
-    cost = (
-        1
-        + (found.turn.value if tokens else 0.0)
-        + tokens * (found.c2.value + found.b_positions.value)
+    """G_(k+1) / time of a round: speedup of one row by k draft tokens, ends of steps ignored."""
+    if not tokens:
+        return 1.0
+    load = found.expected_load(tokens)
+    round_seconds = found.target.seconds(1, tokens) + load.draft_passes * found.draft.first
+    return (
+        float(geometric(found.alpha2.value, tokens + 1)) * found.plain_token.value / round_seconds
     )
-    return float(sd_tokens(found.alpha2.value, tokens)) / cost
 
 
-def simulated(found: Calibration, plan: Plan, steps: int = 2000, seed: int = 0) -> float:
-    """The same world on the clock, where batches are as full as they are: for plans with lookahead;
-    others as predicted.
+def simulated(found: Calibration, plan: Plan, steps: int = 2000) -> float:
+    """The speedup of a plan with lookahead on the clock, draft and target having a machine each.
+
+    Others as predicted.
     """
     if not plan.depth:
         return plan.speedup
-    gain = token_gain(found, plan.tokens)
-    world = World(
-        BetaSiblings(*siblings(found)),
-        target=Constant(1 / gain),
-        draft=Constant(found.c1.value + _reading(found, plan)),
-        judge=Constant(found.v.value),
-        target_overhead=found.b.value,
-        draft_overhead=found.b_draft.value,
-        draft_workers=None if plan.width > 1 else 1,
-        seed=seed,
-    )
-    return simulate(
-        SchedulerConfig(ENDLESS, plan.schedule, plan.depth, plan.width), world, steps
-    ).rate
+    way = Way(plan.schedule, plan.depth, plan.tokens, plan.width)
+    load, siblings_ = found.expected_load(plan.tokens), BetaSiblings(*siblings(found))
+    costs = found.target, found.draft
+    seconds = seconds_per_step(way, load, costs, None, acceptance=siblings_, steps=steps)
+    return plain_seconds(found) / seconds
 
 
 def _plans(found: Calibration, budget: int) -> Iterator[Plan]:
@@ -167,43 +160,100 @@ def _plans(found: Calibration, budget: int) -> Iterator[Plan]:
                 if width > 1 and width**depth > 4 * rows_left:
                     break
                 for schedule in Schedule:
-                    made = _lookahead(
-                        found, Plan(schedule, depth, width, tokens, 0, gain), rates[width]
-                    )
+                    way = Way(schedule, depth, tokens, width)
+                    made = _lookahead(found, way, gain, rates[width])
                     if made is not None and made.rows <= rows_left:
                         yield made
 
 
-def _lookahead(found: Calibration, plan: Plan, alpha: float) -> Plan | None:
-    """`plan`, whose speedup is that of its tokens alone, with that of its lookahead; None where the
-    formulas do not reach.
-    """
-    gain = plan.speedup
-    c, v, b = (found.c1.value + _reading(found, plan)) * gain, found.v.value * gain, found.b.value
-    if plan.schedule is Schedule.SYNC:
-        rows = int(tree_rows(plan.width, plan.depth))
-        time = float(tree_cycle_time(plan.width, plan.depth, c, b)) + v
-        steps = float(lr_sync_cycle_speedup(alpha, plan.depth, 0.0))
-        return Plan(plan.schedule, plan.depth, plan.width, plan.tokens, rows, gain * steps / time)
-    levels = plan.depth + (plan.schedule is Schedule.DEPTH)
+def _lookahead(found: Calibration, way: Way, gain: float, alpha: float) -> Plan | None:
+    """The plan of `way`, whose tokens alone gain `gain`; None where the formulas do not reach."""
+    depth, width, v, b = way.depth, way.width, found.v * gain, found.b
+    if way.schedule is Schedule.SYNC:
+        # all but the deepest draft step of a cycle are read in a pass of their own
+        reads = (depth - 1) / depth * found.target_first.value / found.step_seconds
+        reading = found.reading + (reads if found.draft_lengths else 0.0)
+        rows = int(tree_rows(width, depth))
+        time = float(tree_cycle_time(width, depth, (found.c1 + reading) * gain, b)) + v
+        steps = float(lr_sync_cycle_speedup(alpha, depth, 0.0))
+        return Plan(way.schedule, depth, width, way.tokens, rows, gain * steps / time)
+    c = (found.c1 + found.reading) * gain
+    levels = depth + (way.schedule is Schedule.DEPTH)
     if c > 0:
         levels = min(levels, math.ceil((1 + v) / c - 1e-9))
-    rows = sum(plan.width**level for level in range(levels))
-    crowd = 1 + b * (rows - 1)
-    if c >= crowd:
+    rows = sum(width**level for level in range(levels))
+    slow = 1 + b * (rows - 1)
+    if c >= slow:
         return None
-    window = plan.schedule.value
+    window = way.schedule.value
     assert window == "paper" or window == "depth"
-    f = (
-        float(lr_async_speedup(min(alpha, 0.9997), plan.depth, c / crowd, window, v / crowd))
-        / crowd
-    )
-    return Plan(plan.schedule, plan.depth, plan.width, plan.tokens, rows, gain * f)
+    f = float(lr_async_speedup(min(alpha, 0.9997), depth, c / slow, window, v / slow)) / slow
+    return Plan(way.schedule, depth, width, way.tokens, rows, gain * f)
 
 
-def _reading(found: Calibration, plan: Plan) -> float:
-    return found.reading_of(plan.depth, barrier=plan.schedule is Schedule.SYNC)
+def pass_time(gpus: int, serial: float = SERIAL) -> float:
+    """s + (1 - s) / t: time of a target pass on t = `gpus`, in units of that on one."""
+    s = float(probability("serial", serial))
+    return s + (1 - s) / int(whole("gpus", gpus, 1))
 
 
-def _kind(plan: Plan) -> tuple[object, ...]:
-    return plan.depth > 0 and plan.schedule, plan.width, plan.tokens > 0
+def share_from(few: int, many: int, gain: float) -> float:
+    """The share s under which `many` GPUs are `gain` times as fast as `few`; or `DomainError`.
+
+    (s + (1-s)/few) = gain (s + (1-s)/many). Example: 1 and 4 GPUs, 3.08: 0.1.
+    """
+    few, many = int(whole("few", few, 1)), int(whole("many", many, 1))
+    above, below = 1 / few - gain / many, gain - 1 + 1 / few - gain / many
+    if few >= many or below == 0 or not 0 <= above / below <= 1:
+        expected = f"1 to {many / few:g}, from {few} to {many} GPUs, few < many"
+        raise DomainError("gain", gain, expected)
+    return above / below
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`gpus` in all, `for_draft` of them for draft and judge; calibrated on `calibrated_on`."""
+
+    gpus: int
+    calibrated_on: int = 1
+    for_draft: int = 1
+    serial: float = SERIAL
+
+    @property
+    def target_gpus(self) -> int:
+        """What is left for the target."""
+        return self.gpus - self.for_draft
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All times relative to plain decoding on `calibrated_on` GPUs."""
+
+    all_for_target: float
+    """Speedup of plain decoding with every GPU."""
+    left_for_target: float
+    """Speedup of plain decoding on the GPUs besides the draft's."""
+    advice: Advice
+    """Relative to plain decoding on those."""
+
+    @property
+    def with_speculation(self) -> float:
+        """Speedup of the best plan on the same number of GPUs."""
+        return self.left_for_target * self.advice.plans[0].speedup
+
+    @property
+    def speculate(self) -> bool:
+        """Whether the draft is worth its GPUs."""
+        return self.with_speculation > self.all_for_target
+
+
+def compare(found: Calibration, budget: int, machine: Machine) -> Comparison:
+    """The best plan on these GPUs against none. `DomainError` if no GPU is left for the target."""
+    least = machine.for_draft + 1
+    if machine.gpus < least:
+        expected = f"at least {least}: {machine.for_draft} for the draft, one for the target"
+        raise DomainError("gpus", machine.gpus, expected)
+    base = pass_time(machine.calibrated_on, machine.serial)
+    left = base / pass_time(machine.target_gpus, machine.serial)
+    everything = base / pass_time(machine.gpus, machine.serial)
+    return Comparison(everything, left, plan(found.with_faster_target(left), budget))

@@ -1,26 +1,23 @@
-"""Runs a scheduler on a simulated clock: how long would it take, if steps took so long and drafts
-were accepted so often?
+"""The scheduler on a simulated clock: how long would it take, if steps took so long?
 
-The scheduler is the one that runs on models. Here its commands go to three workers, draft, target
-and judge, whose work takes the time that a law says and whose outcomes are chance. With constant
-times, no overhead and independent acceptance the times are those of the closed forms (Theorems 1
-and 2 of the paper and their variants); with anything else there may be no closed form, and this is
-the way.
+This is the scheduler that runs on models. Here its commands go to three workers, draft, target and
+verifier; how long they work and what comes out is drawn from distributions. With constant times and
+independent acceptance the times are those of the closed forms; for anything else there may be no
+closed form.
 
-    simulate(SchedulerConfig(ENDLESS, Schedule.PAPER, depth=3), World(Bernoulli(0.6),
-    draft=Constant(0.2)), steps=10_000).rate
+    world = World(Bernoulli(0.6), draft=Constant(0.2))
+    simulate(SchedulerConfig(ENDLESS, Schedule.PAPER, depth=3), world, steps=10_000).rate
 
-By default one draft model writes one batch at a time, the alternatives of one node; all target rows
-make progress side by side; judges are as many as needed and take no time. Every step has one token.
-Times are in the unit of `World`, usually one target step.
-
-This module knows no model and no closed form. Read next: `workers.py`, `chance.py`; `scripted.py`
-for any order of events at all.
+By default one draft model writes the alternatives of one node at a time, all target rows make
+progress side by side, and verdicts are immediate. Every step has one token. The unit of time is
+that of `World`, usually one target step. This module knows no model and no closed form.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import heapq
+import math
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -44,48 +41,178 @@ from lr.spec.protocol import (
     Work,
 )
 from lr.spec.scheduler import LookaheadScheduler
-from lr.theory.chance import Acceptance, ByPlace, Constant, Duration, JudgeErrors
-from lr.theory.workers import Span, Workers
+from lr.theory.distributions import Acceptance, Constant, Duration, JudgeErrors
 from lr.trace import Draw, StepWritten, Trace, WorkSpan
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict, require
 
 ENDLESS = Limits(max_tokens=10**15)
-"""No chain of a simulation gets that long."""
+"""No simulated chain gets that long."""
 TIE = 1e-9
-"""Completions that are less than this apart count as simultaneous: rounding must not decide what
-comes first.
-"""
+"""Completions closer than this are simultaneous, so that rounding does not decide their order."""
 STEP = Step((0,), Finish.BOUNDARY)
-RIGHTLY, WRONGLY = (
-    Verdict(aligned=True, why="equivalent"),
-    Verdict(aligned=True, why="not equivalent, but the judge erred"),
-)
-NO_ERRORS = JudgeErrors()
-POSITION, SIBLING, ERROR = "position", "sibling", "judge's error"
-"""What draws are for, beside the durations."""
+RIGHTLY = Verdict(aligned=True, why="equivalent")
+WRONGLY = Verdict(aligned=True, why="not equivalent, but the judge erred")
 REJECTED = Verdict(aligned=False, why="rejected")
-
-
+POSITION, SIBLING, ERROR = "position", "sibling", "judge's error"
+"""What draws are for, besides durations."""
+NO_ERRORS = JudgeErrors()
 TARGET_STEP, DRAFT_STEP, AT_ONCE = Constant(1.0), Constant(0.1), Constant(0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A row from its start to its end, completed or cancelled."""
+
+    work: Work
+    start: float
+    end: float
+    completed: bool
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """Rows that begin together. `left`: how many are not over; `begun`: the job has a slot."""
+
+    rows: list[_Row]
+    left: int
+    begun: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    job: _Job
+    work: Work
+    length: float
+    start: float = 0.0
+    goal: float = 0.0
+    """The progress at which it is completed."""
+    over: bool = False
+
+
+class Workers:
+    """A model with a batch, or a verifier, on the simulated clock.
+
+    At most `slots` jobs are in work; the others wait in order. All n rows in work progress at the
+    rate 1 / (1 + overhead (n - 1)), so n equal rows take 1 + overhead (n - 1) times as long as one.
+
+    Example, overhead 0.5: row x of length 1 begins at 0, row y of length 1 at 0.4. Alone, x
+    progresses 0.4; then both at rate 1 / 1.5, so x ends at 0.4 + 0.6 * 1.5 = 1.3. By then y has
+    progressed 0.6; alone, it ends at 1.3 + 0.4 = 1.7.
+
+    All rows progress alike, so one number suffices: `_progress`. A row of length d that begins at
+    progress g ends at progress g + d. `peak`: most rows at a time; `busy`: time of rows that are
+    over; `begun`, `completed`: rows.
+    """
+
+    def __init__(self, slots: int | None = None, overhead: float = 0.0) -> None:
+        good = slots is None or slots >= 1
+        require(good, "slots", slots, "a whole number >= 1, or None (no limit)")
+        require(0 <= overhead < math.inf, "overhead", overhead, "a finite number >= 0")
+        self.peak = self.begun = self.completed = 0
+        self.busy = 0.0
+        self._slots, self._overhead = slots, overhead
+        self._queue: deque[_Job] = deque()
+        self._rows: dict[Work, _Row] = {}  # in work or waiting
+        self._live = self._taken = 0  # rows in work, slots in use
+        # a heap of (goal, number, row); rows that are over stay until they come up
+        self._goals: list[tuple[float, int, _Row]] = []
+        self._time = self._progress = 0.0
+
+    def submit(self, now: float, rows: Sequence[tuple[Work, float]]) -> None:
+        """A job comes in: its rows, each with its length."""
+        job = _Job([], len(rows))
+        for work, length in rows:
+            row = self._rows[work] = _Row(job, work, length)
+            job.rows.append(row)
+        self._queue.append(job)
+        self._fill(now)
+
+    def cancel(self, now: float, work: Work) -> Span | None:
+        """Take a row away. Returns its span, or None if it was still waiting."""
+        return self._end(now, self._rows[work], completed=False)
+
+    def next_time(self) -> float:
+        """When the next row is completed if nothing else happens; infinity if none is in work."""
+        while self._goals:
+            goal, _, row = self._goals[0]
+            if not row.over:
+                if not self._overhead:
+                    return goal  # progress is time itself: no rounding
+                return self._time + max(0.0, goal - self._progress) * self._slowness()
+            heapq.heappop(self._goals)
+        return math.inf
+
+    def complete(self, now: float) -> Span:
+        """Complete the next row; `now` is its time."""
+        while self._goals[0][2].over:
+            heapq.heappop(self._goals)
+        span = self._end(now, self._goals[0][2], completed=True)
+        assert span is not None
+        return span
+
+    def stop(self, now: float) -> list[Span]:
+        """End everything. Returns the spans of the rows in work."""
+        spans = [self.cancel(now, work) for work in list(self._rows)]
+        return [span for span in spans if span is not None]
+
+    def _slowness(self) -> float:
+        """Time per unit of progress."""
+        return 1 + self._overhead * (self._live - 1)
+
+    def _move(self, now: float) -> None:
+        """Bring the progress up to `now`, before the number of rows changes."""
+        if not self._overhead:
+            self._progress = now
+        elif self._live:
+            self._progress += max(0.0, now - self._time) / self._slowness()
+        self._time = now
+
+    def _end(self, now: float, row: _Row, *, completed: bool) -> Span | None:
+        self._move(now)
+        del self._rows[row.work]
+        row.over, job, span = True, row.job, None
+        job.left -= 1
+        if job.begun:
+            self._live -= 1
+            self._taken -= not job.left
+            self.busy += now - row.start
+            self.completed += completed
+            span = Span(row.work, row.start, now, completed)
+        if self._queue:
+            self._fill(now)
+        return span
+
+    def _fill(self, now: float) -> None:
+        """Give free slots to waiting jobs."""
+        self._move(now)
+        while self._queue and (self._slots is None or self._taken < self._slots):
+            job = self._queue.popleft()
+            job.begun = job.left > 0
+            self._taken += job.begun
+            for row in job.rows:
+                if not row.over:
+                    row.start, row.goal = now, self._progress + row.length
+                    self.begun += 1
+                    heapq.heappush(self._goals, (row.goal, self.begun, row))
+            self._live += job.left
+        self.peak = max(self.peak, self._live)
 
 
 @dataclass(frozen=True)
 class World:
-    """What the scheduler runs on. Durations are those of a row that has the machine to itself.
+    """What the scheduler runs on. Durations are those of a row that is alone in its batch.
 
-    `target_overhead`, `draft_overhead`: n rows at a time make each 1 + overhead (n - 1) times as
-    slow. `draft_workers`: nodes whose alternatives are written at a time (None: no limit);
-    `judge_workers`: pairs judged at a time. `score`: a prefill of a target row, for verifiers that
-    need no target step. `errors`: of the judge. `draft_turns`: draft and target share one machine
-    on which, while both have work, the draft gets so many units of time for each of the target's
-    (of a single row), and `change` is lost; None: one each. `reading`: before the target writes
-    behind a draft step it reads it, for so long, while its other rows (and the draft, on the same
-    machine) wait. The same `seed` gives the same simulation.
+    `target_overhead`, `draft_overhead`: n rows together take 1 + overhead (n - 1) times as long.
+    `draft_workers`: nodes whose alternatives are written at a time (None: no limit);
+    `judge_workers`: pairs judged at a time. `score`: a target prefill, for verifiers that need no
+    target step. `errors`: the verifier's. `reading`: added to a target step after a draft step,
+    which the target must read first; `reading_before`: added for each further draft step between
+    it and the last correction, where these are read one after the other. Same `seed`, same run.
     """
 
     acceptance: Acceptance
-    target: Duration | ByPlace = TARGET_STEP
-    draft: Duration | ByPlace = DRAFT_STEP
+    target: Duration = TARGET_STEP
+    draft: Duration = DRAFT_STEP
     judge: Duration = AT_ONCE
     score: Duration = AT_ONCE
     errors: JudgeErrors = NO_ERRORS
@@ -93,16 +220,13 @@ class World:
     draft_overhead: float = 0.0
     draft_workers: int | None = 1
     judge_workers: int | None = None
-    draft_turns: float | None = None
-    change: float = 0.0
     reading: float = 0.0
+    reading_before: float = 0.0
     seed: int = 0
 
 
 class Stage(NamedTuple):
-    """From one step of the target to the next: a synchronous cycle, or an asynchronous stage up to
-    its first reject.
-    """
+    """From one step of the target to the next: a synchronous cycle, or up to the next rejection."""
 
     accepted: int
     """Draft steps accepted; the stage emits one step more."""
@@ -111,9 +235,7 @@ class Stage(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What came of a simulation. `seconds`: the time of the last step emitted; `wrong`: accepted
-    draft steps that were not equivalent.
-    """
+    """What came out. `seconds`: time of the last step; `wrong`: accepted, but not equivalent."""
 
     seconds: float = 0.0
     origins: Counter[Origin] = field(default_factory=Counter)
@@ -121,13 +243,11 @@ class Outcome:
     wrong: int = 0
     stages: list[Stage] = field(default_factory=list)
     emissions: list[tuple[float, EmittedStep]] = field(default_factory=list)
-    """(time, step), where the history was asked for."""
+    """(time, step), with `history`."""
     spans: list[Span] = field(default_factory=list)
-    """All work in the order in which it ended, where the history was asked for."""
+    """All work in the order in which it ended, with `history`."""
     workers: dict[Kind, Workers] = field(default_factory=dict)
-    """By DRAFT, TARGET (judgements without target step included) and JUDGE: `peak` rows, `busy` time, rows `begun` and
-    `completed`.
-    """
+    """By DRAFT, TARGET (judging without a target step included) and JUDGE."""
 
     @property
     def steps(self) -> int:
@@ -141,9 +261,7 @@ class Outcome:
 
     @property
     def acceptance(self) -> float | None:
-        """Accepted draft steps / judged draft steps; a verdict counts where a step was decided by
-        it.
-        """
+        """Accepted / judged draft steps; counts the verdicts that decided a step."""
         return self.origins[Origin.ACCEPTED] / self.judged if self.judged else None
 
 
@@ -155,8 +273,10 @@ def simulate(
     history: bool = False,
     trace: Trace | None = None,
 ) -> Outcome:
-    """Emit `steps` steps, or fewer where the limits of `config` end the chain before. `trace` hears
-    of everything, by the clock of the simulation."""
+    """Emit `steps` steps, or fewer where the limits of `config` end the chain.
+
+    `trace` records every event by the simulated clock. Raises `SettingError` for steps < 1.
+    """
     require(steps >= 1, "steps", steps, "a whole number >= 1")
     return _Simulation(config, world, history, trace).run(steps)
 
@@ -184,26 +304,17 @@ class _Simulation:
         self.now = self.stage_began = 0.0
         self.stage_accepted = 0
         draft = Workers(world.draft_workers, world.draft_overhead)
-        target = Workers(None, world.target_overhead)
-        judge = Workers(world.judge_workers)
-        if world.draft_turns is not None:
-            Workers.share_machine(draft, target, world.draft_turns, world.change)
-        self.in_turn = (
-            judge,
-            target,
-            draft,
-        )  # simultaneous completions: what makes room comes before what asks for it
-        self.by_kind = {
-            Kind.DRAFT: draft,
-            Kind.TARGET: target,
-            Kind.JUDGE: judge if config.needs_target_step else target,
+        target, judge = Workers(None, world.target_overhead), Workers(world.judge_workers)
+        # of simultaneous completions, those come first that make room for the others
+        self.order = (judge, target, draft)
+        alone = not config.needs_target_step  # drafts are judged by a prefill of the target
+        self.kinds = {
+            Kind.DRAFT: (draft, world.draft),
+            Kind.TARGET: (target, world.target),
+            Kind.JUDGE: (target, world.score) if alone else (judge, world.judge),
         }
-        self.laws = {
-            Kind.DRAFT: world.draft,
-            Kind.TARGET: world.target,
-            Kind.JUDGE: world.judge if config.needs_target_step else world.score,
-        }
-        self.outcome = Outcome(workers={Kind.DRAFT: draft, Kind.TARGET: target, Kind.JUDGE: judge})
+        workers = {Kind.DRAFT: draft, Kind.TARGET: target, Kind.JUDGE: judge}
+        self.outcome = Outcome(workers=workers)
         purposes = (POSITION, SIBLING, ERROR, *(kind.value for kind in Kind))
         self.streams = {purpose: Stream.root(world.seed).child(purpose) for purpose in purposes}
 
@@ -216,15 +327,15 @@ class _Simulation:
             if self.trace is not None:
                 record_event(self.trace, event)
             self._obey(self.scheduler.handle(event), steps)
-        for worker in self.in_turn:
+        for worker in self.order:
             for span in worker.stop(self.now):
                 self._keep(span)
         return self.outcome
 
     def _next(self) -> Span:
         """Move the clock to the next completion."""
-        worker, time = self.in_turn[0], self.in_turn[0].next_time()
-        for later in self.in_turn[1:]:
+        worker, time = self.order[0], self.order[0].next_time()
+        for later in self.order[1:]:
             if (soon := later.next_time()) < time - TIE:
                 worker, time = later, soon
         self.now = max(self.now, time)
@@ -232,41 +343,37 @@ class _Simulation:
 
     def _obey(self, commands: Sequence[Command], steps: int) -> None:
         for command in commands:
-            if self.trace is not None and not (
-                isinstance(command, Emit) and self.outcome.steps >= steps
-            ):
+            surplus = isinstance(command, Emit) and self.outcome.steps >= steps
+            if self.trace is not None and not surplus:
                 self.trace.record(command)
             match command:
                 case Draft(_, children):
                     self._submit(*(Work(Kind.DRAFT, child) for child in children))
                 case Target(node):
-                    read = node.index > node.stem  # a draft step leads there
-                    self._submit(Work(Kind.TARGET, node), stall=self.world.reading if read else 0.0)
+                    self._submit(Work(Kind.TARGET, node))
                 case Judge(node):
                     self._submit(Work(Kind.JUDGE, node))
                 case Cancel(work):
-                    self._keep(self.by_kind[work.kind].cancel(self.now, work))
-                case Emit() if self.outcome.steps < steps:
+                    self._keep(self.kinds[work.kind][0].cancel(self.now, work))
+                case Emit() if not surplus:
                     self._note(command)
 
-    def _submit(self, *rows: Work, stall: float = 0.0) -> None:
-        kind = rows[0].kind
-        law = self.laws[kind]
-        drawn = [(row, self._length(law, row.node, kind)) for row in rows]
-        self.by_kind[kind].submit(self.now, drawn, stall)
+    def _submit(self, *rows: Work) -> None:
+        worker, duration = self.kinds[rows[0].kind]
+        worker.submit(self.now, [(row, self._length(duration, row)) for row in rows])
 
-    def _length(self, law: Duration | ByPlace, node: NodeId, kind: Kind) -> float:
-        if isinstance(law, Constant):
-            return law.value
-        if isinstance(law, ByPlace):
-            return law.at(
-                node.index - (kind is Kind.DRAFT)
-            )  # a draft step leads to its node, a target step follows it
-        key = self._key(kind.value, node)
-        drawn = law.draw(key)
+    def _length(self, duration: Duration, work: Work) -> float:
+        node, reading = work.node, 0.0
+        level = node.index - node.stem  # draft steps since the last correction
+        if work.kind is Kind.TARGET and level:
+            reading = self.world.reading + self.world.reading_before * (level - 1)
+        if isinstance(duration, Constant):
+            return duration.value + reading
+        key = self._key(work.kind.value, node)
+        drawn = duration.draw(key)
         if self.trace is not None:
-            self.trace.record(Draw(f"time of {kind.value}", node, key, drawn))
-        return drawn
+            self.trace.record(Draw(f"time of {work.kind.value}", node, key, drawn))
+        return drawn + reading
 
     def _event(self, work: Work) -> Event:
         match work.kind:
@@ -306,7 +413,9 @@ class _Simulation:
             outcome.emissions.append((self.now, emit.emitted))
 
     def _keep(self, span: Span | None) -> None:
-        if self.history and span is not None:
+        if span is None:
+            return
+        if self.history:
             self.outcome.spans.append(span)
-        if self.trace is not None and span is not None:
+        if self.trace is not None:
             self.trace.record(WorkSpan(span.work, span.start, span.completed))

@@ -1,22 +1,25 @@
-"""Synchronous Lookahead Reasoning: a cycle drafts g steps, then the target writes its own in one
-batch, then the verdicts come.
+"""Synchronous cycles: write g drafts, then let the target check them all at once.
 
-T = 1 is the time of a target step, c that of a draft step; X, the number of draft steps accepted
-before the first rejection, has P(X >= i) = alpha^i. Three conventions for what a cycle is, and one
-formula that the paper prints:
+The unit of time is one target step. A draft step takes c; X, the number of drafts accepted before
+the first rejection, has P(X >= i) = alpha^i. Three conventions for a cycle, and what each emits:
 
-    name  drafts  target steps  what happens                                emits           time        speedup
-    B     g       g + 1         Algorithm 1: barrier, bonus step            min(X, g) + 1   1 + c g     G_{g+1} / (1 + c g)
-    N1    g       g             barrier, no bonus                           min(X + 1, g)   1 + c g     G_g / (1 + c g)
-    N2    g       g             last draft beside the target, no bonus      min(X + 1, g)   1 + c(g-1)  G_g / (1 + c(g-1))
+    name  drafts  target steps  cycle                                 emits          time
+    ----  ------  ------------  ------------------------------------  -------------  ------------
+    B     g       g + 1         Algorithm 1: barrier, bonus step      min(X, g) + 1  1 + c g
+    N1    g       g             barrier, no bonus step                min(X + 1, g)  1 + c g
+    N2    g       g             last draft overlaps the target batch  min(X + 1, g)  1 + c (g-1)
 
-The printed f_sync(k) is B with k = g + 1, and N2 with k = g. The paper's text says k1 = gamma1,
-which with Algorithm 1 (B) is false: there are gamma1 + 1 target steps. The scheduler obeys B; a
-test shows it.
+    speedup    B: G_(g+1) / (1 + c g)    N1: G_g / (1 + c g)    N2: G_g / (1 + c (g-1))
 
-Assumptions: constant times, equal lengths, a batch as fast as one row, a free judge, independent
-acceptance, one draft branch. Source: the paper, Theorem 1 and Algorithm 1; THEORY 2b. Read next:
-`asynchronous.py`.
+The paper's f_sync(k) (Theorem 1) is B with k = g + 1, or N2 with k = g. Its text says k1 = gamma1,
+which is wrong for Algorithm 1: there are gamma1 + 1 target steps. The scheduler follows B.
+
+Token-level speculative decoding is the same cycle in tokens: gamma drafted tokens, one target pass
+over gamma + 1 positions, speedup G_(gamma+1) / (1 + gamma c) (Leviathan et al., arXiv 2211.17192).
+`gamma` counts drafted tokens; the paper's k2 counts positions, k2 = gamma + 1.
+
+Assumptions: constant times, steps of equal length, a batch as fast as one row, a free verifier,
+independent acceptance, one alternative per position. Read next: `asynchronous.py`.
 """
 
 from __future__ import annotations
@@ -25,18 +28,25 @@ from typing import Literal
 
 import numpy as np
 
-from lr.theory.domain import DomainError, Reals, geometric, nonnegative, plain, probability, whole
+from lr.theory.domain import (
+    DomainError,
+    Reals,
+    geometric,
+    nonnegative,
+    numbers,
+    plain,
+    probability,
+    whole,
+)
 
 Convention = Literal["B", "N1", "N2"]
 
 
 def lr_sync_speedup(alpha: Reals, k: Reals, c: Reals) -> Reals:
-    """f_sync(k) = (1 - alpha^k) / ((1 - alpha)(1 - c + c k)) as the paper prints it (Theorem 1), k
-    >= 1 target steps in flight.
+    """f_sync(k) = (1 - alpha^k) / ((1 - alpha)(1 - c + c k)), as printed in Theorem 1.
 
-    True for Algorithm 1 with k = g + 1, where g steps are drafted (convention B), and for N2 with k
-    = g; *not* for Algorithm 1 with k = g, though the paper's text says k1 = gamma1. f_sync(1) = 1:
-    no lookahead. Example: alpha 0.6, k 6, c 0.1: 1.5889066667. Raises `DomainError`.
+    k >= 1 counts target steps in flight: Algorithm 1 with k - 1 drafts (B), or N2 with k. f(1) = 1
+    is plain decoding. Example: alpha 0.6, k 6, c 0.1: 1.5889066667. Raises `DomainError`.
     """
     k = whole("k", k, 1)
     return plain(geometric(probability("alpha", alpha), k) / (1 + nonnegative("c", c) * (k - 1)))
@@ -51,65 +61,97 @@ def lr_sync_cycle_speedup(
     batch_overhead: Reals = 0.0,
     verifier_latency: Reals = 0.0,
 ) -> Reals:
-    """Steps per cycle over time per cycle, by the number of drafted steps g and the convention of
-    the table above.
+    """Speedup of a cycle of g = `draft_steps` drafts, in the conventions of the table above.
 
-    `batch_overhead` b: a batch of n target rows takes 1 + b (n - 1), which for B is the same as a
-    draft that costs c + b. `verifier_latency` v: verdicts are given side by side and take v.
-    Together, for B: G_{g+1} / (1 + c g + b g + v) (THEORY 2e). g >= 0 for B (0: plain decoding), >=
-    1 for N1 and N2. Example: alpha 0.6, g 6, c 0.1: B 1.51876, N1 1.4896. Raises `DomainError`.
+    `batch_overhead` b: n target rows take 1 + b (n - 1); for B this equals a draft that takes
+    c + b. `verifier_latency` v: all verdicts of a cycle come together after v. For B in full:
+    G_(g+1) / (1 + c g + b g + v). g >= 0 for B (0 is plain decoding), g >= 1 for N1 and N2.
+    Example: alpha 0.6, g 6, c 0.1: B 1.51876, N1 1.4896. Raises `DomainError`.
     """
     if convention not in ("B", "N1", "N2"):
         raise DomainError("convention", convention, "B (Algorithm 1), N1 or N2")
     g = whole("draft_steps", draft_steps, 0 if convention == "B" else 1)
     rows = g + 1 if convention == "B" else g
-    waited = g - 1 if convention == "N2" else g
-    b, v = (
-        nonnegative("batch_overhead", batch_overhead),
-        nonnegative("verifier_latency", verifier_latency),
-    )
-    time = 1 + b * (rows - 1) + nonnegative("c", c) * waited + v * (g > 0)
+    serial_drafts = g - 1 if convention == "N2" else g
+    b = nonnegative("batch_overhead", batch_overhead)
+    v = nonnegative("verifier_latency", verifier_latency)
+    time = 1 + b * (rows - 1) + nonnegative("c", c) * serial_drafts + v * (g > 0)
     return plain(geometric(probability("alpha", alpha), rows) / time)
 
 
 def sync_judged(alpha: Reals, draft_steps: Reals) -> Reals:
-    """G_g: verdicts that a cycle of convention B needs, up to its first rejection. alpha of them
-    are accepted, exactly (THEORY 2b)."""
+    """G_g: verdicts per cycle (B) up to the first rejection; a share alpha of them accepts."""
     return plain(geometric(probability("alpha", alpha), whole("draft_steps", draft_steps, 0)))
 
 
 def sync_draft_share(alpha: Reals, draft_steps: Reals) -> Reals:
-    """alpha G_g / G_{g+1} = alpha (1 - alpha^g) / (1 - alpha^(g+1)): the share of the output in the
-    draft's words, convention B.
-    """
+    """alpha G_g / G_(g+1): share of the output (B) that is the draft's text."""
     a, g = probability("alpha", alpha), whole("draft_steps", draft_steps, 0)
     return plain(a * geometric(a, g) / geometric(a, g + 1))
 
 
 def sync_bonus(alpha: Reals, draft_steps: Reals) -> Reals:
-    """alpha^g: the share of cycles of convention B that end in a bonus step, all drafts being
-    accepted.
-    """
+    """alpha^g: share of cycles (B) in which all drafts are accepted and a bonus step follows."""
     return plain(probability("alpha", alpha) ** whole("draft_steps", draft_steps, 0))
 
 
 def sync_wasted(alpha: Reals, draft_steps: Reals) -> Reals:
-    """g + 1 - G_{g+1}: target steps of a cycle of convention B that are thrown away."""
+    """g + 1 - G_(g+1): target steps per cycle (B) that are thrown away."""
     a, g = probability("alpha", alpha), whole("draft_steps", draft_steps, 0)
     return plain(g + 1 - geometric(a, g + 1))
 
 
 def sync_best_k(alpha: float, c: float, most: int = 10_000) -> int:
-    """The k >= 1 that maximises f_sync(k), at most `most`; the number of drafts of Algorithm 1 is
-    one less.
+    """The k in 1..`most` that maximises f_sync(k); Algorithm 1 then drafts k - 1 steps.
 
-    f_sync is unimodal (Lemma 3): it grows at k iff alpha^k (1 + c (k - 1)) > c G_k. So it is 1 (do
-    not speculate) iff alpha <= c. alpha = 1 or c = 0 grow for ever: `most`. Raises `DomainError`.
+    f_sync is unimodal (Lemma 3) and grows at k iff alpha^k (1 + c (k - 1)) > c G_k. So the answer
+    is 1 (do not speculate) iff alpha <= c, and `most` if alpha = 1 or c = 0. Raises `DomainError`.
     """
     a, each = float(probability("alpha", alpha)), float(nonnegative("c", c))
-    k = int(whole("most", most, 1))
-    ks = np.arange(1, k)
-    grows = a**ks * (1 + each * (ks - 1)) > each * geometric(a, ks) * (
-        1 + 1e-12
-    )  # a tie is no growth
-    return k if bool(np.all(grows)) else int(np.argmin(grows)) + 1
+    most = int(whole("most", most, 1))
+    k = np.arange(1, most)
+    tie = 1 + 1e-12  # equal values do not count as growth
+    grows = a**k * (1 + each * (k - 1)) > each * geometric(a, k) * tie
+    return most if bool(np.all(grows)) else int(np.argmin(grows)) + 1
+
+
+def sd_tokens(alpha: Reals, gamma: Reals) -> Reals:
+    """E N = G_(gamma+1): mean tokens per round of `gamma` >= 0 drafted tokens.
+
+    P(N > i) = alpha^i for i <= gamma (Leviathan et al., eq. 1). Example: alpha 0.8, gamma 5:
+    3.68928. Raises `DomainError`.
+    """
+    return plain(geometric(probability("alpha", alpha), whole("gamma", gamma, 0) + 1))
+
+
+def sd_speedup(alpha: Reals, gamma: Reals, c: Reals) -> Reals:
+    """G_(gamma+1) / (1 + gamma c): speedup of token-level speculation, at most 1 / (1 - alpha).
+
+    A drafted token takes c target passes; a pass over gamma + 1 positions takes as long as one over
+    one (Leviathan et al., Theorem 3.8). Example: alpha 0.8, gamma 5, c 0.1: 2.45952.
+    """
+    cost = 1 + whole("gamma", gamma, 0) * nonnegative("c", c)
+    return plain(sd_tokens(alpha, gamma) / cost)
+
+
+def sd_speedup_of_positions(alpha2: Reals, k2: Reals, c2: Reals) -> Reals:
+    """g(k2) = (1 - alpha2^k2) / ((1 - alpha2)(1 - c2 + c2 k2)): `sd_speedup` with k2 = gamma + 1.
+
+    The paper's form (section 3.3, where the denominator prints c for c2). g(1) = 1.
+    """
+    return sd_speedup(alpha2, whole("k2", k2, 1) - 1, c2)
+
+
+def token_acceptance(p: Reals, q: Reals) -> float:
+    """sum over x of min(p(x), q(x)): how often speculative sampling accepts a token drafted from q.
+
+    `p`, `q` [v]: the target's and the draft's distribution (Leviathan et al., Corollary 3.6).
+    Raises `DomainError` unless both are distributions over the same tokens.
+    """
+    both = [numbers(name, x) for name, x in (("p", p), ("q", q))]
+    for name, x in zip("pq", both, strict=True):
+        good = x.ndim == 1 and x.shape == both[0].shape
+        if not good or np.any(x < 0) or abs(x.sum() - 1) > 1e-9:
+            expected = "probabilities with sum 1, of the same tokens for p and q"
+            raise DomainError(name, x.tolist(), expected)
+    return float(np.minimum(*both).sum())

@@ -15,19 +15,26 @@ import torch
 from lr.cli import main
 from lr.engine.runner import ModelRunner
 from lr.errors import CheckpointError, SettingError
-from lr.lab.bench.bare_loop import BareLoop
-from lr.lab.bench.contenders import (
+from lr.lab.bench.decode import (
+    GIVEN_MARKS,
+    QWEN3_06B,
+    VLLM,
     Bare,
+    BareLoop,
     Decoded,
+    Goal,
+    Lane,
     Ours,
     OursSampled,
+    Plan,
+    Timing,
     Transformers,
+    goals,
     hugging_face_model,
+    measure,
+    random_model,
 )
-from lr.lab.bench.goals import GIVEN_MARKS, VLLM, Goal, goals
-from lr.lab.bench.report import write_json
-from lr.lab.bench.subjects import QWEN3_06B, random_model
-from lr.lab.bench.timing import Lane, Plan, Spread, Timing, measure
+from lr.lab.bench.report import Spread, write_json
 from lr.model.qwen import CausalLM
 from lr.tiny.training import tiny_config
 from lr.types import SamplingParams

@@ -13,18 +13,11 @@ from scipy import stats
 from lr.cli import main
 from lr.commands.bench import verdict
 from lr.errors import SettingError
-from lr.lab.bench.alpha import (
-    Places,
-    by_place,
-    constant,
-    expected_tokens,
-    measured,
-    point,
-    standard_error,
-)
-from lr.lab.bench.token import Answer, counted
-from lr.lab.bench.token_rows import in_turn, measure, rows
+from lr.lab.bench.alpha import Places, by_place, constant, measured, point, standard_error
+from lr.lab.bench.report import in_turn
+from lr.lab.bench.token import Answer, counted, measure, rows
 from lr.rng import Stream, uniform
+from lr.theory.synchronous import sd_tokens
 from lr.trace import TokenRound, TokenRounds
 from lr.types import Role
 
@@ -57,15 +50,6 @@ def test_places_agree_with_the_trace() -> None:
     assert tuple(kept / places.rounds for kept in places.kept) == known.acceptance_by_position
 
 
-@pytest.mark.parametrize(
-    ("alpha", "k", "expected"), [(0.5, 2, 1.75), (0.0, 5, 1.0), (1.0, 3, 4.0), (0.7, 1, 1.7)]
-)
-def test_expected_tokens(alpha: float, k: int, expected: float) -> None:
-    assert expected_tokens(alpha, k) == pytest.approx(expected)
-    if alpha < 1:
-        assert expected_tokens(alpha, k) == pytest.approx((1 - alpha ** (k + 1)) / (1 - alpha))
-
-
 def test_rates_of_the_same_rounds_give_the_measurement_back() -> None:
     """Why the rates by place are taken from other problems."""
     places = Places.of([*rounds(2, 1, 0, 0, 2), *rounds(1, depth=1)], 2)
@@ -74,7 +58,7 @@ def test_rates_of_the_same_rounds_give_the_measurement_back() -> None:
     )
     full = Places.of(rounds(2, 1, 0, 0, 2), 2)
     assert full.predict(full.rates) == pytest.approx(full.length)
-    assert full.predict([full.alpha] * 2) == pytest.approx(expected_tokens(full.alpha, 2))
+    assert full.predict([full.alpha] * 2) == pytest.approx(sd_tokens(full.alpha, 2))
 
 
 def problems(count: int, k: int, rate: Callable[[int, int], float]) -> list[Places]:

@@ -30,8 +30,8 @@ from lr.result import Result
 from lr.rng import Stream
 from lr.spec.acceptance import Draws, Proposal
 from lr.theory.calibration import Calibration, exactly
-from lr.theory.chance import Constant, Resampled
-from lr.theory.from_paper import paper_calibration
+from lr.theory.distributions import Constant, Resampled
+from lr.theory.paper import paper_calibration
 from lr.types import Role
 
 FIXED = Process(0.5, 0.5, Constant(7), Constant(5))

@@ -26,7 +26,7 @@ from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.seams import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.theory.chance import Bernoulli, Lognormal
+from lr.theory.distributions import Bernoulli, Lognormal
 from lr.theory.simulate import ENDLESS, World, simulate
 from lr.trace import STATISTICS, ForwardPass, Trace, summarise
 from lr.types import Verdict

@@ -17,28 +17,36 @@ import pytest
 from theory_kit import rate_is, share_is
 
 from lr.spec.protocol import Kind, Schedule, SchedulerConfig
+from lr.theory.acceptance import (
+    beta_width_acceptance,
+    judged_acceptance,
+    tree_rows,
+    tree_sync_speedup,
+    width_acceptance,
+    wrong_share,
+    wrong_share_sync,
+)
 from lr.theory.asynchronous import (
     async_parallelism,
     async_work,
     crowded_step_time,
     lr_async_limit,
     lr_async_speedup,
+    speedup_of_stages,
+    stage_times,
 )
-from lr.theory.chance import Bernoulli, BetaSiblings, Constant, JudgeErrors, Replay
+from lr.theory.distributions import Bernoulli, BetaSiblings, Constant, JudgeErrors, Replay
 from lr.theory.hybrid import hybrid_speedup
-from lr.theory.judging import judged_acceptance, wrong_share, wrong_share_sync
-from lr.theory.recurrence import speedup_of_stages, stage_times
 from lr.theory.simulate import ENDLESS, Outcome, World, simulate
 from lr.theory.synchronous import (
     lr_sync_cycle_speedup,
     lr_sync_speedup,
+    sd_speedup,
     sync_bonus,
     sync_draft_share,
     sync_judged,
     sync_wasted,
 )
-from lr.theory.token_level import sd_speedup
-from lr.theory.width import beta_width_acceptance, tree_rows, tree_sync_speedup, width_acceptance
 from lr.types import Origin
 
 WINDOWS = {"paper": Schedule.PAPER, "depth": Schedule.DEPTH}

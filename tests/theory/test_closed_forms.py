@@ -15,13 +15,11 @@ from theory_kit import ACCEPTED as X
 from theory_kit import expected
 
 from lr.errors import SettingError
-from lr.theory import asynchronous, judging, synchronous, token_level, width
-from lr.theory.asynchronous import lr_async_limit, lr_async_speedup
+from lr.theory import acceptance, asynchronous, synchronous
+from lr.theory.asynchronous import lr_async_limit, lr_async_speedup, recurrence_speedup, stage_times
 from lr.theory.domain import DomainError, geometric
 from lr.theory.hybrid import best_split, hybrid_speedup
-from lr.theory.recurrence import recurrence_speedup, stage_times
-from lr.theory.synchronous import lr_sync_cycle_speedup, lr_sync_speedup
-from lr.theory.token_level import sd_speedup, sd_tokens
+from lr.theory.synchronous import lr_sync_cycle_speedup, lr_sync_speedup, sd_speedup, sd_tokens
 
 ALPHAS = (0.0, 0.1, 0.35, 0.6, 0.8, 0.95, 1.0)
 CS = (0.02, 0.1, 0.2, 0.25, 1 / 3, 0.7)
@@ -72,8 +70,8 @@ def test_more_values_to_ten_digits() -> None:
     assert lr_async_speedup(0.6, 3, 0.1, verifier_latency=0.1) == pytest.approx(
         1.7002081888, abs=6e-11
     )
-    assert width.width_acceptance(0.5, 2) == 0.75
-    assert width.tree_sync_speedup(0.75, 2, 2, 0.1, 0.01, 0.02) == pytest.approx(
+    assert acceptance.width_acceptance(0.5, 2) == 0.75
+    assert acceptance.tree_sync_speedup(0.75, 2, 2, 0.1, 0.01, 0.02) == pytest.approx(
         1.8237381703, abs=6e-11
     )
     split = best_split(0.6, 0.6, 0.2, 0.1, 16, "async")
@@ -89,7 +87,7 @@ def test_the_printed_formulas_as_they_are_printed() -> None:
     for a, c, k in product((0.1, 0.35, 0.6, 0.9), CS, (1, 2, 3, 7)):
         f_sync = (1 - a**k) / ((1 - a) * (1 - c + c * k))
         assert lr_sync_speedup(a, k, c) == pytest.approx(f_sync, rel=1e-12)
-        assert token_level.sd_speedup_of_positions(a, k, c) == pytest.approx(f_sync, rel=1e-12)
+        assert synchronous.sd_speedup_of_positions(a, k, c) == pytest.approx(f_sync, rel=1e-12)
         assert lr_async_limit(a, c) == pytest.approx(1 / (c + (1 - c) * (1 - a)), rel=1e-12)
         if k < math.ceil(1 / c):
             s_2 = (1 - a**k) / ((1 - a) + c * (a - a ** (k + 1) - k * (1 - a) * a**k))
@@ -206,9 +204,11 @@ def test_limits() -> None:
     assert geometric(1 - 1e-13, 7).item() == pytest.approx(
         7, abs=1e-10
     )  # (1 - a^7) / (1 - a) has lost three digits there
-    assert judging.judged_acceptance(0.7, 0.2, 0.3) == pytest.approx(0.65)
-    assert judging.judged_acceptance(0.123, 0.6, 0.4) == pytest.approx(0.4)  # a judge that guesses
-    assert judging.nothing_wrong(0.7, 0.3, 2) == pytest.approx(0.91**2)
+    assert acceptance.judged_acceptance(0.7, 0.2, 0.3) == pytest.approx(0.65)
+    assert acceptance.judged_acceptance(0.123, 0.6, 0.4) == pytest.approx(
+        0.4
+    )  # a judge that guesses
+    assert acceptance.nothing_wrong(0.7, 0.3, 2) == pytest.approx(0.91**2)
 
 
 def test_the_best_number_of_drafts_by_trying() -> None:
@@ -236,7 +236,7 @@ def test_arrays_broadcast_and_numbers_stay_numbers() -> None:
         assert table[3, 2] == lr_async_speedup(float(alphas[3, 0]), 3, 0.15, window, 0.3)
     assert isinstance(lr_async_speedup(0.5, 3, 0.1), float) and isinstance(sd_tokens(0.5, 3), float)
     assert hybrid_speedup(alphas, 0.5, 0.2, 0.1, 3, ks).shape == (7, 5)
-    assert width.beta_width_acceptance(0.35, 0.2, np.array([1, 2, 4])) == pytest.approx(
+    assert acceptance.beta_width_acceptance(0.35, 0.2, np.array([1, 2, 4])) == pytest.approx(
         [0.636, 0.718, 0.781], abs=1e-3
     )
 
@@ -245,23 +245,23 @@ def test_siblings() -> None:
     """Beta with large parameters is independence; with small ones siblings agree; the product is
     E[1 - (1 - A)^W].
     """
-    assert width.beta_width_acceptance(6e8, 4e8, 4) == pytest.approx(
-        width.width_acceptance(0.6, 4), abs=1e-6
+    assert acceptance.beta_width_acceptance(6e8, 4e8, 4) == pytest.approx(
+        acceptance.width_acceptance(0.6, 4), abs=1e-6
     )
-    assert width.beta_width_acceptance(6e-8, 4e-8, 8) == pytest.approx(0.6, abs=1e-6)
+    assert acceptance.beta_width_acceptance(6e-8, 4e-8, 8) == pytest.approx(0.6, abs=1e-6)
     nodes, weights = np.polynomial.legendre.leggauss(200)
     a = (nodes + 1) / 2
     density = a * (1 - a) ** 2 * 12  # Beta(2, 3)
     for w in (1, 2, 5):
         mean = float(np.sum(weights / 2 * density * (1 - (1 - a) ** w)))
-        assert width.beta_width_acceptance(2, 3, w) == pytest.approx(mean, abs=1e-12)
-    assert width.tree_rows(2, 2) == 7 and width.tree_rows(1, 5) == 6
-    assert width.width_pays_sync(0.5, 0.75, 2, 2, 0.1) and not width.width_pays_sync(
+        assert acceptance.beta_width_acceptance(2, 3, w) == pytest.approx(mean, abs=1e-12)
+    assert acceptance.tree_rows(2, 2) == 7 and acceptance.tree_rows(1, 5) == 6
+    assert acceptance.width_pays_sync(0.5, 0.75, 2, 2, 0.1) and not acceptance.width_pays_sync(
         0.5, 0.52, 2, 2, 0.1, 0.2
     )
-    assert width.width_pays_async(0.5, 0.75, 0.1, 1.05, 0.1) and not width.width_pays_async(
-        0.5, 0.55, 0.1, 1.3, 0.2
-    )
+    assert acceptance.width_pays_async(
+        0.5, 0.75, 0.1, 1.05, 0.1
+    ) and not acceptance.width_pays_async(0.5, 0.55, 0.1, 1.3, 0.2)
 
 
 def test_the_product_when_the_target_alone_speculates() -> None:
@@ -276,7 +276,7 @@ def test_the_product_when_the_target_alone_speculates() -> None:
 
 
 def test_token_acceptance_of_two_laws() -> None:
-    assert token_level.token_acceptance(
+    assert synchronous.token_acceptance(
         np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
     ) == pytest.approx(0.7)
 
@@ -299,13 +299,13 @@ def test_token_acceptance_of_two_laws() -> None:
         (lambda: lr_async_limit(1.0, 0.0), 1.0),
         (lambda: asynchronous.crowded_step_time(0.2, 0.1), 0.2),
         (lambda: asynchronous.async_work(1.0, 0.1), 1.0),
-        (lambda: width.beta_width_acceptance(0.0, 1.0, 2), 0.0),
+        (lambda: acceptance.beta_width_acceptance(0.0, 1.0, 2), 0.0),
         (lambda: hybrid_speedup(0.5, 0.5, 0.1, 0.1, 2, 2, "both"), "both"),
         (lambda: hybrid_speedup(0.5, 0.5, 0.1, 0.1, 2, 2, "sync", "draft"), "draft"),
         (lambda: best_split(0.5, 0.5, 0.1, 0.1, 0), 0),
         (lambda: recurrence_speedup("paper", 0.9999, 2, 0.1), 0.9999),
         (
-            lambda: token_level.token_acceptance(np.array([0.5, 0.6]), np.array([0.5, 0.5])),
+            lambda: synchronous.token_acceptance(np.array([0.5, 0.6]), np.array([0.5, 0.5])),
             [0.5, 0.6],
         ),
     ],

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from lr.theory.asynchronous import async_parallelism, lr_async_speedup
-from lr.theory.hybrid import best_split
-from lr.theory.synchronous import lr_sync_speedup
-from lr.theory.theorems import (
+from lr.theory.hybrid import (
     THRESHOLD,
+    best_split,
     halving_ratio,
     hybrid_wins_at_last,
     lemma6,
@@ -19,6 +18,7 @@ from lr.theory.theorems import (
     theorem3_holds,
     theorem4_conditions,
 )
+from lr.theory.synchronous import lr_sync_speedup
 
 
 def bests(

@@ -29,7 +29,7 @@ from lr.spec.protocol import (
     Target,
     Targeted,
 )
-from lr.theory.chance import Bernoulli, Constant
+from lr.theory.distributions import Bernoulli, Constant
 from lr.theory.simulate import ENDLESS, World
 from lr.trace import (
     BranchClosed,

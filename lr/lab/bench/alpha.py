@@ -1,42 +1,39 @@
-"""Measured against theory: how many tokens a round of token-level speculation decides, and what a
-constant acceptance rate says.
+"""`lr bench alpha`: how many tokens a round of token-level speculation decides, and the theory.
 
-The convention, here and in `lr bench alpha`: a round drafts k tokens; it decides N = 1 + (accepted
-drafts) tokens, 1 <= N <= k + 1. If every draft were accepted with the same probability alpha,
-whatever happened before, P(N > i) = alpha^i for i <= k, so
+A round drafts k tokens and decides N = 1 + (accepted drafts) tokens. If every draft were accepted
+with the same probability alpha, whatever happened before, P(N > i) = alpha^i for i <= k, and
 
-    E N = G_{k+1}(alpha) = 1 + alpha + ... + alpha^k = (1 - alpha^(k+1)) / (1 - alpha)        (Leviathan et al., arXiv 2211.17192, eq. 1)
+    E N = G_(k+1)(alpha) = 1 + alpha + ... + alpha^k    (Leviathan et al., arXiv 2211.17192, eq. 1)
 
-alpha is the *conditional* rate: accepted drafts per draft that was tried; a draft behind a round's
-first rejection is not tried. So alpha = accepted / tried is also its maximum-likelihood estimate,
-and a round whose proposal was short (the budget of the answer or the end of the text came) counts
-as far as it goes. A step's end cuts no round: the drafts behind it were decided on like any others,
-and are in N; that they are dropped afterwards shows in `emitted`, the tokens that a round really
-adds to the answer.
-
-Knows the trace and nothing of models. Errors come from a jackknife over problems, for rounds of one
-problem are not independent. Read next: `alpha_figure.py`.
+alpha is conditional: accepted per *tried* draft, and a draft after a round's first rejection is not
+tried. This is also its maximum-likelihood estimate; rounds with a short proposal count as far as
+they go. The end of a step cuts no round: dropped drafts were decided like any others and are in N;
+`emitted` counts what is left. Errors are jackknives over problems, because the rounds of one
+problem are not independent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import sqrt
 from operator import mul
+from pathlib import Path
+from typing import Any
 
+from lr.lab.viz.style import INK, SERIES, figure, write
+from lr.theory.synchronous import sd_tokens
 from lr.trace import TokenRound
 
 
 @dataclass(frozen=True)
 class Places:
-    """The rounds of some problems, by the place in the proposal: i = 0 is the first draft, k - 1
-    the last.
+    """The rounds of some problems, by the place in the proposal: 0 is the first draft.
 
-    `offered[i]`: rounds that had a draft there; `tried[i]`: that also accepted all before it;
-    `kept[i]`: that accepted it too. Example, k = 2, three rounds that accept 2, 1 and 0 drafts:
-    offered (3, 3), tried (3, 2), kept (2, 1).
+    `offered[i]`: rounds that had a draft there; `tried[i]`: and accepted all before it; `kept[i]`:
+    and accepted it too. Example, k = 2, three rounds that accept 2, 1 and 0 drafts: offered (3, 3),
+    tried (3, 2), kept (2, 1).
     """
 
     rounds: int
@@ -80,37 +77,23 @@ class Places:
     @property
     def rates(self) -> tuple[float, ...]:
         """The conditional acceptance rate of each place; 0 where nothing was tried."""
-        return tuple(
-            kept / tried if tried else 0.0
-            for kept, tried in zip(self.kept, self.tried, strict=True)
-        )
+        pairs = zip(self.kept, self.tried, strict=True)
+        return tuple(kept / tried if tried else 0.0 for kept, tried in pairs)
 
     def predict(self, rates: Sequence[float]) -> float:
-        """E N if place i is accepted with `rates[i]` after all before it, with as many short
-        proposals as there were here.
-
-        Equal rates and no short proposal: G_{k+1}.
-        """
+        """E N if place i is accepted at `rates[i]`, with the short proposals that there were."""
         shares = [offered / self.rounds for offered in self.offered]
-        return 1 + sum(
-            share * reach for share, reach in zip(shares, accumulate(rates, mul), strict=True)
-        )
-
-
-def expected_tokens(alpha: float, k: int) -> float:
-    """G_{k+1}(alpha): tokens that a round of k drafts decides. Example: alpha 0.5, k 2: 1 + 0.5 +
-    0.25 = 1.75.
-    """
-    return sum(alpha**i for i in range(k + 1))
+        reach = accumulate(rates, mul)
+        return 1 + sum(share * reached for share, reached in zip(shares, reach, strict=True))
 
 
 Estimate = Callable[[Sequence[Places]], float]
 
 
 def constant(parts: Sequence[Places]) -> float:
-    """G_{k+1}(alpha), alpha from the same rounds."""
+    """G_(k+1)(alpha), alpha from the same rounds."""
     whole = Places.total(parts)
-    return expected_tokens(whole.alpha, len(whole.kept))
+    return float(sd_tokens(whole.alpha, len(whole.kept)))
 
 
 def constant_as_offered(parts: Sequence[Places]) -> float:
@@ -120,18 +103,14 @@ def constant_as_offered(parts: Sequence[Places]) -> float:
 
 
 def by_place(parts: Sequence[Places]) -> float:
-    """One rate per place, measured on the *other* half of the problems, each half predicted in turn
-    and weighed by its rounds.
+    """One rate per place, measured on the *other* half of the problems, weighed by rounds.
 
-    With the rates of the very same rounds the prediction would be the measurement, term by term,
-    and say nothing.
+    With the rates of the same rounds the prediction would be the measurement, term by term.
     """
     halves = [Places.total(parts[0::2]), Places.total(parts[1::2])]
-    guesses = [
-        half.rounds * half.predict(other.rates)
-        for half, other in zip(halves, halves[::-1], strict=True)
-    ]
-    return sum(guesses) / sum(half.rounds for half in halves)
+    pairs = zip(halves, halves[::-1], strict=True)
+    predicted = sum(half.rounds * half.predict(other.rates) for half, other in pairs)
+    return predicted / sum(half.rounds for half in halves)
 
 
 def measured(parts: Sequence[Places]) -> float:
@@ -140,9 +119,7 @@ def measured(parts: Sequence[Places]) -> float:
 
 
 def standard_error(estimate: Estimate, parts: Sequence[Places]) -> float:
-    """Of an estimate over independent problems, by leaving each of them out in turn (the
-    jackknife).
-    """
+    """Of an estimate over independent problems, by the jackknife."""
     n = len(parts)
     without = [estimate([*parts[:i], *parts[i + 1 :]]) for i in range(n)]
     mean = sum(without) / n
@@ -151,8 +128,7 @@ def standard_error(estimate: Estimate, parts: Sequence[Places]) -> float:
 
 @dataclass(frozen=True)
 class Point:
-    """What was measured and predicted for one k. `cut`: the share of rounds whose proposal was
-    shorter than k.
+    """What was measured and predicted for one k. `cut`: share of rounds with a short proposal.
 
     `gap_error` is the standard error of measured - constant; both come from the same rounds, so it
     is smaller than `error`.
@@ -175,12 +151,9 @@ class Point:
 
     @property
     def gaps(self) -> tuple[float, float]:
-        """measured - prediction in standard errors of the measurement: for the constant rate, and
-        for one rate per place.
-        """
-        return (self.measured - self.constant) / self.error, (
-            self.measured - self.by_place
-        ) / self.error
+        """measured - prediction in standard errors: for one rate, and for one rate per place."""
+        off = self.measured - self.constant, self.measured - self.by_place
+        return off[0] / self.error, off[1] / self.error
 
 
 def point(k: int, parts: Sequence[Places]) -> Point:
@@ -206,3 +179,44 @@ def point(k: int, parts: Sequence[Places]) -> Point:
         by_place_error=standard_error(lambda some: measured(some) - by_place(some), parts),
         emitted=whole.emitted / whole.rounds,
     )
+
+
+def draw(document: Mapping[str, Any], path: Path) -> list[Path]:
+    """Tokens per round over k and acceptance by place, as PNG and SVG, from the JSON document."""
+    points, settings = document["points"], document["settings"]
+    last = points[-1]
+    per_place, one_rate = SERIES[:2]
+    with figure(9.6, 4.2, salt="lr bench alpha") as made:
+        left, right = made.subplots(1, 2)
+        ks = [p["k"] for p in points]
+        formula = "predicted: one rate,  (1 − α$^{k+1}$) / (1 − α)"
+        left.plot(ks, [p["constant"] for p in points], color=one_rate, label=formula)
+        places = [p["by_place"] for p in points]
+        left.plot(ks, places, color=per_place, ls="--", label="predicted: one rate per place")
+        dots: dict[str, Any] = {"ms": 4, "capsize": 3}
+        bars = [2 * p["error"] for p in points]
+        label = "measured, ± 2 standard errors"
+        values = [p["measured"] for p in points]
+        left.errorbar(ks, values, yerr=bars, color=INK, fmt="o", label=label, **dots)
+        left.set(xlabel="k, drafts per round", xticks=ks)
+        left.set_ylabel("tokens per round (mean acceptance length)")
+        left.set_ylim(bottom=1)
+        label = f"α = accepted / tried = {last['alpha']:.3f}"
+        right.axhline(last["alpha"], color=one_rate, label=label)
+        place = range(1, last["k"] + 1)
+        bars = [2 * error for error in last["rate_errors"]]
+        label = "by place, ± 2 standard errors"
+        right.errorbar(
+            place, last["rates"], yerr=bars, color=per_place, fmt="s", label=label, **dots
+        )
+        right.set(xlabel=f"place of the draft in a round of k = {last['k']}", xticks=list(place))
+        right.set_ylabel("accepted, given that it was tried")
+        right.set_ylim(0, 1)
+        for axes in (left, right):
+            axes.legend(loc="lower right", fontsize=9)
+        made.suptitle(
+            f"Draft model, rule reject, temperature {settings['temperature']:g}, "
+            f"{settings['problems']} held-out problems",
+            fontsize=11,
+        )
+        return write(made, path)

@@ -19,8 +19,8 @@ from lr.engine.answer import Asked
 from lr.engine.crowd import Crowd
 from lr.lab.bench.process import Process
 from lr.lab.bench.process_run import ReplayAsked, ReplayVerifier
+from lr.lab.bench.report import Spread
 from lr.lab.bench.roofline import Cost, Peaks, pass_cost, wait_for
-from lr.lab.bench.timing import Spread
 from lr.model.qwen import CausalLM
 from lr.options import LOOKAHEAD, GenerateOptions
 from lr.reasoner import Reasoner

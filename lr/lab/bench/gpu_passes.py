@@ -14,12 +14,12 @@ from typing import Any
 
 from lr.engine.runner import ModelRunner
 from lr.lab.bench.process import ReplayedLengths
+from lr.lab.bench.report import Spread
 from lr.lab.bench.roofline import Cost, Peaks, pass_cost, wait_for
-from lr.lab.bench.timing import Spread
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
 from lr.spec.write import StepJob, StepWriter
-from lr.theory.chance import Constant
+from lr.theory.distributions import Constant
 from lr.trace import Trace
 from lr.types import Role, SamplingParams
 

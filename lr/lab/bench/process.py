@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from lr.rng import Stream
 from lr.theory.calibration import Calibration
-from lr.theory.chance import Duration, Lognormal, Resampled
+from lr.theory.distributions import Duration, Lognormal, Resampled
 from lr.types import Role, require
 
 ASSUMED_LENGTH = Lognormal(32.0, 0.5)
@@ -56,9 +56,8 @@ class Process:
         """A pair of Table 1 on one of its data sets; see `from_paper.py` for what is printed and
         what is fitted.
         """
-        from lr.theory.from_paper import (
-            paper_calibration,
-        )  # it needs numpy, which a draft's process can do without
+        # it needs numpy, which a draft's process can do without
+        from lr.theory.paper import paper_calibration
 
         return cls.of_calibration(paper_calibration(pair, dataset), lengths, seed)
 

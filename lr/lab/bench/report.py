@@ -1,4 +1,4 @@
-"""The run as a JSON document: conditions, every single figure, summaries, goals."""
+"""What all benchmarks share: the machine a figure belongs to, spreads over repeats, JSON files."""
 
 from __future__ import annotations
 
@@ -7,16 +7,41 @@ import os
 import platform
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Any
 
 import torch
 
 from lr.errors import SettingError
-from lr.lab.bench.goals import GIVEN_MARKS, goals
-from lr.lab.bench.timing import Timing
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of at least two values."""
+        low, _, high = quantiles(values, n=4, method="inclusive")
+        return cls(median(values), low, high)
+
+    @classmethod
+    def of_ratios(cls, above: Sequence[float], below: Sequence[float]) -> Spread:
+        """Of above / below, taken repeat by repeat, so that a drift of the machine cancels."""
+        return cls.of([a / b for a, b in zip(above, below, strict=True)])
+
+
+def in_turn(count: int, number: int) -> list[int]:
+    """The order in repeat `number`: everybody begins once. Example: 3 ways, repeat 1: 1, 2, 0."""
+    first = number % count
+    return [*range(first, count), *range(first)]
 
 
 def conditions() -> dict[str, Any]:
@@ -29,6 +54,7 @@ def conditions() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": version("transformers"),
+        **card_facts(),
     }
 
 
@@ -42,28 +68,28 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def document(timings: Sequence[Timing], facts: dict[str, Any]) -> dict[str, Any]:
-    """Everything that was measured under the conditions `facts`."""
-    rows = [
-        asdict(t) | {"spread": asdict(t.spread), "tokens_per_second": t.tokens_per_second}
-        for t in timings
-    ]
+def card_facts() -> dict[str, Any]:
+    """The first CUDA device; nothing where there is none."""
+    if not torch.cuda.is_available():
+        return {}
+    properties = torch.cuda.get_device_properties(0)
     return {
-        "conditions": facts,
-        "timings": rows,
-        "goals": [asdict(goal) for goal in goals(timings)],
-        "given_marks_of_another_machine": GIVEN_MARKS,
+        "card": properties.name,
+        "cards": torch.cuda.device_count(),
+        "memory": f"{properties.total_memory / 2**30:.0f} GiB",
+        "capability": f"{properties.major}.{properties.minor}",
+        "cuda": torch.version.cuda,
     }
 
 
 def write_json(content: dict[str, Any], path: Path) -> None:
-    """Write it whole or not at all. Raises `SettingError` where the folder does not exist."""
+    """Write the file whole or not at all. `SettingError` where the folder does not exist."""
     if not path.parent.is_dir():
         raise SettingError(
-            f"json is {str(path)!r}, but there is no folder {path.parent}; create it or name another file."
+            f"json is {str(path)!r}, but there is no folder {path.parent}; create it first."
         )
     text = json.dumps(content, indent=1) + "\n"
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
-        fresh = Path(beside, path.name)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        fresh = Path(folder, path.name)
         fresh.write_text(text, encoding="utf-8")
         fresh.replace(path)

@@ -1,69 +1,108 @@
-"""All ways of answering on the same problems, in turns, several times over; what they took, and
-what the cost model says they would take.
+"""`lr bench step`: plain decoding, token-level speculation, Lookahead Reasoning, and both.
 
 A repeat is every problem in every way, each problem beginning with another way, with a seed of its
-own; one figure stands for one way in one repeat, its tokens per second over all problems together.
-Ratios are taken within a repeat. Accuracy and counts are over everything.
+own. One figure is the tokens per second of one way in one repeat; ratios are taken within a repeat.
+Accuracy and counts are over everything. Beside each rate stands the prediction of
+`lr/theory/predicted.py`, at pass costs fitted to the same run.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any
 
-from lr.lab.bench.cost import Load, PassCost, predicted_rate
-from lr.lab.bench.timing import Spread
-from lr.lab.bench.token_rows import in_turn
-from lr.lab.bench.ways import Way
+from lr.lab.bench.report import Spread, in_turn
 from lr.options import LOOKAHEAD
 from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.protocol import Schedule
+from lr.theory import predicted
+from lr.theory.trace_metrics import Answers, Load, PassCost, Passes, passes_of
 from lr.tiny.language import Problem
-from lr.trace import ForwardPass, Stats, StepWritten
+from lr.trace import Stats
 from lr.types import Role
 
-LONG_CHAIN = 100
-"""Steps of a long answer, such as those of the paper's data sets."""
+SHARED = {"coupling": "shared", "acceptance": "match"}
+SYNC: dict[str, Any] = {"schedule": "sync"}
+OVERLAPPED = {"driver": "overlapped"}
+
+
+@dataclass(frozen=True)
+class Way:
+    """`settings` are those of `Reasoner.generate`; `alone`: the only difference to the naive loop.
+
+    The naive loop is Algorithm 1 as printed: draft first, then the target, on one thread. Ways
+    without `alone` are those that a user would choose.
+    """
+
+    name: str
+    mode: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    alone: str | None = None
+
+    @property
+    def overlapped(self) -> bool:
+        return self.settings.get("driver") == "overlapped"
+
+
+def ways(k: int, step_k: int) -> list[Way]:
+    """All rows, plain decoding first. `k`: drafted tokens; `step_k`: of drafter "step"."""
+    chain = {"drafter": "draft", "num_speculative_tokens": k}
+    step = {"drafter": "step", "num_speculative_tokens": step_k}
+    shared = {"coupling": "shared"}
+    ngram = {"drafter": "ngram"}
+    paper = {"schedule": "paper"}
+    rows: list[tuple[str, str, dict[str, Any], str | None]] = [
+        ("ar", "ar", {}, None),
+        ("sd, n-gram", "sd", ngram, None),
+        ("sd", "sd", chain, None),
+        ("sd, shared noise", "sd", chain | SHARED, None),
+        ("lr, naive loop", "lr", SYNC, None),
+        ("lr, naive + overlapped", "lr", SYNC | OVERLAPPED, "draft in a second process"),
+        ("lr, naive + rolling window", "lr", {}, "rolling window, no barrier"),
+        ("lr, naive + shared noise", "lr", SYNC | shared, "shared-noise coupling"),
+        ("lr, paper window, overlapped", "lr", paper | OVERLAPPED, None),
+        ("lr, overlapped", "lr", OVERLAPPED, None),
+        ("lr+sd, naive + step as draft", "lr+sd", SYNC | step, "the draft step as token draft"),
+        (
+            "lr+sd, naive + step, shared noise",
+            "lr+sd",
+            SYNC | step | SHARED,
+            "the same under shared noise",
+        ),
+        ("lr+sd, naive + draft model", "lr+sd", SYNC | chain, "token drafts by the draft model"),
+        ("lr+sd, lockstep", "lr+sd", chain, None),
+        ("lr+sd, n-gram, overlapped", "lr+sd", ngram | OVERLAPPED, None),
+        ("lr+sd, step, overlapped", "lr+sd", step | SHARED | OVERLAPPED, None),
+        ("lr+sd, sync, overlapped", "lr+sd", SYNC | chain | OVERLAPPED, None),
+        ("lr+sd, overlapped", "lr+sd", chain | OVERLAPPED, None),
+    ]
+    return [Way(name, mode, settings, alone) for name, mode, settings, alone in rows]
 
 
 @dataclass
 class Tally:
-    """What one way did: seconds and tokens per repeat, statistics over all, and what the cost model
-    is made of.
-    """
+    """What one way did: seconds and tokens per repeat, statistics and passes over all."""
 
     way: Way
     seconds: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     right: int = 0
-    answers: int = 0
     stats: Stats = field(default_factory=Stats)
-    chain_lengths: list[int] = field(default_factory=list)
-    passes: list[ForwardPass] = field(default_factory=list)
-    lengths: dict[Role, list[int]] = field(
-        default_factory=lambda: {Role.TARGET: [], Role.DRAFT: []}
-    )
-
-    def begin_repeat(self) -> None:
-        self.seconds.append(0.0)
-        self.tokens.append(0)
+    answers: Answers = field(default_factory=Answers)
+    passes: list[dict[Role, Passes]] = field(default_factory=list)
 
     def take(self, result: Result, seconds: float, right: bool) -> None:
         """One answer of the current repeat."""
         self.seconds[-1] += seconds
         self.tokens[-1] += len(result.tokens)
         self.right += right
-        self.answers += 1
         self.stats += result.stats
-        self.chain_lengths.append(len(result.steps))
-        for _, event in result.trace.events:
-            if isinstance(event, ForwardPass):
-                self.passes.append(event)
-            elif isinstance(event, StepWritten):
-                self.lengths[event.role].append(len(event.step.tokens))
+        self.answers.add(result.trace.events)
+        self.passes.append(passes_of(result.trace.events, alone=not self.way.overlapped))
 
     @property
     def rates(self) -> list[float]:
@@ -72,18 +111,21 @@ class Tally:
 
     @property
     def accuracy(self) -> float:
-        return self.right / self.answers
+        return self.right / len(self.answers.chain_lengths)
 
     def share(self, seconds: float) -> float:
         """Of the time of all answers."""
         return seconds / sum(self.seconds)
 
+    @property
+    def load(self) -> Load:
+        """The work of these answers."""
+        return self.answers.load(lookup=self.way.settings.get("drafter", "draft") != "draft")
+
 
 @dataclass(frozen=True)
 class StepRow:
-    """One way: tokens/s, its ratio to plain decoding, and what the cost model predicts for both
-    (None: not modelled).
-    """
+    """One way: tokens/s, the ratio to plain decoding, predicted tokens/s (None: not modelled)."""
 
     tally: Tally
     rate: Spread
@@ -99,10 +141,10 @@ class StepRow:
             "settings": tally.way.settings,
             "alone": tally.way.alone,
             "tokens_per_second": tally.rates,
-            "speedup": self.speedup.__dict__,
+            "speedup": asdict(self.speedup),
             "predicted_tokens_per_second": self.predicted,
             "accuracy": tally.accuracy,
-            "answers": tally.answers,
+            "answers": len(tally.answers.chain_lengths),
             "step_acceptance": stats.step_acceptance,
             "token_acceptance": stats.token_acceptance,
             "tokens_per_target_pass": stats.tokens_per_target_pass,
@@ -120,122 +162,77 @@ def measure(
     settings: dict[str, Any],
     progress: Callable[[], None] = lambda: None,
 ) -> list[Tally]:
-    """Answer `problems` in all `ways`, `repeats` times. `settings` are those of `generate` that all
-    ways share. The first problem warms everybody up and is answered again. `progress` is called
-    after each of the len(ways) (1 + repeats len(problems)) answers."""
+    """Answer `problems` in all `ways`, `repeats` times; `settings` are shared by all ways.
+
+    The first problem warms up and is answered again. `progress` is called after each of the
+    len(ways) (1 + repeats len(problems)) answers.
+    """
     tallies = [Tally(way) for way in ways]
-    for way in ways:
-        reasoner.generate(problems[0].question, mode=way.mode, **{**settings, **way.settings})
+
+    def answer(way: Way, problem: Problem, sample: int) -> tuple[Result, float]:
+        started = time.perf_counter()
+        options = {**settings, **way.settings, "mode": way.mode, "sample": sample}
+        result = reasoner.generate(problem.question, **options)
         progress()
+        return result, time.perf_counter() - started
+
+    for way in ways:
+        answer(way, problems[0], 0)
     for repeat in range(repeats):
         for tally in tallies:
-            tally.begin_repeat()
+            tally.seconds.append(0.0)
+            tally.tokens.append(0)
         for number, problem in enumerate(problems):
             for which in in_turn(len(ways), repeat + number):
-                way = ways[which]
-                started = time.perf_counter()
-                result = reasoner.generate(
-                    problem.question, mode=way.mode, sample=repeat, **{**settings, **way.settings}
-                )
-                seconds = time.perf_counter() - started
+                result, seconds = answer(ways[which], problem, repeat)
                 tallies[which].take(result, seconds, result.answer == str(problem.answer))
-                progress()
     return tallies
 
 
-def rows(
-    tallies: Sequence[Tally], costs: tuple[PassCost, PassCost], depth: int, draft_ticks: int
-) -> list[StepRow]:
-    """The rows of the table; the first tally is plain decoding, `costs` are those of a pass of
-    (target, draft).
-    """
-    plain = tallies[0]
-    return [
-        StepRow(
-            tally,
-            Spread.of(tally.rates),
-            Spread.of([mine / other for mine, other in zip(tally.rates, plain.rates, strict=True)]),
-            predicted(tally, costs, depth, draft_ticks),
-        )
-        for tally in tallies
-    ]
+Costs = tuple[PassCost, PassCost]
+"""Of a pass of the target, and of the draft."""
 
 
-def fitted_costs(tallies: Sequence[Tally]) -> tuple[PassCost, PassCost]:
-    """What passes of the target and of the draft cost: over the ways in which one model at a time
-    runs, if a model has passes there.
-    """
-    alone = [event for tally in tallies if not tally.way.overlapped for event in tally.passes]
-    every = [event for tally in tallies for event in tally.passes]
+def fitted_costs(tallies: Sequence[Tally]) -> Costs:
+    """What passes cost, from the ways that run one model at a time, if a model has passes there."""
 
     def fit(role: Role) -> PassCost:
-        mine = [e for e in alone if e.role is role] or [e for e in every if e.role is role]
-        return PassCost.fit(mine) if mine else PassCost(0.0)
+        alone = [p[role] for t in tallies if not t.way.overlapped for p in t.passes if p[role]]
+        return PassCost.fit(alone or [p[role] for t in tallies for p in t.passes])
 
     return fit(Role.TARGET), fit(Role.DRAFT)
 
 
-def predicted(
-    tally: Tally, costs: tuple[PassCost, PassCost], depth: int, draft_ticks: int
-) -> float | None:
-    """Tokens per second by the cost model. None where it does not know: token-level speculation by
-    a draft model, and alone.
-    """
-    if tally.way.mode == "ar":
-        return 1 / costs[0].first
-    load = load_of(tally)
-    return None if load is None else _rate(tally, load, costs, depth, draft_ticks)
+def rows(tallies: Sequence[Tally], costs: Costs, depth: int, draft_ticks: int) -> list[StepRow]:
+    """The rows of the table; the first tally is plain decoding."""
+
+    def rate(tally: Tally) -> float | None:
+        seconds = seconds_per_step(tally, costs, depth, draft_ticks)
+        return None if seconds is None else fmean(tally.answers.emitted) / seconds
+
+    plain = tallies[0].rates
+    return [
+        StepRow(t, Spread.of(t.rates), Spread.of_ratios(t.rates, plain), rate(t)) for t in tallies
+    ]
 
 
-def load_of(tally: Tally) -> Load | None:
-    """What a way of looking ahead had to do, measured."""
-    way, stats = tally.way, tally.stats
-    if (
-        way.mode not in LOOKAHEAD
-        or way.settings.get("drafter") == "draft"
-        or stats.step_acceptance is None
-    ):
+def _modelled(tally: Tally, depth: int) -> predicted.Way:
+    settings = tally.way.settings
+    schedule = Schedule(settings.get("schedule", "depth"))
+    return predicted.Way(schedule, depth if tally.way.mode in LOOKAHEAD else 0)
+
+
+def seconds_per_step(tally: Tally, costs: Costs, depth: int, draft_ticks: int) -> float | None:
+    """Predicted, at these costs, for the work that the answers had. None without any answer."""
+    if not tally.answers.emitted:
         return None
-    passes = [event for event in tally.passes if event.role is Role.TARGET]
-    rows_passed = sum(event.branches for event in passes)
-    return Load(
-        acceptance=stats.step_acceptance,
-        chain_lengths=tally.chain_lengths,
-        target_lengths=tally.lengths[Role.TARGET],
-        draft_lengths=tally.lengths[Role.DRAFT],
-        tokens_per_pass=stats.target_tokens / rows_passed if way.mode == "lr+sd" else 1.0,
-        guessed=sum(event.tokens for event in passes) / rows_passed - 1,
-        verdict=stats.verifier_seconds / max(1, stats.judged),
-    )
+    ticks = None if tally.way.overlapped else draft_ticks
+    return predicted.seconds_per_step(_modelled(tally, depth), tally.load, costs, ticks)
 
 
-def what_if(
-    tally: Tally, costs: tuple[PassCost, PassCost], depth: int, draft_ticks: int
-) -> dict[str, float]:
-    """Tokens per second by the cost model if one thing were different, and if all were: what keeps
-    this way from being faster.
-    """
-    load, (target, draft) = load_of(tally), costs
-    if load is None:
-        return {}
-    long, free = replace(load, chain_lengths=[LONG_CHAIN]), replace(load, verdict=0.0)
-    flat = (PassCost(target.first), PassCost(draft.first))
-    cases = {
-        "as measured": (load, costs),
-        "verdicts took no time": (free, costs),
-        "rows and tokens more cost a pass nothing": (load, flat),
-        f"answers had {LONG_CHAIN} steps": (long, costs),
-        "all of these": (replace(long, verdict=0.0), flat),
-    }
-    return {
-        name: _rate(tally, one, price, depth, draft_ticks) for name, (one, price) in cases.items()
-    }
-
-
-def _rate(
-    tally: Tally, load: Load, costs: tuple[PassCost, PassCost], depth: int, draft_ticks: int
-) -> float:
-    schedule = Schedule(tally.way.settings.get("schedule", "depth"))
-    return predicted_rate(
-        (schedule, depth), load, costs, None if tally.way.overlapped else draft_ticks
-    )
+def what_if(tally: Tally, costs: Costs, depth: int, draft_ticks: int) -> dict[str, float]:
+    """Predicted tokens per second if one thing were different, and if all were."""
+    ticks = None if tally.way.overlapped else draft_ticks
+    tokens = fmean(tally.answers.emitted)
+    cases = predicted.what_if(_modelled(tally, depth), tally.load, costs, ticks)
+    return {name: tokens / seconds for name, seconds in cases.items()}

@@ -1,22 +1,25 @@
-"""Who answers in `lr bench token`: our modes `ar` and `sd`, and `transformers`' generate, assisted
-generation and prompt lookup.
+"""`lr bench token`: token-level speculation against transformers, in tokens per second.
 
-Every contender answers one question at a time, on the same checkpoints in memory, and says how long
-it took and how many passes of the target it needed. The time is that of the whole answer as a user
-gets it: prompt, cache, and for ours the template, the tokenizer and the text of the steps as well.
-Sampling is by temperature alone (no top-k, no top-p) on both sides.
+Each contender answers one question at a time, on the same checkpoints in memory. The time is that
+of the whole answer as a user gets it. Sampling is by temperature alone on both sides. Every problem
+is answered by all contenders in turn, the next one beginning with another contender; a row shows
+median and quartiles over the problems, ratios are taken within a problem.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import reduce
+from operator import add
+from statistics import median
 from typing import Any, Protocol
 
 import torch
 
-from lr.lab.bench.contenders import hugging_face_model
+from lr.lab.bench.decode import hugging_face_model
+from lr.lab.bench.report import Spread, in_turn
 from lr.reasoner import Reasoner
 
 MAX_TOKENS = 400
@@ -26,10 +29,9 @@ KINDS = ("plain", "lookup", "draft model")
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer: tokens written in `seconds` with `passes` of the target. `rounds` of them had
-    drafts, `drafted` in all.
+    """`tokens` written in `seconds` with `passes` of the target; `+` adds the numbers up.
 
-    The numbers add up with `+`.
+    `rounds` of the passes had drafts, `drafted` in all, of which `accepted` were kept.
     """
 
     seconds: float
@@ -40,9 +42,7 @@ class Answer:
     accepted: int = 0
 
     def __add__(self, other: Answer) -> Answer:
-        return Answer(
-            *(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__)
-        )
+        return Answer(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     @property
     def rate(self) -> float:
@@ -83,34 +83,28 @@ class Ours:
         self.name, self.kind, self.reasoner, self.settings = name, kind, reasoner, settings
 
     def answer(self, question: str, temperature: float, seed: int) -> Answer:
-        plain: dict[str, Any] = {
-            "temperature": temperature,
-            "top_p": 1.0,
-            "top_k": 0,
-            "min_p": 0.0,
-            "max_tokens": MAX_TOKENS,
-        }
         started = time.perf_counter()
-        result = self.reasoner.generate(question, seed=seed, **plain, **self.settings)
-        seconds = time.perf_counter() - started
-        stats = result.stats
-        rounds = stats.rounds
-        return Answer(
-            seconds,
-            stats.tokens,
-            stats.target_passes,
-            rounds.count,
-            rounds.drafted,
-            rounds.accepted,
+        result = self.reasoner.generate(
+            question,
+            seed=seed,
+            temperature=temperature,
+            top_p=1.0,
+            top_k=0,
+            min_p=0.0,
+            max_tokens=MAX_TOKENS,
+            **self.settings,
         )
+        seconds, stats = time.perf_counter() - started, result.stats
+        rounds = stats.rounds
+        counts = rounds.count, rounds.drafted, rounds.accepted
+        return Answer(seconds, stats.tokens, stats.target_passes, *counts)
 
 
 class Theirs:
-    """`generate` of `transformers`. `settings` go to it; `assistant` are settings of the draft
-    model's own generation config.
+    """`generate` of transformers. `settings` go to it, `assistant` to the draft model's config.
 
-    Passes are counted by a hook on the target. A pass over n new positions had n - 1 drafts; it
-    emits its accepted drafts and one token more, so all passes together accepted (tokens - passes).
+    A hook on the target counts passes. A pass over n new positions had n - 1 drafts; it emits its
+    accepted drafts and one token more, so all passes together accepted (tokens - passes).
     """
 
     side = THEIRS
@@ -125,9 +119,9 @@ class Theirs:
         **settings: Any,
     ) -> None:
         self.name, self.kind, self.settings = name, kind, settings
-        models, codec = reasoner.models, reasoner.models.codec
-        self.codec, self.model = codec, hugging_face_model(models.target)
-        self.ends = sorted(codec.eos_ids)
+        models = reasoner.models
+        self.codec, self.model = models.codec, hugging_face_model(models.target)
+        self.ends = sorted(self.codec.eos_ids)
         self.positions: list[int] = []
         self.model.register_forward_hook(self._saw, with_kwargs=True)
         if assistant is not None:
@@ -165,27 +159,24 @@ class Theirs:
 def counted(seconds: float, prompt: int, tokens: int, positions: list[int]) -> Answer:
     """An answer of `tokens` from the positions of each pass, the first with the whole prompt.
 
-    Example: a prompt of 10, passes over 13, 4 and 1 positions, 6 tokens: 3, 3 and 0 drafts, and 6 -
-    3 = 3 of them accepted.
+    Example: a prompt of 10, passes over 13, 4 and 1 positions, 6 tokens: 3, 3 and 0 drafts, and
+    6 - 3 = 3 of them accepted.
     """
     drafts = [positions[0] - prompt, *(n - 1 for n in positions[1:])]
-    return Answer(
-        seconds,
-        tokens,
-        len(positions),
-        sum(n > 0 for n in drafts),
-        sum(drafts),
-        max(0, tokens - len(positions)),
-    )
+    passes, rounds = len(positions), sum(n > 0 for n in drafts)
+    return Answer(seconds, tokens, passes, rounds, sum(drafts), max(0, tokens - passes))
 
 
 def answerers(reasoner: Reasoner, k: int, branching: tuple[int, ...]) -> list[Answerer]:
-    """All rows of the benchmark, `k` drafts per round wherever a number can be set, trees of at
-    most k levels.
-    """
+    """All rows, `k` drafts per round wherever a number can be set, trees of at most k levels."""
     plain: dict[str, Any] = {"mode": "sd", "num_speculative_tokens": k}
     draft, tree = plain | {"drafter": "draft"}, plain | {"drafter": "tree", "branching": branching}
     shared = {"acceptance": "match", "coupling": "shared"}
+    constant = {
+        "num_assistant_tokens": k,
+        "num_assistant_tokens_schedule": "constant",
+        "assistant_confidence_threshold": 0.0,
+    }
     return [
         Ours("ar", "plain", reasoner, mode="ar"),
         Theirs("generate", "plain", reasoner),
@@ -198,14 +189,79 @@ def answerers(reasoner: Reasoner, k: int, branching: tuple[int, ...]) -> list[An
         Ours("tree, reject", "draft model", reasoner, **tree, acceptance="reject"),
         Ours("tree, match shared", "draft model", reasoner, **tree, **shared),
         Theirs("assisted, its defaults", "draft model", reasoner, assistant={}),
-        Theirs(
-            "assisted, constant k",
-            "draft model",
-            reasoner,
-            assistant={
-                "num_assistant_tokens": k,
-                "num_assistant_tokens_schedule": "constant",
-                "assistant_confidence_threshold": 0.0,
-            },
-        ),
+        Theirs("assisted, constant k", "draft model", reasoner, assistant=constant),
     ]
+
+
+Ask = Callable[[Answerer, float, int], Answer]
+"""A contender's answer at a temperature to the problem of a number."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender at one temperature. `to_plain`: its tokens/s over our plain decoding's.
+
+    `peer`: the fastest contender of the other side and the same kind; `to_peer`: tokens/s over its.
+    None on the other side.
+    """
+
+    side: str
+    name: str
+    kind: str
+    temperature: float
+    rates: tuple[float, ...]
+    total: Answer
+    rate: Spread
+    to_plain: Spread
+    peer: str | None
+    to_peer: Spread | None
+
+    @property
+    def behind(self) -> bool:
+        """Whether the other side's best is faster."""
+        return self.to_peer is not None and self.to_peer.median <= 1
+
+    def figures(self) -> dict[str, Any]:
+        """For JSON."""
+        names = ("tokens_per_pass", "acceptance_rate", "acceptance_length")
+        return asdict(self) | {name: getattr(self.total, name) for name in names}
+
+
+def measure(
+    contenders: Sequence[Answerer], temperatures: Sequence[float], problems: int, ask: Ask
+) -> list[Row]:
+    """All contenders on problems 0, 1, ... at every temperature; problem `problems` warms up."""
+    answers: dict[tuple[float, int], list[Answer]] = {}
+    for temperature in temperatures:
+        for contender in contenders:
+            ask(contender, temperature, problems)
+    for number in range(problems):
+        for temperature in temperatures:
+            for who in in_turn(len(contenders), number):
+                answer = ask(contenders[who], temperature, number)
+                answers.setdefault((temperature, who), []).append(answer)
+    return [
+        row
+        for t in temperatures
+        for row in rows(contenders, t, [answers[t, w] for w in range(len(contenders))])
+    ]
+
+
+def rows(
+    contenders: Sequence[Answerer], temperature: float, answers: Sequence[Sequence[Answer]]
+) -> list[Row]:
+    """The rows of one temperature; the first contender is our plain decoding."""
+    rates = [tuple(answer.rate for answer in mine) for mine in answers]
+    made = []
+    for one, mine, some in zip(contenders, rates, answers, strict=True):
+        peer, to_peer = None, None
+        if one.side == OURS:
+            others = [
+                i for i, c in enumerate(contenders) if c.side == THEIRS and c.kind == one.kind
+            ]
+            best = max(others, key=lambda i: median(rates[i]))
+            peer, to_peer = contenders[best].name, Spread.of_ratios(mine, rates[best])
+        to_plain = Spread.of_ratios(mine, rates[0])
+        names = (one.side, one.name, one.kind, temperature)
+        made.append(Row(*names, mine, reduce(add, some), Spread.of(mine), to_plain, peer, to_peer))
+    return made

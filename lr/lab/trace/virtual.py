@@ -8,7 +8,7 @@ on the clock of the simulation; and running them again, event for event, times i
     trace = simulated_trace(config, world, steps=40)
 
 Viewers cannot tell them from traces of models, but for what models alone have: tokens, forwards,
-caches. Only scripts written as texts and worlds made of the distributions in `theory/chance.py` can
+caches. Only scripts written as texts and worlds made of the distributions in `theory/distributions.py` can
 be brought back from a file. Without torch.
 """
 
@@ -33,7 +33,7 @@ from lr.spec.protocol import (
     Targeted,
     Work,
 )
-from lr.theory import chance
+from lr.theory import distributions
 from lr.theory.simulate import World, record_event, simulate
 from lr.trace import Ended, Trace
 
@@ -44,13 +44,13 @@ _MADE: dict[str, Any] = {
         TextScript,
         SchedulerConfig,
         Limits,
-        chance.Constant,
-        chance.Lognormal,
-        chance.Resampled,
-        chance.Bernoulli,
-        chance.BetaSiblings,
-        chance.Replay,
-        chance.JudgeErrors,
+        distributions.Constant,
+        distributions.Lognormal,
+        distributions.Resampled,
+        distributions.Bernoulli,
+        distributions.BetaSiblings,
+        distributions.Replay,
+        distributions.JudgeErrors,
     )
 }
 _ENDS = {Drafted: Kind.DRAFT, Targeted: Kind.TARGET, Judged: Kind.JUDGE}

@@ -6,7 +6,7 @@ has them.
 
 Each function returns a matplotlib figure, which a notebook shows. It knows nothing of what it
 draws. Figures that are written to files have modules of their own (`lab/eval/figure.py`,
-`theory/drawing.py`).
+`theory_figures.py`).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def draw_curves(
 
 def draw_lines_of(make: Callable[..., Sequence[Any]], *, x: str, y: str, **values: float) -> Figure:
     """The lines that `make(**values)` gives, each with a `label` and numbers `x` and `y` (such as
-    those of `theory/curves.py`).
+    those of `lab/viz/theory_figures.py`).
     """
     lines = {line.label: list(zip(line.x, line.y, strict=True)) for line in make(**values)}
     return draw_curves(lines, x=x, y=y)

@@ -1,10 +1,8 @@
-"""What is random in a simulation: how long steps take, which draft steps are equivalent, what the
-judge makes of them.
+"""What is random in a simulation: how long work takes, and which draft steps are accepted.
 
 Every draw is a function of a key (`lr/rng.py`), so a simulation is repeatable and does not depend
-on the order in which it draws. Acceptance follows `THEORY`'s model: a draft step is equivalent to
-the target's with probability alpha, independently of all others; the siblings of one position may
-be correlated. Read next: `simulate.py`.
+on the order of its draws. The formulas' model is `Constant` times and `Bernoulli` acceptance. Read
+next: `simulate.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ class Duration(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """Always the same."""
+    """Always the same duration."""
 
     value: float
 
@@ -43,7 +41,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Lognormal:
-    """Lognormal with this mean and coefficient of variation (standard deviation / mean)."""
+    """Lognormal; `variation` is standard deviation / mean."""
 
     mean: float
     variation: float
@@ -53,59 +51,30 @@ class Lognormal:
         require(0 <= self.variation < math.inf, "variation", self.variation, "a finite number >= 0")
 
     def draw(self, key: int) -> float:
-        spread = math.log1p(self.variation**2)  # variance of the logarithm
+        variance = math.log1p(self.variation**2)  # of the logarithm
         normal = NormalDist().inv_cdf(uniform(key) or 2.0**-54)
-        return self.mean * math.exp(math.sqrt(spread) * normal - spread / 2)
+        return self.mean * math.exp(math.sqrt(variance) * normal - variance / 2)
 
 
 @dataclass(frozen=True)
 class Resampled:
-    """One of these values (say, measured ones), each as likely."""
+    """One of these values, for example measured ones, all equally likely."""
 
     values: Sequence[float]
 
     def __post_init__(self) -> None:
-        require(len(self.values) > 0, "values", self.values, "at least one value")
-        require(
-            all(0 <= v < math.inf for v in self.values),
-            "values",
-            self.values,
-            "finite numbers >= 0",
-        )
+        good = len(self.values) > 0 and all(0 <= v < math.inf for v in self.values)
+        require(good, "values", self.values, "finite numbers >= 0, at least one")
 
     def draw(self, key: int) -> float:
         return self.values[int(uniform(key) * len(self.values))]
-
-
-@dataclass(frozen=True)
-class ByPlace:
-    """What was recorded for the step at each place of a chain; from the start again when they are
-    used up.
-    """
-
-    values: Sequence[float]
-
-    def __post_init__(self) -> None:
-        require(len(self.values) > 0, "values", self.values, "at least one value")
-        require(
-            all(0 <= v < math.inf for v in self.values),
-            "values",
-            self.values,
-            "finite numbers >= 0",
-        )
-
-    def at(self, place: int) -> float:
-        """The duration of step number `place`, counted from 0."""
-        return self.values[place % len(self.values)]
 
 
 class Acceptance(Protocol):
     """Whether a draft step is equivalent to the target's."""
 
     def equivalent(self, index: int, position: int, sibling: int) -> bool:
-        """For the draft step number `index`; `position` is a key of the node it follows, `sibling`
-        one of its own.
-        """
+        """For draft step `index`: `position` is a key of its parent, `sibling` a key of its own."""
         ...
 
 
@@ -124,12 +93,7 @@ class Bernoulli:
 
 @dataclass(frozen=True)
 class BetaSiblings:
-    """Siblings share a probability that is drawn for their position from Beta(p, q): some positions
-    are easy, others hard.
-
-    With W siblings one at least is equivalent with probability 1 - prod over i < W of (q + i) / (p
-    + q + i).
-    """
+    """Siblings share a rate that is drawn for their position from Beta(p, q)."""
 
     p: float
     q: float
@@ -143,9 +107,7 @@ class BetaSiblings:
 
 @dataclass(frozen=True)
 class Replay:
-    """Recorded outcomes by the number of the step, from the start again when they are used up.
-    Siblings share the outcome.
-    """
+    """Recorded outcomes by step number, repeated when used up. Siblings share the outcome."""
 
     outcomes: Sequence[bool]
 
@@ -158,7 +120,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class JudgeErrors:
-    """How often the judge rejects an equivalent step, and how often it accepts one that is not."""
+    """How often the verifier rejects an equivalent step, and accepts one that is not."""
 
     false_reject: float = 0.0
     false_accept: float = 0.0
@@ -168,5 +130,5 @@ class JudgeErrors:
         require(0 <= self.false_accept <= 1, "false_accept", self.false_accept, "a probability")
 
     def says_aligned(self, equivalent: bool, key: int) -> bool:
-        """The judge's answer."""
+        """The verdict."""
         return uniform(key) >= self.false_reject if equivalent else uniform(key) < self.false_accept

@@ -1,0 +1,435 @@
+"""`lr bench decode`: plain decoding against transformers and a bare loop, in ms per step.
+
+A step is one forward of one token per row and the choice of the next; prefill is not timed. Every
+repeat runs all contenders one after the other, and ratios are taken within a repeat, so a drift of
+the machine's speed meets all of them. All greedy contenders do the same work: a test compares their
+tokens. Speed does not depend on what was learnt, so some models have random weights.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lr.engine.runner import ModelRunner
+from lr.errors import SettingError
+from lr.lab.bench.report import Spread
+from lr.model.config import ModelConfig, config_json
+from lr.model.dummy import SHAPES as SHAPES_BY_NAME
+from lr.model.layers import DecoderLayer, rotate, rotation
+from lr.model.qwen import CausalLM
+from lr.model.weights import empty_model, load_model, pieces
+from lr.rng import Stream
+from lr.spec.write import StepJob, StepWriter
+from lr.tiny.names import CHECKPOINTS
+from lr.tiny.training import tiny_config
+from lr.trace import Trace
+from lr.types import Role, SamplingParams
+
+PROMPT_TOKENS = 40
+"""About a question of the tiny language. Large shapes take 8: the bare loop reads them singly."""
+QWEN3_06B = SHAPES_BY_NAME["Qwen3-0.6B"]
+RANDOM_12 = "random-12"
+SHAPES = {"0.6b-fp32": torch.float32, "0.6b-bf16": torch.bfloat16}
+NAMES = (*CHECKPOINTS, RANDOM_12, *SHAPES)
+VLLM = "vLLM on CPU, compiled"
+GIVEN_MARKS = {
+    "transformers": {1: 7.0, 4: 8.1, 8: 10.3},
+    VLLM: {1: 3.3, 4: 4.0, 8: 5.1},
+    "bare loop": {1: 2.8, 4: 3.5, 8: 4.7},
+}
+"""ms per step of random-12 by batch size, measured elsewhere: one thread, an idle two-core CPU."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """`seconds` for all steps together, and the tokens of each row, one per step."""
+
+    seconds: float
+    tokens: list[list[int]]
+
+
+class Contender(Protocol):
+    """One way to decode with one model."""
+
+    name: str
+
+    def decode(self, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
+        """Continue `rows` copies of `prompt`, in one batch, by `steps` tokens each."""
+        ...
+
+
+class Ours:
+    """`ModelRunner.feed`, paged and ragged, and the likeliest token."""
+
+    name = "lr"
+
+    def __init__(self, model: CausalLM) -> None:
+        self.model = model
+
+    def decode(self, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
+        runner = runner_for(self.model, rows, len(prompt) + steps)
+        branches = [runner.open(prompt) for _ in range(rows)]
+        logits = runner.feed(branches)
+        started = time.perf_counter()
+        for _ in range(steps):
+            tokens = torch.stack(logits).argmax(-1).tolist()
+            for branch, token in zip(branches, tokens, strict=True):
+                branch.append(token)
+            logits = runner.feed(branches)
+        seconds = time.perf_counter() - started
+        return Decoded(seconds, [branch.tokens[len(prompt) :] for branch in branches])
+
+
+class OursSampled:
+    """As it is used: a `StepWriter` with keyed sampling and a segmenter, whose steps never end."""
+
+    name = "lr, sampled"
+
+    def __init__(self, model: CausalLM, sampling: SamplingParams) -> None:
+        self.model, self.sampling = model, sampling
+
+    def decode(self, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
+        runner = runner_for(self.model, rows, len(prompt) + steps)
+        return written_steps(runner, self.sampling, prompt, rows, steps)
+
+
+def written_steps(
+    runner: ModelRunner, sampling: SamplingParams, prompt: Sequence[int], rows: int, steps: int
+) -> Decoded:
+    """One step of `steps` tokens in each of `rows` sequences, which are closed afterwards."""
+    branches = [runner.open(prompt[:-1]) for _ in range(rows)]
+    runner.feed(branches)
+    for branch in branches:
+        branch.append(prompt[-1])
+    stream = Stream.root(0).child("bench")
+    writer = StepWriter(Role.TARGET, runner, sampling, _Endless(), frozenset(), stream, Trace())
+    jobs = [StepJob(branch, index, steps) for index, branch in enumerate(branches)]
+    started = time.perf_counter()
+    written = writer.write(jobs)
+    seconds = time.perf_counter() - started
+    for branch in branches:
+        runner.close(branch)
+    return Decoded(seconds, [list(step.tokens) for step in written])
+
+
+class _Endless:
+    """A segmenter under which no step ends."""
+
+    def start(self) -> _Endless:
+        return self
+
+    def feed(self, token: int) -> bool:
+        return False
+
+
+class Bare:
+    """`BareLoop` and the likeliest token."""
+
+    name = "bare loop"
+
+    def __init__(self, model: CausalLM) -> None:
+        self.model = model
+
+    @torch.inference_mode()
+    def decode(self, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
+        loop = BareLoop(self.model, rows, len(prompt) + steps)
+        for token in prompt:
+            logits = loop.step(torch.full((rows,), token))
+        chosen = []
+        started = time.perf_counter()
+        for _ in range(steps):
+            tokens = logits.argmax(-1)
+            chosen.append(tokens.tolist())
+            logits = loop.step(tokens)
+        seconds = time.perf_counter() - started
+        return Decoded(seconds, [list(row) for row in zip(*chosen, strict=True)])
+
+
+class BareLoop:
+    """The yardstick for what paging costs: a static cache, as direct as PyTorch allows.
+
+    b rows of at most `length` tokens, all at the same position; no blocks, no ragged batch. It
+    computes what `CausalLM` computes, from the same weights.
+    """
+
+    def __init__(self, model: CausalLM, rows: int, length: int) -> None:
+        config = model.config
+        self.h, self.k, self.d = config.num_heads, config.num_kv_heads, config.head_dim
+        self.embedding = model.embedding.weight
+        self.head = self.embedding if model.head is None else model.head.weight
+        self.norm = model.norm
+        self.layers = [layer for layer in model.layers if isinstance(layer, DecoderLayer)]
+        shape = (config.num_layers, rows, self.k, length, self.d)
+        self.keys = torch.zeros(shape, dtype=model.dtype)
+        self.values = torch.zeros(shape, dtype=model.dtype)
+        self.cos, self.sin = rotation(
+            torch.arange(length), model.frequencies, model.rotation_factor, model.dtype
+        )
+        self.length = 0
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Feed tokens [b] at the next position; logits [b, v] of the tokens after them."""
+        at, b = self.length, len(tokens)
+        self.length = end = at + 1
+        cos, sin = self.cos[at], self.sin[at]  # [1, d]
+        x = self.embedding.index_select(0, tokens)
+        for layer, keys, values in zip(self.layers, self.keys, self.values, strict=True):
+            attention, mlp = layer.attention, layer.mlp
+            heads = attention.qkv(layer.attention_norm(x)).view(b, -1, self.d)
+            q, k, v = heads.split_with_sizes((self.h, self.k, self.k), 1)
+            if attention.q_norm is not None and attention.k_norm is not None:
+                q, k = attention.q_norm(q), attention.k_norm(k)
+            keys[:, :, at], values[:, :, at] = rotate(k, cos, sin), v
+            mixed = F.scaled_dot_product_attention(
+                rotate(q, cos, sin).unsqueeze(2), keys[:, :, :end], values[:, :, :end],
+                enable_gqa=True,
+            )  # fmt: skip
+            x = x + attention.out(mixed.view(b, -1))
+            gate, up = mlp.gate_up(layer.mlp_norm(x)).chunk(2, -1)
+            x = x + mlp.down(F.silu(gate) * up)
+        return F.linear(self.norm(x), self.head)
+
+
+class Transformers:
+    """`generate` of transformers, greedy, with its default cache and attention, on our weights."""
+
+    name = "transformers"
+
+    def __init__(self, model: CausalLM) -> None:
+        self.model = hugging_face_model(model)
+
+    def decode(self, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
+        from transformers import LogitsProcessorList
+
+        stamps: list[float] = []
+
+        def stamp(ids: Tensor, scores: Tensor) -> Tensor:
+            # called between a forward and the choice that follows it
+            stamps.append(time.perf_counter())
+            return scores
+
+        ids = torch.tensor([list(prompt)] * rows)
+        written = self.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=steps + 1,
+            do_sample=False,
+            logits_processor=LogitsProcessorList([stamp]),
+        )
+        assert len(stamps) == steps + 1
+        return Decoded(stamps[-1] - stamps[0], written[:, len(prompt) : -1].tolist())
+
+
+def hugging_face_model(model: CausalLM) -> Any:
+    """The model of transformers with the weights of `model` themselves; nothing is copied."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    described = config_json(model.config)
+    parameters = dict(model.named_parameters())
+    weights = {
+        p.key: parameters[p.parameter][p.first : p.first + p.shape[0]] for p in pieces(model.config)
+    }
+    made = getattr(transformers, described["architectures"][0]).from_pretrained(
+        None,
+        config=transformers.AutoConfig.for_model(**described),
+        state_dict=weights,
+        dtype=model.dtype,
+    )
+    # without an end of sequence every step is taken
+    made.generation_config = transformers.GenerationConfig()
+    return made.eval()
+
+
+def runner_for(model: CausalLM, rows: int, length: int) -> ModelRunner:
+    """A runner whose cache holds `rows` sequences of `length` tokens."""
+    size = model.attention.block_size
+    runner = ModelRunner(model, num_blocks=rows * (length // size + 2), block_size=size)
+    runner.prepare(rows)
+    return runner
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model in memory, by its name in the report, and how its tokens are drawn."""
+
+    name: str
+    model: CausalLM
+    sampling: SamplingParams
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """Some tokens; which ones does not matter to the speed."""
+        length = 8 if self.name in SHAPES else PROMPT_TOKENS
+        return tuple((7 * i + 3) % self.model.config.vocab_size for i in range(length))
+
+
+def load_subject(name: str) -> Subject:
+    """A name in `NAMES`. `CheckpointError` for a tiny model that is missing, or `SettingError`."""
+    if name in CHECKPOINTS:
+        from lr.model.codec import Codec
+
+        stated = Codec.load(name).generation_defaults
+        values = {key: getattr(stated, key) for key in ("temperature", "top_p", "top_k", "min_p")}
+        given = {key: value for key, value in values.items() if value is not None}
+        return Subject(name, load_model(name, dtype=torch.float32), SamplingParams(**given))
+    if name == RANDOM_12:
+        return Subject(name, random_model(tiny_config(12, 800), torch.float32), SamplingParams(0.6))
+    if name in SHAPES:
+        # what Qwen3's own generation_config.json recommends
+        sampling = SamplingParams(0.6, top_p=0.95, top_k=20)
+        return Subject(name, random_model(QWEN3_06B, SHAPES[name]), sampling)
+    raise SettingError(f"models has {name!r}, expected names among {', '.join(NAMES)}.")
+
+
+def random_model(config: ModelConfig, dtype: torch.dtype) -> CausalLM:
+    """A model of that shape with norms of 1 and small random weights, always the same."""
+    model = empty_model(config, dtype, torch.device("cpu"))
+    noise = torch.Generator().manual_seed(0)
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            parameter.fill_(1)
+        else:
+            parameter.uniform_(-0.05, 0.05, generator=noise)
+    return model
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One contender on one model: `prompt` is what it continues."""
+
+    model: str
+    contender: Contender
+    prompt: tuple[int, ...]
+
+
+@dataclass
+class Timing:
+    """What was measured for a lane at one batch size: ms per step, one figure per repeat."""
+
+    model: str
+    contender: str
+    batch: int
+    threads: int
+    ms: list[float] = field(default_factory=list)
+
+    @property
+    def spread(self) -> Spread:
+        return Spread.of(self.ms)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all rows together, at the median."""
+        return 1000 * self.batch / self.spread.median
+
+    def relative_to(self, other: Timing) -> Spread:
+        """How many times the other's time this one takes, repeat by repeat."""
+        return Spread.of_ratios(self.ms, other.ms)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`repeats` of `tokens` steps at each batch size, after `warm_up` steps that do not count."""
+
+    batches: tuple[int, ...]
+    tokens: int
+    repeats: int
+    threads: int
+    warm_up: int = 3
+
+    @property
+    def runs(self) -> int:
+        """Calls of `decode` per lane, warm-up included."""
+        return len(self.batches) * (self.repeats + 1)
+
+
+def measure(
+    lanes: Sequence[Lane], plan: Plan, progress: Callable[[], None] = lambda: None
+) -> list[Timing]:
+    """Time all lanes at every batch size; `progress` is called after each of their runs."""
+    timings: list[Timing] = []
+    for batch in plan.batches:
+        row = [Timing(lane.model, lane.contender.name, batch, plan.threads) for lane in lanes]
+        for lane in lanes:
+            lane.contender.decode(lane.prompt, batch, plan.warm_up)
+            progress()
+        for _ in range(plan.repeats):
+            for lane, timing in zip(lanes, row, strict=True):
+                seconds = lane.contender.decode(lane.prompt, batch, plan.tokens).seconds
+                timing.ms.append(1000 * seconds / plan.tokens)
+                progress()
+        timings += row
+    return timings
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A goal with what was measured; `met` None where the run did not measure it."""
+
+    text: str
+    measured: str
+    met: bool | None
+
+
+def goals(timings: Sequence[Timing]) -> list[Goal]:
+    """All goals of plain decoding, in the order in which they are printed."""
+    return list(_goals({(t.model, t.contender, t.batch): t for t in timings}))
+
+
+def _goals(found: dict[tuple[str, str, int], Timing]) -> Iterator[Goal]:
+    def ratio(
+        text: str, upper: tuple[str, str], lower: tuple[str, str], good: Callable[[float], bool]
+    ) -> Goal:
+        """Time over time at batch 1, repeat by repeat, judged at the median."""
+        above, below = found.get((*upper, 1)), found.get((*lower, 1))
+        if above is None or below is None:
+            return Goal(text, "-", None)
+        times = above.relative_to(below)
+        return Goal(text, f"{times.median:.2f} ({show(times)})", good(times.median))
+
+    target, draft = "tiny-target", "tiny-draft"
+    text = f"{target}, batch 1: at least 2 times the tokens/s of transformers"
+    yield ratio(text, (target, Transformers.name), (target, Ours.name), lambda x: x >= 2)
+    text = f"{target}, batch 1: at most 1.2 times the ms of the bare loop"
+    yield ratio(text, (target, Ours.name), (target, Bare.name), lambda x: x <= 1.2)
+    for batch, mark in GIVEN_MARKS[VLLM].items():
+        text = f"{RANDOM_12}, batch {batch}: under the given mark of {VLLM}, {mark} ms"
+        timing = found.get((RANDOM_12, Ours.name, batch))
+        if timing is None:
+            yield Goal(text, "-", None)
+        else:
+            ms = timing.spread.median
+            yield Goal(text, f"{ms:.2f} ms", ms < mark)
+    for shape in SHAPES:
+        text = f"{shape}, batch 1: at least the tokens/s of transformers"
+        yield ratio(text, (shape, Transformers.name), (shape, Ours.name), lambda x: x >= 1)
+    text = f"c, ms per token of {draft} over {target}, batch 1, sampling included: at most 0.2"
+    sampled = OursSampled.name
+    yield ratio(text, (draft, sampled), (target, sampled), lambda x: x <= 0.2)
+
+
+def show(spread: Spread) -> str:
+    """The middle half, as it is printed after a median."""
+    return f"{spread.low:.2f}-{spread.high:.2f}"
+
+
+def document(timings: Sequence[Timing], facts: dict[str, Any]) -> dict[str, Any]:
+    """Everything that was measured under the conditions `facts`."""
+    rows = [
+        asdict(t) | {"spread": asdict(t.spread), "tokens_per_second": t.tokens_per_second}
+        for t in timings
+    ]
+    return {
+        "conditions": facts,
+        "timings": rows,
+        "goals": [asdict(goal) for goal in goals(timings)],
+        "given_marks_of_another_machine": GIVEN_MARKS,
+    }

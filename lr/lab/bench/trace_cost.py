@@ -1,0 +1,90 @@
+"""`lr bench trace`: what a trace costs, with statistics only, every detail, and the file written.
+
+Draws are keyed, so all three ways write the same tokens, and the ratio of two times is that of
+tokens/s. Ratios are taken within a turn: one question answered in all three ways, one directly
+after the other, each way going first in its turn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lr.lab.bench.report import Spread, in_turn
+from lr.lab.trace.replay import save_trace
+from lr.reasoner import Reasoner
+
+WAYS = ("off", "on", "file")
+"""Statistics only; every detail in memory; every detail, and the file."""
+
+
+@dataclass
+class Overhead:
+    """What was measured for one mode. `ratios`: by way, seconds of a turn over those of "off"."""
+
+    name: str
+    ratios: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS[1:]})
+    tokens: int = 0
+    events: int = 0
+    size: int = 0
+    seconds: float = 0.0
+
+    def spread(self, way: str) -> Spread:
+        """Of the ratios: 1.02 is two per cent more time."""
+        return Spread.of(self.ratios[way])
+
+    @property
+    def per_token(self) -> float:
+        """Events per token."""
+        return self.events / self.tokens
+
+    @property
+    def tokens_per_second(self) -> float:
+        """With the trace off, over all turns."""
+        return self.tokens / self.seconds
+
+
+def measure(
+    reasoner: Reasoner,
+    questions: Sequence[str],
+    settings: dict[str, dict[str, Any]],
+    repeats: int,
+    file: Path,
+    progress: Callable[[], None] = lambda: None,
+) -> list[Overhead]:
+    """The overhead under each of some settings, by name. `file` is written again and again."""
+    measured = []
+
+    def answer(question: str, options: dict[str, Any], way: str) -> tuple[float, Any, int]:
+        """Seconds, tokens and number of events of one answer."""
+        started = time.perf_counter()
+        run = reasoner.run(question, detailed=way != "off", **options)
+        result = run.finish()
+        if way == "file":
+            save_trace(file, run)
+        return time.perf_counter() - started, result.tokens, len(run.trace.events)
+
+    for name, options in settings.items():
+        overhead = Overhead(name)
+        for way in WAYS:
+            answer(questions[0], options, way)  # warm up
+        for turn in range(repeats * len(questions)):
+            question = questions[turn % len(questions)]
+            seconds, tokens = dict[str, float](), set[tuple[int, ...]]()
+            for which in in_turn(len(WAYS), turn):
+                way = WAYS[which]
+                seconds[way], written, events = answer(question, options, way)
+                tokens.add(written)
+                overhead.events += events if way == "on" else 0
+            assert len(tokens) == 1, "a trace must not change the answer"
+            for way in WAYS[1:]:
+                overhead.ratios[way].append(seconds[way] / seconds["off"])
+            overhead.tokens += len(tokens.pop())
+            overhead.seconds += seconds["off"]
+            overhead.size += file.stat().st_size
+            progress()
+        measured.append(overhead)
+    return measured

@@ -1,0 +1,225 @@
+"""The figures of theory: the curves as plain numbers, and how they are drawn (PNG and SVG).
+
+The paper's Figures 2 and 3 are measurements; `draft_length` is their theory on the same axes. Needs
+matplotlib (the extra `plot`) only when something is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lr.lab.viz.style import INK, SERIES, figure, write
+from lr.theory.acceptance import beta_width_acceptance, tree_sync_speedup, width_acceptance
+from lr.theory.asynchronous import lr_async_limit, lr_async_speedup
+from lr.theory.hybrid import Kind, best_split, hybrid_speedup
+from lr.theory.paper import TABLE_3, WIDTHS, fit_width
+from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup_of_positions
+
+LEVELS = (0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
+LOSES = ("#c53030", "#e57373", "#f6c9c9")
+WINS = ("#e3f1e6", "#bfe0c8", "#8cc79e", "#4fa36c", "#2f855a")
+"""Colours below and above 1: red where a pure method is better, green where the hybrid is."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A labelled curve. `marks`: single points instead of a line."""
+
+    label: str
+    x: Any
+    y: Any
+    marks: bool = False
+
+
+def draft_length(
+    alpha1: float = 0.6,
+    alpha2: float = 0.8,
+    c1: float = 0.2,
+    c2: float = 0.05,
+    budgets: tuple[int, ...] = (16, 64),
+) -> list[Line]:
+    """Speedup against positions k2 per target pass: SD alone, and with the best lookahead.
+
+    With M positions in all, floor(M / k2) target steps are in flight (`paper` window).
+    """
+    k2 = np.arange(1, 33)
+    lines = [Line("SD alone", k2, sd_speedup_of_positions(alpha2, k2, c2))]
+    for m in budgets:
+        fits = k2[k2 <= m]
+        both = [hybrid_speedup(alpha1, alpha2, c1, c2, m // int(k), int(k), "async") for k in fits]
+        lines.append(Line(f"SD + lookahead, M = {m}", fits, np.array(both)))
+    return lines
+
+
+def schedules(alpha: float = 0.8, c: float = 0.1) -> list[Line]:
+    """Speedup against k of the synchronous cycle and the windows, and the limit without one."""
+    k = np.arange(1, 17)
+    return [
+        Line("sync, g = k drafts (Algorithm 1)", k, lr_sync_cycle_speedup(alpha, k, c)),
+        Line("paper, k pairs in flight", k, lr_async_speedup(alpha, k, c, "paper")),
+        Line("depth, k unverified drafts", k, lr_async_speedup(alpha, k, c, "depth")),
+        Line("cycle of k, asynchronous inside", k, lr_async_speedup(alpha, k, c, "cycle")),
+        Line("no window", k, np.full(len(k), lr_async_limit(alpha, c))),
+    ]
+
+
+def hybrid_region(
+    c1: float = 0.2, c2: float = 0.1, budget: int = 16, schedule: Kind = "async"
+) -> tuple[Any, Any, Any]:
+    """(alpha1 [a], alpha2 [b], gain [b, a]): best hybrid (k1, k2 >= 2) over best pure method."""
+    rates = np.linspace(0.05, 0.95, 37)
+    k = np.arange(2, budget // 2 + 1)
+
+    def gain(alpha1: float, alpha2: float) -> float:
+        split = best_split(alpha1, alpha2, c1, c2, budget, schedule)
+        pure = max(split.token_only_speedup, split.step_only_speedup)
+        if split.hybrid_wins:
+            return split.speedup / pure
+        best: Any = max(
+            np.max(hybrid_speedup(alpha1, alpha2, c1, c2, k[k <= budget // m], float(m), schedule))
+            for m in k
+        )
+        return float(best) / pure
+
+    return rates, rates, np.array([[gain(float(x), float(y)) for x in rates] for y in rates])
+
+
+def width_acceptances() -> list[Line]:
+    """Acceptance against W, two rows of Table 3: printed, correlated as fitted, independent."""
+    w = np.arange(1, 9)
+    lines = []
+    for row in (TABLE_3[0], TABLE_3[2]):
+        fitted = fit_width(row)
+        beta = f"correlated, Beta({fitted.p:.2f}, {fitted.q:.2f})"
+        lines += [
+            Line(f"{row.name}: printed", np.array(WIDTHS), np.array(row.acceptance), marks=True),
+            Line(beta, w, beta_width_acceptance(fitted.p, fitted.q, w)),
+            Line("independent", w, width_acceptance(row.acceptance[0], w)),
+        ]
+    return lines
+
+
+def width_speedups(
+    c: float = 0.1, draft_steps: int = 2, overheads: tuple[float, ...] = (0.0, 0.01, 0.05)
+) -> list[Line]:
+    """Speedup of a synchronous cycle against W for batch overheads b; siblings as in Table 3."""
+    fitted, w = fit_width(TABLE_3[0]), np.arange(1, 9)
+    alphas = [(float(beta_width_acceptance(fitted.p, fitted.q, int(n))), int(n)) for n in w]
+    return [
+        Line(
+            f"b = {b:g}",
+            w,
+            np.array([tree_sync_speedup(a, n, draft_steps, c, b, b) for a, n in alphas]),
+        )
+        for b in overheads
+    ]
+
+
+def draw_all(folder: Path) -> list[Path]:
+    """Draw every figure into `folder`; the same version draws the same files."""
+    return [
+        *draw_draft_length(folder),
+        *draw_schedules(folder),
+        *draw_hybrid_region(folder),
+        *draw_width(folder),
+    ]
+
+
+def draw_draft_length(folder: Path) -> list[Path]:
+    """SD alone and SD with lookahead under one budget, against positions per pass."""
+    with _figure(6.4, 4.2) as made:
+        axes = made.subplots()
+        _plot(axes, draft_length())
+        across = "k2, token positions per target pass (drafted tokens + 1)"
+        axes.set(xlabel=across, ylabel="speedup")
+        settings = "α1 = 0.6, c1 = 0.2, α2 = 0.8, c2 = 0.05; k1 = ⌊M / k2⌋ target steps in flight"
+        axes.set_title(settings, fontsize=10)
+        return write(made, folder / "theory_draft_length.png")
+
+
+def draw_schedules(folder: Path) -> list[Path]:
+    """The synchronous cycle and the asynchronous windows against k."""
+    with _figure(9.6, 4.2) as made:
+        for axes, (alpha, c) in zip(made.subplots(1, 2), ((0.8, 0.1), (0.5, 0.25)), strict=True):
+            _plot(axes, schedules(alpha, c))
+            axes.axhline(1, color=INK, lw=0.8)
+            title = f"α = {alpha:g}, c = {c:g}"
+            axes.set(xlabel="k", ylabel="speedup", title=title, ylim=(0, None))
+            axes.legend(fontsize=8, loc="lower right" if alpha > 0.6 else "lower left")
+        return write(made, folder / "theory_schedules.png")
+
+
+def draw_hybrid_region(folder: Path) -> list[Path]:
+    """Where steps and tokens together beat each alone, with the box of Theorem 4."""
+    with _figure(10.0, 4.4) as made:
+        kinds: tuple[Kind, ...] = ("async", "sync")
+        for axes, schedule in zip(made.subplots(1, 2), kinds, strict=True):
+            x, y, gain = hybrid_region(schedule=schedule)
+            filled = axes.contourf(x, y, gain, levels=LEVELS, colors=LOSES + WINS)
+            axes.contour(x, y, gain, levels=[1.0], colors=[INK])
+            title = f"{schedule}, M = 16, c1 = 0.2, c2 = 0.1"
+            axes.set(xlabel="α1, steps", ylabel="α2, tokens", title=title)
+            if schedule == "async":
+                box = [0.52, 0.8, 0.8, 0.52, 0.52], [0.52, 0.52, 0.8, 0.8, 0.52]
+                axes.plot(*box, color=INK, ls="--", lw=1)
+                axes.text(0.53, 0.75, "Theorem 4", fontsize=8)
+            made.colorbar(filled, ax=axes, label="best hybrid / best pure method")
+        return write(made, folder / "theory_hybrid_region.png")
+
+
+def draw_width(folder: Path) -> list[Path]:
+    """Alternatives: the acceptance they buy, the speedup that is left of it."""
+    with _figure(10.0, 4.4) as made:
+        left, right = made.subplots(1, 2)
+        across = "W, alternatives per position"
+        _plot(left, width_acceptances(), threes=True)
+        left.set(xlabel=across, ylabel="acceptance of a position", ylim=(0, 1.02))
+        _plot(right, width_speedups())
+        right.set(xlabel=across, ylabel="speedup")
+        right.set_title("sync, depth 2, c = 0.1; a further row costs b", fontsize=10)
+        return write(made, folder / "theory_width.png")
+
+
+def draw_validation(document: Mapping[str, Any], path: Path) -> list[Path]:
+    """Measured speedups with error bars, closed form and prediction, from `lr theory reality`."""
+    rows = document["rows"]
+    with _figure(max(6.4, 0.42 * len(rows) + 2.5), 4.4) as made:
+        axes, places = made.subplots(), range(len(rows))
+        axes.axhline(1, color=INK, lw=0.8)
+        marks = (("formula", "closed form"), ("expected", "simulated"))
+        for (name, label), colour in zip(marks, SERIES, strict=False):
+            values = [row[name] for row in rows]
+            axes.plot(places, values, "_", color=colour, ms=14, mew=2, label=label)
+        axes.errorbar(
+            places,
+            [row["measured"] for row in rows],
+            yerr=[2 * row["error"] for row in rows],
+            color=INK,
+            fmt="o",
+            ms=4,
+            capsize=3,
+            label="measured, ± 2 standard errors",
+        )
+        axes.set_xticks(list(places), [row["way"] for row in rows], rotation=60, ha="right")
+        axes.set(ylabel="speedup over plain decoding", ylim=(0, None))
+        axes.set_title(f"{document['calibration']}: predicted and measured", fontsize=11)
+        axes.legend(loc="upper left", fontsize=9, ncols=3)
+        return write(made, path)
+
+
+def _figure(width: float, height: float) -> Any:
+    return figure(width, height, salt="lr theory")
+
+
+def _plot(axes: Any, lines: Sequence[Line], *, threes: bool = False) -> None:
+    """All lines, with a legend. `threes`: points, solid and dashed line share a colour."""
+    for i, line in enumerate(lines):
+        colour = SERIES[i // 3 if threes else i]
+        style = "o" if line.marks else ("--" if threes and i % 3 == 2 else "-")
+        axes.plot(line.x, line.y, style, color=colour, label=line.label, ms=5)
+    axes.legend(fontsize=8)

@@ -1,0 +1,281 @@
+"""Every formula next to a simulation of it, at any parameters: what `lr theory` prints.
+
+A `Formula` has a value at a `Point`, and a way to run the scheduler that should give the same
+figure. Where no schedule does what a formula describes (N1, N2, the cycle, the product) there is no
+simulation. The error of a simulated rate comes from its independent stages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+
+from lr.spec.protocol import Schedule, SchedulerConfig
+from lr.theory.acceptance import (
+    beta_width_acceptance,
+    judged_acceptance,
+    tree_sync_speedup,
+    width_acceptance,
+    wrong_share,
+)
+from lr.theory.asynchronous import lr_async_limit, lr_async_speedup
+from lr.theory.distributions import Acceptance, Bernoulli, BetaSiblings, Constant, JudgeErrors
+from lr.theory.domain import Reals
+from lr.theory.hybrid import hybrid_speedup
+from lr.theory.simulate import ENDLESS, Outcome, World, simulate
+from lr.theory.synchronous import (
+    lr_sync_cycle_speedup,
+    lr_sync_speedup,
+    sd_speedup,
+    sd_tokens,
+    sync_bonus,
+)
+from lr.types import Origin
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where the formulas are evaluated. Times are in target steps."""
+
+    alpha: float = 0.6
+    """Acceptance rate of draft steps (of tokens in sd_...; p in judged_acceptance, wrong_share)."""
+    c: float = 0.1
+    """Time of a draft step."""
+    k: int = 4
+    """Draft steps per cycle, pairs in flight, unverified drafts or drafted tokens."""
+    v: float = 0.0
+    """Time of a verdict."""
+    b: float = 0.0
+    """A further row makes a synchronous batch slower by this."""
+    width: int = 2
+    """Alternatives per position."""
+    beta: float = 0.6
+    """p + q of the siblings' Beta distribution: small is alike, large independent."""
+    false_reject: float = 0.1
+    """The verifier rejects an equivalent step."""
+    false_accept: float = 0.1
+    """The verifier accepts another."""
+    k2: int = 4
+    """Positions per target pass (hybrid)."""
+    steps: int = 4000
+    """Steps to simulate."""
+    seed: int = 0
+    """Of the simulation."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A simulated figure and its standard error."""
+
+    value: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Formula:
+    """`value` at a point, and what the scheduler makes of it, if it can."""
+
+    name: str
+    text: str
+    value: Callable[[Point], Reals]
+    simulated: Callable[[Point], Measured] | None = None
+
+
+def rate(outcome: Outcome) -> Measured:
+    """Steps per time over whole stages, and its standard error."""
+    seconds = sum(stage.seconds for stage in outcome.stages)
+    if len(outcome.stages) < 2:
+        return Measured(outcome.rate, 0.0 if outcome.stages else math.inf)
+    value = sum(stage.accepted + 1 for stage in outcome.stages) / seconds
+    # stages are independent and steps - rate * time has mean 0 in each
+    surplus = [stage.accepted + 1 - value * stage.seconds for stage in outcome.stages]
+    mean_time = fmean(stage.seconds for stage in outcome.stages)
+    return Measured(value, stdev(surplus) / math.sqrt(len(surplus)) / mean_time)
+
+
+def share(hits: int, trials: int) -> Measured:
+    """hits / trials with its binomial standard error."""
+    value = hits / trials
+    return Measured(value, math.sqrt(value * (1 - value) / trials))
+
+
+def run(
+    at: Point, schedule: Schedule, depth: int, width: int = 1, acceptance: Acceptance | None = None
+) -> Outcome:
+    """The scheduler in the world of a point."""
+    world = World(
+        acceptance or Bernoulli(at.alpha),
+        draft=Constant(at.c),
+        judge=Constant(at.v),
+        target_overhead=at.b if schedule is Schedule.SYNC else 0.0,
+        draft_workers=None if width > 1 else 1,
+        seed=at.seed,
+    )
+    return simulate(SchedulerConfig(ENDLESS, schedule, depth, width), world, at.steps)
+
+
+def erring(at: Point) -> Outcome:
+    """A verifier that errs, drafts being equivalent with probability alpha."""
+    world = World(Bernoulli(at.alpha), errors=JudgeErrors(at.false_reject, at.false_accept))
+    return simulate(SchedulerConfig(ENDLESS, Schedule.PAPER, at.k), world, at.steps)
+
+
+def accepted(outcome: Outcome) -> Measured:
+    """Accepted per position, for schedules in which every position is judged."""
+    return share(outcome.origins[Origin.ACCEPTED], outcome.steps)
+
+
+def siblings(at: Point) -> tuple[float, float]:
+    """(p, q) of the siblings' Beta distribution."""
+    return at.alpha * at.beta, (1 - at.alpha) * at.beta
+
+
+def cycles(at: Point, depth: int) -> Outcome:
+    """Synchronous cycles with a free verifier and free batches."""
+    return run(replace(at, v=0.0, b=0.0), Schedule.SYNC, depth)
+
+
+def first_position(at: Point, acceptance: Acceptance | None = None) -> Outcome:
+    """One position at a time, with alternatives."""
+    return run(replace(at, v=0.0, b=0.0), Schedule.PAPER, 1, at.width, acceptance)
+
+
+def tokens_per_round(at: Point) -> Measured:
+    """Steps per cycle with the error of their mean."""
+    emitted = [stage.accepted + 1 for stage in cycles(at, at.k).stages]
+    return Measured(fmean(emitted), stdev(emitted) / math.sqrt(len(emitted)))
+
+
+def bonus_cycles(at: Point) -> Measured:
+    """Share of cycles in which everything is accepted."""
+    stages = cycles(at, at.k).stages
+    return share(sum(stage.accepted == at.k for stage in stages), len(stages))
+
+
+def no_window(at: Point) -> Measured:
+    """A window so wide that it never holds the draft up."""
+    return rate(run(at, Schedule.PAPER, 1 + math.ceil((1 + at.v) / max(at.c, 0.01))))
+
+
+def small_tree(at: Point) -> Measured:
+    """Trees of depth 2."""
+    small = Point(at.alpha, at.c, b=at.b, steps=at.steps // 4, seed=at.seed)
+    return rate(run(small, Schedule.SYNC, 2, at.width))
+
+
+def wrong(at: Point) -> Measured:
+    """Wrong steps per step."""
+    outcome = erring(at)
+    return share(outcome.wrong, outcome.steps)
+
+
+FORMULAS = (
+    Formula(
+        "sd_tokens",
+        "G_(k+1), tokens per round of k drafts",
+        lambda at: sd_tokens(at.alpha, at.k),
+        tokens_per_round,
+    ),
+    Formula(
+        "sd_speedup",
+        "G_(k+1) / (1 + k c)",
+        lambda at: sd_speedup(at.alpha, at.k, at.c),
+        lambda at: rate(cycles(at, at.k)),
+    ),
+    Formula(
+        "lr_sync_speedup",
+        "printed f_sync(k): k - 1 drafts",
+        lambda at: lr_sync_speedup(at.alpha, at.k, at.c),
+        lambda at: rate(cycles(at, at.k - 1)) if at.k > 1 else Measured(1.0, 0.0),
+    ),
+    Formula(
+        "lr_sync_cycle_speedup B",
+        "G_(k+1) / (1 + k c + k b + v)",
+        lambda at: lr_sync_cycle_speedup(
+            at.alpha, at.k, at.c, batch_overhead=at.b, verifier_latency=at.v
+        ),
+        lambda at: rate(run(at, Schedule.SYNC, at.k)),
+    ),
+    Formula(
+        "lr_sync_cycle_speedup N1",
+        "G_k / (1 + k c)",
+        lambda at: lr_sync_cycle_speedup(at.alpha, at.k, at.c, "N1"),
+    ),
+    Formula(
+        "lr_sync_cycle_speedup N2",
+        "G_k / (1 + (k-1) c)",
+        lambda at: lr_sync_cycle_speedup(at.alpha, at.k, at.c, "N2"),
+    ),
+    Formula(
+        "sync_bonus",
+        "alpha^k, cycles that end in a bonus",
+        lambda at: sync_bonus(at.alpha, at.k),
+        bonus_cycles,
+    ),
+    Formula(
+        "lr_async_speedup paper",
+        "S2(k), k pairs in flight",
+        lambda at: lr_async_speedup(at.alpha, at.k, at.c, "paper", at.v),
+        lambda at: rate(run(at, Schedule.PAPER, at.k)),
+    ),
+    Formula(
+        "lr_async_speedup depth",
+        "S_D, k unverified drafts",
+        lambda at: lr_async_speedup(at.alpha, at.k, at.c, "depth", at.v),
+        lambda at: rate(run(at, Schedule.DEPTH, at.k)),
+    ),
+    Formula(
+        "lr_async_speedup cycle",
+        "G_k / (1 + v + c (G_k - 1))",
+        lambda at: lr_async_speedup(at.alpha, at.k, at.c, "cycle", at.v),
+    ),
+    Formula(
+        "lr_async_limit",
+        "1 / ((1+v)(1-alpha) + c alpha), no window",
+        lambda at: lr_async_limit(at.alpha, at.c, at.v),
+        no_window,
+    ),
+    Formula(
+        "width_acceptance",
+        "1 - (1 - alpha)^W",
+        lambda at: width_acceptance(at.alpha, at.width),
+        lambda at: accepted(first_position(at)),
+    ),
+    Formula(
+        "beta_width_acceptance",
+        "1 - prod (q+i)/(p+q+i)",
+        lambda at: beta_width_acceptance(*siblings(at), at.width),
+        lambda at: accepted(first_position(at, BetaSiblings(*siblings(at)))),
+    ),
+    Formula(
+        "tree_sync_speedup",
+        "G_3(alpha_W) over a cycle of depth 2",
+        lambda at: tree_sync_speedup(width_acceptance(at.alpha, at.width), at.width, 2, at.c, at.b),
+        small_tree,
+    ),
+    Formula(
+        "judged_acceptance",
+        "p (1-fr) + (1-p) fa, p = alpha",
+        lambda at: judged_acceptance(at.alpha, at.false_reject, at.false_accept),
+        lambda at: accepted(erring(at)),
+    ),
+    Formula(
+        "wrong_share",
+        "(1-p) fa, p = alpha",
+        lambda at: wrong_share(at.alpha, at.false_accept),
+        wrong,
+    ),
+    Formula(
+        "hybrid_speedup sync",
+        "f_sync(k) g(k2)",
+        lambda at: hybrid_speedup(at.alpha, at.alpha, at.c, at.c, at.k, at.k2, "sync"),
+    ),
+    Formula(
+        "hybrid_speedup async",
+        "S(k) g(k2)",
+        lambda at: hybrid_speedup(at.alpha, at.alpha, at.c, at.c, at.k, at.k2, "async"),
+    ),
+)
+"""All that `lr theory` knows, in the order of the docs."""

@@ -1,0 +1,177 @@
+"""The paper's measurements as data, fits to them, and a calibration made of both.
+
+Tables 1 and 3 (arXiv 2506.19830 v1) hold what was printed. The paper states neither c1 nor c2, nor
+lengths of steps. So the rest is fitted, and a good fit does not make it true:
+
+    Table 1    speedup of lookahead = 1 / ((1+v)(1-alpha) + c alpha), one c and v per model pair
+    Table 3    acceptance with W alternatives = Beta(p, q) siblings; G_3(alpha_W) / speedup is the
+               implied time of a cycle, a straight line in its target rows
+
+Here c and v stand for everything that costs like a draft step, or like a verdict. With v = 0 no
+common c fits. "SD" in Table 1 is prompt lookup of 8 tokens. Read next: `planner.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq, least_squares
+
+from lr.theory.acceptance import beta_width_acceptance, tree_rows
+from lr.theory.asynchronous import lr_async_limit
+from lr.theory.calibration import Calibration, exactly
+from lr.theory.domain import DomainError, geometric
+from lr.theory.synchronous import sd_tokens
+
+DATASETS = ("AIME24", "AMC23", "GSM8K", "HumanEval", "GPQA", "MT-Bench", "LiveCodeBench")
+LOOKUP_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A block of Table 1, by data set: acceptance of draft steps, and three speedups."""
+
+    name: str
+    acceptance: tuple[float, ...]
+    lookahead: tuple[float, ...]
+    tokens: tuple[float, ...]
+    both: tuple[float, ...]
+
+
+TABLE_1 = {
+    "r1": Pair(
+        "DeepSeek-R1-Distill 1.5B / 32B",
+        (0.47, 0.58, 0.63, 0.44, 0.35, 0.48, 0.47),
+        (1.36, 1.48, 1.71, 1.27, 1.14, 1.27, 1.21),
+        (1.53, 1.50, 1.39, 1.32, 1.48, 1.25, 1.45),
+        (1.82, 2.00, 2.11, 1.54, 1.63, 1.51, 1.58),
+    ),
+    "qwen3": Pair(
+        "Qwen3 1.7B / 32B",
+        (0.43, 0.53, 0.50, 0.39, 0.30, 0.38, 0.40),
+        (1.12, 1.22, 1.32, 1.13, 1.04, 1.10, 1.08),
+        (1.40, 1.38, 1.32, 1.32, 1.40, 1.41, 1.25),
+        (1.49, 1.62, 1.68, 1.39, 1.44, 1.49, 1.32),
+    ),
+}
+
+WIDTHS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class WidthRow:
+    """A row of Table 3 (depth 2): acceptance and speedup for `WIDTHS` alternatives."""
+
+    name: str
+    acceptance: tuple[float, ...]
+    speedup: tuple[float, ...]
+
+
+TABLE_3 = (
+    WidthRow("GSM8K, judge 7B", (0.63, 0.73, 0.77, 0.83), (1.48, 1.49, 1.47, 1.25)),
+    WidthRow("GSM8K, judge 32B", (0.58, 0.66, 0.73, 0.77), (1.40, 1.42, 1.39, 1.19)),
+    WidthRow("AIME24, judge 7B", (0.47, 0.58, 0.67, 0.74), (1.27, 1.32, 1.26, 1.00)),
+    WidthRow("AIME24, judge 32B", (0.46, 0.54, 0.59, 0.68), (1.23, 1.23, 1.17, 0.98)),
+)
+TABLE_3_DEPTH = 2
+
+
+@dataclass(frozen=True)
+class SpeedFit:
+    """Table 1 fitted: `c`, `v`, predicted speedups, predicted - printed, R² of the speedups."""
+
+    c: float
+    v: float
+    predicted: tuple[float, ...]
+    residuals: tuple[float, ...]
+    r_squared: float
+
+
+def fit_speedups(pair: Pair) -> SpeedFit:
+    """The c and v that explain the lookahead speedups of a pair best, given its acceptance."""
+    alpha, printed = np.array(pair.acceptance), np.array(pair.lookahead)
+
+    def residuals(cv: np.ndarray) -> Any:
+        return np.asarray(lr_async_limit(alpha, cv[0], cv[1])) - printed
+
+    found = least_squares(residuals, (0.3, 0.2), bounds=(0, (0.999, np.inf)), xtol=1e-12)
+    c, v, left = float(found.x[0]), float(found.x[1]), found.fun
+    spread = printed - printed.mean()
+    r_squared = float(1 - left @ left / (spread @ spread))
+    return SpeedFit(c, v, tuple((printed + left).tolist()), tuple(left.tolist()), r_squared)
+
+
+@dataclass(frozen=True)
+class WidthFit:
+    """A row of Table 3 fitted: siblings from Beta(`p`, `q`), and the cycle times it implies."""
+
+    p: float
+    q: float
+    predicted: tuple[float, ...]
+    residuals: tuple[float, ...]
+    cycle_times: tuple[float, ...]
+    """G_3(alpha_W) / speedup, with the printed acceptance, in target steps."""
+    base_time: float
+    """The line through the cycle times: at one alternative ..."""
+    per_row: float
+    """... and per further target row."""
+
+
+def fit_width(row: WidthRow) -> WidthFit:
+    """The correlation of siblings in one row of Table 3, and what its target rows cost."""
+    printed, widths = np.array(row.acceptance), np.array(WIDTHS)
+
+    def residuals(pq: np.ndarray) -> Any:
+        return np.asarray(beta_width_acceptance(pq[0], pq[1], widths)) - printed
+
+    found = least_squares(residuals, (0.4, 0.3), bounds=(1e-9, np.inf), xtol=1e-12)
+    p, q, left = float(found.x[0]), float(found.x[1]), found.fun
+    times = geometric(printed, TABLE_3_DEPTH + 1) / np.array(row.speedup)
+    extra = np.asarray(tree_rows(widths, TABLE_3_DEPTH)) - (TABLE_3_DEPTH + 1)
+    per_row, base = np.polyfit(extra, times, 1)
+    predicted, residual = tuple((printed + left).tolist()), tuple(left.tolist())
+    return WidthFit(p, q, predicted, residual, tuple(times.tolist()), float(base), float(per_row))
+
+
+def paper_calibration(pair: str = "r1", dataset: str = "GSM8K") -> Calibration:
+    """A pair of Table 1 ("r1", "qwen3") on a data set, in units of a target step of one token.
+
+    alpha1 is printed. c1 and v are the fit to Table 1, alpha2 is what turns 8 free draft tokens
+    into the printed SD speedup, b and the correlation of siblings are the fits to Table 3. Raises
+    `DomainError`.
+    """
+    if pair not in TABLE_1:
+        raise DomainError("pair", pair, " or ".join(TABLE_1))
+    if dataset not in DATASETS:
+        raise DomainError("dataset", dataset, f"one of {', '.join(DATASETS)}")
+    table, column = TABLE_1[pair], DATASETS.index(dataset)
+    fitted, widths = fit_speedups(table), [fit_width(row) for row in TABLE_3]
+    alpha1, speedup = table.acceptance[column], table.tokens[column]
+    alpha2 = brentq(lambda a: float(sd_tokens(a, LOOKUP_TOKENS)) - speedup, 0, 1, xtol=1e-14)
+    correlation = fmean(w.p + w.q for w in widths)
+    zero, one = exactly(0.0), exactly(1.0)
+    return Calibration(
+        name=f"{table.name}, {dataset}, from the paper's tables",
+        alpha1=exactly(alpha1),
+        alpha2=exactly(float(alpha2)),
+        second_chance=exactly(alpha1 * correlation / (correlation + 1)),
+        plain_token=one,
+        target_first=one,
+        target_row=exactly(fmean(w.per_row for w in widths)),
+        target_token=zero,
+        draft_first=exactly(fitted.c),
+        draft_row=zero,
+        draft_token=zero,
+        verdict=exactly(fitted.v),
+        start=zero,
+        lookup=True,
+        conditions={
+            "printed": "alpha1",
+            "fitted": "draft step and verdict to the lookahead speedups, alpha2 to the SD speedup "
+            "with 8 free tokens, a further row and siblings to Table 3",
+            "not known": "what tokens cost (0: prompt lookup), lengths of steps, seconds (1)",
+        },
+    )

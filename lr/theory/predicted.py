@@ -1,0 +1,228 @@
+"""How fast would it be on this machine? The scheduler, simulated at what a pass costs.
+
+`seconds_per_step` puts three things together: the work of the answers (`Load`: acceptance, lengths
+of steps and chains), one cost line per model (`PassCost`), and the scheduler on a simulated clock.
+It leaves out everything else; what it leaves out shows as a difference to the measurement. Two
+drivers, two clocks:
+
+    lockstep    draft and target share one thread. The clock counts ticks: one pass of the target,
+                if it has rows, and up to `draft_ticks` of the draft. A draft step of l tokens takes
+                l / draft_ticks ticks. Afterwards ticks are turned into seconds.
+    overlapped  draft and target have a machine each. The clock counts seconds.
+
+Before the target can write after a draft step it must read it: token * length along with the other
+rows. In a synchronous cycle of g drafts, g - 1 of them need a pass of their own first.
+
+Example: target passes of 4 ms for one row and 0.5 ms per further row, steps of 20 tokens, three
+rows in flight on average: a step takes 20 (4 + 2 * 0.5) = 100 ms. Read next: `planner.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from math import sqrt
+from statistics import fmean
+from typing import Any
+
+from lr.spec.protocol import Kind, Limits, Schedule, SchedulerConfig
+from lr.theory.asynchronous import lr_async_speedup
+from lr.theory.calibration import Calibration
+from lr.theory.distributions import Acceptance, Bernoulli, Constant, Resampled
+from lr.theory.simulate import ENDLESS, Span, World, simulate
+from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup
+from lr.theory.trace_metrics import Load, PassCost
+
+DRAFT_TICKS = 8
+"""Draft passes per target pass of the lockstep driver, by default."""
+LONG_CHAIN = 100
+"""Steps of a long answer, such as those of the paper's data sets."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of decoding. `depth` 0: no lookahead; `tokens` 0: no token-level speculation."""
+
+    schedule: Schedule = Schedule.SYNC
+    depth: int = 0
+    tokens: int = 0
+    width: int = 1
+
+    @property
+    def name(self) -> str:
+        """Such as "sync 4", "sd 2" or "sync 4 + sd 2"."""
+        parts = [f"{self.schedule.value} {self.depth}"] if self.depth else []
+        parts += [f"sd {self.tokens}"] if self.tokens else []
+        return " + ".join(parts) or "ar"
+
+    def formula(self, found: Calibration) -> float:
+        """The closed form with the calibrated letters; only the target speculates in its steps."""
+        tokens = float(sd_speedup(found.alpha2.value, self.tokens, found.c2))
+        a, c = found.alpha1.value, found.c1 * tokens
+        if self.depth == 0:
+            return tokens
+        if self.schedule is Schedule.SYNC:
+            return tokens * float(lr_sync_cycle_speedup(a, self.depth, c))
+        window = self.schedule.value
+        assert window == "paper" or window == "depth"
+        return tokens * float(lr_async_speedup(a, self.depth, c, window))
+
+
+def seconds_per_step(
+    way: Way,
+    load: Load,
+    costs: tuple[PassCost, PassCost],
+    draft_ticks: int | None = DRAFT_TICKS,
+    *,
+    acceptance: Acceptance | None = None,
+    steps: int = 2000,
+) -> float:
+    """Seconds per emitted step, from about `steps` simulated steps; `costs` of (target, draft).
+
+    `draft_ticks` None: the models have a machine each. `acceptance`: instead of independent draft
+    steps at the rate of `load`.
+    """
+    target, draft = costs
+    first = target.seconds(1, load.guessed) + load.draft_passes * draft.first
+    row = target.row + target.token * load.guessed + load.draft_passes * draft.row
+    each = PassCost(first, row)  # a pass of the target, its token drafts included
+    if way.depth == 0:
+        chain = fmean(load.chain_lengths) if load.chain_lengths else float("inf")
+        return fmean(load.target_passes) * first + load.start / chain
+    length = fmean(load.draft_lengths) if load.draft_lengths else 0.0
+    reading = target.token * length
+    alone = target.first + reading if way.schedule is Schedule.SYNC and length else 0.0
+    unit = first if draft_ticks is not None else 1.0  # seconds of a tick
+    token = 1 / draft_ticks if draft_ticks is not None else draft.first
+    world = World(
+        acceptance or Bernoulli(load.acceptance),
+        target=Resampled([n * first / unit for n in load.target_passes]),
+        draft=Resampled([n * token for n in load.draft_lengths or (1,)]),
+        judge=Constant(0.0 if draft_ticks is not None else load.verdict),
+        target_overhead=0.0 if draft_ticks is not None else row / first,
+        draft_overhead=draft.row / draft.first if draft.first and draft_ticks is None else 0.0,
+        reading=reading / unit,
+        reading_before=alone / unit,
+        draft_workers=None if way.width > 1 else 1,
+    )
+    seconds, done = 0.0, 0
+    for number in count():
+        if done >= steps:
+            return seconds / done
+        chain = load.chain_lengths[number % len(load.chain_lengths)] if load.chain_lengths else 0
+        limits = Limits(chain) if chain else ENDLESS  # a simulated step has one token
+        config = SchedulerConfig(limits, way.schedule, way.depth, way.width)
+        run = simulate(config, replace(world, seed=number), chain or steps, history=True)
+        if draft_ticks is None:
+            seconds += run.seconds
+        else:
+            ticks, rows = at_work(run.spans, Kind.TARGET)
+            drafting, drafts = at_work(run.spans, Kind.DRAFT)
+            seconds += ticks * each.seconds(rows) + run.judged * load.verdict
+            seconds += drafting * draft_ticks * draft.seconds(drafts)
+        seconds += load.start if chain else 0.0
+        done += run.steps
+    raise AssertionError("unreachable")
+
+
+def at_work(spans: Iterable[Span], kind: Kind) -> tuple[float, float]:
+    """How long at least one row of a kind was in work, and the mean number of rows meanwhile."""
+    edges = sorted(
+        edge
+        for span in spans
+        if span.work.kind is kind
+        for edge in ((span.start, 1), (span.end, -1))
+    )
+    busy = total = since = 0.0
+    rows = 0
+    for time, change in edges:
+        if rows:
+            busy += time - since
+            total += rows * (time - since)
+        rows, since = rows + change, time
+    return busy, total / busy if busy else 1.0
+
+
+def plain_seconds(found: Calibration, load: Load | None = None) -> float:
+    """Seconds per step of plain decoding; its prompt is about half of both models' prompts."""
+    work = found.expected_load() if load is None else load
+    chain = fmean(work.chain_lengths) if work.chain_lengths else float("inf")
+    return fmean(work.target_passes) * found.plain_token.value + found.start.value / 2 / chain
+
+
+def predicted_speedup(
+    way: Way,
+    found: Calibration,
+    draft_ticks: int | None = DRAFT_TICKS,
+    loads: tuple[Load, Load] | None = None,
+) -> float:
+    """Speedup over plain decoding.
+
+    `loads`: the work of the very answers, in this way and by plain decoding, instead of what the
+    calibration expects.
+    """
+    load, plain = loads or (found.expected_load(way.tokens), None)
+    seconds = seconds_per_step(way, load, (found.target, found.draft), draft_ticks)
+    return plain_seconds(found, plain) / seconds
+
+
+def what_if(
+    way: Way, load: Load, costs: tuple[PassCost, PassCost], draft_ticks: int | None = DRAFT_TICKS
+) -> dict[str, float]:
+    """Seconds per step if one thing were different, and if all were: what a way waits for."""
+    long, instant = replace(load, chain_lengths=[LONG_CHAIN]), replace(load, verdict=0.0)
+    flat = PassCost(costs[0].first), PassCost(costs[1].first)
+    cases = {
+        "as measured": (load, costs),
+        "verdicts took no time": (instant, costs),
+        "further rows and tokens cost a pass nothing": (load, flat),
+        f"answers had {LONG_CHAIN} steps": (long, costs),
+        "all of these": (replace(long, verdict=0.0), flat),
+    }
+    return {
+        name: seconds_per_step(way, one, price, draft_ticks) for name, (one, price) in cases.items()
+    }
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One way: measured speedup with its standard error, closed form, and the predictions.
+
+    `expected`: from the calibration, which was made on other problems; `predicted`: with the
+    acceptance and the lengths of the answers that were measured, so that only times are predicted.
+    """
+
+    way: Way
+    measured: float
+    error: float
+    formula: float
+    expected: float
+    predicted: float
+
+    @property
+    def gap(self) -> float:
+        """expected / measured - 1."""
+        return self.expected / self.measured - 1
+
+
+def ratio_with_error(above: Sequence[float], below: Sequence[float]) -> tuple[float, float]:
+    """sum(above) / sum(below) over at least two problems, and its jackknife standard error."""
+    n, a, b = len(above), sum(above), sum(below)
+    without = [(a - x) / (b - y) for x, y in zip(above, below, strict=True)]
+    mean = fmean(without)
+    return a / b, sqrt((n - 1) / n * sum((value - mean) ** 2 for value in without))
+
+
+def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table of `docs/theory.md`, from the rows that `lr theory reality --json` writes."""
+    lines = [
+        "| way | closed form | expected | predicted | measured | expected is off by |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        known = (row[name] for name in ("formula", "expected", "predicted"))
+        figures = ["" if x is None else f"{x:.2f}" for x in known]
+        figures += [f"{row['measured']:.2f} ± {row['error']:.2f}", f"{row['gap']:+.1%}"]
+        lines.append(f"| {' | '.join([row['way'], *figures])} |")
+    return "\n".join(lines)

@@ -1,0 +1,237 @@
+"""What traces say about time and acceptance: the cost of a pass, and the work of an answer.
+
+A pass over n rows with m tokens more than one per row takes about
+
+    first + row (n - 1) + token m    seconds
+
+One such line per model, fitted to the passes of real runs (`PassCost.fit`), is the whole cost model
+of this package: calibration, prediction, planner and `lr bench step` use it. In runs on one thread
+(lockstep) everything between two passes, such as sampling, forks and the scheduler, is counted with
+the pass that ends it, verdicts excepted. So the parts add up to the whole, and nothing is free.
+
+Example, a synchronous cycle of two drafts: draft, draft, ... | target reads draft step 1 (1 row,
+many tokens) | target reads step 2 with the first tokens of all rows (3 rows, more tokens than
+rows) | target, target, ... (a token per row). Read next: `calibration.py`, `predicted.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.optimize import nnls
+
+from lr.spec.protocol import Emit
+from lr.trace import Event, ForwardPass, StepWritten, TokenRound, VerifierCall
+from lr.types import Role
+
+Timed = tuple[float, Event]
+"""(time of the event in seconds, event)."""
+Passes = dict[tuple[int, int], tuple[int, float]]
+"""By (rows, tokens more than one per row): how many passes, and their seconds together."""
+
+
+def add_pass(passes: Passes, rows: int, more: int, seconds: float) -> None:
+    """Count one more pass."""
+    count, total = passes.get((rows, more), (0, 0.0))
+    passes[rows, more] = count + 1, total + seconds
+
+
+def passes_of(events: Iterable[Timed], *, alone: bool = True) -> dict[Role, Passes]:
+    """The passes of a run by model, the prompts excepted.
+
+    `alone`: one model at a time, so that a pass takes the time since the one before it. Otherwise
+    its own forward alone is counted.
+    """
+    found: dict[Role, Passes] = {Role.TARGET: {}, Role.DRAFT: {}}
+    last, met = 0.0, set[Role]()
+    for time, event in events:
+        if isinstance(event, VerifierCall):
+            last += event.seconds
+        elif isinstance(event, ForwardPass):
+            seconds = time - last if alone else event.seconds
+            if event.role in met:
+                more = event.tokens - event.branches
+                add_pass(found[event.role], event.branches, more, seconds)
+            met.add(event.role)
+            last = time
+    return found
+
+
+@dataclass(frozen=True)
+class PassCost:
+    """Seconds of a pass: `first` for one row of one token, `row` and `token` for each further."""
+
+    first: float
+    row: float = 0.0
+    token: float = 0.0
+
+    @classmethod
+    def fit(cls, runs: Iterable[Passes]) -> PassCost:
+        """Least squares over all passes, no part negative; what does not vary costs nothing."""
+        groups = [(*key, *value) for passes in runs for key, value in passes.items()]
+        if not groups:
+            return cls(0.0)
+        rows, more, count, total = np.array(groups, dtype=float).T
+        columns = np.stack([np.ones_like(rows), rows - 1, more], axis=1)
+        weight = np.sqrt(count)
+        found, _ = nnls(columns * weight[:, None], total / count * weight)
+        return cls(*map(float, found))
+
+    def seconds(self, rows: float, more: float = 0.0) -> float:
+        """Of a pass over `rows` rows with `more` tokens beyond one per row."""
+        return self.first + self.row * (rows - 1) + self.token * more
+
+    def scaled(self, factor: float) -> PassCost:
+        """The line of a machine that takes `factor` times as long."""
+        return PassCost(self.first * factor, self.row * factor, self.token * factor)
+
+
+@dataclass(frozen=True)
+class Load:
+    """The work of answers in one way of decoding, whatever a pass costs.
+
+    `acceptance`: of draft steps. `target_passes`: passes of the target per step, one figure per
+    step; `draft_lengths`: tokens of draft steps; `chain_lengths`: steps per answer (empty: an
+    endless chain). `guessed`: tokens beyond the first in each row of a target pass, for each of
+    which a draft model made `draft_passes` passes (0: prompt lookup). `verdict`: seconds per pair;
+    `start`: seconds of both prompts.
+    """
+
+    acceptance: float
+    target_passes: Sequence[float]
+    draft_lengths: Sequence[int]
+    chain_lengths: Sequence[int] = ()
+    guessed: float = 0.0
+    draft_passes: float = 0.0
+    verdict: float = 0.0
+    start: float = 0.0
+
+
+@dataclass
+class Answers:
+    """What was seen of answers in one way of decoding, added up over their traces."""
+
+    judged: int = 0
+    accepted: int = 0
+    verdict_seconds: float = 0.0
+    pairs: int = 0
+    rounds: int = 0
+    round_tokens: int = 0
+    guessed: int = 0
+    chain_lengths: list[int] = field(default_factory=list)
+    lengths: dict[Role, list[int]] = field(default_factory=lambda: {role: [] for role in Role})
+    emitted: list[int] = field(default_factory=list)
+
+    def add(self, events: Iterable[Timed]) -> None:
+        """One more answer."""
+        steps = 0
+        for _, event in events:
+            match event:
+                case StepWritten(role, _, step):
+                    self.lengths[role].append(len(step.tokens))
+                case VerifierCall(pairs, seconds):
+                    self.pairs += pairs
+                    self.verdict_seconds += seconds
+                case TokenRound(Role.TARGET) if event.proposed:
+                    self.rounds += 1
+                    self.round_tokens += event.emitted
+                    self.guessed += event.proposed
+                case Emit(emitted, verdicts):
+                    steps += 1
+                    self.judged += len(verdicts)
+                    self.accepted += sum(verdict.aligned for verdict in verdicts)
+                    self.emitted.append(len(emitted.step.tokens))
+        self.chain_lengths.append(steps)
+
+    def load(self, *, lookup: bool, start: float = 0.0) -> Load:
+        """The work of these answers. `lookup`: token drafts are looked up and cost nothing."""
+        per_pass = self.round_tokens / self.rounds if self.rounds else 1.0
+        guessed = self.guessed / self.rounds if self.rounds else 0.0
+        return Load(
+            acceptance=self.accepted / self.judged if self.judged else 0.0,
+            target_passes=[n / per_pass for n in self.lengths[Role.TARGET] or self.emitted],
+            draft_lengths=self.lengths[Role.DRAFT],
+            chain_lengths=self.chain_lengths,
+            guessed=guessed,
+            draft_passes=0.0 if lookup else guessed,
+            verdict=self.verdict_seconds / self.pairs if self.pairs else 0.0,
+            start=start,
+        )
+
+
+@dataclass
+class Seen:
+    """What the runs of one problem showed; problems are the independent units of a calibration."""
+
+    plain: Passes = field(default_factory=dict)
+    target: list[Passes] = field(default_factory=list)
+    draft: list[Passes] = field(default_factory=list)
+    start: float = 0.0
+    """The prompt, for both models."""
+    judged: int = 0
+    accepted: int = 0
+    tried: int = 0
+    """Draft tokens: none is tried after the first rejection of a round."""
+    kept: int = 0
+    second_asked: int = 0
+    """Positions whose first alternative was rejected and whose second was judged."""
+    second_accepted: int = 0
+    verdicts: list[float] = field(default_factory=list)
+    target_lengths: list[int] = field(default_factory=list)
+    draft_lengths: list[int] = field(default_factory=list)
+
+    def add_plain(self, events: Sequence[Timed]) -> None:
+        """Decoding without speculation."""
+        self.plain = passes_of(events)[Role.TARGET]
+        emitted = (event for _, event in events if isinstance(event, Emit))
+        self.target_lengths = [len(event.emitted.step.tokens) for event in emitted]
+
+    def add_lookahead(self, events: Sequence[Timed]) -> None:
+        """Synchronous Lookahead Reasoning, lockstep, one alternative."""
+        self._add_passes(events)
+        last, met = 0.0, set[Role]()
+        for time, event in events:
+            match event:
+                case ForwardPass(role):
+                    self.start += time - last if role not in met else 0.0
+                    met.add(role)
+                    last = time
+                case StepWritten(Role.DRAFT, _, step):
+                    self.draft_lengths.append(len(step.tokens))
+                case Emit(_, verdicts):
+                    self.judged += len(verdicts)
+                    self.accepted += sum(verdict.aligned for verdict in verdicts)
+                case VerifierCall(pairs, seconds):
+                    self.verdicts += [seconds / pairs] * pairs
+
+    def add_rounds(self, events: Sequence[Timed]) -> None:
+        """Token-level speculation with the draft model, no lookahead."""
+        self._add_passes(events)
+        for _, event in events:
+            if isinstance(event, TokenRound) and event.proposed:
+                self.tried += min(event.accepted + 1, event.depth)
+                self.kept += event.accepted
+
+    def add_pairs(self, events: Sequence[Timed]) -> None:
+        """Synchronous Lookahead Reasoning with two alternatives per position."""
+        self.draft.append(passes_of(events)[Role.DRAFT])
+        decided = [event.verdicts for _, event in events if isinstance(event, Emit)]
+        second = [verdicts[1].aligned for verdicts in decided if len(verdicts) > 1]
+        self.second_asked += len(second)
+        self.second_accepted += sum(second)
+
+    def _add_passes(self, events: Sequence[Timed]) -> None:
+        found = passes_of(events)
+        self.target.append(found[Role.TARGET])
+        self.draft.append(found[Role.DRAFT])
+
+
+def outcomes(events: Iterable[Timed]) -> tuple[bool, ...]:
+    """Whether any draft step was accepted at each judged place of a chain: for `Replay`."""
+    accepted: dict[int, bool] = {}
+    for _, event in events:
+        if isinstance(event, Emit) and event.verdicts:
+            accepted[event.emitted.index] = any(verdict.aligned for verdict in event.verdicts)
+    return tuple(accepted[index] for index in sorted(accepted))
