@@ -21,24 +21,21 @@ if TYPE_CHECKING:
     import torch
 
     from lr.engine.placement import Layout
-    from lr.lab.bench.gpu_modes import ModeRow
-    from lr.lab.bench.gpu_passes import PassRow
-    from lr.lab.bench.process import Process
-    from lr.lab.bench.roofline import Peaks
+    from lr.lab.bench.synthetic import Synthetic
     from lr.model.memory import MemoryPlan
     from lr.options import GenerateOptions
-    from lr.reasoner import Reasoner
 
 LARGE = ("Qwen3-32B", "Qwen3-1.7B", "Qwen2.5-7B")
 TINY = ("tiny-target", "tiny-draft", "tiny-judge")
-NOTES = """limit: what a pass would take if it only moved its bytes, or only did its operations, at the rates measured above.
-share: limit / time. Weights are random and an acceptance process decides what is kept: answers mean nothing, rates do."""
+NOTES = """limit: what a pass would take if it only moved its bytes, or only did its operations, at
+the rates measured above. share: limit / time. Weights are random and what is kept is drawn: answers
+mean nothing, rates do."""
 
 
 @dataclass(frozen=True)
 class BenchGpu:
-    """Time decoding and the four modes on models of real shapes with random weights; an acceptance
-    process says what is accepted.
+    """Time decoding and the four modes on models of real shapes with random weights; what is
+    accepted is drawn.
     """
 
     target: str | None = None
@@ -107,30 +104,37 @@ class BenchGpu:
         """Do it, print it, and return it as one document. Raises `MemoryShortError` before anything
         is loaded if it cannot fit.
         """
-        from lr.lab.bench import gpu_report as show
-        from lr.lab.bench.gpu_conditions import conditions_of
+        from lr.lab.bench.gpu import Plan, bench, report, ways
 
         layout, names = self.layout(), self._names()
         Placement(threads=self.threads).set_threads(*names.values())
-        process, plan = self.process(), self.memory(layout, names)
-        out.print(memory_table(plan))
-        plan.check()
-        facts = conditions_of(layout)
-        out.print(", ".join(f"{name} {value}" for name, value in facts.items()))
-        peaks = self._peaks(layout)
-        out.print(show.peaks_line(peaks, self._dtype(layout)))
-        passes, modes = self._measure(layout, names, process, peaks)
-        out.print(
-            show.pass_table(passes, peaks[0]),
-            show.process_line(process),
-            show.mode_table(modes),
-            sep="\n",
-        )
+        memory = self.memory(layout, names)
+        out.print(memory_table(memory))
+        memory.check()
+        chosen = ways(list(dict.fromkeys(("ar", *self.modes))), self.drivers)
+        steps = min(self.tokens, 64)
+        plan = Plan(self.options(), self.batches, self.prompt, steps, self.repeats)
+        devices = {"target": layout.target[0], "draft": layout.draft, "judge": layout.judge}
+        shown = Console(stderr=True)
+        with Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar:
+            runs = 2 * plan.runs_per_model + len(chosen) * (self.repeats + 1)
+            task = bar.add_task("timing", total=runs)
+            found = bench(
+                (str(names["target"]), str(names["draft"]), names["judge"]),
+                devices,
+                self._dtype(layout),
+                self.synthetic(),
+                plan,
+                chosen,
+                lambda: bar.advance(task),
+            )
+        out.print(report(found), markup=False, highlight=False)
         out.print(NOTES, style="dim")
         settings = {
             n: str(v) if isinstance(v, Path) else v for n, v in asdict(self).items() if n != "json"
         }
-        return show.document(facts, settings, names, plan, process, peaks, passes, modes)
+        kept = [asdict(device) | {"needed": device.needed} for device in memory.devices]
+        return found | {"settings": settings, "memory": kept}
 
     def layout(self) -> Layout:
         """The devices. Raises `SettingError` for one that is not there."""
@@ -141,29 +145,25 @@ class BenchGpu:
             self.device, {role: device for role, device in placed.items() if device is not None}
         )
 
-    def process(self) -> Process:
+    def synthetic(self) -> Synthetic:
         """What decides: given numbers first, then a calibration, then the paper's tables."""
         from dataclasses import replace
 
-        from lr.lab.bench.process import Process
+        from lr.lab.bench.synthetic import Synthetic
         from lr.theory.calibration import Calibration
         from lr.theory.distributions import Lognormal
 
         lengths = Lognormal(self.step_tokens, 0.5)
         if self.calibration is not None:
-            process = Process.of_calibration(Calibration.load(self.calibration), lengths)
+            found = Synthetic.of_calibration(Calibration.load(self.calibration), lengths)
         else:
-            process = Process.of_paper(self.pair, self.dataset, lengths)
-        given = {
-            name: getattr(self, name)
-            for name in ("alpha1", "alpha2")
-            if getattr(self, name) is not None
-        }
-        return replace(
-            process,
-            **given,
-            source=" but ".join([process.source, *(["as given"] if given else [])]),
-        )
+            found = Synthetic.of_paper(self.pair, self.dataset, lengths)
+        if self.alpha1 is not None:
+            found = replace(found, alpha1=self.alpha1)
+        if self.alpha2 is not None:
+            found = replace(found, alpha2=self.alpha2)
+        given = self.alpha1 is not None or self.alpha2 is not None
+        return replace(found, source=f"{found.source} but as given") if given else found
 
     def options(self) -> GenerateOptions:
         """The engine's settings, but for mode and driver. Tokens are drawn as Qwen3 recommends."""
@@ -201,71 +201,6 @@ class BenchGpu:
         )
         at_once = len(self.modes) * len(self.drivers)  # each way keeps its caches
         return plan_run(cast, self.options(), self.prompt + self.tokens, share=at_once)
-
-    def _measure(
-        self,
-        layout: Layout,
-        names: dict[str, str | None],
-        process: Process,
-        peaks: tuple[Peaks, Peaks],
-    ) -> tuple[list[PassRow], list[ModeRow]]:
-        from lr.lab.bench.gpu_modes import ModePlan, time_modes, ways
-        from lr.lab.bench.gpu_passes import PassPlan, time_passes
-
-        chosen = ways(list(dict.fromkeys(("ar", *self.modes))), self.drivers)
-        plan = PassPlan(self.batches, self.prompt, min(self.tokens, 64), self.repeats)
-        options = self.options()
-        sampling = options.sampling(options_default())
-        shown = Console(stderr=True)
-        with Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar:
-            task = bar.add_task("timing", total=2 * plan.runs + len(chosen) * (self.repeats + 1))
-            with self._reasoner(layout, names, process) as reasoner:
-                models = reasoner.models
-                assert models.draft is not None
-                passes = []
-                for role, model in (
-                    (names["target"], models.target),
-                    (names["draft"], models.draft),
-                ):
-                    passes += time_passes(
-                        str(role), model, sampling, plan, lambda: bar.advance(task)
-                    )
-                rows = ModePlan(options, self.prompt, self.repeats)
-                return passes, time_modes(
-                    reasoner, chosen, process, rows, peaks, lambda: bar.advance(task)
-                )
-
-    def _reasoner(self, layout: Layout, names: dict[str, str | None], process: Process) -> Reasoner:
-        from lr.engine.runner import ModelRunner
-        from lr.engine.verification import JUDGE_TOKENS
-        from lr.lab.bench.process_run import JudgeReads, ReplayVerifier
-        from lr.model.attention_choice import equip
-        from lr.model.weights import load_model
-        from lr.reasoner import Reasoner
-
-        dtype, reads = self._dtype(layout), None
-        if names["judge"] is not None:
-            judge = load_model(f"dummy:{names['judge']}", device=layout.judge, dtype=dtype)
-            equip(judge)
-            reads = JudgeReads(
-                ModelRunner(judge, num_blocks=-(-JUDGE_TOKENS // judge.attention.block_size))
-            )
-        return Reasoner(
-            f"dummy:{names['target']}",
-            f"dummy:{names['draft']}",
-            ReplayVerifier(process, reads),
-            device={"target": layout.target[0], "draft": layout.draft, "judge": layout.judge},
-            dtype=dtype,
-        )
-
-    def _peaks(self, layout: Layout) -> tuple[Peaks, Peaks]:
-        from lr.lab.bench.roofline import measure_peaks
-
-        dtype = self._dtype(layout)
-        target = measure_peaks(layout.target[0], dtype)
-        return target, target if layout.draft in layout.target else measure_peaks(
-            layout.draft, dtype
-        )
 
     def _names(self) -> dict[str, str | None]:
         import torch
@@ -308,12 +243,6 @@ class BenchGpu:
         require(self.step_tokens >= 1, "step_tokens", self.step_tokens, "a number >= 1")
         if self.json is not None and not self.json.parent.is_dir():
             raise SettingError(
-                f"json is {str(self.json)!r}, but there is no folder {self.json.parent}; create it first."
+                f"json is {str(self.json)!r}, but there is no folder {self.json.parent}; "
+                "create it first."
             )
-
-
-def options_default() -> Any:
-    """Sampling where no option says."""
-    from lr.types import SamplingParams
-
-    return SamplingParams()

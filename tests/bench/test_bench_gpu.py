@@ -1,4 +1,4 @@
-"""`lr bench gpu` at tiny shapes: the CPU twin of the measurement at real ones."""
+"""`lr bench gpu` at tiny shapes on the CPU."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from lr.cli import main
-from lr.lab.bench.gpu_modes import ways
-from lr.lab.bench.roofline import Cost, Peaks, measure_peaks, pass_cost
+from lr.lab.bench.gpu import Peaks, measure_peaks, pass_cost, table, ways
 from lr.model.dummy import SHAPES, shape
 from lr.model.weights import load_model
 
@@ -42,7 +41,6 @@ def test_the_example_of_the_docstring() -> None:
     )
     many = pass_cost(large, torch.bfloat16, [1] * 200, [0] * 200, 200)
     assert many.bound(peaks) == "arithmetic"
-    assert (Cost(1, 2) + Cost(3, 4)) == Cost(4, 6)
 
 
 def test_peaks_are_measured() -> None:
@@ -55,7 +53,12 @@ def test_ways() -> None:
     assert names == ["ar", "lr, lockstep", "lr, overlapped"]
 
 
-def test_the_twin_times_all_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables() -> None:
+    lines = table(["a", "bcd"], [["long one", "x"]]).splitlines()
+    assert lines == ["| a        | bcd |", "|----------|-----|", "| long one | x   |"]
+
+
+def test_the_command_times_all_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "gpu.json"
     flags = ["--device", "cpu", "--alpha1", "1", "--alpha2", "1", "--json", str(file)]
     assert main(["bench", "gpu", *SMALL, *flags]) == 0
@@ -80,7 +83,7 @@ def test_the_twin_times_all_modes(tmp_path: Path, capsys: pytest.CaptureFixture[
         "prompt of 20",
     ]
     assert all(row["limit_seconds"] > 0 and row["median_seconds"] > 0 for row in found["passes"])
-    assert found["process"]["alpha1"] == 1.0 and found["models"]["target"] == "tiny-target"
+    assert found["synthetic"]["alpha1"] == 1.0 and found["models"]["target"] == "tiny-target"
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,31 @@
-"""Does everything that has a path of its own on a GPU do there what it does elsewhere? A list of
-checks, for `scripts/gpu_check.sh`.
+"""Does everything that has a path of its own on a GPU do there what it does elsewhere?
 
-Every check says in a sentence what it found. The same checks run at tiny sizes on the CPU
-(`Sizes.twin`), so that CI knows that they work. A check that raises has failed; one that does not
-apply (one GPU, no kernel) says so. No network and no weights are needed: models are the tiny
-family, which comes with the package, or have random weights. Read next: `gpu_attention.py`,
-`roofline.py`.
+The checks of `scripts/gpu_check.py`. Each returns whether it passed (None: it does not apply here)
+and a sentence. No network and no weights are needed: models are the tiny family, which comes with
+the package, or have random weights. `Sizes.small()` runs the same checks on a CPU.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import tempfile
-import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lr.engine.runner import ModelRunner
-from lr.lab.bench.gpu_attention import DISTANCE, SCENES, Scene, check_attention, check_graphs
-from lr.model.attention_choice import equip
+from lr.kvcache.branch import Branch
+from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.table import BlockTable
+from lr.lab.bench.gpu import timed
+from lr.model.attention import AttentionKind, reference_attention
+from lr.model.attention_choice import ROUNDINGS, AttentionNeeds, candidates, equip
+from lr.model.batch import RaggedBatch
 from lr.model.config import config_json
 from lr.model.dummy import SHAPES
 from lr.model.parallel.start import spread_over
@@ -34,26 +36,36 @@ from lr.reasoner import Reasoner
 QUESTION = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
 )
+DISTANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.01, torch.bfloat16: 0.05}
+"""Largest distance (total variation) between the next-token distributions of one model, computed
+in two ways in that dtype. Tokens are compared in fp64 only: in bfloat16 two correct ways part at
+the first near-tie."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A batch: by sequence, tokens that are cached and new. `forks` of the first join it."""
+
+    name: str
+    cached: tuple[int, ...]
+    new: tuple[int, ...]
+    forks: int = 0
+
+
+SCENES = (
+    Scene("decode 1 at 2048", (2048,), (1,)),
+    Scene("decode 8 at 300 to 3000", (300, 700, 1100, 1500, 1900, 2300, 2700, 3000), (1,) * 8),
+    Scene("verify 8 x 5 at 1000", (1000,) * 8, (5,) * 8),
+    Scene("7 forks at 2000", (2000,), (1,), forks=7),
+    Scene("prompt of 1024", (0,), (1024,)),
+    Scene("mixed", (0, 513, 90, 1), (200, 1, 7, 33), forks=2),
+)
 SMALL_SCENES = (Scene("decode 2", (40, 9), (1, 1)), Scene("mixed", (0, 33, 1), (20, 1, 5), forks=1))
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a check found. `ok` None: it does not apply here."""
-
-    name: str
-    ok: bool | None
-    what: str
-    seconds: float
-
-    @property
-    def word(self) -> str:
-        return {True: "ok", False: "FAILED", None: "skipped"}[self.ok]
-
-
-@dataclass(frozen=True)
 class Sizes:
-    """How much is checked. `dtypes`: the precisions of the model that is compared with fp64."""
+    """How much is checked. `dtypes`: of the model that is compared with fp64."""
 
     scenes: tuple[Scene, ...] = SCENES
     attention: torch.dtype = torch.bfloat16
@@ -63,124 +75,164 @@ class Sizes:
     tokens: int = 120
 
     @classmethod
-    def twin(cls) -> Sizes:
-        return cls(SMALL_SCENES, torch.float32, (torch.float32, torch.bfloat16), 2, 40, 24)
+    def small(cls) -> Sizes:
+        """For a CPU."""
+        return cls(SMALL_SCENES, torch.float32, layers=2, graph_length=40, tokens=24)
 
 
 Answer = tuple[bool | None, str]
 
 
-def run_checks(device: torch.device, sizes: Sizes) -> Iterator[Found]:
-    """Every check in turn, as it is done."""
-    checks: list[tuple[str, Callable[[torch.device, Sizes], Answer]]] = [
-        ("attention equals fp64", attention_equal),
-        ("graphs on and off", graphs_equal),
-        ("model equals fp64 on the CPU", model_equal),
-        ("all modes, both drivers", modes_equal),
-        ("tensor parallelism", ranks_equal),
-    ]
-    for name, check in checks:
-        yield guarded(name, lambda check=check: check(device, sizes))  # type: ignore[misc]
-
-
-def guarded(name: str, check: Callable[[], Answer]) -> Found:
-    """The outcome of a check; an exception is a failure with its last lines."""
-    started = time.perf_counter()
-    try:
-        ok, what = check()
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        ok, what = (
-            False,
-            f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})",
-        )
-    return Found(name, ok, what, time.perf_counter() - started)
-
-
 def attention_equal(device: torch.device, sizes: Sizes) -> Answer:
-    """Every kind of attention that works here, in every scene."""
-    rows = check_attention(device, sizes.attention, scenes=sizes.scenes, repeats=3)
-    done = [row for row in rows if row.ok is not None]
-    worst = {
-        kind: max(row.off / row.bound for row in done if row.kind == kind)
-        for kind in {row.kind for row in done}
-    }
-    said = ", ".join(f"{kind} {share:.2f} of its bound" for kind, share in sorted(worst.items()))
-    left_out = "; ".join(f"no {row.kind}: {row.why}" for row in rows if row.why)
-    return all(row.ok for row in done) and bool(
-        done
-    ), f"{len(sizes.scenes)} scenes; {said}; {left_out}".rstrip("; ")
+    """Every kind of attention that works here, in every scene, row by row against fp64."""
+    needs, said, fine = AttentionNeeds(device, sizes.attention, 32, 8, 128), [], True
+    bound = ROUNDINGS * torch.finfo(sizes.attention).eps
+    for found in candidates(needs):
+        if found.kind is None:
+            said.append(f"no {found.name}: {found.why}")
+            continue
+        worst = max(off_in_scene(found.kind, scene, needs) for scene in sizes.scenes)
+        fine &= worst <= bound
+        said.append(f"{found.name} {worst / bound:.2f} of its bound")
+    return fine, f"{len(sizes.scenes)} scenes; {'; '.join(said)}"
+
+
+@torch.inference_mode()
+def off_in_scene(kind: AttentionKind, scene: Scene, needs: AttentionNeeds) -> float:
+    """The worst output row's distance from the reference in fp64, relative to its size."""
+    h, kv, d = needs.num_heads, needs.num_kv_heads, needs.head_dim
+    noise = torch.Generator(needs.device).manual_seed(0)
+    tables, cache = grown(kind.block_size, scene, needs)
+    exact = _cache(kind.block_size, cache.num_blocks, needs, torch.float64)
+    for mine, theirs in ((cache.keys, exact.keys), (cache.values, exact.values)):
+        mine.normal_(generator=noise)
+        theirs.copy_(mine)
+    counts = [*scene.new, *[1] * scene.forks]
+    with cache.append(tables, counts) as slots:
+        tokens = [[0] * count for count in counts]
+        batch = RaggedBatch.build(tables, tokens, slots, wanted=counts, device=needs.device)
+        shape = len(slots), h + 2 * kv, d
+        drawn = torch.randn(shape, generator=noise, device=needs.device).to(needs.dtype)
+        parts = drawn.split((h, kv, kv), 1)
+        mixed = kind.ragged(batch, cache)(0, *parts).double()
+        right = reference_attention(batch, exact)(0, *(part.double() for part in parts))
+    off = (mixed - right).flatten(1).norm(dim=1) / right.flatten(1).norm(dim=1)
+    return float(off.max())
+
+
+def grown(
+    block_size: int, scene: Scene, needs: AttentionNeeds
+) -> tuple[list[BlockTable], PagedKVCache]:
+    """The sequences of a scene, grown in turns so that their blocks lie mixed."""
+    lengths = [a + b + block_size for a, b in zip(scene.cached, scene.new, strict=True)]
+    blocks = sum(length // block_size + 2 for length in lengths) + 2 * scene.forks
+    cache = _cache(block_size, blocks, needs, needs.dtype)
+    tables, chance = [cache.new() for _ in scene.cached], random.Random(0)
+    left = dict(enumerate(scene.cached))
+    while any(left.values()):
+        i = chance.choice([i for i, count in left.items() if count])
+        count = min(left[i], block_size)
+        with cache.append([tables[i]], [count]):
+            left[i] -= count
+    return [*tables, *(cache.fork(tables[0]) for _ in range(scene.forks))], cache
+
+
+def _cache(block_size: int, blocks: int, needs: AttentionNeeds, dtype: torch.dtype) -> PagedKVCache:
+    return PagedKVCache(
+        num_layers=1,
+        num_kv_heads=needs.num_kv_heads,
+        head_dim=needs.head_dim,
+        num_blocks=blocks,
+        block_size=block_size,
+        dtype=dtype,
+        device=needs.device,
+    )
 
 
 def graphs_equal(device: torch.device, sizes: Sizes) -> Answer:
-    """Decoding with and without recorded graphs."""
-    model = small_model(
-        device, torch.bfloat16 if device.type == "cuda" else torch.float32, sizes.layers
-    )
+    """Decoding with and without recorded CUDA graphs: distributions, and time."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    model, said, fine = small_model(device, dtype, sizes.layers), [], True
     equip(model)
-    if model.attention.rows is None:
-        return None, f"attention {model.attention.name} is not recorded"
-    rows = check_graphs(model, length=sizes.graph_length, steps=10)
-    said = ", ".join(
-        f"{row.rows} rows: {row.plain / row.replayed:.2f} times as fast, off {row.distance:.1e}"
-        for row in rows
-    )
-    failures = {row.failure for row in rows if row.failure}
-    return all(
-        row.ok for row in rows
-    ), f"{rows[0].attention}; {said}{'; ' if failures else ''}{', '.join(failures)}"
+    if ModelRunner(model, num_blocks=8).graphs is None:
+        return None, f"attention {model.attention.name} is not recorded on {device.type}"
+    for rows in (1, 4, 8):
+        (plain, _), (replayed, failure) = (
+            _decoded(model, rows, sizes.graph_length, graphs=graphs) for graphs in (False, True)
+        )
+        pairs = zip(plain[0], replayed[0], strict=True)
+        off = max(0.5 * float((a - b).abs().sum(-1).max()) for a, b in pairs)
+        fine &= failure is None and off <= DISTANCE[dtype]
+        times = plain[1] / replayed[1]
+        said.append(failure or f"{rows} rows: {times:.2f} times as fast, off {off:.1e}")
+    return fine, f"{model.attention.name}; {', '.join(said)}"
+
+
+def _decoded(
+    model: CausalLM, rows: int, length: int, *, graphs: bool
+) -> tuple[tuple[list[Tensor], float], str | None]:
+    """Distributions of three steps [rows, v], seconds per step, and why nothing was recorded."""
+    vocabulary, steps = model.config.vocab_size, 10
+    prompts = [[(7 * i + 3 * j + 1) % vocabulary for i in range(length)] for j in range(rows)]
+    blocks = rows * ((length + 2 * steps) // model.attention.block_size + 2)
+    runner = ModelRunner(model, num_blocks=blocks)
+    if not graphs:
+        runner.graphs = None
+    branches = [runner.open(prompt) for prompt in prompts]
+    runner.feed(branches)
+
+    def step() -> list[Tensor]:
+        for branch in branches:
+            branch.append(len(branch) % vocabulary)
+        return runner.feed(branches)
+
+    made = [torch.stack(step()).float().softmax(-1) for _ in range(3)]
+    seconds, failure = timed(step, model.device, steps), None
+    if runner.graphs is not None and (runner.graphs.failure or not runner.graphs.recorded):
+        failure = runner.graphs.failure or "nothing was recorded"
+    return (made, seconds), failure
 
 
 def model_equal(device: torch.device, sizes: Sizes) -> Answer:
-    """A ragged batch with forks: next-token distributions against the same weights in fp64 on the
-    CPU.
-    """
-    said, fine = [], True
+    """A ragged batch with forks: distributions against the same weights in fp64 on the CPU."""
+    said, fine, cpu = [], True, torch.device("cpu")
     for dtype in sizes.dtypes:
-        model = small_model(torch.device("cpu"), dtype, sizes.layers)
-        exact = small_model(torch.device("cpu"), torch.float64, sizes.layers)
+        model, exact = (small_model(cpu, one, sizes.layers) for one in (dtype, torch.float64))
         exact.load_state_dict(model.state_dict())
         model = model.to(device)
         equip(model)
-        off = max(
-            0.5 * float((a.cpu().double() - b).abs().sum(-1).max())
-            for a, b in zip(ragged(model), ragged(exact), strict=True)
-        )
-        bound = DISTANCE[dtype]
-        fine &= off <= bound
-        said.append(f"{str(dtype).removeprefix('torch.')}: off {off:.1e}, bound {bound:g}")
+        pairs = zip(ragged(model), ragged(exact), strict=True)
+        off = max(0.5 * float((a.cpu().double() - b).abs().sum(-1).max()) for a, b in pairs)
+        fine &= off <= DISTANCE[dtype]
+        name = str(dtype).removeprefix("torch.")
+        said.append(f"{name}: off {off:.1e}, bound {DISTANCE[dtype]:g}")
     return fine, "; ".join(said)
 
 
-def ragged(model: CausalLM) -> list[torch.Tensor]:
-    """Distributions [rows, v] of three prompts of different lengths, then of a fork, a rewound
-    branch and a chunk behind a cache.
-    """
+def ragged(model: CausalLM) -> list[Tensor]:
+    """Distributions [rows, v]: three prompts; then a fork, a rewound branch, a chunk, together."""
     runner = ModelRunner(model, num_blocks=64)
     prompts = [[(5 * i + j) % 250 for i in range(length)] for j, length in enumerate((90, 17, 3))]
-    branches = [runner.open(prompt) for prompt in prompts]
+    branches: list[Branch] = [runner.open(prompt) for prompt in prompts]
     first = runner.feed(branches)
     fork = runner.fork(branches[0])
     fork.append(7)
     runner.rewind(branches[1], 9)
     branches[1].extend([1, 2, 3, 4])
     branches[2].append(11)
-    laws = [torch.stack(first), *runner.feed([fork, *branches[1:]], logits="all")]
-    return [law.float().softmax(-1) for law in laws]
+    logits = [torch.stack(first), *runner.feed([fork, *branches[1:]], logits="all")]
+    return [one.float().softmax(-1) for one in logits]
 
 
 def modes_equal(device: torch.device, sizes: Sizes) -> Answer:
-    """In fp64, with exact verification and the matching rule, every mode emits what plain decoding
-    emits, with either driver.
-    """
-    with Reasoner(
-        "tiny-target", "tiny-draft", "exact", device=device, dtype=torch.float64
-    ) as reasoner:
-        settings: dict[str, Any] = {
-            "acceptance": "match",
-            "max_tokens": sizes.tokens,
-            "temperature": 0.6,
-        }
+    """fp64, exact verification, rule match: every mode emits the tokens of plain decoding."""
+    settings: dict[str, Any] = {
+        "acceptance": "match",
+        "max_tokens": sizes.tokens,
+        "temperature": 0.6,
+    }
+    names = "tiny-target", "tiny-draft", "exact"
+    with Reasoner(*names, device=device, dtype=torch.float64) as reasoner:
         plain = reasoner.generate(QUESTION, mode="ar", **settings).tokens
         wrong = [
             f"{mode} {driver}"
@@ -188,37 +240,37 @@ def modes_equal(device: torch.device, sizes: Sizes) -> Answer:
             for mode in ("sd", "lr", "lr+sd")
             if reasoner.generate(QUESTION, mode=mode, driver=driver, **settings).tokens != plain
         ]
-        worker = "none" if reasoner.models.worker is None else reasoner.models.worker.where.value
-    said = (
-        f"{len(plain)} tokens, the same in 6 ways"
-        if not wrong
-        else f"other tokens in {', '.join(wrong)}"
-    )
-    return not wrong, f"{said}; the draft's worker is a {worker}"
+    same = f"{len(plain)} tokens, the same in 6 ways"
+    return not wrong, f"other tokens in {', '.join(wrong)}" if wrong else same
 
 
 def ranks_equal(device: torch.device, sizes: Sizes) -> Answer:
-    """The target over two ranks emits what it emits on one device (fp64)."""
+    """fp64: the target spread over two ranks emits what it emits on one device."""
     if device.type == "cuda" and torch.cuda.device_count() < 2:
         return None, "one GPU here"
-    settings: dict[str, Any] = {"mode": "lr", "max_tokens": sizes.tokens}
-    with Reasoner(verifier="exact", device=device, dtype=torch.float64) as alone:
-        expected = alone.generate(QUESTION, **settings).tokens
-    with Reasoner(verifier="exact", device=spread_over(2, device), dtype=torch.float64) as spread:
-        found = spread.generate(QUESTION, **settings).tokens
-    return (
-        found == expected,
-        f"2 ranks, {len(found)} tokens, {'the same' if found == expected else 'other ones'}",
-    )
+    answers = []
+    for places in (device, spread_over(2, device)):
+        with Reasoner(verifier="exact", device=places, dtype=torch.float64) as reasoner:
+            made = reasoner.generate(QUESTION, mode="lr", max_tokens=sizes.tokens)
+            answers.append(made.tokens)
+    same = answers[0] == answers[1]
+    return same, f"2 ranks, {len(answers[0])} tokens, {'the same' if same else 'other ones'}"
+
+
+CHECKS: Mapping[str, tuple[Callable[[torch.device, Sizes], Answer], int]] = {
+    "attention": (attention_equal, 120),
+    "graphs": (graphs_equal, 90),
+    "model": (model_equal, 90),
+    "modes": (modes_equal, 150),
+    "ranks": (ranks_equal, 120),
+}
+"""By name: the check, and the seconds it may take."""
 
 
 def small_model(device: torch.device, dtype: torch.dtype, layers: int) -> CausalLM:
-    """A model of Qwen3-0.6B's heads, few layers and a small vocabulary, with random weights."""
-    stated = config_json(SHAPES["Qwen3-0.6B"]) | {
-        "num_hidden_layers": layers,
-        "vocab_size": 2048,
-        "hidden_size": 256,
-    }
+    """Qwen3-0.6B's heads, few layers, a small vocabulary, random weights."""
+    small = {"num_hidden_layers": layers, "vocab_size": 2048, "hidden_size": 256}
+    stated = config_json(SHAPES["Qwen3-0.6B"]) | small
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(stated), encoding="utf-8")
         return load_model(f"dummy:{folder}", device=device, dtype=dtype)

@@ -8,8 +8,8 @@ on the clock of the simulation; and running them again, event for event, times i
     trace = simulated_trace(config, world, steps=40)
 
 Viewers cannot tell them from traces of models, but for what models alone have: tokens, forwards,
-caches. Only scripts written as texts and worlds made of the distributions in `theory/distributions.py` can
-be brought back from a file. Without torch.
+caches. Only scripts written as texts and worlds made of `theory/distributions.py` can be brought
+back from a file. Without torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Replay: real models, decided by a process. What comes out must follow the process, whatever the
-driver.
-"""
+"""Real models whose acceptance is drawn: what comes out follows the rates, whatever the driver."""
 
 from __future__ import annotations
 
@@ -15,14 +13,15 @@ import torch
 from lr import Reasoner
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
-from lr.lab.bench.process import LengthsOf, Process, described
-from lr.lab.bench.process_run import (
+from lr.lab.bench.synthetic import (
     INSTRUCTIONS,
     JudgeReads,
-    ReplayDrafter,
-    ReplayRule,
-    ReplayRun,
-    ReplayVerifier,
+    LengthsOf,
+    Synthetic,
+    SyntheticDrafter,
+    SyntheticRule,
+    SyntheticRun,
+    SyntheticVerifier,
 )
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
@@ -34,7 +33,7 @@ from lr.theory.distributions import Constant, Resampled
 from lr.theory.paper import paper_calibration
 from lr.types import Role
 
-FIXED = Process(0.5, 0.5, Constant(7), Constant(5))
+FIXED = Synthetic(0.5, 0.5, Constant(7), Constant(5))
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +42,14 @@ def reasoner() -> Reasoner:
 
 
 def replay(
-    reasoner: Reasoner, process: Process, verifier: ReplayVerifier | None = None, **changes: object
+    reasoner: Reasoner,
+    synthetic: Synthetic,
+    verifier: SyntheticVerifier | None = None,
+    **changes: object,
 ) -> Result:
     options = GenerateOptions(**{"mode": "lr", "max_tokens": 400, "drafter": "ngram", **changes})  # type: ignore[arg-type]
-    return ReplayRun(
-        reasoner.models, verifier or ReplayVerifier(process), "x" * 20, options, process
+    return SyntheticRun(
+        reasoner.models, verifier or SyntheticVerifier(synthetic), "x" * 20, options, synthetic
     ).finish()
 
 
@@ -56,7 +58,7 @@ def chance_of(successes: int, trials: int, p: float) -> float:
     return 2 * math.exp(-2 * trials * (successes / trials - p) ** 2)
 
 
-def test_steps_are_as_long_as_the_process_says(reasoner: Reasoner) -> None:
+def test_steps_are_as_long_as_the_synthetic_says(reasoner: Reasoner) -> None:
     result = replay(reasoner, FIXED)
     lengths = {(step.author, len(step.tokens)) for step in result.steps[:-1]}
     assert lengths == {(Role.TARGET, 7), (Role.DRAFT, 5)}
@@ -64,8 +66,8 @@ def test_steps_are_as_long_as_the_process_says(reasoner: Reasoner) -> None:
 
 
 def test_lengths_are_a_function_of_the_first_token() -> None:
-    process = replace(FIXED, target=Resampled((1.0, 3.0, 9.0)))
-    segmenter = pickle.loads(pickle.dumps(LengthsOf(process, Role.TARGET)))(lambda token: b"")
+    synthetic = replace(FIXED, target=Resampled((1.0, 3.0, 9.0)))
+    segmenter = pickle.loads(pickle.dumps(LengthsOf(synthetic, Role.TARGET)))(lambda token: b"")
     seen = set()
     for first in range(60):
         detector, count = segmenter.start(), 1
@@ -77,9 +79,9 @@ def test_lengths_are_a_function_of_the_first_token() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_steps_are_accepted_as_the_process_says(reasoner: Reasoner, alpha: float) -> None:
-    process = Process(alpha, 0.0, Constant(2), Constant(2))
-    stats = replay(reasoner, process, max_tokens=400 if 0 < alpha < 1 else 60).stats
+def test_steps_are_accepted_as_the_synthetic_says(reasoner: Reasoner, alpha: float) -> None:
+    synthetic = Synthetic(alpha, 0.0, Constant(2), Constant(2))
+    stats = replay(reasoner, synthetic, max_tokens=400 if 0 < alpha < 1 else 60).stats
     if 0 < alpha < 1:
         assert chance_of(stats.accepted, stats.judged, alpha) > 1e-6
     else:
@@ -87,27 +89,27 @@ def test_steps_are_accepted_as_the_process_says(reasoner: Reasoner, alpha: float
 
 
 @pytest.mark.parametrize("mode", ["sd", "lr+sd"])
-def test_tokens_are_accepted_as_the_process_says(reasoner: Reasoner, mode: str) -> None:
-    process = Process(0.5, 0.7, Constant(60), Constant(60))
+def test_tokens_are_accepted_as_the_synthetic_says(reasoner: Reasoner, mode: str) -> None:
+    synthetic = Synthetic(0.5, 0.7, Constant(60), Constant(60))
     rounds = replay(
-        reasoner, process, mode=mode, num_speculative_tokens=4, max_tokens=400
+        reasoner, synthetic, mode=mode, num_speculative_tokens=4, max_tokens=400
     ).stats.rounds
     assert rounds.conditional_acceptance is not None
     assert chance_of(rounds.accepted, rounds.tried, 0.7) > 1e-6
 
 
-def test_a_draft_model_guesses_in_earnest_and_the_process_decides(reasoner: Reasoner) -> None:
-    stats = replay(reasoner, Process(0.5, 1.0, Constant(90)), mode="sd", drafter="draft").stats
+def test_a_draft_model_guesses_in_earnest_and_the_synthetic_decides(reasoner: Reasoner) -> None:
+    stats = replay(reasoner, Synthetic(0.5, 1.0, Constant(90)), mode="sd", drafter="draft").stats
     assert stats.draft_passes > 0 and stats.token_acceptance == 1
     with pytest.raises(SettingError, match="chains"):
         replay(reasoner, FIXED, mode="sd", drafter="tree")
 
 
 def test_the_answer_does_not_depend_on_the_driver(reasoner: Reasoner) -> None:
-    process = Process(0.6, 0.6, Resampled((3.0, 8.0, 11.0)), Resampled((2.0, 9.0)))
+    synthetic = Synthetic(0.6, 0.6, Resampled((3.0, 8.0, 11.0)), Resampled((2.0, 9.0)))
     with reasoner:
         one, other = (
-            replay(reasoner, process, driver=driver, temperature=0.6)
+            replay(reasoner, synthetic, driver=driver, temperature=0.6)
             for driver in ("lockstep", "overlapped")
         )
     assert one.tokens == other.tokens
@@ -121,7 +123,7 @@ def test_the_judge_reads_and_gives_its_blocks_back(reasoner: Reasoner) -> None:
         model, num_blocks=64, observer=lambda branches, tokens, _: seen.append((branches, tokens))
     )
     reads = JudgeReads(runner)
-    result = replay(reasoner, FIXED, ReplayVerifier(FIXED, reads), max_tokens=100)
+    result = replay(reasoner, FIXED, SyntheticVerifier(FIXED, reads), max_tokens=100)
     assert seen[0] == (1, INSTRUCTIONS)
     assert sum(branches for branches, _ in seen[1:]) >= result.stats.judged > 0
     assert (
@@ -132,7 +134,7 @@ def test_the_judge_reads_and_gives_its_blocks_back(reasoner: Reasoner) -> None:
 
 
 def test_the_rule_has_its_law() -> None:
-    rule, proposal = ReplayRule(0.7), Proposal.chain((1, 2, 3))
+    rule, proposal = SyntheticRule(0.7), Proposal.chain((1, 2, 3))
     outcomes = rule.outcomes(torch.eye(4), proposal)
     assert [o.probability for o in outcomes] == pytest.approx([0.3, 0.21, 0.147, 0.343])
     counts = [0] * 4
@@ -147,24 +149,24 @@ def test_the_rule_has_its_law() -> None:
 
 
 def test_the_drafter_always_finds_k() -> None:
-    assert ReplayDrafter(10)._found(8, 3).tokens == (9, 0, 1)
-    assert len(ReplayDrafter(10)._found(8, 0)) == 0
+    assert SyntheticDrafter(10).found(8, 3).tokens == (9, 0, 1)
+    assert len(SyntheticDrafter(10).found(8, 0)) == 0
 
 
-def test_processes_from_the_paper_and_from_a_calibration() -> None:
-    paper = Process.of_paper("qwen3", "GSM8K")
+def test_synthetices_from_the_paper_and_from_a_calibration() -> None:
+    paper = Synthetic.of_paper("qwen3", "GSM8K")
     assert paper.alpha1 == 0.50 and 0 < paper.alpha2 < 1
-    assert "assumed" in str(described(paper)["target_lengths"])
+    assert "assumed" in str(paper.facts()["target_lengths"])
     found = paper_calibration("r1", "AIME24")
     measured = Calibration(
         **{**vars(found), "alpha1": exactly(0.25), "target_lengths": (3, 5), "draft_lengths": (2,)}
     )
-    process = Process.of_calibration(measured)
-    assert (process.alpha1, process.target, process.draft) == (
+    synthetic = Synthetic.of_calibration(measured)
+    assert (synthetic.alpha1, synthetic.target, synthetic.draft) == (
         0.25,
         Resampled((3.0, 5.0)),
         Resampled((2.0,)),
     )
     with pytest.raises(SettingError, match=r"alpha1 is 1.5"):
-        Process(1.5, 0.5)
-    assert partial(LengthsOf, process)(Role.DRAFT)(lambda token: b"").length(4) == 2
+        Synthetic(1.5, 0.5)
+    assert partial(LengthsOf, synthetic)(Role.DRAFT)(lambda token: b"").length(4) == 2

@@ -1,0 +1,408 @@
+"""`lr bench gpu`: plain decoding and the four modes at real shapes, next to the roofline.
+
+A pass reads every weight once, the cache of every sequence once, and writes the new keys and
+values; it multiplies every weight with every row. The larger of bytes / bandwidth and operations /
+arithmetic rate is a limit that no program beats: with few rows the bandwidth, with many the
+arithmetic. Both rates are measured on the spot, by a copy and a matrix product.
+
+Example: 61 GiB of weights at 4 TB/s are 16.4 ms a token, whatever the batch, until n rows of
+2 * 32.8e9 operations take longer: at 700 TFLOP/s from about 175 rows on.
+
+All ways are run in turn, repeat by repeat. The limit of a run is the sum over all its passes as
+the trace counts them; where draft and target have a device each, the larger of the two sums.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import prod
+from statistics import median
+from typing import Any
+
+import torch
+
+from lr.engine.answer import Asked
+from lr.engine.crowd import Crowd
+from lr.engine.runner import ModelRunner
+from lr.engine.verification import JUDGE_TOKENS
+from lr.lab.bench.decode import written_steps
+from lr.lab.bench.report import Spread, conditions
+from lr.lab.bench.synthetic import JudgeReads, Synthetic, SyntheticAsked, SyntheticVerifier
+from lr.model.attention_choice import equip
+from lr.model.config import ModelConfig
+from lr.model.qwen import CausalLM
+from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, load_model, pieces
+from lr.options import LOOKAHEAD, GenerateOptions
+from lr.reasoner import Reasoner
+from lr.trace import ForwardPass, Stats, summarise
+from lr.types import Role, SamplingParams
+
+GOAL = 0.75
+"""Of the bandwidth limit, that plain decoding at batch 1 is to reach on a GPU."""
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """What a device did: a large copy, and a large matrix product in the model's dtype."""
+
+    bytes_per_second: float
+    flops_per_second: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a pass must do at least."""
+
+    bytes: float
+    flops: float
+
+    def seconds(self, peaks: Peaks) -> float:
+        """The limit of its time."""
+        return max(self.bytes / peaks.bytes_per_second, self.flops / peaks.flops_per_second)
+
+    def bound(self, peaks: Peaks) -> str:
+        """Which of the two limits it is."""
+        memory = self.bytes / peaks.bytes_per_second >= self.flops / peaks.flops_per_second
+        return "bandwidth" if memory else "arithmetic"
+
+
+def pass_cost(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    counts: Sequence[float],
+    lengths: Sequence[float],
+    logit_rows: float,
+) -> Cost:
+    """A forward with `counts[i]` new tokens of a sequence that has `lengths[i]` with them.
+
+    Logits are made for `logit_rows` rows. Averages are as good as counts.
+    """
+    outside = (EMBEDDING_KEY, HEAD_KEY)
+    inner = [p for p in pieces(config) if len(p.shape) == 2 and p.key not in outside]
+    matrices = sum(prod(p.shape) for p in inner)
+    head = config.vocab_size * config.hidden_size
+    rows = sum(counts)
+    seen = sum(
+        count * (length - (count - 1) / 2) for count, length in zip(counts, lengths, strict=True)
+    )
+    cached = 2 * config.num_layers * config.num_kv_heads * config.head_dim  # numbers per token
+    numbers = matrices + head + rows * config.hidden_size + cached * sum(lengths)
+    # q k^T and weights times v
+    attention = 4 * config.num_layers * config.num_heads * config.head_dim * seen
+    return Cost(numbers * dtype.itemsize, 2 * matrices * rows + 2 * head * logit_rows + attention)
+
+
+def measure_peaks(device: torch.device, dtype: torch.dtype, *, small: bool = False) -> Peaks:
+    """Copy and multiply on `device`; about a second. `small`: sizes for a test."""
+    cuda = device.type == "cuda"
+    size, edge = (1 << 32, 8192) if cuda else (1 << 28, 1024)
+    if cuda:
+        size = min(size, int(torch.cuda.mem_get_info(device)[0]) // 4)
+    if small:
+        size, edge = 1 << 24, 256
+    source = torch.randint(0, 127, (size,), dtype=torch.int8, device=device)
+    goal = torch.empty_like(source)
+    copied = 2 * size / timed(lambda: goal.copy_(source), device)  # read and written
+    left, right = (torch.randn(edge, edge, device=device).to(dtype) for _ in range(2))
+    return Peaks(copied, 2 * edge**3 / timed(lambda: left @ right, device))
+
+
+@torch.inference_mode()
+def timed(work: Callable[[], object], device: torch.device, repeats: int = 7) -> float:
+    """Median seconds of `work`, waited for to its end, after two that do not count."""
+    seconds = []
+    for _ in range(repeats + 2):
+        wait_for(device)
+        started = time.perf_counter()
+        work()
+        wait_for(device)
+        seconds.append(time.perf_counter() - started)
+    return median(seconds[2:])
+
+
+def wait_for(device: torch.device) -> None:
+    """Until everything that was started on a device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+@dataclass(frozen=True)
+class PassRow:
+    """One model by itself: `seconds` of `what` in every repeat; `cost`: the least it must do."""
+
+    model: str
+    what: str
+    tokens_per_step: int
+    seconds: tuple[float, ...]
+    cost: Cost
+
+    def figures(self, peaks: Peaks) -> dict[str, Any]:
+        """For a report. `share_of_limit`: limit over time, 1 is the roofline."""
+        middle, limit = Spread.of(self.seconds).median, self.cost.seconds(peaks)
+        return asdict(self) | {
+            "median_seconds": middle,
+            "limit_seconds": limit,
+            "bound": self.cost.bound(peaks),
+            "share_of_limit": limit / middle,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is timed. `options` are the engine's, but for mode and driver."""
+
+    options: GenerateOptions
+    batches: Sequence[int] = (1, 2, 4, 8)
+    prompt: int = 512
+    """Tokens before the answer."""
+    steps: int = 64
+    """Tokens of plain decoding that are timed at each batch size."""
+    repeats: int = 3
+    """Once more does not count."""
+
+    @property
+    def runs_per_model(self) -> int:
+        """How often `time_passes` calls `progress`."""
+        return (len(self.batches) + 1) * (self.repeats + 1)
+
+
+def time_passes(
+    name: str,
+    model: CausalLM,
+    sampling: SamplingParams,
+    plan: Plan,
+    progress: Callable[[], None] = lambda: None,
+) -> list[PassRow]:
+    """Plain decoding at each batch size, as it is used, and reading a prompt."""
+    prompt = [(7 * i + 3) % model.config.vocab_size for i in range(plan.prompt)]
+    size, rows = model.attention.block_size, []
+    for batch in plan.batches:
+        # kept over the repeats: CUDA graphs of its forwards are recorded once
+        length = plan.prompt + plan.steps
+        runner = ModelRunner(model, num_blocks=batch * (length // size + 2))
+        seconds = []
+        for _ in range(plan.repeats + 1):
+            written = written_steps(runner, sampling, prompt, batch, plan.steps)
+            seconds.append(written.seconds / plan.steps)
+            progress()
+        middle = plan.prompt + plan.steps / 2
+        cost = pass_cost(model.config, model.dtype, [1] * batch, [middle] * batch, batch)
+        rows.append(PassRow(name, f"decode, batch {batch}", batch, tuple(seconds[1:]), cost))
+    runner, seconds = ModelRunner(model, num_blocks=plan.prompt // size + 2), []
+    for _ in range(plan.repeats + 1):
+        branch = runner.open(prompt)
+        wait_for(model.device)
+        started = time.perf_counter()
+        runner.feed([branch])
+        wait_for(model.device)
+        seconds.append(time.perf_counter() - started)
+        runner.close(branch)
+        progress()
+    cost = pass_cost(model.config, model.dtype, [plan.prompt], [plan.prompt], 1)
+    return [*rows, PassRow(name, f"prompt of {plan.prompt}", plan.prompt, tuple(seconds[1:]), cost)]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A mode with its driver."""
+
+    mode: str
+    driver: str = "lockstep"
+
+    @property
+    def name(self) -> str:
+        return f"{self.mode}, {self.driver}" if self.mode in LOOKAHEAD else self.mode
+
+
+def ways(modes: Sequence[str], drivers: Sequence[str]) -> list[Way]:
+    """Every mode, those that look ahead with every driver."""
+    return [
+        Way(mode, driver)
+        for mode in modes
+        for driver in (drivers if mode in LOOKAHEAD else ["lockstep"])
+    ]
+
+
+@dataclass
+class ModeRow:
+    """What was measured of a way: tokens/s and the share of the limit, by repeat; counts of all."""
+
+    way: Way
+    rates: list[float] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
+    stats: Stats = field(default_factory=Stats)
+
+    def figures(self, plain: ModeRow) -> dict[str, Any]:
+        """For a report. `speedup`: over plain decoding, repeat by repeat."""
+        stats = self.stats
+        return {
+            "way": self.way.name,
+            "tokens_per_second": self.rates,
+            "spread": asdict(Spread.of(self.rates)),
+            "speedup": asdict(Spread.of_ratios(self.rates, plain.rates)),
+            "share_of_limit": median(self.shares),
+            "stats": asdict(stats),
+            "step_acceptance": stats.step_acceptance,
+            "token_acceptance": stats.token_acceptance,
+            "tokens_per_target_pass": stats.tokens_per_target_pass,
+        }
+
+
+def time_modes(
+    reasoner: Reasoner,
+    chosen: Sequence[Way],
+    synthetic: Synthetic,
+    plan: Plan,
+    peaks: tuple[Peaks, Peaks],
+    progress: Callable[[], None] = lambda: None,
+) -> list[ModeRow]:
+    """Run every way `plan.repeats` times, each repeat with other draws; one more does not count.
+
+    `peaks`: of the target's and the draft's device. A way keeps its caches from answer to answer.
+    """
+    rows = [ModeRow(way) for way in chosen]
+    lanes = [_answers(reasoner, way, synthetic, plan) for way in chosen]
+    try:
+        for repeat in range(plan.repeats + 1):
+            for row, lane in zip(rows, lanes, strict=True):
+                asked = next(lane)
+                wait_for(reasoner.models.target.device)
+                if repeat:  # the first pays for what is set up once
+                    stats = summarise(asked.trace)
+                    row.rates.append(stats.tokens / stats.seconds)
+                    row.shares.append(_limit(reasoner, asked, stats, plan, peaks) / stats.seconds)
+                    row.stats += stats
+                progress()
+    finally:
+        for lane in lanes:
+            lane.close()
+    return rows
+
+
+def _answers(
+    reasoner: Reasoner, way: Way, synthetic: Synthetic, plan: Plan
+) -> Generator[Asked, None, None]:
+    """Answers in one way, one after the other, on the same caches."""
+    assert isinstance(reasoner.verifier, SyntheticVerifier)
+    options = replace(plan.options, mode=way.mode, driver=way.driver)  # type: ignore[arg-type]
+    models, verifier, prompt = reasoner.models, reasoner.verifier, "x" * plan.prompt
+    samples = [replace(options, sample=sample) for sample in range(plan.repeats + 1)]
+    asked = [SyntheticAsked(models, verifier, prompt, one, synthetic) for one in samples]
+    yield from Crowd(asked, 1).run()
+
+
+def _limit(
+    reasoner: Reasoner, asked: Asked, stats: Stats, plan: Plan, peaks: tuple[Peaks, Peaks]
+) -> float:
+    """Seconds that all passes of an answer take at least; sequences count at their mean length."""
+    target, draft = reasoner.models.target, reasoner.models.draft
+    assert draft is not None
+    length = plan.prompt + stats.tokens / 2
+    limits = {Role.TARGET: 0.0, Role.DRAFT: 0.0}
+    for _, one in asked.trace.events:
+        if isinstance(one, ForwardPass):
+            is_target = one.role is Role.TARGET
+            model, peak = (target, peaks[0]) if is_target else (draft, peaks[1])
+            counts = [one.tokens / one.branches] * one.branches
+            lengths = [length] * one.branches
+            cost = pass_cost(model.config, model.dtype, counts, lengths, one.tokens)
+            limits[one.role] += cost.seconds(peak)
+    apart = draft.device != target.device
+    return max(limits.values()) if apart else sum(limits.values())
+
+
+Names = tuple[str, str, str | None]
+"""Shapes or folders of target, draft and judge; without a judge verdicts cost nothing."""
+
+
+def bench(
+    names: Names,
+    devices: Mapping[str, torch.device],
+    dtype: torch.dtype,
+    synthetic: Synthetic,
+    plan: Plan,
+    chosen: Sequence[Way],
+    progress: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Time the passes of both models and the `chosen` ways, plain decoding first; one document.
+
+    `devices`: of "target", "draft" and "judge". Every model has random weights in `dtype`.
+    """
+    peaks = measure_peaks(devices["target"], dtype)
+    apart = devices["draft"] != devices["target"]
+    both = peaks, measure_peaks(devices["draft"], dtype) if apart else peaks
+    reads = None
+    if names[2] is not None:
+        judge = load_model(f"dummy:{names[2]}", device=devices["judge"], dtype=dtype)
+        equip(judge)
+        blocks = -(-JUDGE_TOKENS // judge.attention.block_size)
+        reads = JudgeReads(ModelRunner(judge, num_blocks=blocks))
+    verifier = SyntheticVerifier(synthetic, reads)
+    target, draft = (f"dummy:{name}" for name in names[:2])
+    with Reasoner(target, draft, verifier, device=dict(devices), dtype=dtype) as reasoner:
+        models, sampling = reasoner.models, plan.options.sampling(SamplingParams())
+        assert models.draft is not None
+        passes = []
+        for name, model in zip(names, (models.target, models.draft), strict=False):
+            passes += time_passes(str(name), model, sampling, plan, progress)
+        modes = time_modes(reasoner, chosen, synthetic, plan, both, progress)
+    return {
+        "conditions": conditions()
+        | {"devices": ", ".join(dict.fromkeys(map(str, devices.values())))},
+        "models": dict(zip(("target", "draft", "judge"), names, strict=True)),
+        "synthetic": dict(synthetic.facts()),
+        "peaks": {"target": asdict(both[0]), "draft": asdict(both[1])},
+        "passes": [row.figures(peaks) for row in passes],
+        "modes": [row.figures(modes[0]) for row in modes],
+    }
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with columns of equal width."""
+    lines = [head, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    shown = [
+        "| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    ]
+    return "\n".join([shown[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *shown[1:]])
+
+
+def report(document: dict[str, Any]) -> str:
+    """The tables of a run, as Markdown, from its document."""
+    lines = [", ".join(f"{name} {value}" for name, value in document["conditions"].items()), ""]
+    for role, peaks in document["peaks"].items():
+        copied, done = peaks["bytes_per_second"] / 1e9, peaks["flops_per_second"] / 1e12
+        lines.append(
+            f"the {role}'s device copies {copied:.1f} GB/s and multiplies {done:.2f} TFLOP/s"
+        )
+    passes = []
+    for row in document["passes"]:
+        spread, limit = Spread.of(row["seconds"]), row["limit_seconds"]
+        quartiles = f"{1e3 * spread.low:.3f}-{1e3 * spread.high:.3f}"
+        rate = row["tokens_per_step"] / spread.median
+        cells = [row["model"], row["what"], f"{1e3 * spread.median:.3f}", quartiles, f"{rate:.0f}"]
+        cells += [f"{1e3 * limit:.3f}", row["bound"], f"{row['share_of_limit']:.2f}"]
+        passes.append(cells)
+    head = ["model", "what", "ms", "quartiles", "tok/s", "limit ms", "bound", "share"]
+    lines += ["", table(head, passes), ""]
+    facts = document["synthetic"]
+    lines += [
+        f"steps accepted with {facts['alpha1']:.2f}, tokens with {facts['alpha2']:.3f} "
+        f"({facts['source']}); lengths of steps: {facts['target_lengths']}",
+        "",
+    ]
+    modes = []
+    for row in document["modes"]:
+        speedup = row["speedup"]
+        cells = [row["way"], f"{row['spread']['median']:.1f}"]
+        cells.append(f"{speedup['median']:.2f} [{speedup['low']:.2f}-{speedup['high']:.2f}]")
+        for name in ("step_acceptance", "tokens_per_target_pass", "share_of_limit"):
+            cells.append("" if row[name] is None else f"{row[name]:.2f}")
+        modes.append(cells)
+    lines.append(table(["way", "tok/s", "/ ar", "steps kept", "tok/pass", "share"], modes))
+    return "\n".join(lines)

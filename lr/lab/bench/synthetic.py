@@ -1,0 +1,305 @@
+"""Synthetic acceptance: real models with random weights run, a model of acceptance decides.
+
+So the cost of a run at real shapes is measured without real weights. Every forward, drawn token,
+fork and message is real; what models would *say* is replaced at the extension points:
+
+    where a step ends             the segmenter counts up to a drawn length
+    whether a draft step stays    the verifier draws with alpha1, after the judge has read the pair
+    whether a draft token stays   the rule draws with alpha2 per token, after the target's pass
+    what prompt lookup finds      the drafter always finds k tokens, for nothing
+
+No answer means anything and no mode is lossless here; tokens per second, passes and acceptance
+rates are what comes out. Rates and lengths are given, or come from a calibration, or from the
+paper's tables (which print no lengths: those are assumed). Every draw is a function of a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lr.engine.answer import Asked, Models, Run
+from lr.engine.plan import WriterPlan
+from lr.engine.runner import ModelRunner
+from lr.kvcache.branch import Branch
+from lr.options import DRAFT_MODEL_DRAFTERS, GenerateOptions
+from lr.rng import Stream, uniform
+from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Outcome, Proposal, rows_of
+from lr.spec.drafters import Context
+from lr.spec.sampling import sample
+from lr.spec.token_sd import Speculation
+from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.spec.verifiers.simple import RandomVerifier
+from lr.theory.distributions import Duration, Lognormal, Resampled
+from lr.types import Coupling, Role, Verdict, require
+
+if TYPE_CHECKING:
+    from lr.theory.calibration import Calibration
+
+ASSUMED_LENGTH = Lognormal(32.0, 0.5)
+"""Tokens of a step where nobody says. An assumption: the paper prints no lengths."""
+INSTRUCTIONS, FRAME = 180, 32
+"""Tokens of a judge's prompt: those that all prompts share, and those around the two steps."""
+JUDGED_AT_ONCE = 8
+"""Pairs of one forward of the judge."""
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """`alpha1`: a draft step is accepted; `alpha2`: a draft token is, once those before it are.
+
+    `target`, `draft`: distributions of their steps' lengths in tokens. `source`: of the numbers.
+    """
+
+    alpha1: float
+    alpha2: float
+    target: Duration = ASSUMED_LENGTH
+    draft: Duration = ASSUMED_LENGTH
+    source: str = "given"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.alpha1 <= 1, "alpha1", self.alpha1, "a probability, 0 to 1")
+        require(0 <= self.alpha2 <= 1, "alpha2", self.alpha2, "a probability, 0 to 1")
+
+    @classmethod
+    def of_calibration(cls, found: Calibration, lengths: Duration = ASSUMED_LENGTH) -> Synthetic:
+        """What was measured of a pair; `lengths` where the calibration has none."""
+        target, draft = (
+            Resampled(tuple(map(float, seen))) if seen else lengths
+            for seen in (found.target_lengths, found.draft_lengths)
+        )
+        return cls(found.alpha1.value, found.alpha2.value, target, draft, found.name)
+
+    @classmethod
+    def of_paper(cls, pair: str, dataset: str, lengths: Duration = ASSUMED_LENGTH) -> Synthetic:
+        """A pair of Table 1 on a data set: alpha1 is printed there, alpha2 fitted."""
+        from lr.theory.paper import paper_calibration
+
+        return cls.of_calibration(paper_calibration(pair, dataset), lengths)
+
+    def facts(self) -> Mapping[str, object]:
+        """For a report."""
+
+        def said(lengths: Duration) -> str:
+            if isinstance(lengths, Resampled):
+                mean = sum(lengths.values) / len(lengths.values)
+                return f"{len(lengths.values)} recorded, mean {mean:.1f}"
+            if isinstance(lengths, Lognormal):
+                return f"assumed lognormal, mean {lengths.mean:g}, variation {lengths.variation:g}"
+            return repr(lengths)
+
+        return {
+            "source": self.source,
+            "alpha1": self.alpha1,
+            "alpha2": self.alpha2,
+            "target_lengths": said(self.target),
+            "draft_lengths": said(self.draft),
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True)
+class DrawnLengths:
+    """A segmenter whose steps have drawn lengths, whatever their tokens mean.
+
+    The key is the first token of the step, so the driver and the order of things change nothing.
+    Example: 3 is drawn for token 17; then a step that begins with 17 ends with its third token.
+    """
+
+    lengths: Duration
+    stream: Stream
+
+    def start(self) -> _Counting:
+        return _Counting(self)
+
+    def length(self, first: int) -> int:
+        """Tokens of the step that begins with the token `first`."""
+        return max(1, round(self.lengths.draw(self.stream.key(first))))
+
+
+@dataclass
+class _Counting:
+    drawn: DrawnLengths
+    left: int | None = field(default=None)
+
+    def feed(self, token: int) -> bool:
+        left = self.drawn.length(token) if self.left is None else self.left
+        self.left = left - 1
+        return self.left <= 0
+
+
+@dataclass(frozen=True)
+class LengthsOf:
+    """Makes the segmenter of a role; it can be sent to the draft's process."""
+
+    synthetic: Synthetic
+    role: Role
+
+    def __call__(self, token_bytes: Callable[[int], bytes]) -> DrawnLengths:
+        stream = Stream.root(self.synthetic.seed).child("step length", self.role.value)
+        target = self.role is Role.TARGET
+        return DrawnLengths(self.synthetic.target if target else self.synthetic.draft, stream)
+
+
+class _Decided(Asked):
+    """What the model of acceptance changes in a question."""
+
+    synthetic: Synthetic
+
+    def plan(self, role: Role) -> WriterPlan:
+        """As the engine's, but steps have drawn lengths and no token ends the sequence."""
+        lengths = LengthsOf(self.synthetic, role)
+        return replace(super().plan(role), segmenter=lengths, eos_ids=frozenset())
+
+    def _speculation(self, role: Role) -> Speculation | None:
+        """As the engine's, with our rule; without a draft model something is always found."""
+        k, rule = self.options.num_speculative_tokens, SyntheticRule(self.synthetic.alpha2)
+        if self.options.drafter not in DRAFT_MODEL_DRAFTERS:
+            return Speculation(SyntheticDrafter(self.models.codec.vocab_size), rule, k)
+        made = super()._speculation(role)
+        return None if made is None else replace(made, rule=rule)
+
+
+class SyntheticAsked(_Decided):
+    """One question, as `Asked`. `options.drafter` is ngram or draft."""
+
+    def __init__(
+        self,
+        models: Models,
+        verifier: SyntheticVerifier,
+        prompt: str,
+        options: GenerateOptions,
+        synthetic: Synthetic,
+    ) -> None:
+        self.synthetic = synthetic
+        super().__init__(models, verifier, prompt, options)
+
+
+class SyntheticRun(_Decided, Run):
+    """One answer, as `Run`. `options.drafter` is ngram or draft."""
+
+    def __init__(
+        self,
+        models: Models,
+        verifier: SyntheticVerifier,
+        prompt: str,
+        options: GenerateOptions,
+        synthetic: Synthetic,
+    ) -> None:
+        self.synthetic = synthetic
+        super().__init__(models, verifier, prompt, options)
+
+
+class SyntheticDrafter:
+    """Prompt lookup that always finds k tokens: the next ids of a vocabulary of `vocab_size`."""
+
+    name = "synthetic"
+    trees = False
+    coupling = Coupling.INDEPENDENT
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
+        return [self.found(context.tokens[-1], min(k, context.limit)) for context in contexts]
+
+    def forget(self, branches: Iterable[Branch]) -> None:
+        """Nothing is kept."""
+
+    def found(self, last: int, k: int) -> Proposal:
+        """The k ids after `last`."""
+        return Proposal.chain([(last + i) % self.vocab_size for i in range(1, k + 1)])
+
+
+class SyntheticRule(AcceptanceRule):
+    """Keeps each draft token with probability `alpha`, up to the first rejection.
+
+    The token after is the target's own draw. Draws are keyed by the place. Example: draws 0.1, 0.9,
+    0.2 at alpha 0.5 keep one token.
+    """
+
+    name = "synthetic"
+    lossless = False
+    trees = False
+    draws_uniform = False
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+
+    def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
+        """n tokens kept with probability alpha^n (1 - alpha), all k with alpha^k."""
+        k, alpha = len(proposal), self.alpha
+        chances = [alpha**n * (1 - alpha) for n in range(k)] + [alpha**k]
+        return [
+            Outcome(chance, tuple(range(n)), lambda row=p_rows[n]: row, untouched=True)  # type: ignore[misc]
+            for n, chance in enumerate(chances)
+        ]
+
+    @torch.inference_mode()
+    def verify(
+        self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]
+    ) -> list[Decision]:
+        """One decision per branch from flat `probs` [sum of (n + 1), v]."""
+        parts = rows_of(probs, proposals, draws, trees=False)
+        kept = [self._kept(len(one), draw) for one, draw in zip(proposals, draws, strict=True)]
+        rows = torch.stack([part[n] for part, n in zip(parts, kept, strict=True)])
+        tokens = sample(rows, [draw.sample_key(n) for draw, n in zip(draws, kept, strict=True)])
+        return [Decision(tuple(range(n)), token) for n, token in zip(kept, tokens, strict=True)]
+
+    def _kept(self, k: int, draw: Draws) -> int:
+        stream = draw.stream.child("synthetic")
+        drawn = (uniform(stream.key(draw.offset + i)) for i in range(k))
+        return next((n for n, u in enumerate(drawn) if u >= self.alpha), k)
+
+
+@dataclass
+class JudgeReads:
+    """What verdicts cost: a forward over the prompts of all pairs, after shared instructions."""
+
+    runner: ModelRunner
+    head: Branch | None = None
+
+    def read(self, pairs: Sequence[Pair]) -> None:
+        """Read the pairs and wait for an outcome that is not used."""
+        runner = self.runner
+        if self.head is None:
+            self.head = runner.open(list(range(INSTRUCTIONS)))
+            runner.feed([self.head])
+        for start in range(0, len(pairs), JUDGED_AT_ONCE):
+            some = pairs[start : start + JUDGED_AT_ONCE]
+            branches = [runner.fork(self.head) for _ in some]
+            try:
+                for branch, pair in zip(branches, some, strict=True):
+                    steps = (*pair.target_step.tokens, *pair.draft.tokens)
+                    branch.extend([*(token % runner.vocab_size for token in steps), *range(FRAME)])
+                torch.stack(runner.feed(branches)).argmax(-1).tolist()
+            finally:
+                for branch in branches:
+                    runner.close(branch)
+
+    def close(self) -> None:
+        """Give the instructions' blocks back."""
+        if self.head is not None:
+            self.runner.close(self.head)
+            self.head = None
+
+
+class SyntheticVerifier(Verifier):
+    """Accepts with probability alpha1, after `judge` has read the pairs, if there is one."""
+
+    requires = Requires.TARGET_STEP
+
+    def __init__(self, synthetic: Synthetic, judge: JudgeReads | None = None) -> None:
+        self.random = RandomVerifier(synthetic.alpha1, synthetic.seed)
+        self.name = f"synthetic:{synthetic.alpha1:g}"
+        self.reads = judge
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        if self.reads is not None and pairs:
+            self.reads.read(pairs)
+        return self.random.judge(pairs)
