@@ -18,7 +18,7 @@ import torch
 
 from lr.engine.answer import Run
 from lr.engine.casting import Casting, Device, Places, give_attention
-from lr.lab.endpoint.settings import Servers
+from lr.lab.endpoint.address import Servers
 from lr.model.parallel.leader import LeaderLM
 from lr.options import OptionArguments, make_options
 from lr.result import Result

@@ -23,7 +23,7 @@ from lr.types import require
 if TYPE_CHECKING:
     import torch
 
-    from lr.lab.endpoint.settings import Servers
+    from lr.lab.endpoint.address import Servers
     from lr.model.parallel.start import Place, Spread
     from lr.reasoner import Reasoner
 
@@ -128,15 +128,14 @@ class ServerChoice:
     def servers(self, *, draft_alone: bool = False) -> Servers:
         """These flags as the engine takes them. `draft_alone`: the draft takes the target's
         place."""
-        from lr.lab.endpoint.http import Patience
-        from lr.lab.endpoint.settings import Servers
+        from lr.lab.endpoint.address import Retry, Servers
 
         return Servers(
             self.api_key or os.environ.get(KEY) or None,
             self.draft_tokenizer if draft_alone else self.tokenizer,
             self.draft_tokenizer,
             self.judge_tokenizer,
-            Patience(silence=self.server_timeout),
+            Retry(timeout=self.server_timeout),
         )
 
 

@@ -21,9 +21,8 @@ from lr.engine.placement import Layout, draft_worker
 from lr.engine.remote import DraftWorker
 from lr.engine.verification import VerifierChoice, choose_verifier, usual_verifier
 from lr.errors import SettingError
-from lr.lab.endpoint.address import is_address
+from lr.lab.endpoint.address import Servers, is_address
 from lr.lab.endpoint.models import ServedModel, served_or_none
-from lr.lab.endpoint.settings import Servers
 from lr.lab.endpoint.verification import beside_served_target, served_judge
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec, require_same

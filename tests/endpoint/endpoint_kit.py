@@ -8,16 +8,14 @@ from typing import Any
 
 from fake_server import END, FakeServer, Manners, babble
 
-from lr.lab.endpoint.address import Address
-from lr.lab.endpoint.completions import Endpoint
-from lr.lab.endpoint.http import Client, Patience
+from lr.lab.endpoint.address import Address, Retry, Servers
+from lr.lab.endpoint.client import Client, Endpoint
 from lr.lab.endpoint.models import ServedModel
 from lr.lab.endpoint.probe import Capabilities
-from lr.lab.endpoint.settings import Servers
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
 
-QUICK = Patience(silence=0.5, attempts=4, pause=0.01, longest=0.05)
+QUICK = Retry(timeout=30, attempts=4, pause=0.01, longest=0.05)
 QUESTION = "How many coins does Ann have?"
 IDS = Manners(ids=True, top_k=True, keeps_stop=True, logprobs=True)
 """As vLLM is."""
@@ -44,12 +42,12 @@ def serving(manners: Manners, *, salt: str = "target", longest: int = 300) -> It
         yield server
 
 
-def client(server: FakeServer, patience: Patience = QUICK, **settings: Any) -> Client:
-    return Client(Address.parse(server.address()), patience=patience, **settings)
+def client(server: FakeServer, retry: Retry = QUICK, **settings: Any) -> Client:
+    return Client(Address.parse(server.address()), retry=retry, **settings)
 
 
-def endpoint(server: FakeServer, patience: Patience = QUICK) -> Endpoint:
-    return Endpoint.open(client(server, patience))
+def endpoint(server: FakeServer, retry: Retry = QUICK) -> Endpoint:
+    return Endpoint.open(client(server, retry))
 
 
 def capabilities(server: FakeServer) -> Capabilities:
@@ -57,7 +55,7 @@ def capabilities(server: FakeServer) -> Capabilities:
 
 
 def served(server: FakeServer, **settings: Any) -> ServedModel:
-    return ServedModel.open(server.address(), Servers(patience=QUICK, **settings))
+    return ServedModel.open(server.address(), Servers(retry=QUICK, **settings))
 
 
 def reasoner(
@@ -71,7 +69,7 @@ def reasoner(
         one.address(name) if isinstance(one, FakeServer) else one
         for one, name in ((target, "tiny-target"), (draft, "tiny-draft"))
     ]
-    return Reasoner(names[0], names[1], verifier, servers=Servers(patience=QUICK), **settings)
+    return Reasoner(names[0], names[1], verifier, servers=Servers(retry=QUICK), **settings)
 
 
 def plain_text(server: FakeServer, prompt: str, words: int = 400) -> str:

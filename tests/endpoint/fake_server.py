@@ -15,6 +15,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -99,6 +100,7 @@ class Log:
 
     bodies: list[dict[str, Any]] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
+    peers: list[tuple[str, int]] = field(default_factory=list)
     ended: int = 0
     abandoned: int = 0
     open: int = 0
@@ -123,6 +125,8 @@ class FakeServer:
         self.log, self.lock = Log(), threading.Lock()
         self.count = 0
         self.dead = False
+        self.hold: Callable[[str], bool] = lambda prompt: False
+        """Prompts whose streams send nothing and end only when the client hangs up."""
         self._http = _Quiet(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(
             target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
@@ -222,6 +226,7 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             server.log.bodies.append(body)
             server.log.times.append(time.monotonic())
+            server.log.peers.append(self.client_address)
             if not self._allowed() or self._refused(body):
                 return
             fault = server.fault(streaming=bool(body.get("stream")))
@@ -323,6 +328,9 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             self.send_header("Connection", "close")
             self.end_headers()
             self.close_connection = True
+            if server.hold(prompt):
+                self._until_hung_up()
+                return
             count = 0
             try:
                 for number, (word, finish) in enumerate(server.words(prompt, body)):
@@ -340,13 +348,20 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             except OSError:
                 server.log.abandoned += 1
 
+        def _until_hung_up(self) -> None:
+            """Say nothing. The client has nothing more to say either, so what comes is its end."""
+            self.connection.settimeout(60)
+            with suppress(OSError):
+                self.connection.recv(1)
+                server.log.abandoned += 1
+
         def _go_wrong(self, fault: Fault) -> None:
             if fault.what == "garbage":
                 self._say("data: {this is no JSON\n\n")
             elif fault.what == "error":
                 self._event({"error": {"message": "out of memory"}})
             elif fault.what == "silence":
-                time.sleep(1.0)
+                self._until_hung_up()
             elif fault.what == "reset":
                 self.connection.setsockopt(
                     1, 13, b"\1\0\0\0\0\0\0\0"

@@ -12,7 +12,7 @@ from endpoint_kit import IDS, PLAIN, QUESTION, serving
 
 from lr.cli import main
 from lr.commands.options import ServerChoice, judge_address
-from lr.lab.endpoint.settings import Servers
+from lr.lab.endpoint.address import Servers
 
 
 def test_info_shows_what_an_endpoint_can_do(capsys: pytest.CaptureFixture[str]) -> None:

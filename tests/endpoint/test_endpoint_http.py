@@ -1,14 +1,15 @@
-"""HTTP with patience: what is tried again, what is not, and what is said when patience is at its
-end.
-"""
+"""Requests: what is tried again, how long, what is not, and what is said in the end."""
 
 from __future__ import annotations
 
 import pickle
+import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from email.utils import formatdate
 
 import pytest
@@ -16,10 +17,17 @@ from endpoint_kit import PLAIN, QUICK, client, endpoint, serving
 from fake_server import FakeServer, Fault
 
 from lr.errors import SettingError
-from lr.lab.endpoint.address import Address, is_address
-from lr.lab.endpoint.completions import COMPLETIONS, Endpoint, Message, Piece, Restart
-from lr.lab.endpoint.failures import Cancelled, EndpointError, Refused
-from lr.lab.endpoint.http import Call, Client, Patience
+from lr.lab.endpoint.address import Address, Retry, is_address
+from lr.lab.endpoint.client import (
+    COMPLETIONS,
+    Client,
+    Endpoint,
+    EndpointError,
+    Message,
+    Piece,
+    Refused,
+    Restart,
+)
 
 BODY = {"model": "tiny-target", "prompt": "So", "max_tokens": 3, "temperature": 0}
 
@@ -86,25 +94,20 @@ def test_the_server_says_how_long_to_wait(server: FakeServer, header: str) -> No
     """
     value = header if header != "date" else formatdate(time.time() + 2, usegmt=True)
     server.faults = [Fault(429, headers=(("Retry-After", value),), whole=True)]
-    client(server, Patience(silence=1, pause=0.0, longest=0.3)).post(COMPLETIONS, BODY)
+    client(server, Retry(timeout=1, pause=0.0, longest=0.3)).post(COMPLETIONS, BODY)
     first, second = server.log.times
     assert second - first >= 0.29
 
 
 def test_pauses_double_up_to_the_longest() -> None:
-    patience = Patience(pause=0.5, longest=3.0)
-    assert [patience.before(attempt, None) for attempt in (1, 2, 3, 4, 5)] == [
-        0.5,
-        1.0,
-        2.0,
-        3.0,
-        3.0,
-    ]
-    assert patience.before(1, 2.5) == 2.5
-    assert patience.before(1, 600.0) == 3.0
+    retry = Retry(pause=0.5, longest=3.0)
+    assert [retry.wait(attempt) for attempt in (1, 2, 3, 4, 5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    assert (retry.wait(1, 2.5), retry.wait(1, 600.0), retry.wait(1, -1.0)) == (2.5, 3.0, 0.0)
+    for nonsense in ("nan", "inf", "1e400"):
+        assert retry.wait(2, float(nonsense)) == 1.0
 
 
-def test_patience_comes_to_an_end(server: FakeServer) -> None:
+def test_attempts_come_to_an_end(server: FakeServer) -> None:
     server.faults = [Fault(500, whole=True)] * 9
     with pytest.raises(EndpointError, match=r"answered 500 .*fault 500.*4 times in a row"):
         client(server).post(COMPLETIONS, BODY)
@@ -140,12 +143,12 @@ def test_nobody_there() -> None:
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         nobody = Client(
-            Address.parse(f"openai:http://127.0.0.1:{taken.getsockname()[1]}/x"), patience=QUICK
+            Address.parse(f"openai:http://127.0.0.1:{taken.getsockname()[1]}/x"), retry=QUICK
         )
         with pytest.raises(EndpointError, match=r"cannot be reached .*Is the server up"):
             nobody.post(COMPLETIONS, BODY)
     with pytest.raises(EndpointError, match="cannot be reached"):
-        Client(Address.parse("openai:http://nonsuch.invalid:80/x"), patience=QUICK).post(
+        Client(Address.parse("openai:http://nonsuch.invalid:80/x"), retry=QUICK).post(
             COMPLETIONS, BODY
         )
 
@@ -154,9 +157,7 @@ def test_silence_is_not_waited_through_for_ever() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = Address.parse(f"openai:http://127.0.0.1:{mute.getsockname()[1]}/x")
         with pytest.raises(EndpointError, match=r"silent for 0.1 seconds, 2 times"):
-            Client(address, patience=Patience(silence=0.1, attempts=2, pause=0.0)).post(
-                COMPLETIONS, BODY
-            )
+            Client(address, retry=Retry(timeout=0.1, attempts=2, pause=0.0)).post(COMPLETIONS, BODY)
 
 
 def test_what_is_no_json(server: FakeServer) -> None:
@@ -172,12 +173,10 @@ def test_what_is_no_json(server: FakeServer) -> None:
 
         threading.Thread(target=answer, daemon=True).start()
         with pytest.raises(EndpointError, match=r"no JSON \('<html>'\), 2 times"):
-            Client(address, patience=Patience(silence=1, attempts=2, pause=0.0)).post(
-                COMPLETIONS, BODY
-            )
+            Client(address, retry=Retry(timeout=1, attempts=2, pause=0.0)).post(COMPLETIONS, BODY)
 
 
-def gather(server: FakeServer, patience: Patience = QUICK, **body: object) -> list[Message]:
+def gather(server: FakeServer, retry: Retry = QUICK, **body: object) -> list[Message]:
     """All messages about one streamed request."""
     messages: list[Message] = []
     over = threading.Event()
@@ -187,8 +186,8 @@ def gather(server: FakeServer, patience: Patience = QUICK, **body: object) -> li
         if isinstance(message, Exception) or (isinstance(message, Piece) and message.finish):
             over.set()
 
-    endpoint(server, patience).begin("So", {"max_tokens": 12, "temperature": 0, **body}, deliver)
-    assert over.wait(10)
+    endpoint(server, retry).begin("So", {"max_tokens": 12, "temperature": 0, **body}, deliver)
+    assert over.wait(60)
     return messages
 
 
@@ -210,9 +209,10 @@ def test_a_broken_stream_begins_again(server: FakeServer, what: str, after: int)
     whole = text_of(gather(server))
     assert len(whole.split()) > 3
     server.faults = [Fault(what=what, after=after), Fault(what=what, after=after)]
-    messages = gather(server, Patience(silence=0.2, attempts=4, pause=0.0))
+    messages = gather(server, Retry(timeout=1.5 if what == "silence" else 60, pause=0.0))
     assert text_of(messages) == whole
-    assert sum(isinstance(message, Restart) for message in messages) == 2
+    restarts = sum(isinstance(message, Restart) for message in messages)
+    assert restarts == 2 or (what == "silence" and restarts > 2)  # on a very slow machine
     assert not server.faults
 
 
@@ -244,7 +244,7 @@ def test_a_server_that_does_not_stream_answers_in_one_piece(server: FakeServer) 
         over.set()
 
     endpoint(server).begin("So", {"max_tokens": 12, "temperature": 0}, deliver, stream=False)
-    assert over.wait(5)
+    assert over.wait(60)
     assert [type(message) for message in messages] == [Piece] and text_of(messages) == whole
 
 
@@ -258,7 +258,7 @@ def test_cancelling_hangs_up(server: FakeServer) -> None:
         heard.set()
 
     call = endpoint(server).begin("So", {"max_tokens": 200, "temperature": 0}, deliver)
-    assert heard.wait(5)
+    assert heard.wait(60)
     call.cancel()
     call.cancel()
     deadline = time.monotonic() + 5
@@ -268,12 +268,76 @@ def test_cancelling_hangs_up(server: FakeServer) -> None:
     assert all(isinstance(message, Piece) and message.finish is None for message in messages)
 
 
-def test_a_cancelled_call_does_not_begin_again(server: FakeServer) -> None:
-    call = Call()
-    call.cancel()
-    with pytest.raises(Cancelled):
-        client(server).post(COMPLETIONS, BODY, call)
-    assert not server.log.bodies
+def test_cancelling_ends_a_wait_between_attempts(server: FakeServer) -> None:
+    server.faults = [Fault(503, headers=(("Retry-After", "60"),), whole=True)] * 2
+    one = client(server, Retry(pause=0.0, longest=60.0))
+    future = one.start(one.retried(lambda: one.fetch(COMPLETIONS, BODY)))
+    while not server.log.bodies:
+        time.sleep(0.01)
+    future.cancel()
+    with pytest.raises(CancelledError):
+        future.result(10)
+    assert len(server.log.bodies) == 1
+
+
+def test_ctrl_c_ends_a_wait() -> None:
+    """A server that says nothing; the interrupt comes as soon as it has the request."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        mute.settimeout(60)
+        address = Address.parse(f"openai:http://127.0.0.1:{mute.getsockname()[1]}/x")
+        hung_up: list[bytes] = []
+
+        def interrupt() -> None:
+            connection, _ = mute.accept()
+            connection.settimeout(60)
+            connection.recv(65536)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            while data := connection.recv(65536):
+                pass
+            hung_up.append(data)
+            connection.close()
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        one = Client(address, retry=Retry(timeout=600))
+        with pytest.raises(KeyboardInterrupt):
+            one.post(COMPLETIONS, BODY)
+        thread.join(60)
+        assert hung_up == [b""]
+
+
+def test_slow_bytes_are_not_an_answer() -> None:
+    """A byte now and then is silence all the same: an answer has a time to be whole in."""
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        address = Address.parse(f"openai:http://127.0.0.1:{slow.getsockname()[1]}/x")
+
+        def drip() -> None:
+            connection, _ = slow.accept()
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n")
+            with suppress(OSError):
+                while True:
+                    connection.sendall(b"x")
+                    time.sleep(0.01)
+            connection.close()
+
+        threading.Thread(target=drip, daemon=True).start()
+        with pytest.raises(EndpointError, match=r"silent for 0.3 seconds\."):
+            Client(address, retry=Retry(timeout=0.3, attempts=1)).post(COMPLETIONS, BODY)
+
+
+def test_one_connection_is_kept(server: FakeServer) -> None:
+    one = client(server)
+    for _ in range(3):
+        one.post(COMPLETIONS, BODY)
+    assert len(set(server.log.peers)) == 1
+
+
+def test_proxies_of_the_environment_are_not_used(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert client(server).post(COMPLETIONS, BODY)["choices"]
 
 
 def test_which_models_there_are(server: FakeServer) -> None:
@@ -281,11 +345,11 @@ def test_which_models_there_are(server: FakeServer) -> None:
     with pytest.raises(
         SettingError, match=r"has no model 'other'; it has tiny-target, tiny-draft, tiny-judge"
     ):
-        Endpoint.open(Client(Address.parse(server.address("other")), patience=QUICK))
+        Endpoint.open(Client(Address.parse(server.address("other")), retry=QUICK))
     with pytest.raises(SettingError, match="names no model, and it has tiny-target, tiny-draft"):
-        Endpoint.open(Client(Address.parse(server.address("")), patience=QUICK))
+        Endpoint.open(Client(Address.parse(server.address("")), retry=QUICK))
     server.behave(models=("only",))
-    assert Endpoint.open(Client(Address.parse(server.address("")), patience=QUICK)).name == "only"
+    assert Endpoint.open(Client(Address.parse(server.address("")), retry=QUICK)).name == "only"
     server.behave(models=None)
     with pytest.raises(SettingError, match="does not list what it has"):
-        Endpoint.open(Client(Address.parse(server.address("")), patience=QUICK))
+        Endpoint.open(Client(Address.parse(server.address("")), retry=QUICK))

@@ -14,9 +14,10 @@ from endpoint_kit import IDS, PLAIN, QUESTION, QUICK, TEXT, reasoner, served, se
 from fake_server import Fault, babble
 
 from lr.errors import SettingError
+from lr.lab.endpoint.address import Servers
+from lr.lab.endpoint.client import EndpointError, Refused
 from lr.lab.endpoint.judge import ServedJudge, ServedScore, shares
 from lr.lab.endpoint.models import spell
-from lr.lab.endpoint.settings import Servers
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Pair
@@ -100,6 +101,40 @@ def test_a_judge_that_fails_rejects() -> None:
         assert judge.judge([]) == []
 
 
+def test_a_judge_that_keeps_failing_ends_the_run() -> None:
+    """Three questions in a row, each after all its attempts; an answer in between counts anew."""
+    with serving(PLAIN) as server:
+        server.write = says(lambda text: "aligned")
+        judge = ServedJudge(served(server), CODEC.decode)
+        bad = [Fault(500, whole=True)] * QUICK.attempts
+        for fails in (True, True, False, True, True):
+            server.faults = list(bad) if fails else []
+            assert judge.judge([pair("x", "y")])[0].failed is fails
+        server.faults = list(bad)
+        with pytest.raises(EndpointError, match=r"3 times in a row.*answered 500"):
+            judge.judge([pair("x", "y")])
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 307])
+def test_a_refusal_ends_the_run_at_the_first_question(status: int) -> None:
+    with serving(PLAIN) as server:
+        judge = ServedJudge(served(server), CODEC.decode)
+        server.faults = [Fault(status, whole=True)]
+        with pytest.raises(Refused, match=f"answered {status}.*fault {status}"):
+            judge.judge([pair("x", "y")])
+        assert not server.faults
+
+
+def test_a_question_that_does_not_fit_is_rejected_alone() -> None:
+    with serving(PLAIN) as server:
+        server.write = says(lambda text: "aligned")
+        judge = ServedJudge(served(server), CODEC.decode)
+        before = len(server.log.bodies)
+        long, short = judge.judge([pair("x", "y " * 2000), pair("x", "y")])
+        assert long.failed and not long.aligned and "the context of" in long.why
+        assert short.aligned and len(server.log.bodies) == before + 1
+
+
 def test_the_score_is_the_mean_digit() -> None:
     likeliest = {" 8": math.log(0.5), "6": math.log(0.5)}
     with serving(replace(IDS, likeliest=lambda prompt: likeliest)) as server:
@@ -128,7 +163,7 @@ def test_local_models_with_a_served_judge(tmp_path: Path, driver: str) -> None:
             "segmenter": "fixed",
             "segment_tokens": 8,
         }
-        servers = Servers(judge_tokenizer="tiny-judge", patience=QUICK)
+        servers = Servers(judge_tokenizer="tiny-judge", retry=QUICK)
         with Reasoner(
             target, draft, None, judge=server.address("tiny-judge"), servers=servers
         ) as local:
@@ -148,7 +183,7 @@ def test_verdicts_are_not_waited_for() -> None:
         draft.write = babble(300, salt="draft", differs=1)
         names = target.address(), draft.address("tiny-draft")
         with Reasoner(
-            *names, "judge", judge=judge.address("tiny-judge"), servers=Servers(patience=QUICK)
+            *names, "judge", judge=judge.address("tiny-judge"), servers=Servers(retry=QUICK)
         ) as three:
             quick = three.generate(QUESTION, temperature=0)
             count, judge.write = len(judge.log.bodies), slowly(judge.write)
@@ -162,7 +197,7 @@ def test_verdicts_are_not_waited_for() -> None:
 
 def test_judges_that_make_no_sense() -> None:
     with serving(PLAIN) as server:
-        address, servers = server.address("tiny-judge"), Servers(patience=QUICK)
+        address, servers = server.address("tiny-judge"), Servers(retry=QUICK)
         with pytest.raises(SettingError, match=r"verifier 'exact' uses no judge model"):
             Reasoner("tiny-target", "tiny-draft", "exact", judge=address, servers=servers)
         with pytest.raises(SettingError, match=r"needs a sentence encoder in this process"):

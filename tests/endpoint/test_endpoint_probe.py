@@ -10,10 +10,9 @@ from endpoint_kit import IDS, PLAIN, QUICK, TEXT, capabilities, endpoint, served
 from fake_server import Manners
 
 from lr.errors import SettingError
-from lr.lab.endpoint.abilities import Filters, Seeds, Stops
-from lr.lab.endpoint.completions import Piece, read_piece
-from lr.lab.endpoint.failures import Broken
+from lr.lab.endpoint.client import Broken, Piece, read_piece
 from lr.lab.endpoint.probe import TEXT as SAMPLE
+from lr.lab.endpoint.probe import Filters, Seeds, Stops
 from lr.model.codec import Codec
 
 

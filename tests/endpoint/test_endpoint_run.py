@@ -26,9 +26,9 @@ from endpoint_kit import (
 from fake_server import END, FakeServer, Fault
 
 from lr.errors import SettingError
-from lr.lab.endpoint.failures import EndpointError
+from lr.lab.endpoint.address import Servers
+from lr.lab.endpoint.client import EndpointError
 from lr.lab.endpoint.models import exact_ids, spell
-from lr.lab.endpoint.settings import Servers
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Verifier
@@ -128,7 +128,7 @@ def test_a_draft_with_another_tokenizer(tmp_path: Path) -> None:
     (foreign / "chat_template.jinja").write_text("ASK {{ messages[0]['content'] }} assistant\n")
     with serving(PLAIN) as target, serving(PLAIN, salt="draft") as draft:
         names = target.address(), draft.address("tiny-draft")
-        servers = Servers(draft_tokenizer=str(foreign), patience=QUICK)
+        servers = Servers(draft_tokenizer=str(foreign), retry=QUICK)
         with Reasoner(*names, "exact", servers=servers) as both:
             prompt = spell(both.codec, both.codec.chat(QUESTION))
             result = both.generate(QUESTION, temperature=0)
@@ -167,7 +167,7 @@ def test_a_beginning_that_the_server_adds_is_not_sent_twice(tmp_path: Path) -> N
         with serving(PLAIN) as server:
             server.usage = lambda prompt, extra=adds: len(tokenizer().encode(prompt)) + extra  # type: ignore[method-assign]
             with Reasoner(
-                server.address(), None, servers=Servers(tokenizer=str(folder), patience=QUICK)
+                server.address(), None, servers=Servers(tokenizer=str(folder), retry=QUICK)
             ) as alone:
                 text = alone.generate(QUESTION, mode="ar", temperature=0).text
                 sent = [body["prompt"] for body in server.log.bodies if QUESTION in body["prompt"]]
@@ -186,18 +186,30 @@ def test_everything_is_in_a_detailed_trace(pair: tuple[FakeServer, FakeServer]) 
 
 
 def test_rejected_work_is_hung_up_on() -> None:
-    """Requests of released nodes are cancelled: the servers see the connections close."""
-    with (
-        serving(replace(PLAIN, pause=0.004)) as target,
-        serving(replace(PLAIN, pause=0.004), salt="else") as draft,
-    ):
-        draft.write = lambda text, seed: " Ben" if len(text) % 50 else "\n\n"
+    """Requests of released nodes are cancelled: the servers see the connections close.
+
+    Nothing depends on the machine's speed. The draft's server answers nothing about a prefix that
+    the draft has written itself, so such a request ends only by hanging up; and the target's server
+    says nothing before it has two requests at a time.
+    """
+    with serving(PLAIN) as target, serving(PLAIN, salt="else") as draft:
+        babbled = target.write
+
+        def together(text: str, seed: int | None) -> str:
+            deadline = time.monotonic() + 60
+            while target.log.most < 2 and QUESTION in text and time.monotonic() < deadline:
+                time.sleep(0.005)
+            return babbled(text, seed)
+
+        draft.write = lambda text, seed: " Bob" if not text.endswith("Bob") else "\n\n"
+        draft.hold = lambda prompt: " Bob" in prompt
         with reasoner(target, draft) as both:
+            target.write = together
             result = both.generate(
                 QUESTION, temperature=0, depth=4, max_tokens=60, max_step_tokens=30
             )
             assert result.stats.accepted == 0
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while (target.log.open or draft.log.open) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert (target.log.open, draft.log.open) == (0, 0)
@@ -368,4 +380,4 @@ def test_verifiers_that_read_what_is_not_given(verifier: str) -> None:
         with pytest.raises(
             SettingError, match=rf"verifier '{verifier}' needs of tiny-.* at .*log-probabilities"
         ):
-            Reasoner(*names, verifier, judge=judge, servers=Servers(patience=QUICK))
+            Reasoner(*names, verifier, judge=judge, servers=Servers(retry=QUICK))

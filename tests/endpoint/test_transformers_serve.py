@@ -22,11 +22,10 @@ from pathlib import Path
 import pytest
 
 from lr.cli import main
-from lr.lab.endpoint.abilities import Filters, Seeds, Stops
-from lr.lab.endpoint.failures import EndpointError
-from lr.lab.endpoint.http import Patience
+from lr.lab.endpoint.address import Retry, Servers
+from lr.lab.endpoint.client import EndpointError
 from lr.lab.endpoint.models import ServedModel
-from lr.lab.endpoint.settings import Servers
+from lr.lab.endpoint.probe import Filters, Seeds, Stops
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split, problem
 from lr.tiny.names import checkpoint_path
@@ -104,7 +103,7 @@ def plain() -> dict[str, str]:
 def test_what_it_can_do(server: str) -> None:
     can = ServedModel.open(at(server, "tiny-draft"), Servers()).can
     assert (can.streams, can.ids_out, can.ids_in, can.logprobs) == (True, None, False, False)
-    assert can.stops in (Stops.CUT_BEHIND, Stops.OVERSHOOTS)
+    assert can.stops in (Stops.CUT_AFTER, Stops.OVERSHOOTS)
     assert (can.top_k, can.min_p) == (Filters.CONFIG, Filters.CONFIG)
     assert can.seeds in (Seeds.ALONE, Seeds.ALWAYS), (
         "by chance, requests in flight together may not have disturbed each other"
@@ -193,6 +192,5 @@ def test_the_official_flags(
 def test_a_name_that_it_does_not_have(server: str) -> None:
     with pytest.raises(EndpointError, match="answered"):
         ServedModel.open(
-            f"{server}/nobody/nothing",
-            Servers(tokenizer="tiny-target", patience=Patience(attempts=1)),
+            f"{server}/nobody/nothing", Servers(tokenizer="tiny-target", retry=Retry(attempts=1))
         )

@@ -10,9 +10,9 @@ import os
 
 import pytest
 
-from lr.lab.endpoint.abilities import Seeds, Stops
+from lr.lab.endpoint.address import Servers
 from lr.lab.endpoint.models import ServedModel
-from lr.lab.endpoint.settings import Servers
+from lr.lab.endpoint.probe import Seeds, Stops
 from lr.reasoner import Reasoner
 
 ADDRESS = os.environ.get("LR_VLLM", "")

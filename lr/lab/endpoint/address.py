@@ -1,17 +1,19 @@
-"""Where a served model is: `openai:http://host:port/name`, taken apart.
+"""Where served models are, and how they are reached.
 
-The name is everything behind the host, slashes included, as the server knows it:
-`openai:http://localhost:8000/Qwen/Qwen3-32B`. A server that stands behind a path says where its own
-addresses begin: `openai:https://host/gateway/v1/Qwen/Qwen3-32B`. Without a name the server's only
-model is meant. Knows no connection. Read next: `http.py`.
+A model is named `openai:http://host:port/name`. The name is everything after the port, slashes
+included, as the server knows it: `openai:http://localhost:8000/Qwen/Qwen3-32B`. A server below a
+path says where its own addresses begin: `openai:https://host/gateway/v1/Qwen/Qwen3-32B`. Without a
+name the server's only model is meant. Opens no connection. Read next: `client.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from lr.errors import SettingError
+from lr.types import require
 
 PREFIX = "openai:"
 EXAMPLE = "openai:http://localhost:8000/Qwen/Qwen3-32B"
@@ -19,9 +21,7 @@ EXAMPLE = "openai:http://localhost:8000/Qwen/Qwen3-32B"
 
 @dataclass(frozen=True)
 class Address:
-    """A model on a server. `base` is the path before `/v1`; `model` None: whichever the server
-    has.
-    """
+    """A model on a server. `base` is the path before `/v1`; `model` None: the server's only one."""
 
     scheme: str
     host: str
@@ -31,23 +31,23 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Take an address apart. Raises `SettingError` for what is none."""
-        url = text.removeprefix(PREFIX)
+        """Raises `SettingError` for what is no address."""
         if not text.startswith(PREFIX) and is_address(text):
             raise SettingError(
                 f"{text!r} is a web address; a model behind a server is written {PREFIX}{text}."
             )
-        parts = urlsplit(url)
+        parts = urlsplit(text.removeprefix(PREFIX))
         if not is_address(text) or parts.scheme not in ("http", "https") or not parts.hostname:
             raise SettingError(
                 f"{text!r} is no address of a served model, expected one such as {EXAMPLE}."
             )
         if parts.query or parts.fragment or parts.username:
             raise SettingError(
-                f"{text!r} has a user, a query or a fragment; expected {EXAMPLE}. A key is given as api_key (--api_key)."
+                f"{text!r} has a user, a query or a fragment; expected {EXAMPLE}. A key is given "
+                "as api_key (--api_key)."
             )
         try:
-            port = parts.port
+            port = parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
             raise SettingError(
                 f"{text!r} has an impossible port; expected a number from 1 to 65535."
@@ -55,14 +55,11 @@ class Address:
         base, versioned, name = f"{parts.path}/".partition("/v1/")
         if not versioned:
             base, name = "", parts.path[1:]
-        default = 443 if parts.scheme == "https" else 80
-        return cls(
-            parts.scheme, parts.hostname, port or default, base, name.removesuffix("/") or None
-        )
+        return cls(parts.scheme, parts.hostname, port, base, name.removesuffix("/") or None)
 
     @property
     def server(self) -> str:
-        """The server without the model, for messages."""
+        """The server without the model."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}{self.base}"
 
@@ -72,6 +69,47 @@ class Address:
 
 def is_address(name: object) -> bool:
     """Whether a model is named by an address (or by something that was meant to be one) instead of
-    a checkpoint.
-    """
+    a checkpoint."""
     return isinstance(name, str) and name.startswith((PREFIX, "http://", "https://"))
+
+
+@dataclass(frozen=True)
+class Retry:
+    """An attempt is given up after `timeout` seconds without news: a line of a stream, or a whole
+    answer. There are at most `attempts`; before the second one waits `pause` seconds, before each
+    further one twice as long, never longer than `longest`, whatever the server asks for."""
+
+    timeout: float = 120.0
+    attempts: int = 5
+    pause: float = 0.5
+    longest: float = 10.0
+
+    def __post_init__(self) -> None:
+        require(self.timeout > 0, "server_timeout", self.timeout, "a number of seconds > 0")
+        require(self.attempts >= 1, "attempts", self.attempts, "a whole number >= 1")
+        fits = 0 <= self.pause <= self.longest
+        require(fits, "pause", self.pause, f"seconds, 0 to {self.longest:g}")
+
+    def wait(self, attempt: int, asked: float | None = None) -> float:
+        """Seconds to wait after attempt number `attempt`, if the server asks for `asked`."""
+        if asked is None or not math.isfinite(asked):
+            asked = self.pause * 2.0 ** (attempt - 1)
+        return min(self.longest, max(0.0, asked))
+
+
+@dataclass(frozen=True)
+class Servers:
+    """`api_key` is sent to every server. `tokenizer`, `draft_tokenizer`, `judge_tokenizer`:
+    checkpoints (a directory, a hub id, a tiny model) whose tokenizer and chat template the served
+    target, draft and judge have; None: the name of the model on its server."""
+
+    api_key: str | None = field(default=None, repr=False)  # what is printed may be kept
+    tokenizer: str | None = None
+    draft_tokenizer: str | None = None
+    judge_tokenizer: str | None = None
+    retry: Retry = field(default_factory=Retry)
+
+    def tokenizer_of(self, role: str) -> str | None:
+        """The checkpoint named for "target", "draft" or "judge"."""
+        named = {"draft": self.draft_tokenizer, "judge": self.judge_tokenizer}
+        return named.get(role, self.tokenizer)

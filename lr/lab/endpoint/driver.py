@@ -16,24 +16,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from lr.engine.chain import Chain
 from lr.engine.judging import judge_all
 from lr.engine.lockstep import Lockstep
 from lr.engine.overlapped import Overlapped
-from lr.lab.endpoint.http import Call
-from lr.lab.endpoint.judge import AskingElsewhere, decide_safely
+from lr.lab.endpoint.judge import Question, ServedVerifier
 from lr.lab.endpoint.writer import ServedWriter
 from lr.spec.protocol import Judged, Work
 from lr.spec.verifiers.base import Verifier
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import VerifierCall
-from lr.types import EmittedStep, Verdict
+from lr.types import EmittedStep
 
-AT_ONCE = 32
-"""Questions in flight at the same time."""
 NAP = 0.002
 """Seconds between two looks at a draft's process while a verdict is awaited."""
 
@@ -42,9 +38,8 @@ NAP = 0.002
 class _Question:
     chain: Chain
     work: Work
-    call: Call
     started: float
-    answer: Future[Verdict]
+    answer: Question
 
 
 class Verdicts:
@@ -54,9 +49,8 @@ class Verdicts:
 
     def __init__(self, verifier: Verifier, bell: threading.Event) -> None:
         self.verifier, self.bell = verifier, bell
-        self.elsewhere: AskingElsewhere | None = verifier if hasattr(verifier, "decide") else None  # type: ignore[assignment]
+        self.elsewhere = verifier if isinstance(verifier, ServedVerifier) else None
         self.open: list[_Question] = []
-        self._pool: ThreadPoolExecutor | None = None
 
     def turn(self, chains: Sequence[Chain]) -> bool:
         """Ask what is to be asked, tell what was answered, hang up on what nobody wants to know any
@@ -73,11 +67,8 @@ class Verdicts:
     def close(self) -> None:
         """Hang up on everything."""
         for question in self.open:
-            question.call.cancel()
+            question.answer.cancel()
         self.open = []
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
 
     def _ask(self, chains: Sequence[Chain]) -> None:
         known = {(id(question.chain), question.work) for question in self.open}
@@ -85,13 +76,9 @@ class Verdicts:
             for work, pair in chain.asked.items():
                 if (id(chain), work) in known:
                     continue
-                if self._pool is None:
-                    self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="verdicts")
                 assert self.elsewhere is not None
-                call = Call()
-                answer = self._pool.submit(decide_safely, self.elsewhere, pair, call)
-                answer.add_done_callback(lambda _: self.bell.set())
-                self.open.append(_Question(chain, work, call, time.perf_counter(), answer))
+                answer = self.elsewhere.ask(pair, self.bell.set)
+                self.open.append(_Question(chain, work, time.perf_counter(), answer))
 
     def _take(self) -> bool:
         """Tell the scheduler what was answered. An answer may cancel other questions."""
@@ -102,13 +89,13 @@ class Verdicts:
                 continue
             self.open.remove(question)
             if not wanted:
-                question.call.cancel()
+                question.answer.cancel()
                 continue
             news = True
             chain, work = question.chain, question.work
             del chain.asked[work]
             chain.trace.record(VerifierCall(1, time.perf_counter() - question.started))
-            chain.tell(Judged(work.node, question.answer.result()))
+            chain.tell(Judged(work.node, question.answer.verdict()))
         return news
 
 

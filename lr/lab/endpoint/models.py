@@ -19,13 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from lr.errors import CheckpointError, SettingError
-from lr.lab.endpoint.abilities import Filters, generation_config
-from lr.lab.endpoint.address import Address, is_address
-from lr.lab.endpoint.completions import Endpoint, Prompt
-from lr.lab.endpoint.failures import EndpointError
-from lr.lab.endpoint.http import Client
-from lr.lab.endpoint.probe import TEXT, Capabilities
-from lr.lab.endpoint.settings import Servers
+from lr.lab.endpoint.address import Address, Servers, is_address
+from lr.lab.endpoint.client import Client, Endpoint, EndpointError, Prompt
+from lr.lab.endpoint.probe import TEXT, Capabilities, Filters, generation_config
 from lr.model.codec import Codec, same_tokenizer
 from lr.model.files import read_json, resolve
 from lr.types import SamplingParams
@@ -68,7 +64,7 @@ class ServedModel:
         Raises `EndpointError`, `SettingError`, or `CheckpointError` where its tokenizer cannot be
         had.
         """
-        client = Client(Address.parse(address), servers.api_key, servers.patience)
+        client = Client(Address.parse(address), servers.api_key, servers.retry)
         endpoint = Endpoint.open(client)
         named = servers.tokenizer_of(role)
         codec = tokenizer_for(

@@ -9,8 +9,8 @@ and welcome. Read next: `probe.py`, where the answers come from.
 from __future__ import annotations
 
 from lr.errors import SettingError
-from lr.lab.endpoint.abilities import Filters, Seeds
 from lr.lab.endpoint.models import ServedModel
+from lr.lab.endpoint.probe import Filters, Seeds
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
 from lr.spec.verifiers.base import Requires, Verifier

@@ -19,16 +19,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from lr.lab.endpoint.abilities import Stops
 from lr.lab.endpoint.branches import ServedBranch
-from lr.lab.endpoint.completions import Message, Piece, Restart
-from lr.lab.endpoint.failures import EndpointError
-from lr.lab.endpoint.http import Call
+from lr.lab.endpoint.client import EndpointError, Message, Piece, Restart
 from lr.lab.endpoint.models import ServedModel, exact_ids
+from lr.lab.endpoint.probe import Stops
 from lr.spec.segmenters import BLANK_LINE, BlankLineSegmenter
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import ForwardPass
@@ -51,7 +50,7 @@ class _Writing:
     one: Any
     length: int
     started: float = field(default_factory=time.perf_counter)
-    call: Call | None = None
+    call: Future[None] | None = None
     requests: int = 0
     stopping: bool = False
     """Whether the request in flight was sent with the stop string."""
@@ -154,7 +153,7 @@ class ServedWriter(StepWriter):
         if not isinstance(self.segmenter, BlankLineSegmenter):
             return False
         return (
-            self.model.can.stops in (Stops.CUT_BEHIND, Stops.OVERSHOOTS)
+            self.model.can.stops in (Stops.CUT_AFTER, Stops.OVERSHOOTS)
             or self.model.can.stop_is_kept
         )
 

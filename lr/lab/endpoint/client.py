@@ -1,0 +1,417 @@
+"""Requests to one OpenAI-compatible server, and one served model that completes texts.
+
+An answer comes as `Piece`s, text and, if the server has them, token ids; the last one says why it
+ended. A stream without such a last piece was torn. A request that breaks is sent again, after a
+`Restart`: nothing is lost and nothing doubled, and with a seed or at temperature 0 the same text
+comes again.
+
+What goes wrong is of two kinds. *Broken*: no connection, silence, status 429 or 5xx, an answer that
+is torn or no JSON; another attempt may do better. *Refused*: any other 4xx, and redirects; trying
+again would not help. Users see `EndpointError`.
+
+Requests run in one thread per client, on one event loop, over connections that are kept. `start`
+returns a `Future`; cancelling it closes the request's connection, which servers take as its end.
+Knows no tokenizer and no step. Read next: `probe.py`, `writer.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lr.errors import LRError, SettingError
+from lr.lab.endpoint.address import Address, Retry
+
+if TYPE_CHECKING:
+    import httpx
+
+COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
+BUSY = (408, 429, 503)
+"""Statuses of a server that merely has too much to do."""
+CONNECT_SECONDS = 10.0
+AT_ONCE = 64
+"""Requests in flight to one server; further ones wait."""
+LONGEST_ANSWER = 1 << 22
+"""Bytes of an answer, or of a line of a stream; more is no completion of ours."""
+Prompt = str | Sequence[int]
+_Made = TypeVar("_Made")
+
+
+class EndpointError(LRError):
+    """A server cannot be reached, refuses a request, breaks off, or sends no proper answer."""
+
+
+class Refused(EndpointError):
+    """The server refuses the request itself. `status` is the HTTP status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+    def __reduce__(self) -> tuple[type, tuple[str, int]]:
+        return type(self), (str(self), self.status)
+
+
+class Broken(Exception):
+    """One attempt failed, and another may do better. `wait`: seconds that the server asks for;
+    `status`: of its answer, if it gave one."""
+
+    def __init__(self, why: str, wait: float | None = None, status: int | None = None) -> None:
+        super().__init__(why)
+        self.wait, self.status = wait, status
+
+
+class Client:
+    """Requests to one server. May be used by several threads at once."""
+
+    def __init__(
+        self, address: Address, api_key: str | None = None, retry: Retry | None = None
+    ) -> None:
+        self.address, self.retry, self._api_key = address, retry or Retry(), api_key
+        self._lock, self._slots = threading.Lock(), asyncio.Semaphore(AT_ONCE)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._http: httpx.AsyncClient | None = None
+
+    def start(self, work: Coroutine[Any, Any, _Made]) -> Future[_Made]:
+        """Begin to work on a request."""
+        with self._lock:
+            if self._loop is None:
+                import httpx
+
+                headers = {"Accept": "application/json, text/event-stream"}
+                if self._api_key is not None:
+                    headers["Authorization"] = f"Bearer {self._api_key}"
+                self._http = httpx.AsyncClient(
+                    base_url=self.address.server,
+                    headers=headers,
+                    timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
+                    limits=httpx.Limits(max_connections=None, keepalive_expiry=30),
+                    trust_env=False,  # no proxies, keys or certificates that nobody named
+                )
+                self._loop = asyncio.new_event_loop()
+                weakref.finalize(self, _stop, self._loop, self._http)
+                name = f"requests to {self.address.server}"
+                threading.Thread(target=_serve, args=[self._loop], name=name, daemon=True).start()
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """The JSON answer to `body`. Raises `EndpointError`."""
+        return self.wait(self.retried(lambda: self.fetch(path, body)))
+
+    def wait(self, work: Coroutine[Any, Any, _Made]) -> _Made:
+        """The outcome of a request. It is cancelled if the wait is interrupted (Ctrl-C)."""
+        future = self.start(work)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+
+    async def retried(
+        self,
+        attempt: Callable[[], Awaitable[_Made]],
+        *,
+        attempts: int | None = None,
+        again: Callable[[Broken], object] = lambda error: None,
+    ) -> _Made:
+        """What `attempt` makes, tried again as long as it is `Broken`, after `again` was called.
+        Raises `EndpointError` after the last attempt."""
+        most = self.retry.attempts if attempts is None else attempts
+        for number in range(1, most + 1):
+            try:
+                async with self._slots:
+                    return await attempt()
+            except Broken as error:
+                if number == most:
+                    tried = "" if most == 1 else f", {most} times in a row"
+                    raise EndpointError(
+                        f"{self.address.server} {error}{tried}. Is the server up, and is this its "
+                        "address?"
+                    ) from error
+                again(error)
+                await asyncio.sleep(self.retry.wait(number, error.wait))
+        raise AssertionError("there is at least one attempt")
+
+    async def fetch(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """The JSON at a path (the answer to `body`, if there is one), one attempt. Raises `Broken`
+        or `Refused`."""
+        async with self._exchange(path, body) as (response, _):
+            return parse_json(await _read(response))
+
+    async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[str, None]:
+        """The data of server-sent events, one attempt. Raises `Broken` or `Refused`."""
+        async with self._exchange(path, body) as (response, heard):
+            rest = b""
+            async for chunk in response.aiter_bytes():
+                *lines, rest = (rest + chunk).split(b"\n")
+                if lines:
+                    heard()
+                if len(rest) > LONGEST_ANSWER:
+                    raise Broken(f"sent a line of more than {LONGEST_ANSWER >> 20} MiB")
+                for line in lines:
+                    name, _, value = line.decode("utf-8", "replace").rstrip("\r").partition(":")
+                    if name == "data":
+                        yield value.removeprefix(" ")
+
+    @asynccontextmanager
+    async def _exchange(
+        self, path: str, body: dict[str, Any] | None
+    ) -> AsyncIterator[tuple[httpx.Response, Callable[[], None]]]:
+        """One request and its response; and what to call when there is news, so that the time for
+        silence begins again. Raises `Broken` or `Refused`."""
+        import anyio
+        import httpx
+
+        assert self._http is not None, "a request runs on the client's own loop"
+        try:
+            with anyio.fail_after(self.retry.timeout) as limit:
+                method = "GET" if body is None else "POST"
+
+                def heard() -> None:
+                    limit.deadline = anyio.current_time() + self.retry.timeout
+
+                async with self._http.stream(method, path, json=body) as response:
+                    if response.status_code >= 300:  # a redirect might lose the body, or the key
+                        raise self._failure(response, await _read(response))
+                    yield response, heard
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise Broken(f"cannot be reached ({error or 'no connection in time'})") from error
+        except (TimeoutError, httpx.TimeoutException):
+            raise Broken(f"was silent for {self.retry.timeout:g} seconds") from None
+        except (httpx.HTTPError, httpx.StreamError, OSError) as error:
+            raise Broken(f"broke off ({type(error).__name__}: {error})") from error
+
+    def _failure(self, response: httpx.Response, text: str) -> Exception:
+        """What a status from 300 on means: `Broken` for the server's troubles, `Refused` for ours.
+        The server's own words come with it, in whichever field it puts them."""
+        status, detail = response.status_code, " ".join(text.split())[:200]
+        with suppress(ValueError, RecursionError):
+            value = json.loads(text)
+            for name in ("error", "detail", "message"):
+                while isinstance(value, dict) and name in value:
+                    value = value[name]
+            detail = str(value)[:500]
+        said = f"answered {status} {response.reason_phrase}" + (f" ({detail})" if detail else "")
+        if status in BUSY or status >= 500:
+            return Broken(said, _seconds(response.headers.get("Retry-After")), status)
+        if status in (401, 403):
+            said += "; give the key with api_key (--api_key, or LR_API_KEY in the environment)"
+        return Refused(f"{self.address.server}{response.url.path} {said}.", status)
+
+
+def parse_json(text: str) -> Any:
+    """JSON, or `Broken`."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise Broken(f"sent what is no JSON ({text[:80]!r})") from None
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+def _stop(loop: asyncio.AbstractEventLoop, http: httpx.AsyncClient) -> None:
+    """Close the connections and end the thread. Does not wait: it may run in that very thread."""
+
+    async def end() -> None:
+        await http.aclose()
+        loop.stop()
+
+    with suppress(RuntimeError):
+        asyncio.run_coroutine_threadsafe(end(), loop)
+
+
+async def _read(response: httpx.Response) -> str:
+    data = b""
+    async for chunk in response.aiter_bytes():
+        data += chunk
+        if len(data) > LONGEST_ANSWER:
+            raise Broken(f"sent more than {LONGEST_ANSWER >> 20} MiB")
+    return data.decode("utf-8", "replace")
+
+
+def _seconds(header: str | None) -> float | None:
+    """`Retry-After`: seconds, or a date."""
+    if header is None:
+        return None
+    with suppress(ValueError):
+        return float(header)
+    with suppress(ValueError, TypeError, OverflowError):
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
+    return None
+
+
+# ---------------------------------------------------------------- completions
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens by the server's own count; `cached` of the prompt were in its prefix cache, if it says
+    so."""
+
+    prompt: int
+    completion: int
+    cached: int = 0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some of an answer. `ids` None: the server gives no token ids. `finish`: why the answer ends
+    here, None if it goes on."""
+
+    text: str
+    ids: tuple[int, ...] | None = None
+    finish: str | None = None
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True)
+class Restart:
+    """The answer so far is void; it begins again. `why`: what broke."""
+
+    why: str
+
+
+Message = Piece | Restart | Exception
+"""What becomes of a request, in order: pieces, the last of which has a `finish`; or an error, which
+comes last."""
+Deliver = Callable[[Message], None]
+
+
+def read_piece(raw: Any) -> Piece:
+    """The piece in a chunk of a stream, or in a whole answer. Raises `Broken` if there is none."""
+    if isinstance(raw, dict) and raw.get("error"):
+        raise Broken(f"reported an error in the middle of an answer ({str(raw['error'])[:200]})")
+    try:
+        counts, usage = raw.get("usage"), None
+        if isinstance(counts, dict):
+            cached = (counts.get("prompt_tokens_details") or {}).get("cached_tokens")
+            numbers = (counts["prompt_tokens"], counts.get("completion_tokens"), cached)
+            usage = Usage(*(int(number or 0) for number in numbers))
+        if not raw["choices"]:  # a last chunk that holds nothing but the usage
+            return Piece("", usage=usage)
+        choice = raw["choices"][0]
+        text, ids, finish = choice.get("text"), choice.get("token_ids"), choice.get("finish_reason")
+        if finish in ("abort", "error"):
+            raise Broken(f"gave an answer up in the middle (finish_reason {finish!r})")
+        if not isinstance(text, str | None):
+            raise TypeError(text)
+        return Piece(text or "", None if ids is None else tuple(map(int, ids)), finish, usage)
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError):
+        raise Broken(f"sent JSON that is no completion ({str(raw)[:120]})") from None
+
+
+class Endpoint:
+    """One model on one server. `name` is the model as the server knows it, `context` its longest
+    sequence if the server says so."""
+
+    def __init__(self, client: Client, name: str, context: int | None = None) -> None:
+        self.client, self.name, self.context = client, name, context
+
+    @classmethod
+    def open(cls, client: Client) -> Endpoint:
+        """The model that the client's address names. Raises `EndpointError` if the server cannot be
+        reached, `SettingError` if it lists its models and has no such, or if no model is named and
+        it has several."""
+        name, listed = client.address.model, client.wait(_listed(client))
+        if name is None:
+            if len(listed) != 1:
+                have = f"it has {', '.join(listed)}" if listed else "it does not list what it has"
+                raise SettingError(
+                    f"{client.address} names no model, and {have}. Put the name after the port."
+                )
+            name = next(iter(listed))
+        if listed and name not in listed:
+            raise SettingError(
+                f"{client.address.server} has no model {name!r}; it has {', '.join(listed)}."
+            )
+        return cls(client, name, listed.get(name))
+
+    @property
+    def address(self) -> Address:
+        return self.client.address
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.address.server}"
+
+    def complete(self, prompt: Prompt, **settings: Any) -> dict[str, Any]:
+        """The whole answer as the server gives it, in one. Raises `EndpointError`."""
+        answer = self.client.post(COMPLETIONS, self.body(prompt, settings))
+        if not isinstance(answer, dict) or not answer.get("choices"):
+            raise EndpointError(f"{self} answered with no completion ({str(answer)[:120]}).")
+        return answer
+
+    def begin(
+        self, prompt: Prompt, settings: dict[str, Any], deliver: Deliver, *, stream: bool = True
+    ) -> Future[None]:
+        """Ask; `deliver` is called in the client's thread with what comes. Cancel what this returns
+        to end the request."""
+        body = self.body(prompt, settings)
+
+        async def attempt() -> None:
+            if not stream:
+                piece = read_piece(await self.client.fetch(COMPLETIONS, body))
+                deliver(replace(piece, finish=piece.finish or "length"))
+                return
+            last: Piece | None = None  # kept until the end: the usage may come after it
+            async with aclosing(self.client.events(COMPLETIONS, body | {"stream": True})) as events:
+                async for data in events:
+                    if data == "[DONE]":
+                        break
+                    piece = read_piece(parse_json(data))
+                    if last is not None:
+                        usage = piece.usage or last.usage
+                        last = replace(last, text=last.text + piece.text, usage=usage)
+                    elif piece.finish is not None:
+                        last = piece
+                    else:
+                        deliver(piece)
+            if last is None:
+                raise Broken("ended a stream in the middle of an answer")
+            deliver(last)
+
+        async def work() -> None:
+            try:
+                await self.client.retried(attempt, again=lambda why: deliver(Restart(str(why))))
+            except Exception as error:
+                known = isinstance(error, LRError)
+                deliver(error if known else EndpointError(f"{self}: {error!r}"))
+
+        return self.client.start(work())
+
+    def body(self, prompt: Prompt, settings: dict[str, Any]) -> dict[str, Any]:
+        """A request as plain data."""
+        text = prompt if isinstance(prompt, str) else list(prompt)
+        return {"model": self.name, "prompt": text, **settings}
+
+
+async def _listed(client: Client) -> dict[str, int | None]:
+    """The models that a server lists, each with its context in tokens if it says so; empty if it
+    cannot list them. Raises `EndpointError` if nobody answers at the address."""
+    try:
+        listed = await client.retried(lambda: client.fetch(MODELS), attempts=1)
+    except Refused as error:
+        if error.status in (401, 403):
+            raise
+        return {}
+    except EndpointError as error:
+        cause = error.__cause__
+        if not isinstance(cause, Broken) or cause.status is None:
+            raise
+        if cause.status not in BUSY:
+            return {}  # transformers serve without a connection to the hub answers 500
+        listed = await client.retried(lambda: client.fetch(MODELS))
+    entries = listed.get("data") if isinstance(listed, dict) else None
+    found = [one for one in entries or [] if isinstance(one, dict)]
+    named = [one for one in found if isinstance(one.get("id"), str)]
+    return {one["id"]: one.get("max_model_len") for one in named}
