@@ -216,11 +216,11 @@ class Draw:
             if name == "timeline":
                 figure = timeline_figure(trace)
             elif name == "tree":
-                moment = telling_moment(film) if self.event is None else self.event
-                figure = tree_figure(film.at(moment), len(film))
+                at = telling_moment(film) if self.event is None else self.event
+                figure = tree_figure(film.at(at), len(film))
             else:
-                moment = sharing_moment(film) if self.event is None else self.event
-                figure = cache_figure(film.at(moment), len(film))
+                at = sharing_moment(film) if self.event is None else self.event
+                figure = cache_figure(film.at(at), len(film))
             with figure as made:
                 for written in write(made, start.with_name(f"{start.name}-{name}.png")):
                     out.print(f"drawn: {written}")
