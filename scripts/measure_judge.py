@@ -55,7 +55,8 @@ def held_out_pairs(args: argparse.Namespace) -> list[TextPair]:
         batch += 1
     different = sum(not pair.same for pair in pairs)
     print(
-        f"{len(pairs)} pairs of different text from {32 * batch} problems; {different} differ in meaning\n"
+        f"{len(pairs)} pairs of different text from {32 * batch} problems; {different} differ in "
+        "meaning\n"
     )
     return balanced(pairs, args.pairs)
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,14 +23,12 @@ import torch.distributed as dist
 
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.tiny.judge import JudgeRows, PairSource, batch_of
+from lr.tiny.judge import JudgeRows, PairSource
 from lr.tiny.language import Split
 from lr.tiny.pairs import TextPair, grammar_pair
+from lr.tiny.rows import batch_of
 from lr.tiny.training import Recipe, Trainer, export, start, token_losses
 from lr.tiny.vocabulary import build_tokenizer
-
-SAVE_SECONDS, SHOW_SECONDS = 120.0, 15.0
-CHECKED = 512  # held-out grammar pairs in each accuracy check
 
 
 def arguments() -> argparse.Namespace:
@@ -40,61 +36,40 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--out", type=Path, required=True, help="folder for checkpoints and the finished model"
-    )
-    parser.add_argument(
-        "--tokens", type=int, default=10_000_000, help="token budget of the schedule"
-    )
-    parser.add_argument(
-        "--steps", type=int, help="stop after this many steps, wherever the schedule is"
-    )
-    parser.add_argument(
-        "--layers", type=int, default=6, help="how many of the target's layers to start from"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rate", type=float, default=0.02, help="Muon's learning rate")
-    parser.add_argument(
-        "--batch", type=int, default=2560, help="tokens of one step over all processes"
-    )
-    parser.add_argument(
-        "--real-batches",
-        type=int,
-        default=40,
-        help="batches of 32 training problems to take pairs from",
-    )
-    parser.add_argument(
-        "--real-share",
-        type=float,
-        default=0.3,
-        help="share of the training pairs that come from runs",
-    )
-    parser.add_argument(
-        "--target",
-        default="tiny-target",
-        help="whose layers to start from, and whose steps to judge",
-    )
-    parser.add_argument("--draft", default="tiny-draft", help="whose steps to judge")
-    parser.add_argument("--processes", type=int, default=1 if torch.cuda.is_available() else 2)
-    parser.add_argument("--resume", action="store_true")
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder for checkpoints and the finished model")
+    add("--tokens", type=int, default=10_000_000, help="token budget of the schedule")
+    add("--steps", type=int, help="stop after this many steps, wherever the schedule is")
+    add("--layers", type=int, default=6, help="how many of the target's layers to start from")
+    add("--seed", type=int, default=0)
+    add("--rate", type=float, default=0.02, help="Muon's learning rate")
+    add("--batch", type=int, default=2560, help="tokens of one step over all processes")
+    add("--real-batches", type=int, default=40, help="batches of 32 problems to take pairs from")
+    add("--real-share", type=float, default=0.3, help="share of the pairs that come from runs")
+    add("--target", default="tiny-target", help="whose layers, and whose steps to judge")
+    add("--draft", default="tiny-draft", help="whose steps to judge")
+    add("--check", type=int, default=512, help="held-out grammar pairs of the accuracy check")
+    add("--processes", type=int, default=1 if torch.cuda.is_available() else 2)
+    add("--resume", action="store_true")
     return parser.parse_args()
+
+
+def say(line: str) -> None:
+    """Show a line at once."""
+    print(line, flush=True)
 
 
 def pairs_from_runs(rank: int, args: argparse.Namespace) -> list[TextPair]:
     """The pairs of OUT/pairs-*.json, one file per process; each process first writes its own if it
-    does not exist.
-    """
+    does not exist."""
     path = args.out / f"pairs-{rank}.json"
     if not path.is_file():
-        source, pairs = PairSource(args.target, args.draft), []
+        source, pairs = PairSource(args.target, args.draft), list[TextPair]()
         for batch in range(rank, args.real_batches, args.processes):
             pairs += source.pairs(Split.TRAIN, batch, args.seed)
+            same = sum(pair.same for pair in pairs)
             if rank == 0:
-                same = sum(pair.same for pair in pairs)
-                print(
-                    f"batch {batch} of {args.real_batches}: {len(pairs)} pairs, {same} of equal meaning",
-                    flush=True,
-                )
+                say(f"batch {batch} of {args.real_batches}: {len(pairs)} pairs, {same} equal")
         path.write_text(json.dumps(pairs))
     if args.processes > 1:
         dist.barrier()
@@ -111,78 +86,31 @@ def first_layers(name: str, count: int) -> CausalLM:
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
+@torch.no_grad()
+def accuracy(model: CausalLM, rows: JudgeRows, count: int) -> float:
+    """The share of held-out grammar pairs for which the right answer is the likelier one."""
+    pairs = [grammar_pair(i, rows.seed, Split.TEST) for i in range(count)]
+    batch = batch_of([rows.pair_row(pair) for pair in pairs], rows.tokenizer.pad_token_id)
+    final = (batch.weights == 1.0).float()
+    parts = (part.to(model.device) for part in (batch.tokens, final, batch.labels))
+    losses, _ = token_losses(model, *parts)
+    return float((losses < 0.6931).float().mean())
+
+
 def work(rank: int, args: argparse.Namespace) -> None:
     """What one process does."""
-    torch.set_num_threads(1)
-    if args.processes > 1:
-        dist.init_process_group(
-            "gloo", f"file://{args.out.resolve()}/rendezvous", rank=rank, world_size=args.processes
-        )
     real = pairs_from_runs(rank, args) if args.real_share else []
     rows = JudgeRows(build_tokenizer(), args.seed, real, args.real_share)
     recipe = Recipe(args.tokens, batch=args.batch, matrix_rate=args.rate, drills=0.0)
     trainer = Trainer(first_layers(args.target, args.layers), rows, recipe)
     if args.resume:
         trainer.load(args.out / "state.pt")
-    train(trainer, args)
-    trainer.save(args.out / "state.pt")
-    right = check(trainer)
+    trainer.train(args.out / "state.pt", say, args.steps)
     if rank == 0:
-        print(f"held-out grammar pairs: {right:.4f} right", flush=True)
+        right = accuracy(trainer.model, rows, args.check)
+        say(f"held-out grammar pairs: {right:.4f} right")
         export(trainer.model, args.out / "hf")
-    if args.processes > 1:
-        dist.destroy_process_group()
-
-
-def train(trainer: Trainer, args: argparse.Namespace) -> None:
-    """Steps until the budget is spent, with progress and checkpoints."""
-    asked: list[int] = []
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda number, frame: asked.append(number))
-    began = saved = shown = time.perf_counter()
-    first, mean = trainer.progress.tokens, 0.7
-    last_step = args.steps or 10**9
-    while trainer.progress.tokens < trainer.recipe.tokens and trainer.progress.step < last_step:
-        due = trainer.rank == 0 and time.perf_counter() - saved > SAVE_SECONDS
-        losses, stop, save = trainer.step(stop=bool(asked), save=due)
-        mean = 0.98 * mean + 0.02 * losses["words"]
-        now = time.perf_counter()
-        if trainer.rank == 0 and now - shown > SHOW_SECONDS:
-            speed = (trainer.progress.tokens - first) / (now - began)
-            left = (trainer.recipe.tokens - trainer.progress.tokens) / speed / 60
-            print(
-                f"{(now - began) / 60:5.1f} min  step {trainer.progress.step:5d}  {trainer.progress.tokens / 1e6:.3f}M tokens  "
-                f"loss of the answers {mean:.4f}  {speed:.0f} tokens/s  {left:.0f} min left",
-                flush=True,
-            )
-            shown = now
-        if save or stop:
-            trainer.save(args.out / "state.pt")
-            saved = time.perf_counter()
-        if stop:
-            return
-
-
-@torch.no_grad()
-def check(trainer: Trainer) -> float:
-    """The share of held-out grammar pairs for which the right answer is the likelier one."""
-    rows = trainer.rows
-    assert isinstance(rows, JudgeRows)
-    pairs = [grammar_pair(i, rows.seed, Split.TEST) for i in range(CHECKED)]
-    batch = batch_of([rows.pair_row(pair) for pair in pairs], rows.tokenizer.pad_token_id)
-    final = (batch.weights == 1.0).float()
-    assert batch.labels is not None
-    device = trainer.model.device
-    losses, _ = token_losses(
-        trainer.model, batch.tokens.to(device), final.to(device), batch.labels.to(device)
-    )
-    return float((losses < 0.6931).float().mean())
-
-
-def main() -> None:
-    """Start the processes."""
-    start(work, arguments())
 
 
 if __name__ == "__main__":
-    main()
+    start(work, arguments())

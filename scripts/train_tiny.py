@@ -1,10 +1,11 @@
 """Train a tiny model from a seed: the target first, then the draft from the target's first layers.
 
-    python scripts/train_tiny.py --role target --out training/target --rate 0.02 --steps 805 python
-    scripts/train_tiny.py --role target --out training/target --resume python scripts/train_tiny.py
-    --role draft --out training/draft --from training/target/state.pt python scripts/train_tiny.py
-    --language plans --role target --out training/plans-target python scripts/train_tiny.py
-    --language plans --role draft --out training/plans-draft --from training/plans-target/state.pt
+    python scripts/train_tiny.py --role target --out training/target --rate 0.02 --steps 805
+    python scripts/train_tiny.py --role target --out training/target --resume
+    python scripts/train_tiny.py --role draft --out training/draft --from training/target/state.pt
+    python scripts/train_tiny.py --language plans --role target --out training/plans-target
+    python scripts/train_tiny.py --language plans --role draft --out training/plans-draft \\
+        --from training/plans-target/state.pt
 
 Two processes of one thread each on a CPU, one process on a GPU. Progress goes to standard output; a
 checkpoint is written every two minutes and at the end; Ctrl-C writes one and stops; `--resume` goes
@@ -14,8 +15,6 @@ on from it. The finished model is a Hugging Face checkpoint in OUT/hf.
 from __future__ import annotations
 
 import argparse
-import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +23,7 @@ import torch.distributed as dist
 
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.tiny.dense import report_line, solve, write_steps
+from lr.tiny.dense import solve, write_steps
 from lr.tiny.grammar import Style
 from lr.tiny.languages import LANGUAGES
 from lr.tiny.rows import RowMaker
@@ -50,7 +49,6 @@ SIZES = {
     ("plans", "draft"): Size(2, 600_000, 0.02, mlp=256, drills=0.2),
 }
 """By language and role."""
-SAVE_SECONDS = 120.0
 
 
 def arguments() -> argparse.Namespace:
@@ -58,38 +56,21 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--role", choices=[style.value for style in Style], required=True)
-    parser.add_argument(
-        "--language",
-        choices=sorted(LANGUAGES),
-        default="tiny",
-        help="tiny: quantities; plans: a robot",
-    )
-    parser.add_argument(
-        "--out", type=Path, required=True, help="folder for checkpoints and the finished model"
-    )
-    parser.add_argument(
-        "--tokens", type=int, help="token budget of the schedule (default: see SIZES)"
-    )
-    parser.add_argument(
-        "--steps", type=int, help="stop after this many steps, wherever the schedule is"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--drills", type=float, help="share of the tokens that are drills (default: see SIZES)"
-    )
-    parser.add_argument("--rate", type=float, help="Muon's learning rate (default: see SIZES)")
-    parser.add_argument("--processes", type=int, default=1 if torch.cuda.is_available() else 2)
-    parser.add_argument(
-        "--from",
-        dest="start",
-        type=Path,
-        help="state.pt or checkpoint whose first layers to start from",
-    )
-    parser.add_argument(
-        "--eval-every", type=int, default=1_000_000, help="tokens between accuracy checks"
-    )
-    parser.add_argument("--resume", action="store_true")
+    add = parser.add_argument
+    add("--role", choices=[style.value for style in Style], required=True)
+    add("--language", choices=sorted(LANGUAGES), default="tiny", help="tiny: quantities")
+    add("--out", type=Path, required=True, help="folder for checkpoints and the finished model")
+    add("--tokens", type=int, help="token budget of the schedule (default: see SIZES)")
+    add("--steps", type=int, help="stop after this many steps, wherever the schedule is")
+    add("--seed", type=int, default=0)
+    add("--drills", type=float, help="share of the tokens that are drills (default: see SIZES)")
+    add("--rate", type=float, help="Muon's learning rate (default: see SIZES)")
+    add("--batch", type=int, default=2560, help="tokens of one step over all processes")
+    add("--processes", type=int, default=1 if torch.cuda.is_available() else 2)
+    add("--from", dest="start", type=Path, help="state.pt or checkpoint to take the layers from")
+    add("--eval-every", type=int, default=1_000_000, help="tokens between accuracy checks")
+    add("--eval-problems", type=int, default=48, help="held-out problems of each check")
+    add("--resume", action="store_true")
     return parser.parse_args()
 
 
@@ -97,105 +78,56 @@ def initial_model(args: argparse.Namespace, vocab_size: int) -> CausalLM:
     """Fresh weights from the seed, or the first layers of another model."""
     size = SIZES[args.language, args.role]
     model = fresh_model(tiny_config(size.layers, vocab_size, size.mlp), args.seed)
-    if args.start:
-        trained = args.start.is_file()
-        state = (
-            torch.load(args.start, weights_only=True)["model"]
-            if trained
-            else load_model(str(args.start)).state_dict()
-        )
-        mine = model.state_dict()
-        model.load_state_dict({name: state[name] for name in mine})
+    if args.start and args.start.is_file():
+        state = torch.load(args.start, weights_only=True)["model"]
+        model.load_state_dict({name: state[name] for name in model.state_dict()})
+    elif args.start:
+        state = load_model(str(args.start)).state_dict()
+        model.load_state_dict({name: state[name] for name in model.state_dict()})
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def work(rank: int, args: argparse.Namespace) -> None:
     """What one process does."""
-    torch.set_num_threads(1)
-    if args.processes > 1:
-        dist.init_process_group(
-            "gloo", f"file://{args.out.resolve()}/rendezvous", rank=rank, world_size=args.processes
-        )
     language, size = LANGUAGES[args.language], SIZES[args.language, args.role]
     tokenizer = build_tokenizer(language)
     rows = RowMaker(tokenizer, Style(args.role), args.seed, language)
-    drills = size.drills if args.drills is None else args.drills
-    recipe = Recipe(args.tokens or size.tokens, drills=drills, matrix_rate=args.rate or size.rate)
+    recipe = Recipe(
+        args.tokens or size.tokens,
+        batch=args.batch,
+        matrix_rate=args.rate or size.rate,
+        drills=size.drills if args.drills is None else args.drills,
+    )
     trainer = Trainer(initial_model(args, len(tokenizer)), rows, recipe)
+    state = args.out / "state.pt"
     if args.resume:
-        trainer.load(args.out / "state.pt")
-    train(trainer, args)
-    trainer.save(args.out / "state.pt")
+        trainer.load(state)
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    def check() -> None:
+        """Accuracy on held-out problems, shared out over the processes; and an exported copy."""
+        torch.manual_seed(0)
+        trainer.model.eval()
+        mine = range(rank, args.eval_problems, trainer.world)
+        counts = solve(trainer.model, rows, mine) + write_steps(trainer.model, rows, mine)
+        total = torch.tensor(counts, dtype=torch.float64)
+        if trainer.world > 1:
+            dist.all_reduce(total)
+        problems, solved, steps, right, hard, hard_right = map(int, total.tolist())
+        if rank == 0:
+            say(
+                f"        held-out: {solved}/{problems} solved, {right}/{steps} steps right, "
+                f"{hard_right}/{hard} operation steps right"
+            )
+            export(trainer.model, args.out / "hf", language)
+        trainer.model.train()
+
+    trainer.train(state, say, args.steps, check, args.eval_every)
     if rank == 0:
-        export(trainer.model, args.out / "hf", trainer.rows.language)
-    if args.processes > 1:
-        dist.destroy_process_group()
-
-
-def train(trainer: Trainer, args: argparse.Namespace) -> None:
-    """Steps until the budget is spent, with progress, checkpoints and accuracy checks."""
-    asked: list[int] = []
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda number, frame: asked.append(number))
-    began = saved = shown = time.perf_counter()
-    first = trainer.progress.tokens
-    means: dict[str, float] = {}
-    last_step = args.steps or 10**9
-    while trainer.progress.tokens < trainer.recipe.tokens and trainer.progress.step < last_step:
-        due = trainer.rank == 0 and time.perf_counter() - saved > SAVE_SECONDS
-        before = trainer.progress.tokens
-        losses, stop, save = trainer.step(stop=bool(asked), save=due)
-        means = {name: 0.95 * means.get(name, loss) + 0.05 * loss for name, loss in losses.items()}
-        now, spent = time.perf_counter(), trainer.progress.tokens
-        if trainer.rank == 0 and now - shown > 15:
-            print(progress_line(trainer, means, now - began, spent - first), flush=True)
-            shown = now
-        if save or stop:
-            trainer.save(args.out / "state.pt")
-            saved = now
-        if stop:
-            return
-        if spent // args.eval_every != before // args.eval_every:
-            check(trainer, args)
-    check(trainer, args)
-
-
-def progress_line(trainer: Trainer, means: dict[str, float], seconds: float, tokens: int) -> str:
-    """Time, place in the schedule, mean losses by class of token, speed, and the minutes that are
-    left.
-    """
-    spent, speed = trainer.progress.tokens, tokens / seconds
-    losses = "  ".join(f"{name} {mean:.3f}" for name, mean in means.items())
-    left = (trainer.recipe.tokens - spent) / speed / 60
-    return (
-        f"{seconds / 60:6.1f} min  step {trainer.progress.step:5d}  {spent / 1e6:6.3f}M tokens  {losses}  "
-        f"{speed:.0f} tokens/s  {left:.0f} min left"
-    )
-
-
-def check(trainer: Trainer, args: argparse.Namespace) -> None:
-    """Accuracy on held-out problems, the problems shared out over the processes; and a fresh
-    exported copy.
-    """
-    torch.manual_seed(0)
-    trainer.model.eval()
-    mine = range(trainer.rank, 48, trainer.world)
-    counts = solve(trainer.model, trainer.rows, mine) + write_steps(
-        trainer.model, trainer.rows, mine
-    )
-    total = torch.tensor(counts, dtype=torch.float64)
-    if trainer.world > 1:
-        dist.all_reduce(total)
-    if trainer.rank == 0:
-        print("        " + report_line(total.tolist()), flush=True)
-        export(trainer.model, args.out / "hf", trainer.rows.language)
-    trainer.model.train()
-
-
-def main() -> None:
-    """Start the processes."""
-    start(work, arguments())
+        export(trainer.model, args.out / "hf", language)
 
 
 if __name__ == "__main__":
-    main()
+    start(work, arguments())

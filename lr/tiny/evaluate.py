@@ -1,7 +1,4 @@
-"""The result of measuring the tiny models, and how it is shown. Plain data; `evaluate.py` fills
-it.
-
-What the tiny models can do, measured on held-out problems of their language with the engine. The
+"""What the tiny models can do, measured on held-out problems of their language with the engine. The
 command is `lr tiny eval`.
 
 Accuracy: each model solves the problems alone. Token acceptance: the mean over the target's own
@@ -12,14 +9,14 @@ judges, and the draft's step joins the chain if it means the same, else the targ
 Lookahead Reasoning seen from the chain, so this is its alpha_1. The layer ablation leaves out one
 layer of the target at a time: a layer that can be left out is padding.
 
-It knows nothing of speed; `lr bench decode` measures that. Read next: `report.py`.
+It knows nothing of speed; `lr bench decode` measures that.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +40,11 @@ from lr.trace import Trace
 from lr.types import Role, SamplingParams, require
 
 KINDS = ("goal", "given", "operation", "answer", "unreadable")
+BLOCK_SIZE = 16
+BATCH = 32  # problems that are worked on together
+LIMITS = Limits(max_tokens=400)
+Tokens = tuple[int, ...]
+"""The tokens of a step."""
 
 
 @dataclass
@@ -71,7 +73,7 @@ class Tally:
 
     def rates(self) -> dict[str, float]:
         """Every rate by name; NaN where nothing was counted."""
-        of_steps = {
+        counts = {
             "step acceptance": self.accepted,
             "exact text": self.exact,
             "target against itself": self.self_accepted,
@@ -80,18 +82,16 @@ class Tally:
             "tokens per draft step": self.draft_tokens,
         }
         rates = {
-            name: count / self.steps if self.steps else math.nan for name, count in of_steps.items()
+            name: count / self.steps if self.steps else math.nan for name, count in counts.items()
         }
-        return rates | {
-            "token acceptance": self.overlap / self.positions if self.positions else math.nan
-        }
+        overlap = self.overlap / self.positions if self.positions else math.nan
+        return rates | {"token acceptance": overlap}
 
 
 @dataclass(frozen=True)
 class LayerSkipped:
     """The target without one layer (None: whole): accuracy, and log-loss per token (nats) on the
-    whole target's own solutions.
-    """
+    whole target's own solutions."""
 
     layer: int | None
     accuracy: float
@@ -101,8 +101,7 @@ class LayerSkipped:
 @dataclass(frozen=True)
 class TinyReport:
     """What `evaluate` measured. `ablation` has one row for the whole target and one per layer;
-    empty if it was not asked for.
-    """
+    empty if it was not asked for."""
 
     problems: int
     temperature: float
@@ -125,42 +124,27 @@ class TinyReport:
 
     def table(self) -> str:
         """The report as Markdown: accuracy, then the rates by kind of step, then the ablation."""
+        columns = {"all": self.total} | {k: self.tallies[k] for k in KINDS if k in self.tallies}
+        rows = [["", *columns], ["---"] * (1 + len(columns))]
+        rows.append(["steps", *(str(tally.steps) for tally in columns.values())])
+        for name in self.total.rates():
+            rows.append([name, *(f"{tally.rates()[name]:.3f}" for tally in columns.values())])
         lines = [
             f"Held-out problems: {self.problems}, temperature {self.temperature}.",
             "",
             f"Accuracy: target {self.target_accuracy:.3f} ({self.target_right}/{self.problems}), "
             f"draft {self.draft_accuracy:.3f} ({self.draft_right}/{self.problems}).",
             "",
+            *(f"| {' | '.join(row)} |" for row in rows),
         ]
-        kinds = [kind for kind in KINDS if kind in self.tallies]
-        columns = {"all": self.total} | {kind: self.tallies[kind] for kind in kinds}
-        lines += _rows(["", *columns], ["steps", *(str(tally.steps) for tally in columns.values())])
-        for name in self.total.rates():
-            lines.append(
-                _row([name, *(f"{tally.rates()[name]:.3f}" for tally in columns.values())])
-            )
         if self.ablation:
+            names = ["none" if one.layer is None else str(one.layer) for one in self.ablation]
+            rows = [["layer left out", *names], ["---"] * (1 + len(names))]
+            rows.append(["accuracy", *(f"{one.accuracy:.2f}" for one in self.ablation)])
+            rows.append(["loss per token", *(f"{one.loss:.2f}" for one in self.ablation)])
             lines += ["", "The target without one layer:", ""]
-            names = ("none" if row.layer is None else str(row.layer) for row in self.ablation)
-            lines += _rows(
-                ["layer left out", *names],
-                ["accuracy", *(f"{row.accuracy:.2f}" for row in self.ablation)],
-            )
-            lines.append(_row(["loss per token", *(f"{row.loss:.2f}" for row in self.ablation)]))
+            lines += [f"| {' | '.join(row)} |" for row in rows]
         return "\n".join(lines) + "\n"
-
-
-def _rows(header: list[str], first: list[str]) -> list[str]:
-    return [_row(header), _row(["---"] * len(header)), _row(first)]
-
-
-def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-BLOCK_SIZE = 16
-BATCH = 32  # problems that are worked on together
-LIMITS = Limits(max_tokens=400)
 
 
 @dataclass(frozen=True)
@@ -175,24 +159,19 @@ class EvalSettings:
 
     def __post_init__(self) -> None:
         require(self.problems > 0, "problems", self.problems, "a whole number > 0")
-        require(
-            self.ablation_problems >= 0,
-            "ablation_problems",
-            self.ablation_problems,
-            "a whole number >= 0",
-        )
+        least = self.ablation_problems >= 0
+        require(least, "ablation_problems", self.ablation_problems, "a whole number >= 0")
 
 
 class Voice:
     """One model that writes: runner, codec and step writer."""
 
     def __init__(self, role: Role, model: CausalLM, codec: Codec, settings: EvalSettings) -> None:
-        per_branch = model.config.max_position_embeddings // BLOCK_SIZE
         self.codec, self.language = codec, language_of(codec) or QUANTITIES
         self.sampling = SamplingParams(temperature=settings.temperature)
         self.runner = ModelRunner(
             model,
-            num_blocks=2 * BATCH * per_branch,
+            num_blocks=2 * BATCH * (model.config.max_position_embeddings // BLOCK_SIZE),
             block_size=BLOCK_SIZE,
             vocab_size=codec.vocab_size,
         )
@@ -202,14 +181,11 @@ class Voice:
             role, self.runner, self.sampling, segmenter, codec.eos_ids, stream, Trace()
         )
 
-    def write(self, branches: Sequence[Branch], numbers: Sequence[int]) -> list[tuple[int, ...]]:
+    def write(self, branches: Sequence[Branch], numbers: Sequence[int]) -> list[Tokens]:
         """One step at the end of each branch. `numbers` tell the draws apart: one per step that is
-        ever written.
-        """
-        jobs = [
-            StepJob(branch, number, LIMITS.step_limit(0))
-            for branch, number in zip(branches, numbers, strict=True)
-        ]
+        ever written."""
+        limit = LIMITS.step_limit(0)
+        jobs = [StepJob(branch, n, limit) for branch, n in zip(branches, numbers, strict=True)]
         return [step.tokens for step in self.writer.write(jobs)]
 
     def ended(self, step: Sequence[int]) -> bool:
@@ -217,31 +193,26 @@ class Voice:
 
     def kind_of(self, text: str) -> str:
         """The kind of a step: goal, given, operation, answer; "unreadable" if it is not in the
-        language.
-        """
+        language."""
         meaning = self.language.parse(text)
         return "unreadable" if meaning is None else str(meaning.kind.value)
 
-    def probabilities(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
-        """The distributions [t, v] from which each of the t tokens of `text` after `prompt` was, or
-        would be, drawn.
-        """
+    def logits(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
+        """The logits [t, v] for each of the t tokens of `text` after `prompt`."""
         branch = self.runner.open([*prompt, *text[:-1]])
         logits = self.runner.feed([branch], "all")[0][len(prompt) - 1 :]
         self.runner.close(branch)
-        return distribution(logits, self.sampling)
+        return logits
 
 
 def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> TinyReport:
     """Measure a target and a draft, each a directory or the name of a tiny model, on held-out
-    problems.
-    """
+    problems."""
     codecs = [Codec.load(name) for name in (target, draft)]
     models = [load_model(name, dtype=torch.float32) for name in (target, draft)]
-    roles = (Role.TARGET, Role.DRAFT)
     voices = [
         Voice(role, model, codec, settings)
-        for role, model, codec in zip(roles, models, codecs, strict=True)
+        for role, model, codec in zip((Role.TARGET, Role.DRAFT), models, codecs, strict=True)
     ]
     tallies: dict[str, Tally] = {}
     right = [0, 0]
@@ -255,9 +226,8 @@ def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> T
             _token_acceptance(voices[0], voices[1], what, steps, tallies)
         _step_acceptance(voices[0], voices[1], problems, tallies)
     ablation = _ablation(models[0], codecs[0], settings) if settings.ablation_problems else ()
-    return TinyReport(
-        settings.problems, settings.temperature, right[0], right[1], tallies, ablation
-    )
+    count, temperature = settings.problems, settings.temperature
+    return TinyReport(count, temperature, right[0], right[1], tallies, ablation)
 
 
 def draw(language: TinyLanguage, indices: Sequence[int], settings: EvalSettings) -> list[Exercise]:
@@ -266,64 +236,51 @@ def draw(language: TinyLanguage, indices: Sequence[int], settings: EvalSettings)
         return [language.problem(Split.TEST, i, settings.seed) for i in indices]
     if language is not QUANTITIES:
         raise SettingError(
-            f"far is {settings.far}, but only the language of quantities has far references. Leave it out."
+            f"far is {settings.far}, but only the language of quantities has far references. "
+            "Leave it out."
         )
     return [problem(Split.TEST, i, settings.seed, settings.far) for i in indices]
 
 
-def solve(voice: Voice, problems: Sequence[Exercise]) -> list[list[tuple[int, ...]]]:
+def solve(voice: Voice, problems: Sequence[Exercise]) -> list[list[Tokens]]:
     """The model's own solution of each problem, in steps."""
     branches = [voice.runner.open(voice.codec.chat(what.question)) for what in problems]
-    solutions: list[list[tuple[int, ...]]] = [[] for _ in problems]
-    lengths = [len(branch) for branch in branches]
+    ends = [len(branch) + LIMITS.max_tokens for branch in branches]
+    solutions: list[list[Tokens]] = [[] for _ in problems]
     live = list(range(len(problems)))
     while live:
-        written = voice.write(
-            [branches[i] for i in live], [_number(problems[i], len(solutions[i])) for i in live]
-        )
+        numbers = [_number(problems[i], len(solutions[i])) for i in live]
+        written = voice.write([branches[i] for i in live], numbers)
         for i, step in zip(live, written, strict=True):
             solutions[i].append(step)
-        live = [
-            i
-            for i in live
-            if not voice.ended(solutions[i][-1])
-            and len(branches[i]) - lengths[i] < LIMITS.max_tokens
-        ]
+        live = [i for i in live if not voice.ended(solutions[i][-1]) and len(branches[i]) < ends[i]]
     for branch in branches:
         voice.runner.close(branch)
     return solutions
 
 
 def count_right(
-    voice: Voice, problems: Sequence[Exercise], solutions: Sequence[list[tuple[int, ...]]]
+    voice: Voice, problems: Sequence[Exercise], solutions: Sequence[list[Tokens]]
 ) -> int:
-    """How many solutions have the right number in the last box."""
-    answers = [
-        voice.language.boxed("".join(voice.codec.decode(step) for step in steps))
-        for steps in solutions
-    ]
+    """How many solutions have the right answer in the last box."""
+    texts = ("".join(voice.codec.decode(step) for step in steps) for steps in solutions)
+    answers = map(voice.language.boxed, texts)
     return sum(answer == what.answer for answer, what in zip(answers, problems, strict=True))
 
 
 def _number(what: Exercise, index: int, sibling: int = 0) -> int:
     """A number of its own for every step: problem, place in the chain, and which of several
-    tries.
-    """
+    tries."""
     return Stream.root(index).child(what.question, sibling).key(0) >> 1
 
 
 def _token_acceptance(
-    target: Voice,
-    draft: Voice,
-    what: Exercise,
-    steps: list[tuple[int, ...]],
-    tallies: dict[str, Tally],
+    target: Voice, draft: Voice, what: Exercise, steps: list[Tokens], tallies: dict[str, Tally]
 ) -> None:
     """Add sum_x min(p, q) at every token of the target's solution to the tally of its step's
-    kind.
-    """
+    kind."""
     prompt, text = target.codec.chat(what.question), [token for step in steps for token in step]
-    p, q = target.probabilities(prompt, text), draft.probabilities(prompt, text)
+    p, q = (distribution(voice.logits(prompt, text), voice.sampling) for voice in (target, draft))
     overlaps = torch.minimum(p, q).sum(-1).tolist()
     at = 0
     for step in steps:
@@ -333,61 +290,70 @@ def _token_acceptance(
         at += len(step)
 
 
-def _step_acceptance(
-    target: Voice, draft: Voice, problems: Sequence[Exercise], tallies: dict[str, Tally]
+def grow_chains(
+    target: Voice,
+    draft: Voice,
+    problems: Sequence[Exercise],
+    number: Callable[[Exercise, int, int], int],
+    accepts: Callable[[Tokens, Tokens, Tokens], bool],
+    *,
+    twice: bool = False,
 ) -> None:
-    """Grow the chains of a batch of problems and add up, by kind of the target's step, what the
-    oracle says of each pair.
-    """
+    """Grow the chains of a batch of problems. At every position both models write one step from the
+    same prefix (`twice`: the target another one); if `accepts(target's, draft's, other)`, the
+    draft's joins the chain, else the target's. `number(problem, position, sibling)` gives the
+    number of a step's draws."""
     voices = (target, draft)
     chains = [target.codec.chat(what.question) for what in problems]
     branches = [[voice.runner.open(chain) for chain in chains] for voice in voices]
-    limits = [len(chain) + LIMITS.max_tokens for chain in chains]
+    ends = [len(chain) + LIMITS.max_tokens for chain in chains]
     live, index = list(range(len(problems))), 0
     while live:
-        numbers = [_number(problems[i], index) for i in live]
-        again = [_number(problems[i], index, sibling=1) for i in live]
-        forks = [target.runner.fork(branches[0][i]) for i in live]
+        numbers = [number(problems[i], index, 0) for i in live]
+        again = [number(problems[i], index, 1) for i in live] if twice else []
+        forks = [target.runner.fork(branches[0][i]) for i in live] if twice else []
         own = target.write([branches[0][i] for i in live] + forks, numbers + again)
         for fork in forks:
             target.runner.close(fork)
         drafts = draft.write([branches[1][i] for i in live], numbers)
         for place, i in enumerate(live):
-            mine, other, guess = own[place], own[len(live) + place], drafts[place]
-            accepted = _judge(target, mine, guess, other, tallies)
-            chains[i] = chains[i] + list(guess if accepted else mine)
+            mine, drafted = own[place], drafts[place]
+            other = own[len(live) + place] if twice else mine
+            chosen = drafted if accepts(mine, drafted, other) else mine
             for voice, row in zip(voices, branches, strict=True):
-                voice.runner.rewind(row[i], len(chains[i]) - len(guess if accepted else mine))
-                row[i].extend(chains[i][len(row[i]) :])
-        live = [i for i in live if not target.ended(chains[i]) and len(chains[i]) < limits[i]]
+                voice.runner.rewind(row[i], len(chains[i]))
+                row[i].extend((chains[i] + list(chosen))[len(row[i]) :])
+            chains[i] = chains[i] + list(chosen)
+        live = [i for i in live if not target.ended(chains[i]) and len(chains[i]) < ends[i]]
         index += 1
     for voice, row in zip(voices, branches, strict=True):
         for branch in row:
             voice.runner.close(branch)
 
 
-def _judge(
-    target: Voice,
-    mine: tuple[int, ...],
-    guess: tuple[int, ...],
-    other: tuple[int, ...],
-    tallies: dict[str, Tally],
-) -> bool:
-    """Judge the draft's step `guess` (and the target's second try `other`) against the target's
-    step `mine`.
-    """
-    text = target.codec.decode(mine)
-    tally = tallies.setdefault(target.kind_of(text), Tally())
-    ends_alike = target.ended(mine) == target.ended(guess)
-    accepted = ends_alike and target.language.same_meaning(text, target.codec.decode(guess))
-    tally.steps += 1
-    tally.tokens += len(mine)
-    tally.draft_tokens += len(guess)
-    tally.accepted += accepted
-    tally.exact += mine == guess
-    tally.self_accepted += target.language.same_meaning(text, target.codec.decode(other))
-    tally.self_exact += mine == other
-    return accepted
+def _step_acceptance(
+    target: Voice, draft: Voice, problems: Sequence[Exercise], tallies: dict[str, Tally]
+) -> None:
+    """Add up, by kind of the target's step, what the oracle says of the draft's step, and of the
+    target's second try, against the target's step."""
+
+    def accepts(mine: Tokens, drafted: Tokens, other: Tokens) -> bool:
+        text, said, again = (target.codec.decode(step) for step in (mine, drafted, other))
+        same, tally = (
+            target.language.same_meaning,
+            tallies.setdefault(target.kind_of(text), Tally()),
+        )
+        accepted = target.ended(mine) == target.ended(drafted) and same(text, said)
+        tally.steps += 1
+        tally.tokens += len(mine)
+        tally.draft_tokens += len(drafted)
+        tally.accepted += accepted
+        tally.exact += mine == drafted
+        tally.self_accepted += same(text, again)
+        tally.self_exact += mine == other
+        return accepted
+
+    grow_chains(target, draft, problems, _number, accepts, twice=True)
 
 
 class _Skipped(nn.Module):
@@ -401,46 +367,32 @@ def without_layer(model: CausalLM, layer: int) -> CausalLM:
     """The model with one layer skipped; it shares the weights of the others."""
     lesser = copy.copy(model)
     lesser._modules = dict(model._modules)
-    lesser.layers = nn.ModuleList(
-        _Skipped() if i == layer else block for i, block in enumerate(model.layers)
-    )
+    layers = (_Skipped() if i == layer else block for i, block in enumerate(model.layers))
+    lesser.layers = nn.ModuleList(layers)
     return lesser
 
 
 def _ablation(model: CausalLM, codec: Codec, settings: EvalSettings) -> tuple[LayerSkipped, ...]:
     """Accuracy and log-loss of the target whole (first), then with each single layer skipped.
 
-    The loss is on the whole model's own solutions; it shows what sampled accuracy is too coarse to
-    see.
+    The loss, -log p per token at temperature 1, is on the whole model's own solutions; it shows
+    what sampled accuracy is too coarse to see.
     """
     problems = draw(language_of(codec) or QUANTITIES, range(settings.ablation_problems), settings)
-    solutions: list[list[tuple[int, ...]]] = []
-    rows = []
+    prompts = [codec.chat(what.question) for what in problems]
+    solutions: list[list[Tokens]] = []
+    found = []
     for layer in (None, *range(model.config.num_layers)):
-        voice = Voice(
-            Role.TARGET, model if layer is None else without_layer(model, layer), codec, settings
-        )
-        own = [
-            steps
-            for i in range(0, len(problems), BATCH)
-            for steps in solve(voice, problems[i : i + BATCH])
-        ]
+        lesser = model if layer is None else without_layer(model, layer)
+        voice, own = Voice(Role.TARGET, lesser, codec, settings), list[list[Tokens]]()
+        for first in range(0, len(problems), BATCH):
+            own += solve(voice, problems[first : first + BATCH])
         solutions = solutions or own
-        losses = torch.cat(
-            [_log_loss(voice, what, steps) for what, steps in zip(problems, solutions, strict=True)]
-        )
-        rows.append(
-            LayerSkipped(
-                layer, count_right(voice, problems, own) / len(problems), float(losses.mean())
-            )
-        )
-    return tuple(rows)
-
-
-def _log_loss(voice: Voice, what: Exercise, steps: list[tuple[int, ...]]) -> Tensor:
-    """-log p of every token of a solution, at temperature 1, in nats."""
-    prompt, text = voice.codec.chat(what.question), [token for step in steps for token in step]
-    branch = voice.runner.open([*prompt, *text[:-1]])
-    logits = voice.runner.feed([branch], "all")[0][len(prompt) - 1 :]
-    voice.runner.close(branch)
-    return nn.functional.cross_entropy(logits.float(), torch.tensor(text), reduction="none")
+        losses = []
+        for prompt, steps in zip(prompts, solutions, strict=True):
+            text = [token for step in steps for token in step]
+            logits, wanted = voice.logits(prompt, text).float(), torch.tensor(text)
+            losses.append(nn.functional.cross_entropy(logits, wanted, reduction="none"))
+        right = count_right(voice, problems, own) / len(problems)
+        found.append(LayerSkipped(layer, right, float(torch.cat(losses).mean())))
+    return tuple(found)

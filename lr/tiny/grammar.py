@@ -71,8 +71,10 @@ def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
     for operation, (relation, expression) in RELATIONS.items():
         table[Kind.OPERATION, operation] = (
             f"[Then|Next|Now] {{B}} @HAS {relation} , @SO @WE @GET {expression} {{item}} @END",
-            f"[Since|As|Because] {{B}} @HAS {relation} , the [number|count|tally] [is|becomes] {expression} {{item}} @END",
-            f"[We|You|I] [know|see|read] that {{B}} @HAS {relation} [,|:] @WE @GET {expression} {{item}} @END",
+            f"[Since|As|Because] {{B}} @HAS {relation} , the [number|count|tally] [is|becomes] "
+            f"{expression} {{item}} @END",
+            f"[We|You|I] [know|see|read] that {{B}} @HAS {relation} [,|:] @WE @GET "
+            f"{expression} {{item}} @END",
         )
     for query, (expression, adverb) in CALCULATIONS.items():
         first = (

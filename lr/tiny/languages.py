@@ -46,7 +46,8 @@ class TinyLanguage:
     """One language.
 
     `family` begins the names of its checkpoints and data sets ("plans-target", "plans:20").
-    `question` is what a question looks like. `problem(split, index, seed)` draws a problem, `render(meaning, style, rng)` words a step,
+    `question` is what a question looks like. `problem(split, index, seed)` draws a problem,
+    `render(meaning, style, rng)` words a step,
     `parse` reads it back, `boxed` finds the answer in a solution. `templates` are all templates by
     kind and operation, `slot_words` what stands in their slots, `boxed_words` what stands in the
     box. `drill(rng, bare)` gives a text of practice and its result. `results` are the words that

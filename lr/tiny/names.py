@@ -20,8 +20,9 @@ def checkpoint_path(name: str) -> Path:
     path = Path(str(files("lr.tiny"))) / "checkpoints" / name
     if not (path / "config.json").is_file():
         raise CheckpointError(
-            f"the files of {name} are missing from this installation ({path}). Install the package from its wheel, or train the "
-            "model with scripts/train_tiny.py, or the judge with scripts/train_judge.py."
+            f"the files of {name} are missing from this installation ({path}). Install the package "
+            "from its wheel, or train the model with scripts/train_tiny.py, or the judge with "
+            "scripts/train_judge.py."
         )
     return path
 

@@ -13,8 +13,9 @@ holds is a pure function of (seed, pool, position): training resumes exactly.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,22 +27,37 @@ from lr.tiny.languages import QUANTITIES, Exercise, TinyLanguage
 
 NAME_WEIGHT, RESULT_WEIGHT = 2.0, 3.0
 POOL_ROWS = 192
-Row = tuple[list[int], list[float]]
-"""Token ids and, for each, the weight of the loss for predicting it (0: context only)."""
+
+
+class Row(NamedTuple):
+    """Token ids; for each the weight of the loss for predicting it (0: context only), and what is
+    to be predicted at its place: in a language model the token itself."""
+
+    ids: list[int]
+    weights: list[float]
+    labels: list[int]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows [r, t] of ids, padded; `weights` [r, t] belongs to the token at the same place; `place`
-    is where to resume after it.
-
-    `labels` [r, t] are what is to be predicted at each place; None: the tokens themselves.
-    """
+    """Rows [r, t] of ids, padded on the right, with their weights and labels; `place` is where to
+    resume after it."""
 
     tokens: Tensor
     weights: Tensor
+    labels: Tensor
     place: tuple[int, int]
-    labels: Tensor | None = None
+
+
+def batch_of(rows: Sequence[Row], fill: int, place: tuple[int, int] = (0, 0)) -> Batch:
+    """Rows as rectangles; `fill` is the padding token."""
+    width = max(len(row.ids) for row in rows)
+
+    def pad(lists: Iterator[list[int]] | Iterator[list[float]], value: float) -> Tensor:
+        return torch.tensor([[*one, *[value] * (width - len(one))] for one in lists])
+
+    tokens, labels = pad((r.ids for r in rows), fill), pad((r.labels for r in rows), fill)
+    return Batch(tokens, pad((r.weights for r in rows), 0.0), labels, place)
 
 
 class RowMaker:
@@ -60,18 +76,20 @@ class RowMaker:
         self.names = {token for token, word in words.items() if word in language.names}
         self.end = tokenizer.convert_tokens_to_ids("<|im_end|>")
 
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
     def prompt(self, question: str) -> list[int]:
         """The chat prompt of a question, up to and with the assistant's header."""
         messages = [{"role": "user", "content": question}]
-        text = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
+        return self.encode(
+            self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         )
-        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def problem_row(self, what: Exercise, rng: random.Random) -> Row:
         """Prompt and solution; in half of the rows, half of the steps are foreign context without
-        loss.
-        """
+        loss."""
         ids = self.prompt(what.question)
         weights = [0.0] * len(ids)
         foreign = 0.5 if rng.random() < 0.5 else 0.0
@@ -79,41 +97,32 @@ class RowMaker:
             own = rng.random() >= foreign
             last = i == len(what.steps) - 1
             text = self.language.render(step, self.style if own else self.style.other, rng)
-            new = self.tokenizer.encode(text if last else text + "\n\n", add_special_tokens=False)
-            new += [self.end] if last else []
+            new = [*self.encode(text), self.end] if last else self.encode(text + "\n\n")
             ids += new
             weights += [self.weight(token) if own else 0.0 for token in new]
-        return ids, weights
+        return Row(ids, weights, ids)
 
     def weight(self, token: int) -> float:
-        return (
-            RESULT_WEIGHT if token in self.results else NAME_WEIGHT if token in self.names else 1.0
-        )
+        if token in self.results:
+            return RESULT_WEIGHT
+        return NAME_WEIGHT if token in self.names else 1.0
 
     def drill_row(self, length: int, rng: random.Random) -> Row:
         """Practice up to `length` tokens, bare (" 12 + 5 = 17,") or in whole steps; loss on each
-        result and the token after it.
-        """
-        ids: list[int] = self.tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
+        result and the token after it."""
+        ids = self.encode("<|im_start|>assistant\n")
         weights = [0.0] * len(ids)
         bare = rng.random() < 0.6
         while True:
             text, result = self.language.drill(rng, bare)
             at = text.rindex(result)
-            parts = (
-                text[: at - 1],
-                text[at - 1 : at + len(result)],
-                text[at + len(result) :],
-            )  # the result with its space
-            before, new, after = (
-                self.tokenizer.encode(part, add_special_tokens=False) for part in parts
-            )
+            parts = text[: at - 1], text[at - 1 : at + len(result)], text[at + len(result) :]
+            before, new, after = map(self.encode, parts)  # the result with its space
             if len(ids) + len(before) + len(new) + len(after) > length:
-                return ids, weights
+                return Row(ids, weights, ids)
             ids += before + new + after
-            weights += (
-                [0.0] * len(before) + [RESULT_WEIGHT] * len(new) + [1.0] + [0.0] * (len(after) - 1)
-            )
+            weights += [0.0] * len(before) + [RESULT_WEIGHT] * len(new)
+            weights += [1.0] + [0.0] * (len(after) - 1)
 
     def batches(
         self, start: tuple[int, int], stride: int, budget: int, drills: float
@@ -126,41 +135,32 @@ class RowMaker:
         """
         pool, position = start
         while True:
-            rng = random.Random(f"rows/{self.seed}/{self.style.value}/{pool}")
-            groups = self._groups(pool, int(budget * (1 - drills)), rng)
+            groups = self._groups(pool, int(budget * (1 - drills)))
             for i in range(position, len(groups)):
-                rng = random.Random(f"drills/{self.seed}/{pool}/{i}")
                 rows = groups[i]
-                width = max(len(ids) for ids, _ in rows)
-                count = max(1, round(budget / width)) - len(rows)
-                rows = rows + [self.drill_row(width, rng) for _ in range(count)]
+                if drills:
+                    rng = random.Random(f"drills/{self.seed}/{pool}/{i}")
+                    width = max(len(row.ids) for row in rows)
+                    count = max(1, round(budget / width)) - len(rows)
+                    rows = rows + [self.drill_row(width, rng) for _ in range(count)]
                 place = (pool, i + 1) if i + 1 < len(groups) else (pool + stride, 0)
-                yield Batch(*pad(rows, self.tokenizer.pad_token_id), place)
+                yield batch_of(rows, self.tokenizer.pad_token_id, place)
             pool, position = pool + stride, 0
 
-    def _groups(self, pool: int, budget: int, rng: random.Random) -> list[list[Row]]:
+    def pool(self, number: int, rng: random.Random) -> list[Row]:
+        """The rows of a pool."""
+        numbers = range(number * POOL_ROWS, (number + 1) * POOL_ROWS)
+        problems = (self.language.problem(Split.TRAIN, i, self.seed) for i in numbers)
+        return [self.problem_row(what, rng) for what in problems]
+
+    def _groups(self, number: int, budget: int) -> list[list[Row]]:
         """The rows of a pool in groups of like length and at most `budget` tokens, in random
-        order.
-        """
-        rows = [
-            self.problem_row(
-                self.language.problem(Split.TRAIN, pool * POOL_ROWS + i, self.seed), rng
-            )
-            for i in range(POOL_ROWS)
-        ]
-        rows.sort(key=lambda row: len(row[0]))
+        order."""
+        rng = random.Random(f"rows/{self.seed}/{self.style.value}/{number}")
         groups: list[list[Row]] = [[]]
-        for row in rows:
-            if groups[-1] and (len(groups[-1]) + 1) * len(row[0]) > budget:
+        for row in sorted(self.pool(number, rng), key=lambda row: len(row.ids)):
+            if groups[-1] and (len(groups[-1]) + 1) * len(row.ids) > budget:
                 groups.append([])
             groups[-1].append(row)
         rng.shuffle(groups)
         return groups
-
-
-def pad(rows: list[Row], fill: int) -> tuple[Tensor, Tensor]:
-    """Rows of ids and weights to rectangles [r, t], padded on the right."""
-    width = max(len(ids) for ids, _ in rows)
-    tokens = torch.tensor([ids + [fill] * (width - len(ids)) for ids, _ in rows])
-    weights = torch.tensor([row + [0.0] * (width - len(row)) for _, row in rows])
-    return tokens, weights

@@ -1,17 +1,14 @@
-"""A tiny model as a Hugging Face checkpoint: weights in bf16, configuration, sampling defaults and
-the tokenizer.
-
-What is written loads with plain `transformers.AutoModelForCausalLM` and with `lr.load_model`.
-
-The training loop of the tiny models: data-parallel over processes, checkpointed, and resumed bit
-for bit.
+"""How the tiny models are trained: data-parallel over processes, checkpointed, and resumed bit for
+bit.
 
 One step: every process takes a batch of its own, the gradients (and the sum of the loss weights)
-are added up by one all-reduce of one flat buffer, and every process makes the same update. The
-schedule is a function of the share of the token budget that is spent: warm-up, then cosine down to
-2 %. The same all-reduce carries two flags, so that all processes stop or save at the same step.
+are added up by one all-reduce of one flat buffer, and every process makes the same update: Muon
+(Jordan et al., 2024, kellerjordan.github.io/posts/muon) for the matrices of the layers, AdamW for
+the rest. The learning rate is a function of the share of the token budget that is spent: warm-up,
+then cosine down to 2 %. The same all-reduce carries two flags, so that all processes stop or save
+at the same step.
 
-`scripts/train_tiny.py` starts the processes, evaluates and exports.
+`scripts/train_tiny.py` and `scripts/train_judge.py` start the processes, evaluate and export.
 """
 
 from __future__ import annotations
@@ -20,7 +17,9 @@ import argparse
 import copy
 import json
 import math
-from collections.abc import Callable, Iterator
+import signal
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,17 +35,20 @@ from lr.model.qwen import CausalLM
 from lr.model.weights import save_model
 from lr.tiny.dense import hidden_rows
 from lr.tiny.languages import QUANTITIES, TinyLanguage
-from lr.tiny.muon import Muon
-from lr.tiny.rows import NAME_WEIGHT, RESULT_WEIGHT, Batch, RowMaker
+from lr.tiny.rows import NAME_WEIGHT, RESULT_WEIGHT, RowMaker
 from lr.tiny.vocabulary import END, PAD, build_tokenizer
+from lr.types import require
 
 SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 1.0, "top_k": 0}
+CLASSES = ("loss", "results", "names", "words")
+FLAGS = 3  # slots after the gradients in the flat buffer: weight sum, stop, save
+EMBEDDING_STD = 0.1
+SAVE_SECONDS, SHOW_SECONDS = 120.0, 15.0
 
 
 def tiny_config(layers: int, vocab_size: int, mlp: int = 384) -> ModelConfig:
     """The shape of the tiny models: width 128, 4 heads of 32 that share 2 KV heads, MLP 384 (plans:
-    256), tied embedding.
-    """
+    256), tied embedding."""
     return ModelConfig(
         vocab_size=vocab_size,
         hidden_size=128,
@@ -64,28 +66,6 @@ def tiny_config(layers: int, vocab_size: int, mlp: int = 384) -> ModelConfig:
     )
 
 
-def export(model: CausalLM, folder: Path, language: TinyLanguage = QUANTITIES) -> None:
-    """Write `model`, rounded to bf16, with the tokenizer of its language to `folder`. The model
-    itself is not changed.
-    """
-    tokenizer = build_tokenizer(language)
-    ids = {
-        "eos_token_id": tokenizer.convert_tokens_to_ids(END),
-        "pad_token_id": tokenizer.convert_tokens_to_ids(PAD),
-    }
-    save_model(copy.deepcopy(model).cpu().to(torch.bfloat16), folder, extra=ids)
-    (folder / "model.safetensors").chmod(0o644)
-    (folder / "generation_config.json").write_text(json.dumps(SAMPLING | ids, indent=2) + "\n")
-    tokenizer.save_pretrained(folder)
-
-
-CLASSES = ("loss", "results", "names", "words")
-FLAGS = 3  # slots behind the gradients in the flat buffer: weight sum, stop, save
-
-
-EMBEDDING_STD = 0.1
-
-
 def fresh_model(config: ModelConfig, seed: int) -> CausalLM:
     """A model with random weights from a seed. Every layer begins as the identity: its two output
     matrices are zero.
@@ -100,17 +80,29 @@ def fresh_model(config: ModelConfig, seed: int) -> CausalLM:
         if name.endswith(("out.weight", "down.weight")):
             nn.init.zeros_(p)
         elif p.ndim == 2:
-            nn.init.normal_(
-                p, std=EMBEDDING_STD if name.startswith("embedding") else p.shape[1] ** -0.5
-            )
+            embedding = name.startswith("embedding")
+            nn.init.normal_(p, std=EMBEDDING_STD if embedding else p.shape[1] ** -0.5)
     return model
+
+
+def export(model: CausalLM, folder: Path, language: TinyLanguage = QUANTITIES) -> None:
+    """Write a model, rounded to bf16, with the tokenizer of its language as a Hugging Face
+    checkpoint, which plain `transformers` can load. The model itself is not changed."""
+    tokenizer = build_tokenizer(language)
+    ids = {
+        "eos_token_id": tokenizer.convert_tokens_to_ids(END),
+        "pad_token_id": tokenizer.convert_tokens_to_ids(PAD),
+    }
+    save_model(copy.deepcopy(model).cpu().to(torch.bfloat16), folder, extra=ids)
+    (folder / "model.safetensors").chmod(0o644)
+    (folder / "generation_config.json").write_text(json.dumps(SAMPLING | ids, indent=2) + "\n")
+    tokenizer.save_pretrained(folder)
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How a model is trained. `tokens` is the budget over all processes, `batch` the tokens of one
-    step over all processes.
-    """
+    step over all processes, `drills` the share of tokens in drills."""
 
     tokens: int
     batch: int = 2560
@@ -122,13 +114,12 @@ class Recipe:
     drills: float = 0.4
 
     def __post_init__(self) -> None:
-        if self.tokens < 1 or self.batch < 1:
-            raise SettingError(f"tokens={self.tokens}, batch={self.batch}: both must be at least 1")
+        require(self.tokens >= 1, "tokens", self.tokens, "a whole number >= 1")
+        require(self.batch >= 1, "batch", self.batch, "a whole number >= 1")
 
     def rate(self, step: int, spent: int) -> float:
         """The factor on the learning rates: linear warm-up, then cosine from 1 to `last_rate` over
-        the budget.
-        """
+        the budget."""
         share = min(1.0, spent / self.tokens)
         cosine = self.last_rate + (1 - self.last_rate) * 0.5 * (1 + math.cos(math.pi * share))
         return cosine * min(1.0, (step + 1) / self.warmup)
@@ -150,64 +141,103 @@ class Trainer:
         self.world = dist.get_world_size() if dist.is_initialized() else 1
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.model, self.rows, self.recipe = model, rows, recipe
-        matrices = [
-            p for name, p in model.named_parameters() if p.ndim == 2 and name.startswith("layers.")
-        ]
-        others = [
-            p
-            for name, p in model.named_parameters()
-            if p.ndim != 2 or not name.startswith("layers.")
-        ]
-        self.buffer = _flatten_gradients([*matrices, *others])
-        self.muon = Muon(matrices)
+        in_layers: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+        for name, p in model.named_parameters():
+            in_layers[p.ndim == 2 and name.startswith("layers.")].append(p)
+        matrices, others = in_layers[True], in_layers[False]
+        # one buffer for all gradients, so that one all-reduce adds them up; each is a view into it
+        size = sum(p.numel() for p in model.parameters()) + FLAGS
+        self.buffer, at = torch.zeros(size, device=model.device), 0
+        for p in (*matrices, *others):
+            p.grad = self.buffer[at : at + p.numel()].view_as(p)
+            at += p.numel()
+        self.muon = torch.optim.Muon(matrices, weight_decay=0.0)
         self.adam = torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-        self.progress = Progress(places=tuple((rank, 0) for rank in range(self.world)))
-        self.batches = self._batches()
+        self._begin(Progress(places=tuple((rank, 0) for rank in range(self.world))))
 
-    def _batches(self) -> Iterator[Batch]:
-        place = self.progress.places[self.rank]
-        return self.rows.batches(
-            place, self.world, self.recipe.batch // self.world, self.recipe.drills
-        )
+    def _begin(self, progress: Progress) -> None:
+        self.progress = progress
+        budget = self.recipe.batch // self.world
+        place = progress.places[self.rank]
+        self.batches = self.rows.batches(place, self.world, budget, self.recipe.drills)
 
     def step(self, stop: bool = False, save: bool = False) -> tuple[dict[str, float], bool, bool]:
         """One update. Returns the mean loss by class of token over all processes ("loss" is the
         weighted mean that is trained on), and whether any of them asked to stop or to save."""
-        batch = next(self.batches)
-        tokens, weights = batch.tokens.to(self.model.device), batch.weights.to(self.model.device)
+        batch, device = next(self.batches), self.model.device
+        tokens, weights = batch.tokens.to(device), batch.weights.to(device)
+        labels = batch.labels.to(device)
         self.buffer.zero_()
-        labels = tokens if batch.labels is None else batch.labels.to(self.model.device)
         losses, weight_of = token_losses(self.model, tokens, weights, labels)
         (losses * weight_of).sum().backward()
-        total = torch.tensor(
-            [weights.sum(), stop, save], dtype=torch.float32, device=self.buffer.device
-        )
-        self.buffer[-FLAGS:] = total
+        self.buffer[-FLAGS:] = torch.tensor([float(weights.sum()), stop, save], device=device)
         counts = _by_class(losses.detach(), weight_of, tokens.numel())
         if self.world > 1:
             dist.all_reduce(self.buffer)
             dist.all_reduce(counts)
         weight, stop_all, save_all = self.buffer[-FLAGS:].tolist()
         gradients = self.buffer[:-FLAGS].div_(weight)
-        norm = gradients.norm()
-        gradients.mul_(torch.clamp(self.recipe.clip / (norm + 1e-6), max=1.0))
+        gradients.mul_(torch.clamp(self.recipe.clip / (gradients.norm() + 1e-6), max=1.0))
         rate = self.recipe.rate(self.progress.step, self.progress.tokens)
-        self.muon.step(rate * self.recipe.matrix_rate)
-        for group in self.adam.param_groups:
-            group["lr"] = rate * self.recipe.other_rate
-        self.adam.step()
+        for optimiser, most in (
+            (self.muon, self.recipe.matrix_rate),
+            (self.adam, self.recipe.other_rate),
+        ):
+            for group in optimiser.param_groups:
+                group["lr"] = rate * most
+            optimiser.step()
         places = list(self.progress.places)
         places[self.rank] = batch.place
-        self.progress = Progress(
-            self.progress.step + 1, self.progress.tokens + int(counts[-1]), tuple(places)
-        )
+        spent = self.progress.tokens + int(counts[-1])
+        self.progress = Progress(self.progress.step + 1, spent, tuple(places))
         means = (counts[: len(CLASSES)] / counts[len(CLASSES) : -1].clamp(min=1)).tolist()
         return dict(zip(CLASSES, means, strict=True)), stop_all > 0, save_all > 0
 
+    def train(
+        self,
+        state: Path,
+        say: Callable[[str], None],
+        last_step: int | None = None,
+        check: Callable[[], None] | None = None,
+        check_every: int = 1_000_000,
+    ) -> None:
+        """Steps until the budget is spent or `last_step` is reached, Ctrl-C or SIGTERM comes. Saves
+        to `state` every two minutes and at the end; `say` gets a line of progress every 15 seconds;
+        `check` is called every so many tokens."""
+        signals: list[int] = []
+        for name in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(name, lambda number, frame: signals.append(number))
+        began = saved = shown = time.perf_counter()
+        first, means, stop = self.progress.tokens, dict[str, float](), False
+        while not stop and self.progress.tokens < self.recipe.tokens:
+            if last_step is not None and self.progress.step >= last_step:
+                break
+            before = self.progress.tokens
+            due = self.rank == 0 and time.perf_counter() - saved > SAVE_SECONDS
+            losses, stop, save = self.step(stop=bool(signals), save=due)
+            means = {n: 0.95 * means.get(n, loss) + 0.05 * loss for n, loss in losses.items()}
+            now, spent = time.perf_counter(), self.progress.tokens
+            if self.rank == 0 and now - shown > SHOW_SECONDS:
+                shown, speed = now, (spent - first) / (now - began)
+                left = (self.recipe.tokens - spent) / speed / 60
+                say(
+                    f"{(now - began) / 60:6.1f} min  step {self.progress.step:5d}  "
+                    f"{spent / 1e6:6.3f}M tokens  "
+                    + "".join(f"{name} {mean:.4f}  " for name, mean in means.items())
+                    + f"{speed:.0f} tokens/s  {left:.0f} min left"
+                )
+            if save:
+                self.save(state)
+                saved = now
+            if check is not None and not stop and spent // check_every != before // check_every:
+                check()
+        self.save(state)
+        if check is not None and not stop:
+            check()
+
     def save(self, path: Path) -> None:
         """Write everything that resuming needs, atomically. All processes call it; the first
-        writes.
-        """
+        writes."""
         if self.world > 1:
             places = list(self.progress.places)
             dist.all_gather_object(places, self.progress.places[self.rank])
@@ -226,26 +256,24 @@ class Trainer:
     def load(self, path: Path) -> None:
         """Go on where `save` left off. Raises SettingError if the number of processes differs."""
         state = torch.load(path, weights_only=True)
-        places = tuple(tuple(place) for place in state["progress"]["places"])
-        if len(places) != self.world:
+        progress = Progress(**state["progress"])
+        progress.places = tuple((pool, at) for pool, at in progress.places)
+        if len(progress.places) != self.world:
             raise SettingError(
-                f"{path} was written by {len(places)} processes, this is {self.world}: use as many"
+                f"{path} was written by {len(progress.places)} processes, this is {self.world}: "
+                "use as many"
             )
-        self.model.load_state_dict(state["model"])
-        self.muon.load_state_dict(state["muon"])
-        self.adam.load_state_dict(state["adam"])
-        self.progress = Progress(state["progress"]["step"], state["progress"]["tokens"], places)
-        self.batches = self._batches()
+        for name in ("model", "muon", "adam"):
+            getattr(self, name).load_state_dict(state[name])
+        self._begin(progress)
 
 
 def token_losses(
     model: CausalLM, tokens: Tensor, weights: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Cross-entropy [m] of the m places of rows [r, t] that carry weight, given the tokens before
-    them, and their weights [m].
-
-    `labels` [r, t] are what is to be predicted at each place: in a language model the tokens
-    themselves.
+    them, and their weights [m]. `labels` [r, t] are what is to be predicted at each place: in a
+    language model the tokens themselves.
 
     Matrix products in bf16, everything else in fp32.
     """
@@ -259,33 +287,30 @@ def token_losses(
 
 def _by_class(losses: Tensor, weight_of: Tensor, tokens: int) -> Tensor:
     """What to add up over the processes for the progress line: sums per class, then counts per
-    class, then tokens; float64.
-    """
+    class, then tokens; float64."""
     masks = [weight_of == weight for weight in (RESULT_WEIGHT, NAME_WEIGHT, 1.0)]
     sums = [(losses * weight_of).sum(), *(losses[mask].sum() for mask in masks)]
     counts = [weight_of.sum(), *(mask.sum() for mask in masks)]
     return torch.tensor([*map(float, sums), *map(float, counts), tokens], dtype=torch.float64)
 
 
-def _flatten_gradients(parameters: list[nn.Parameter]) -> Tensor:
-    """One buffer for all gradients, so that one all-reduce adds them up; each `grad` is a view into
-    it.
-    """
-    buffer = torch.zeros(sum(p.numel() for p in parameters) + FLAGS, device=parameters[0].device)
-    at = 0
-    for p in parameters:
-        p.grad = buffer[at : at + p.numel()].view_as(p)
-        at += p.numel()
-    return buffer
-
-
 def start(work: Callable[[int, argparse.Namespace], None], args: argparse.Namespace) -> None:
-    """Run `work(rank, args)` in `args.processes` processes, which meet in the folder `args.out`; in
-    this one, if it is one.
-    """
+    """Run `work(rank, args)` in `args.processes` processes of one thread each, which meet in the
+    folder `args.out`; in this one, if it is one."""
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "rendezvous").unlink(missing_ok=True)
     if args.processes == 1:
+        torch.set_num_threads(1)
         work(0, args)
     else:
-        mp.spawn(work, (args,), nprocs=args.processes)
+        mp.spawn(_join, (work, args), nprocs=args.processes)
+
+
+def _join(
+    rank: int, work: Callable[[int, argparse.Namespace], None], args: argparse.Namespace
+) -> None:
+    torch.set_num_threads(1)
+    meet = f"file://{args.out.resolve()}/rendezvous"
+    dist.init_process_group("gloo", meet, rank=rank, world_size=args.processes)
+    work(rank, args)
+    dist.destroy_process_group()

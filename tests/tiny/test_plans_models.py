@@ -132,14 +132,14 @@ def test_training_rows_of_plans() -> None:
     """Rooms weigh most, and a drill has its loss on the room that is found."""
     tokenizer = build_tokenizer(PLANS)
     rows = RowMaker(tokenizer, Style.DRAFT, 0, PLANS)
-    ids, weights = rows.problem_row(PLANS.problem(Split.TRAIN, 3, 0), random.Random(0))
+    ids, weights, _ = rows.problem_row(PLANS.problem(Split.TRAIN, 3, 0), random.Random(0))
     heavy = {
         tokenizer.decode([token]).strip()
         for token, weight in zip(ids, weights, strict=True)
         if weight == RESULT_WEIGHT
     }
     assert heavy and heavy <= set(ROOMS)
-    ids, weights = rows.drill_row(80, random.Random(1))
+    ids, weights, _ = rows.drill_row(80, random.Random(1))
     assert {
         tokenizer.decode([t]).strip()
         for t, w in zip(ids, weights, strict=True)

@@ -105,7 +105,7 @@ def test_a_row_is_what_the_verifier_asks_and_the_answer() -> None:
     for pair in PAIRS[:40]:
         ids, weights, labels = rows.pair_row(pair)
         assert ids[:-1] == verifier.row(pair.first, pair.second)
-        assert ids[-1] == labels[-1] == verifier.parting.tokens[0 if pair.same else 1]
+        assert ids[-1] == labels[-1] == verifier.answers.tokens[0 if pair.same else 1]
         assert weights[-1] == 1.0 and max(weights[:-1]) <= RUNNING_WEIGHT
 
 
@@ -155,13 +155,12 @@ def test_equal_pairs_agree_to_the_end_and_different_ones_part() -> None:
 
 def test_batches_are_balanced_and_go_on_where_they_stopped() -> None:
     rows = JudgeRows(TOKENIZER, 0, PAIRS[:50], 0.5)
-    batches = list(islice(rows.batches((0, 0), 2, 2000), 30))
+    batches = list(islice(rows.batches((0, 0), 2, 2000, 0.0), 30))
     answers = torch.cat([batch.tokens[batch.weights == 1] for batch in batches])
     assert set(answers.tolist()) == {rows.aligned, rows.unaligned}
     assert abs((answers == rows.aligned).float().mean() - 0.5) < 0.05
-    again = list(islice(rows.batches(batches[9].place, 2, 2000), 5))
+    again = list(islice(rows.batches(batches[9].place, 2, 2000, 0.0), 5))
     for a, b in zip(batches[10:15], again, strict=True):
-        assert a.labels is not None and b.labels is not None
         assert (
             torch.equal(a.tokens, b.tokens)
             and torch.equal(a.labels, b.labels)

@@ -4,19 +4,23 @@ very same weights.
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
+from tests_root import ROOT
 
 from lr.errors import SettingError
 from lr.model.qwen import CausalLM
+from lr.model.weights import load_model
 from lr.tiny.dense import hidden_rows, sample_rows
 from lr.tiny.grammar import Style
 from lr.tiny.language import Split, problem
-from lr.tiny.muon import Muon, orthogonalise
 from lr.tiny.oracle import parse
 from lr.tiny.rows import RESULT_WEIGHT, RowMaker
 from lr.tiny.training import Recipe, Trainer, fresh_model, tiny_config
@@ -65,7 +69,7 @@ def test_as_many_processes_as_before(tmp_path: Path) -> None:
         {
             "progress": {"step": 0, "tokens": 0, "places": one.progress.places},
             "model": {},
-            "muon": [],
+            "muon": {},
             "adam": {},
         },
         tmp_path / "state.pt",
@@ -90,7 +94,7 @@ def test_a_row_has_loss_on_its_own_style_only() -> None:
     foreign = 0
     for i in range(40):
         what = problem(Split.TRAIN, i)
-        ids, weights = rows().problem_row(what, random.Random(i))
+        ids, weights, _ = rows().problem_row(what, random.Random(i))
         assert len(ids) == len(weights)
         prompt = rows().prompt(what.question)
         assert ids[: len(prompt)] == prompt and not any(weights[: len(prompt)])
@@ -109,7 +113,7 @@ def test_a_row_has_loss_on_its_own_style_only() -> None:
 def test_a_drill_has_loss_on_results_only() -> None:
     seen = set()
     for seed in range(20):
-        ids, weights = rows().drill_row(80, random.Random(seed))
+        ids, weights, _ = rows().drill_row(80, random.Random(seed))
         assert len(ids) <= 80
         results = [ids[i] for i in range(len(ids)) if weights[i] == RESULT_WEIGHT]
         assert results and all(TOKENIZER.decode([token]).strip().isdigit() for token in results)
@@ -131,18 +135,32 @@ def test_batches_resume_at_a_place_and_are_shared_out() -> None:
     assert not torch.equal(other.tokens, batches[0].tokens)
 
 
-@pytest.mark.parametrize("shape", [(6, 4, 9), (2, 9, 4)])
-def test_orthogonalise(shape: tuple[int, ...]) -> None:
-    stack = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    singular = torch.linalg.svdvals(orthogonalise(stack))
-    assert singular.min() > 0.5 and singular.max() < 1.4
+def run_script(name: str, out: Path, *words: str) -> str:
+    """A training script, in a process of its own."""
+    command = [sys.executable, str(ROOT / "scripts" / name), "--out", str(out), *words]
+    surroundings = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=surroundings, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-def test_muon_moves_against_the_gradient_at_its_rate() -> None:
-    matrix = torch.nn.Parameter(torch.zeros(4, 4))
-    matrix.grad = torch.eye(4) * 3.0
-    Muon([matrix]).step(rate=0.1)
-    assert torch.all(matrix.diagonal() < -0.05) and torch.all(matrix.diagonal() > -0.15)
+def test_the_script_trains_a_model_and_goes_on(tmp_path: Path) -> None:
+    words = ["--role", "draft", "--tokens", "3000", "--batch", "600", "--processes", "2"]
+    words += ["--eval-problems", "2"]
+    said = run_script("train_tiny.py", tmp_path, *words, "--steps", "2")
+    assert "held-out: " in said
+    run_script("train_tiny.py", tmp_path, *words, "--steps", "3", "--resume")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert state["progress"]["step"] == 3
+    assert load_model(tmp_path / "hf").config.num_layers == 2
+
+
+def test_the_script_trains_a_judge(tmp_path: Path) -> None:
+    words = ["--tokens", "3000", "--batch", "600", "--layers", "1", "--real-share", "0"]
+    words += ["--check", "4", "--processes", "1"]
+    assert "right" in run_script("train_judge.py", tmp_path, *words, "--steps", "1")
+    run_script("train_judge.py", tmp_path, *words, "--steps", "2", "--resume")
+    assert load_model(tmp_path / "hf").config.num_layers == 1
 
 
 def test_rectangles_agree_with_the_sampler() -> None:
