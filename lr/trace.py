@@ -1,14 +1,11 @@
 """What happened in a run, event by event, and the statistics that follow from it.
 
-Everything that runs reports to a `Trace`; nothing else is counted anywhere. Every number of the
-demo, the reports and the tests (acceptance, passes, tokens per second) is a function of the events.
-
-The scheduler's messages are events themselves: a trace records the very objects of
-`spec/protocol.py`. The others are defined here. Always recorded are those from which statistics
-follow, `STATISTICS`. The rest are details, recorded only if `Trace.detailed` is set: every other
-message, every token with its probability and its key, every change of a cache. The player, the
-stepper and the figures show them. No torch here. A trace as a file: `lab/trace/file.py`,
-`docs/trace.md`.
+Everything that runs reports to a `Trace`, and every number of the demo, the reports and the tests
+(acceptance, passes, tokens per second) is a function of its events. The scheduler's messages are
+events themselves, the very objects of `spec/protocol.py`; the others are defined here. Those in
+`STATISTICS` are always recorded. The rest are details, recorded if `Trace.detailed` is set: every
+other message, token and change of a cache, for the player, the stepper and the figures. No torch
+here. A trace as a file: `lab/trace/file.py`, `docs/trace.md`.
 """
 
 from __future__ import annotations
@@ -52,11 +49,9 @@ class VerifierCall:
 
 @dataclass(frozen=True, slots=True)
 class TokenRound:
-    """One round of token-level speculation on one branch that had a proposal.
-
-    `proposed` draft tokens (nodes of the tree), `depth` of the proposal, `accepted` of them;
-    `emitted` tokens that joined the step, the one after the accepted ones included (what lies
-    beyond the step's end is dropped).
+    """One round of token-level speculation on one branch: `proposed` draft tokens (nodes of a tree
+    `depth` deep), `accepted` of them; `emitted` tokens joined the step, the one after the accepted
+    ones included, what lies beyond the step's end not.
     """
 
     role: Role
@@ -72,11 +67,9 @@ class TokenRound:
 @dataclass(frozen=True, slots=True)
 class RoundDetail:
     """A round in full. `offset`: tokens of the step before it. `coin`: the uniform sample that
-    decided, drawn with `coin_key` (None: none was needed).
-
-    `token` came after the accepted guesses, drawn with `key`: from the residual distribution, or,
-    if no guess stood in its place (`residual` False), from the target's own with the key of plain
-    decoding. `p` is its probability under the target.
+    decided, drawn with `coin_key` (None: not needed). `token` came after the accepted guesses,
+    drawn with `key` from the residual distribution, or (`residual` False) from the target's own
+    with the key of plain decoding; `p` is its probability under the target.
     """
 
     offset: int
@@ -92,11 +85,9 @@ class RoundDetail:
 @dataclass(frozen=True, slots=True)
 class Guess:
     """A draft token and what became of it. `p`, `q`: its probability under target and draft (q is 1
-    if the draft was certain). `parent`: the guess before it, -1 at the end of the branch.
-
-    `accept`: the probability that it is kept once it is tried, its parent being accepted and its
-    earlier siblings not; None if that cannot happen. `uniform`: if one coin decides a chain, that
-    coin as this guess sees it, uniform on [0, 1]: kept if below `accept`. `kept`: None if it was
+    if the draft was certain). `parent`: the guess before it, -1 at the end of the branch. `accept`:
+    the probability that it is kept once it is tried (None: it cannot be). `uniform`: if one coin
+    decides a chain, that coin as this guess sees it: kept if below `accept`. `kept`: None if it was
     never tried.
     """
 
@@ -265,12 +256,9 @@ class Trace:
 
 @dataclass(frozen=True)
 class TokenRounds:
-    """Token-level speculation in numbers, with vLLM's names and definitions. Rounds without a
-    proposal do not count.
-
-    `histogram[n]`: rounds that accepted n tokens, up to the deepest proposal. `tried`: positions
-    that were decided, in each round all up to its first rejection. `emitted`: tokens that joined a
-    step, the one after the accepted ones included.
+    """Token-level speculation in numbers, with vLLM's names and definitions. `histogram[n]`: rounds
+    that accepted n tokens; rounds without a proposal do not count. `tried`: positions that were
+    decided, in each round all up to its first rejection. `emitted`: as in `TokenRound`.
     """
 
     histogram: tuple[int, ...] = ()

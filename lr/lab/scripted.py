@@ -1,9 +1,8 @@
 """Runs a scheduler on scripted steps and verdicts, one event at a time, in any order: for tests,
 notebooks and documents.
 
-No model and no clock: a script says what the draft, the target and the verifier would say, an order
-says which piece of work is completed next. The scheduler's output must not depend on the order, so
-shuffling it tests the scheduler, and stepping through a run (`ScriptedRun.step`) shows it.
+No model and no clock: a script says what draft, target and verifier would say, an order says which
+piece of work is completed next. Shuffling the order tests the scheduler, stepping shows it.
 
     run = ScriptedRun(config, TextScript(targets=["a.", "b$"], drafts=["A.", "C."]))
     while not run.done:
@@ -48,7 +47,6 @@ Prefix = tuple[Step, ...]
 Order = Callable[[Sequence[Work]], int]
 """Of the work in flight, oldest first: which is completed next?"""
 Words = Callable[[Step], str]
-"""How a step is shown."""
 
 
 class Script(Protocol):
@@ -65,9 +63,7 @@ class Script(Protocol):
         ...
 
     def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict | None:
-        """The verdict on a pair; on the draft step alone if `target` is None, and then None means
-        unsure.
-        """
+        """The verdict on a pair. `target` None: on the draft step alone; then None means unsure."""
         ...
 
 
@@ -195,11 +191,9 @@ def cut(step: Step, limit: int) -> Step:
 
 @dataclass(frozen=True)
 class TextScript:
-    """Texts by the number of the step, whatever came before it.
-
-    `targets[i]`: the target's step i; after the last it ends the text ("$"). `drafts[i]`: the
-    draft's step i, alternatives separated by "|"; if none is given, no draft can come. Judged
-    alone, without the target's step, a draft step with "?" in it is unclear.
+    """Texts by the number of the step, whatever came before it. After the last one the target ends
+    the text ("$"). Drafts are alternatives separated by "|"; if none is given, no draft can come.
+    Judged alone, without the target's step, a draft step with "?" in it is unclear.
 
     Example: targets ["a.", "b$"] and drafts ["A.", "C.|B$"] emit "A." and, with width 2, "B$"; with
     width 1, "b$".
