@@ -3,17 +3,11 @@
 A drafter makes a `Proposal` per branch, a chain or a tree of tokens. The target runs over all of it
 in one forward. An acceptance rule (`rules.py`) then makes a `Decision`: a path of accepted nodes
 from the root down, and one more token. A rule is *lossless* if its output is distributed as what
-the target alone would have written.
-
-`p` is the target's distribution, `q` the draft's (Leviathan et al., arXiv 2211.17192). A draft
-token x stays with probability min(1, p(x) / q(x)); if it does not, the token in its place comes
-from the residual (p - q)+, normalised: together exactly p.
+the target alone would have written. `p` is the target's distribution, `q` the draft's.
 
 A rule lists every way a round can end, with its probability (`outcomes`), and that list is the code
 that runs: a round draws one uniform number, takes the outcome on which it falls, and draws the last
 token. So `lr/lab/exact.py`, which adds up outcomes, checks the program and not a copy of it.
-
-This module knows no model, cache or branch, and relies on what the proposal says about q.
 """
 
 from __future__ import annotations
@@ -88,7 +82,7 @@ class Proposal:
 
     def children(self, node: int) -> list[int]:
         """The nodes right after `node` (or `ROOT`), in the order in which they are tried."""
-        return [child for child, parent in enumerate(self.parents) if parent == node]
+        return self.families()[node + 1]
 
     def path(self, node: int) -> tuple[int, ...]:
         """The nodes from the root down to `node`, inclusive; none for the root."""
@@ -121,11 +115,8 @@ class Decision:
 @dataclass(frozen=True)
 class Draws:
     """The randomness of one branch in one round: the target's `stream` of this step, and the number
-    of its tokens before the round.
-
-    Rounds of one step begin at different places, so every key is used once. Three purposes are kept
-    apart: the draft may have drawn with the target's own keys (coupling "shared"), so neither the
-    uniform number nor a residual may use them.
+    of its tokens before the round, so every key is used once. Three purposes are kept apart, since
+    the draft may have drawn with the target's own keys (coupling "shared").
     """
 
     stream: Stream
@@ -218,16 +209,14 @@ def untried(p_rows: Tensor) -> Outcome:
 
 def pick(outcomes: Sequence[Outcome], number: float) -> Outcome:
     """The outcome on which a number in [0, 1) falls when each covers a stretch as long as its
-    probability.
-
-    Example: probabilities (0.5, 0, 0.5) and 0.5: the third. What rounding leaves at the end belongs
-    to the last possible one.
+    probability. Example: probabilities (0.5, 0, 0.5) and 0.5: the third.
     """
     covered = 0.0
     for outcome in outcomes:
         covered += outcome.probability
         if number < covered:
             return outcome
+    # Rounding left something at the end: it belongs to the last possible one.
     return next(outcome for outcome in reversed(outcomes) if outcome.probability > 0)
 
 

@@ -217,7 +217,14 @@ class TreeDrafter:
             for tree, _, _ in growing:
                 tree.leaves = []
             for (tree, node, branch), candidates in zip(growing, ranked, strict=True):
-                self._grow(tree, node, branch, candidates, deeper=level + 1 < tree.depth)
+                for token in candidates:
+                    tree.tokens.append(token)
+                    tree.parents.append(node)
+                    if level + 1 < tree.depth and token not in self.eos_ids:
+                        child = self.runner.fork(branch)
+                        child.append(token)
+                        tree.leaves.append((len(tree.tokens) - 1, child))
+                self.runner.close(branch)
         for tree in trees:
             for _, branch in tree.leaves:
                 self.runner.close(branch)
@@ -238,18 +245,3 @@ class TreeDrafter:
             self.runner.feed([own])
             own.append(last)
         return _Tree(context, depth, [(ROOT, self.runner.fork(own))])
-
-    def _grow(
-        self, tree: _Tree, node: int, branch: Branch, candidates: Sequence[int], *, deeper: bool
-    ) -> None:
-        """Give a leaf its children, and each of them that can go on a fork of its branch. Nothing
-        follows the end of the text.
-        """
-        for token in candidates:
-            tree.tokens.append(token)
-            tree.parents.append(node)
-            if deeper and token not in self.eos_ids:
-                child = self.runner.fork(branch)
-                child.append(token)
-                tree.leaves.append((len(tree.tokens) - 1, child))
-        self.runner.close(branch)

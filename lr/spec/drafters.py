@@ -92,16 +92,10 @@ class LookupDrafter:
         """Nothing is kept."""
 
     def _look_up(self, tokens: Sequence[int], k: int) -> Proposal:
-        if k < 1:
-            return EMPTY
-        text = array("q", tokens).tobytes()  # 8 bytes per token: searching bytes is fast
+        text = array("q", tokens).tobytes()
         for n in range(min(self.longest, len(tokens) - 1), self.shortest - 1, -1):
-            pattern = text[-8 * n :]
-            place = text.rfind(pattern, 0, len(text) - 1)  # not the pattern itself, at the end
-            while place >= 0 and place % 8:  # not at the beginning of a token
-                place = text.rfind(pattern, 0, place + len(pattern) - 1)
-            if place >= 0:
-                end = place // 8 + n
+            end = earlier_end(text, n)
+            if end is not None and k > 0:
                 return Proposal.chain(tokens[end : end + k])
         return EMPTY
 
@@ -120,89 +114,39 @@ class SuffixDrafter:
     def __init__(self, min_match: int = 1) -> None:
         require(min_match >= 1, "min_match", min_match, "a whole number >= 1")
         self.min_match = min_match
-        self._automata: dict[Branch, SuffixAutomaton] = {}
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        return [self._look_up(context, min(k, context.limit)) for context in contexts]
+        return [self._look_up(context.tokens, min(k, context.limit)) for context in contexts]
 
     def forget(self, branches: Iterable[Branch]) -> None:
-        for branch in branches:
-            self._automata.pop(branch, None)
+        """Nothing is kept."""
 
-    def _look_up(self, context: Context, k: int) -> Proposal:
-        tokens = context.tokens
-        automaton = self._automata.get(context.branch)
-        if automaton is None or automaton.tokens != tokens[: len(automaton.tokens)]:
-            automaton = self._automata[context.branch] = SuffixAutomaton()  # new, or it was rewound
-        automaton.extend(tokens[len(automaton.tokens) :])
-        matched, end = automaton.repeat
-        if k < 1 or matched < self.min_match:
-            return EMPTY
-        return Proposal.chain(tokens[end : end + k])
+    def _look_up(self, tokens: Sequence[int], k: int) -> Proposal:
+        text = array("q", tokens).tobytes()
+        low, high = (
+            0,
+            len(tokens) - 1,
+        )  # a suffix of `low` tokens occurred before, none above `high`
+        while low < high:
+            middle = (low + high + 1) // 2
+            if earlier_end(text, middle) is None:
+                high = middle - 1
+            else:
+                low = middle
+        end = earlier_end(text, low) if low >= self.min_match else None
+        return EMPTY if end is None or k < 1 else Proposal.chain(tokens[end : end + k])
 
 
-class SuffixAutomaton:
-    """The suffix automaton of `tokens` (Blumer et al., 1985), built token by token in constant
-    amortised time. `repeat`: the length and the last earlier end of the longest repeated suffix.
-
-    A state is a class of substrings with the same set of end positions; `length` is that of its
-    longest, `ended` the number of tokens up to the end of its last occurrence. The suffix link of
-    the state of the whole text stands for the longest suffix that also ends somewhere earlier.
+def earlier_end(text: bytes, n: int) -> int | None:
+    """Where the last n tokens of `text` (8 bytes each; bytes are searched fast) ended the last time
+    before, counted in tokens; None if they are new.
     """
-
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.edges: list[dict[int, int]] = [{}]
-        self.link = [-1]
-        self.length = [0]
-        self.ended = [0]
-        self.last = 0
-        self.repeat = (0, 0)
-
-    def extend(self, tokens: Iterable[int]) -> None:
-        for token in tokens:
-            self._add(token)
-
-    def _add(self, token: int) -> None:
-        """Blumer's construction: a new state for the whole text, and a clone where a class of
-        substrings splits.
-        """
-        self.tokens.append(token)
-        new, state = self._state({}, self.length[self.last] + 1, 0), self.last
-        while state >= 0 and token not in self.edges[state]:
-            self.edges[state][token] = new
-            state = self.link[state]
-        if state >= 0:
-            following = self.edges[state][token]
-            if self.length[state] + 1 < self.length[following]:
-                following = self._split(state, token, following)
-            self.link[new] = following
-        self.last = new
-        known = self.link[new]
-        self.repeat = (self.length[known], self.ended[known])
-        while new > 0:
-            self.ended[new] = len(self.tokens)
-            new = self.link[new]
-
-    def _split(self, state: int, token: int, following: int) -> int:
-        """The shorter substrings of a class end in one place more than the longer ones from now on:
-        give them a state of their own.
-        """
-        edges, length = dict(self.edges[following]), self.length[state] + 1
-        clone = self._state(edges, length, self.link[following])
-        self.ended[clone] = self.ended[following]
-        while state >= 0 and self.edges[state].get(token) == following:
-            self.edges[state][token] = clone
-            state = self.link[state]
-        self.link[following] = clone
-        return clone
-
-    def _state(self, edges: dict[int, int], length: int, link: int) -> int:
-        self.edges.append(edges)
-        self.length.append(length)
-        self.link.append(link)
-        self.ended.append(0)
-        return len(self.edges) - 1
+    pattern, stop = text[-8 * n :], len(text) - 1
+    while (place := text.rfind(pattern, 0, stop)) >= 0:
+        if place % 8 == 0:  # else it is not the beginning of a token
+            return place // 8 + n
+        stop = place + len(pattern) - 1
+    return None
 
 
 class StepDrafter:

@@ -17,7 +17,7 @@ from lr.kvcache.table import BlockTable
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
 from lr.spec.draft_model import ModelDrafter, TreeDrafter, common
-from lr.spec.drafters import Context, LookupDrafter, StepDrafter, SuffixAutomaton, SuffixDrafter
+from lr.spec.drafters import Context, LookupDrafter, StepDrafter, SuffixDrafter
 from lr.spec.rules import follow
 from lr.spec.sampling import distribution, sample
 from lr.types import Coupling, SamplingParams
@@ -90,17 +90,6 @@ def test_suffix_drafts_follow_a_branch_that_grows_and_is_cut(
         seen.branch.tokens = list(tokens)
         [proposal] = drafter.propose([seen], 3)
         assert proposal.tokens == chain(SuffixDrafter(), tokens, 3)
-
-
-@given(TEXTS)
-def test_the_automaton_knows_every_substring(tokens: list[int]) -> None:
-    automaton = SuffixAutomaton()
-    automaton.extend(tokens)
-    assert len(automaton.edges) <= 2 * len(tokens) + 1
-    for start in range(len(tokens)):
-        state = 0
-        for token in tokens[start:]:
-            state = automaton.edges[state][token]
 
 
 @given(TEXTS, TEXTS)
