@@ -112,7 +112,7 @@ def _run(name: tuple[str, ...], flags: Sequence[str]) -> int:
 
     place = torchrun_place()
     if place is not None and place.rank != 0:
-        from lr.model.parallel.start import follow_torchrun
+        from lr.model.ranks import follow_torchrun
 
         return 0 if follow_torchrun(place) else 1
     made: Command = tyro.cli(

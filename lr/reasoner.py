@@ -19,7 +19,7 @@ import torch
 from lr.engine.answer import Run
 from lr.engine.casting import Casting, Device, Places, give_attention
 from lr.lab.endpoint.address import Servers
-from lr.model.parallel.leader import LeaderLM
+from lr.model.ranks import LeaderLM
 from lr.options import OptionArguments, make_options
 from lr.result import Result
 from lr.spec.seams import Variant
@@ -44,7 +44,7 @@ class Reasoner:
     sentence encoder for "embedding". `dtype` None: float32 on the CPU, the checkpoint's own
     elsewhere. `device` is where the models run, or a mapping from "target", "draft" and "judge" to
     devices; what it does not name runs where the target does. `spread_over(2, "cuda:0")`
-    (`model/parallel/start.py`) spreads the target over two GPUs. `num_blocks` cache blocks per
+    (`model/ranks.py`) spreads the target over two GPUs. `num_blocks` cache blocks per
     model; None: as many as the answer can need. With driver "overlapped" a second process (it does
     not import your script) is started at the first question and kept until `close`, the end of a
     `with` block, or the end of the reasoner. Raises `CheckpointError` or `SettingError`.

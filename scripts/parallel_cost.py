@@ -18,8 +18,8 @@ from collections.abc import Callable
 import torch
 
 from lr.engine.runner import ModelRunner
-from lr.model.parallel.start import load_parallel, spread_over
 from lr.model.qwen import CausalLM
+from lr.model.ranks import load_parallel, spread_over
 from lr.model.weights import load_model
 
 WARM_UP, PASSES = 20, 100
@@ -62,15 +62,12 @@ def main() -> None:
     print(f"{chosen.model}, {chosen.rows} rows, float32, one thread per rank, median of {PASSES}")
     print(f"  one rank          {decoding_ms(alone, chosen.rows):8.2f} ms per pass")
     spread = load_parallel(chosen.model, spread_over(chosen.ranks, "cpu"), torch.float32)
-    hidden = torch.zeros(1, spread.config.hidden_size)
     try:
         took = decoding_ms(spread, chosen.rows)
-        orders = median_ms(lambda: spread.logits(hidden))
     finally:
         spread.close()
     sums = 2 * spread.config.num_layers + 1
     print(f"  {chosen.ranks} ranks           {took:8.2f} ms per pass ({sums} sums)")
-    print(f"  an order, a copy and a gathering on their own {orders:8.2f} ms")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from lr.lab.endpoint.address import Servers
-    from lr.model.parallel.start import Place, Spread
+    from lr.model.ranks import Spread, Torchrun
     from lr.reasoner import Reasoner
 
 DtypeName = Literal["float64", "float32", "bfloat16", "float16"]
@@ -231,12 +231,12 @@ def is_trace(words: str) -> bool:
         return False
 
 
-def torchrun_place(environment: Mapping[str, str] = os.environ) -> Place | None:
+def torchrun_place(environment: Mapping[str, str] = os.environ) -> Torchrun | None:
     """This process's place among those that torchrun has started with the same words; None where it
     has not, or only this one."""
     if not all(name in environment for name in TORCHRUN) or environment["WORLD_SIZE"] == "1":
         return None
-    from lr.model.parallel.start import Place
+    from lr.model.ranks import Torchrun
 
     try:
         rank, size, port = (int(environment[n]) for n in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
@@ -247,7 +247,7 @@ def torchrun_place(environment: Mapping[str, str] = os.environ) -> Place | None:
             f"the environment says {said}, expected numbers as torchrun sets them ({error})."
         ) from error
     theirs = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return Place(rank, size, local_rank, environment["MASTER_ADDR"], port, rank == 0 and not theirs)
+    return Torchrun(rank, size, local_rank, environment["MASTER_ADDR"], port, rank == 0 and not theirs)
 
 
 def spread(
@@ -269,7 +269,7 @@ def spread(
     size = place.size if place is not None else len(devices) if ranks is None else ranks
     if size == 1:
         return devices[0]
-    from lr.model.parallel.start import Spread, spread_over
+    from lr.model.ranks import Spread, spread_over
 
     if devices[0].type == "cpu" and threads is None:
         import torch

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from lr.model.memory import MemoryPlan
-    from lr.model.parallel.start import Spread
+    from lr.model.ranks import Spread
     from lr.reasoner import Reasoner
 
 OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
@@ -217,7 +217,7 @@ class RunModels:
         from lr.engine.launch import Where
         from lr.engine.needs import Cast, place, plan_run
         from lr.engine.placement import Layout
-        from lr.model.parallel.start import Spread
+        from lr.model.ranks import Spread
 
         target, draft = self._writers()
         if is_address(target):

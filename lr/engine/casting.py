@@ -27,9 +27,8 @@ from lr.lab.endpoint.verification import beside_served_target, served_judge
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec, require_same
 from lr.model.device import find_device
-from lr.model.parallel.leader import LeaderLM
-from lr.model.parallel.start import Spread, load_target
 from lr.model.qwen import CausalLM
+from lr.model.ranks import LeaderLM, Spread, load_target
 from lr.model.weights import load_model
 from lr.spec.verifiers.base import Verifier
 

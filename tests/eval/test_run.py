@@ -336,7 +336,7 @@ def test_every_model_goes_to_its_own_device(monkeypatch: pytest.MonkeyPatch) -> 
         return load_model(name, device="cpu", dtype=dtype)
 
     for place in (
-        "lr.model.parallel.start.load_model",
+        "lr.model.ranks.load_model",
         "lr.engine.casting.load_model",
         "lr.engine.verification.load_model",
     ):

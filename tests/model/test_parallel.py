@@ -4,15 +4,18 @@ models of one team.
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 import torch
 from model_kit import hf_model
-from parallel_kit import alive, readings, shared_memory
+from parallel_kit import alive, readings, shared_memory, wait_for
 
+from lr.engine.runner import ModelRunner
+from lr.errors import ProtocolError, SettingError
 from lr.model.attention import REFERENCE
-from lr.model.parallel.start import load_on, spread_over, start_team
+from lr.model.ranks import Team, WorkerError, load_parallel, spread_over
 from lr.model.weights import load_model
 from lr.reasoner import Reasoner
 
@@ -39,13 +42,13 @@ def test_logits_and_hidden_states_are_those_of_one_rank(size: int, tmp_path: Pat
     team.
     """
     before = shared_memory()
-    team = start_team(spread_over(size, "cpu"))
+    team = Team(spread_over(size, "cpu"))
     try:
         for name, (kind, changes) in NETWORKS.items():
             path = tmp_path / name
             hf_model(kind, **changes).save_pretrained(path, max_shard_size="30KB")
             alone = readings(load_model(path), 61)
-            model = load_on(team, path)
+            model = team.load(path)
             spread = readings(model, 61)
             assert alone.shape == spread.shape
             assert (alone - spread).abs().max() < 1e-10, name
@@ -77,3 +80,46 @@ def test_whole_answers_are_those_of_one_rank() -> None:
         answers.append([[step.tokens for step in result.steps] for result in results])
     assert all(len(steps) > 1 for steps in answers[0])
     assert answers[0] == answers[1]
+
+
+def test_bf16_and_the_ends_of_a_team() -> None:
+    """Distributions, not tokens: sums of bf16 are rounded in another order. A cache that is
+    forgotten is forgotten everywhere; a closed model says so; a forgotten one ends its ranks.
+    """
+    model = load_parallel("tiny-target", spread_over(2, "cpu"), torch.bfloat16)
+    alone = load_model("tiny-target", dtype=torch.bfloat16)
+    (pid,) = model.team.pids
+    said = []
+    for one in (model, alone):
+        runner = ModelRunner(one, num_blocks=4)
+        branch = runner.open([5, 6, 7, 8, 9])
+        said += runner.feed([branch], "all")
+        runner.close(branch)
+    assert said[0].dtype == torch.bfloat16
+    far = (said[0].float().softmax(-1) - said[1].float().softmax(-1)).abs().sum(-1) / 2
+    assert far.max() < 0.05
+    with pytest.raises(ProtocolError, match="its own make_cache"):
+        model(None, alone.make_cache(2, 16))
+    with pytest.raises(SettingError, match="belongs to a group"):
+        load_parallel("tiny-target", spread_over(2, "cpu"))
+    cache = model.make_cache(2, 16)
+    number = cache.number
+    del cache
+    gc.collect()
+    assert ("drop", number) in model.team.queue
+    runner = ModelRunner(model, num_blocks=4)
+    branch = runner.open([5])
+    runner.feed([branch])
+    assert not model.team.queue
+    model.close()
+    branch.append(6)
+    with pytest.raises(WorkerError, match="was closed"):
+        runner.feed([branch])
+    runner.close(branch)
+    assert wait_for(lambda: not alive(pid), 5)
+    del model, runner, branch, one
+    model = load_parallel("tiny-target", spread_over(2, "cpu"))
+    (pid,) = model.team.pids
+    del model
+    gc.collect()
+    assert wait_for(lambda: not alive(pid), 10), "nobody holds the model, and nobody has closed it"

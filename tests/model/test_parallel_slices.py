@@ -15,11 +15,8 @@ from model_kit import KINDS, edit_json, hf_model
 from lr.errors import CheckpointError, SettingError
 from lr.model.config import read_config
 from lr.model.files import TensorFiles, resolve
-from lr.model.parallel.loading import load_part
-from lr.model.parallel.network import RankLM
-from lr.model.parallel.ranks import Ranks
-from lr.model.parallel.slices import cuts, part_of
-from lr.model.parallel.start import Spread, load_parallel, spread_over
+from lr.model.parallel import RankLM, Ranks, cuts, load_part, part_of
+from lr.model.ranks import Spread, load_parallel, spread_over
 from lr.model.weights import load_model
 
 CPU = torch.device("cpu")

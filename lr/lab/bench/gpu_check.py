@@ -28,8 +28,8 @@ from lr.model.attention_choice import ROUNDINGS, AttentionNeeds, candidates, equ
 from lr.model.batch import RaggedBatch
 from lr.model.config import config_json
 from lr.model.dummy import SHAPES
-from lr.model.parallel.start import spread_over
 from lr.model.qwen import CausalLM
+from lr.model.ranks import spread_over
 from lr.model.weights import load_model
 from lr.reasoner import Reasoner
 
