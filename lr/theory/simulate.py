@@ -15,7 +15,6 @@ that of `World`, usually one target step. This module knows no model and no clos
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -69,24 +68,13 @@ class Span:
     completed: bool
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
-    """Rows that begin together. `left`: how many are not over; `begun`: the job has a slot."""
-
-    rows: list[_Row]
-    left: int
-    begun: bool = False
-
-
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class _Row:
-    job: _Job
-    work: Work
-    length: float
-    start: float = 0.0
-    goal: float = 0.0
-    """The progress at which it is completed."""
-    over: bool = False
+    """A row in work. `left`: how much longer it takes, if it were alone."""
+
+    start: float
+    left: float
+    job: int
 
 
 class Workers:
@@ -99,9 +87,7 @@ class Workers:
     progresses 0.4; then both at rate 1 / 1.5, so x ends at 0.4 + 0.6 * 1.5 = 1.3. By then y has
     progressed 0.6; alone, it ends at 1.3 + 0.4 = 1.7.
 
-    All rows progress alike, so one number suffices: `_progress`. A row of length d that begins at
-    progress g ends at progress g + d. `peak`: most rows at a time; `busy`: time of rows that are
-    over; `begun`, `completed`: rows.
+    `peak`: most rows at a time; `busy`: time of rows that are over; `begun`, `completed`: rows.
     """
 
     def __init__(self, slots: int | None = None, overhead: float = 0.0) -> None:
@@ -109,93 +95,74 @@ class Workers:
         require(good, "slots", slots, "a whole number >= 1, or None (no limit)")
         require(0 <= overhead < math.inf, "overhead", overhead, "a finite number >= 0")
         self.peak = self.begun = self.completed = 0
-        self.busy = 0.0
+        self.busy = self._time = 0.0
         self._slots, self._overhead = slots, overhead
-        self._queue: deque[_Job] = deque()
-        self._rows: dict[Work, _Row] = {}  # in work or waiting
-        self._live = self._taken = 0  # rows in work, slots in use
-        # a heap of (goal, number, row); rows that are over stay until they come up
-        self._goals: list[tuple[float, int, _Row]] = []
-        self._time = self._progress = 0.0
+        self._queue: deque[dict[Work, float]] = deque()  # jobs that wait: rows with their lengths
+        self._rows: dict[Work, _Row] = {}  # in work, in the order in which they began
+        self._jobs: Counter[int] = Counter()  # rows in work, by job
+        self._number = 0
 
     def submit(self, now: float, rows: Sequence[tuple[Work, float]]) -> None:
         """A job comes in: its rows, each with its length."""
-        job = _Job([], len(rows))
-        for work, length in rows:
-            row = self._rows[work] = _Row(job, work, length)
-            job.rows.append(row)
-        self._queue.append(job)
+        self._queue.append(dict(rows))
         self._fill(now)
 
     def cancel(self, now: float, work: Work) -> Span | None:
         """Take a row away. Returns its span, or None if it was still waiting."""
-        return self._end(now, self._rows[work], completed=False)
+        if work in self._rows:
+            return self._end(now, work, completed=False)
+        for job in self._queue:
+            job.pop(work, None)
+        self._fill(now)
+        return None
 
     def next_time(self) -> float:
         """When the next row is completed if nothing else happens; infinity if none is in work."""
-        while self._goals:
-            goal, _, row = self._goals[0]
-            if not row.over:
-                if not self._overhead:
-                    return goal  # progress is time itself: no rounding
-                return self._time + max(0.0, goal - self._progress) * self._slowness()
-            heapq.heappop(self._goals)
-        return math.inf
+        least = min((row.left for row in self._rows.values()), default=math.inf)
+        return self._time + max(0.0, least) * self._slowness()
 
     def complete(self, now: float) -> Span:
         """Complete the next row; `now` is its time."""
-        while self._goals[0][2].over:
-            heapq.heappop(self._goals)
-        span = self._end(now, self._goals[0][2], completed=True)
-        assert span is not None
-        return span
+        return self._end(
+            now, min(self._rows, key=lambda work: self._rows[work].left), completed=True
+        )
 
     def stop(self, now: float) -> list[Span]:
         """End everything. Returns the spans of the rows in work."""
-        spans = [self.cancel(now, work) for work in list(self._rows)]
-        return [span for span in spans if span is not None]
+        self._queue.clear()
+        return [self._end(now, work, completed=False) for work in list(self._rows)]
 
     def _slowness(self) -> float:
         """Time per unit of progress."""
-        return 1 + self._overhead * (self._live - 1)
+        return 1 + self._overhead * max(0, len(self._rows) - 1)
 
     def _move(self, now: float) -> None:
-        """Bring the progress up to `now`, before the number of rows changes."""
-        if not self._overhead:
-            self._progress = now
-        elif self._live:
-            self._progress += max(0.0, now - self._time) / self._slowness()
+        """Bring all rows up to `now`, before their number changes."""
+        progress = (now - self._time) / self._slowness()
+        for row in self._rows.values():
+            row.left -= progress
         self._time = now
 
-    def _end(self, now: float, row: _Row, *, completed: bool) -> Span | None:
+    def _end(self, now: float, work: Work, *, completed: bool) -> Span:
         self._move(now)
-        del self._rows[row.work]
-        row.over, job, span = True, row.job, None
-        job.left -= 1
-        if job.begun:
-            self._live -= 1
-            self._taken -= not job.left
-            self.busy += now - row.start
-            self.completed += completed
-            span = Span(row.work, row.start, now, completed)
-        if self._queue:
-            self._fill(now)
-        return span
+        row = self._rows.pop(work)
+        self._jobs[row.job] -= 1
+        self._jobs += Counter()  # forgets jobs without rows
+        self.busy += now - row.start
+        self.completed += completed
+        self._fill(now)
+        return Span(work, row.start, now, completed)
 
     def _fill(self, now: float) -> None:
         """Give free slots to waiting jobs."""
         self._move(now)
-        while self._queue and (self._slots is None or self._taken < self._slots):
-            job = self._queue.popleft()
-            job.begun = job.left > 0
-            self._taken += job.begun
-            for row in job.rows:
-                if not row.over:
-                    row.start, row.goal = now, self._progress + row.length
-                    self.begun += 1
-                    heapq.heappush(self._goals, (row.goal, self.begun, row))
-            self._live += job.left
-        self.peak = max(self.peak, self._live)
+        while self._queue and (self._slots is None or len(self._jobs) < self._slots):
+            self._number += 1
+            for work, length in self._queue.popleft().items():
+                self._rows[work] = _Row(now, length, self._number)
+                self._jobs[self._number] += 1
+                self.begun += 1
+        self.peak = max(self.peak, len(self._rows))
 
 
 @dataclass(frozen=True)
