@@ -10,20 +10,21 @@ another version is refused. Read next: `predicted.py`, `planner.py`.
 from __future__ import annotations
 
 import json
-import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from statistics import fmean, median
-from typing import Any
+from statistics import fmean
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from scipy.stats import bootstrap
 
 from lr.errors import LRError
 from lr.theory.domain import geometric
 from lr.theory.trace_metrics import Load, PassCost, Seen
+from lr.types import Role
 
 VERSION = 3
 
@@ -32,13 +33,17 @@ class CalibrationError(LRError):
     """A calibration file is missing, not JSON, of another version, or holds impossible numbers."""
 
 
+NonNegative = Annotated[float, msgspec.Meta(ge=0)]
+Length = Annotated[int, msgspec.Meta(ge=1)]
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """A number with the ends of its 95 % confidence interval."""
+    """A number >= 0 with the ends of its 95 % confidence interval."""
 
-    value: float
-    low: float
-    high: float
+    value: NonNegative
+    low: NonNegative
+    high: NonNegative
 
     def __str__(self) -> str:
         return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
@@ -72,18 +77,23 @@ class Calibration:
     draft_row: Estimate
     draft_token: Estimate
     verdict: Estimate
-    """Seconds per pair, the median."""
+    """Seconds per pair."""
     start: Estimate
     """The prompt, for both models, in seconds."""
     lookup: bool = False
     """Draft tokens are looked up in the text and cost nothing."""
-    target_lengths: tuple[int, ...] = ()
+    target_lengths: tuple[Length, ...] = ()
     """Tokens of target steps; without any, a step is the unit, of one token."""
-    draft_lengths: tuple[int, ...] = ()
-    chain_lengths: tuple[int, ...] = ()
+    draft_lengths: tuple[Length, ...] = ()
+    chain_lengths: tuple[Length, ...] = ()
     """Steps of whole answers; without any, chains are endless."""
     conditions: Mapping[str, Any] = field(default_factory=dict)
     version: int = VERSION
+
+    def __post_init__(self) -> None:
+        for name in ("alpha1", "alpha2", "second_chance"):
+            if getattr(self, name).value > 1:
+                raise ValueError(f"{name} is {getattr(self, name).value!r}, not a probability")
 
     @property
     def target(self) -> PassCost:
@@ -165,43 +175,17 @@ class Calibration:
     @classmethod
     def from_json(cls, text: str, source: str = "the text") -> Calibration:
         """Raises `CalibrationError`, naming `source` and what is wrong."""
-
-        def refuse(what: str) -> CalibrationError:
-            return CalibrationError(f"{source} {what}. Make it with lr calibrate --output FILE.")
-
         try:
             data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise refuse(f"is not JSON ({error})") from None
-        version = data.get("version") if isinstance(data, dict) else None
-        if version != VERSION:
-            raise refuse(f"has calibration version {version!r}, expected {VERSION}")
-        missing = sorted(set(ESTIMATES) - set(data))
-        unknown = sorted(set(data) - {f.name for f in fields(cls)})
-        if missing or unknown:
-            raise refuse(f"lacks {missing or 'nothing'}; unknown: {unknown or 'nothing'}")
-        made: dict[str, Any] = dict(data)
-        for name in ESTIMATES:
-            value = data[name]
-            parts: list[Any] = (
-                [value.get(end) for end in ("value", "low", "high")]
-                if isinstance(value, dict)
-                else []
-            )
-            good = len(parts) == 3 and all(
-                isinstance(x, (int, float)) and math.isfinite(x) and x >= 0 for x in parts
-            )
-            if not good:
-                raise refuse(f"has {name} {value!r}, expected value, low and high, numbers >= 0")
-            if name in PROBABILITIES and parts[0] > 1:
-                raise refuse(f"has {name} {parts[0]!r}, expected a probability")
-            made[name] = Estimate(*map(float, parts))
-        for name in set(LENGTHS) & set(data):
-            found = data[name]
-            if not isinstance(found, list) or not all(isinstance(x, int) and x >= 1 for x in found):
-                raise refuse(f"has {name} {found!r}, expected a list of whole numbers >= 1")
-            made[name] = tuple(found)
-        return cls(**made)
+            version = data.get("version") if isinstance(data, dict) else None
+            if version != VERSION:
+                raise ValueError(f"calibration version {version!r}, expected {VERSION}")
+            if unknown := sorted(set(data) - {f.name for f in fields(cls)}):
+                raise ValueError(f"unknown entries {unknown}")
+            return msgspec.convert(data, cls)
+        except ValueError as error:
+            hint = "Make it with lr calibrate --output FILE."
+            raise CalibrationError(f"{source} is no calibration: {error}. {hint}") from None
 
     @classmethod
     def load(cls, path: Path) -> Calibration:
@@ -215,8 +199,6 @@ class Calibration:
 
 
 ESTIMATES = tuple(f.name for f in fields(Calibration) if f.type == "Estimate")
-LENGTHS = ("target_lengths", "draft_lengths", "chain_lengths")
-PROBABILITIES = ("alpha1", "alpha2", "second_chance")
 
 
 def drawn_rounds(alpha: float, k: int, length: int, chance: random.Random) -> int:
@@ -234,24 +216,24 @@ def drawn_rounds(alpha: float, k: int, length: int, chance: random.Random) -> in
 
 
 def estimates(seen: Sequence[Seen]) -> list[float]:
-    """The value of every name in `ESTIMATES`, from these problems. Ratios of sums; 0 for 0 / 0."""
+    """The value of every name in `ESTIMATES`, from these problems: ratios of sums, 0 for 0 / 0."""
 
-    def ratio(above: str, below: str) -> float:
-        trials = sum(getattr(s, below) for s in seen)
-        return sum(getattr(s, above) for s in seen) / trials if trials else 0.0
+    def ratio(above: Iterable[float], below: Iterable[float]) -> float:
+        trials = sum(below)
+        return sum(above) / trials if trials else 0.0
 
     plain = [passes for s in seen for passes in s.plain.values()]
+    looked = [s.lookahead for s in seen]
     target = PassCost.fit(passes for s in seen for passes in s.target)
     draft = PassCost.fit(passes for s in seen for passes in s.draft)
-    verdicts = [seconds for s in seen for seconds in s.verdicts]
     found = {
-        "alpha1": ratio("accepted", "judged"),
-        "alpha2": ratio("kept", "tried"),
-        "second_chance": ratio("second_accepted", "second_asked"),
-        "plain_token": sum(t for _, t in plain) / sum(n for n, _ in plain),
+        "alpha1": ratio((a.accepted for a in looked), (a.judged for a in looked)),
+        "alpha2": ratio((s.kept for s in seen), (s.tried for s in seen)),
+        "second_chance": ratio((s.second_accepted for s in seen), (s.second_asked for s in seen)),
+        "plain_token": ratio((t for _, t in plain), (n for n, _ in plain)),
         **{f"target_{part}": seconds for part, seconds in asdict(target).items()},
         **{f"draft_{part}": seconds for part, seconds in asdict(draft).items()},
-        "verdict": median(verdicts) if verdicts else 0.0,
+        "verdict": ratio((a.verdict_seconds for a in looked), (a.pairs for a in looked)),
         "start": fmean(s.start for s in seen),
     }
     return [found[name] for name in ESTIMATES]
@@ -284,7 +266,7 @@ def calibrate(
         name=name,
         **found,
         target_lengths=tuple(n for s in seen for n in s.target_lengths),
-        draft_lengths=tuple(n for s in seen for n in s.draft_lengths),
+        draft_lengths=tuple(n for s in seen for n in s.lookahead.lengths[Role.DRAFT]),
         chain_lengths=tuple(len(s.target_lengths) for s in seen),
         conditions=dict(conditions),
     )

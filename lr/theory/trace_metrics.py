@@ -170,17 +170,14 @@ class Seen:
     draft: list[Passes] = field(default_factory=list)
     start: float = 0.0
     """The prompt, for both models."""
-    judged: int = 0
-    accepted: int = 0
+    lookahead: Answers = field(default_factory=Answers)
     tried: int = 0
     """Draft tokens: none is tried after the first rejection of a round."""
     kept: int = 0
     second_asked: int = 0
     """Positions whose first alternative was rejected and whose second was judged."""
     second_accepted: int = 0
-    verdicts: list[float] = field(default_factory=list)
     target_lengths: list[int] = field(default_factory=list)
-    draft_lengths: list[int] = field(default_factory=list)
 
     def add_plain(self, events: Sequence[Timed]) -> None:
         """Decoding without speculation."""
@@ -191,20 +188,13 @@ class Seen:
     def add_lookahead(self, events: Sequence[Timed]) -> None:
         """Synchronous Lookahead Reasoning, lockstep, one alternative."""
         self._add_passes(events)
+        self.lookahead.add(events)
         last, met = 0.0, set[Role]()
         for time, event in events:
-            match event:
-                case ForwardPass(role):
-                    self.start += time - last if role not in met else 0.0
-                    met.add(role)
-                    last = time
-                case StepWritten(Role.DRAFT, _, step):
-                    self.draft_lengths.append(len(step.tokens))
-                case Emit(_, verdicts):
-                    self.judged += len(verdicts)
-                    self.accepted += sum(verdict.aligned for verdict in verdicts)
-                case VerifierCall(pairs, seconds):
-                    self.verdicts += [seconds / pairs] * pairs
+            if isinstance(event, ForwardPass):
+                self.start += time - last if event.role not in met else 0.0
+                met.add(event.role)
+                last = time
 
     def add_rounds(self, events: Sequence[Timed]) -> None:
         """Token-level speculation with the draft model, no lookahead."""
