@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from lr.engine.answer import Run
-from lr.engine.casting import Casting, Device, Places, give_attention
-from lr.lab.endpoint.address import Servers
-from lr.model.ranks import LeaderLM
+from lr.engine.engine import Engine, Run
+from lr.engine.load import load_models, use_attention
+from lr.model.device import Device
 from lr.options import OptionArguments, make_options
 from lr.result import Result
 from lr.spec.seams import Variant
@@ -28,6 +27,9 @@ from lr.types import require
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from lr.lab.endpoint.address import Servers
+    from lr.model.ranks import Spread
 
 
 class Reasoner:
@@ -57,22 +59,15 @@ class Reasoner:
         verifier: str | Verifier | None = "oracle",
         *,
         judge: str | Path | None = None,
-        device: Device | Mapping[str, Device] = "cpu",
+        device: Device | Spread | Mapping[str, Device | Spread] = "cpu",
         dtype: torch.dtype | None = None,
         num_blocks: int | None = None,
         servers: Servers | None = None,
     ) -> None:
-        places = Places.of(target, device)
-        casting = Casting(
-            target,
-            draft,
-            judge,
-            places,
-            dtype,
-            num_blocks,
-            Servers() if servers is None else servers,
+        self.models, self.verifier = load_models(
+            target, draft, verifier, judge, device, dtype, num_blocks, servers
         )
-        self.models, self.verifier = casting.load(verifier)
+        self.engine = Engine(self.models)
         self.codec = self.models.codec
 
     def generate(
@@ -106,8 +101,10 @@ class Reasoner:
         """Begin to answer: iterate over the returned `Run` to get the steps as they are decided.
         The arguments are those of `generate`."""
         require(engine in ("scheduler", "page"), "engine", engine, "scheduler or page")
-        made, models = make_options(**options), self.models
-        return Run(models, self.verifier, question, made, variant, detailed=detailed, engine=engine)
+        made, page = make_options(**options), engine == "page"
+        return Run(
+            self.engine, self.verifier, question, made, variant, detailed=detailed, page=page
+        )
 
     def use_attention(self, name: str = "auto", *, graphs: bool = True) -> None:
         """From the next question on, target and draft run with this kind of attention: "auto",
@@ -117,15 +114,17 @@ class Reasoner:
         what a new reasoner does, with "auto". Raises SettingError for a kind that is unknown or
         cannot run (`docs/attention.md`).
         """
-        give_attention((self.models.target, self.models.draft), name, graphs=graphs)
+        use_attention(self.models, name, graphs=graphs)
+        self.engine.forget_caches()
 
     def close(self) -> None:
         """End the draft's process, if there is one; another question would start another. A target
         that is spread over several ranks is ended too, for good."""
         if self.models.worker is not None:
             self.models.worker.close()
-        if isinstance(self.models.target, LeaderLM):
-            self.models.target.close()
+        self.engine.forget_caches()
+        if self.models.end_ranks is not None:
+            self.models.end_ranks()
 
     def __enter__(self) -> Reasoner:
         return self

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import torch
 
-from lr.engine.verification import asked_model
+from lr.engine.load import asked_model
 from lr.model.codec import Codec
 from lr.model.weights import load_model
 from lr.spec.verifiers.base import Verifier

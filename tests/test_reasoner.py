@@ -231,7 +231,7 @@ def test_what_is_no_question_or_checkpoint_is_refused(
         with pytest.raises(CheckpointError, match="names no checkpoint"):
             Reasoner(name)  # type: ignore[arg-type]
     for verifier in (3, object()):
-        with pytest.raises(SettingError, match="expected a name or an object"):
+        with pytest.raises(SettingError, match="the verifier"):
             Reasoner(*checkpoints, verifier)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="num_blocks is 0"):
         Reasoner(*checkpoints, "exact", num_blocks=0).generate(QUESTION)

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from lr.commands.options import ModelChoice
 from lr.commands.show import STYLES, console, legend, number, progress, step_line, summary, table
-from lr.engine.answer import Run
+from lr.engine.engine import Run
 from lr.lab.eval.failure_modes import DraftBottleneck, failure_modes
 from lr.lab.trace.file import require_writable
 from lr.lab.trace.replay import save_trace

@@ -20,8 +20,8 @@ from lr.types import require
 if TYPE_CHECKING:
     import torch
 
-    from lr.engine.placement import Layout
     from lr.lab.bench.synthetic import Synthetic
+    from lr.model.device import DeviceMap
     from lr.model.memory import MemoryPlan
     from lr.options import GenerateOptions
 
@@ -136,14 +136,12 @@ class BenchGpu:
         kept = [asdict(device) | {"needed": device.needed} for device in memory.devices]
         return found | {"settings": settings, "memory": kept}
 
-    def layout(self) -> Layout:
+    def layout(self) -> DeviceMap:
         """The devices. Raises `SettingError` for one that is not there."""
-        from lr.engine.placement import Layout
+        from lr.model.device import DeviceMap
 
-        placed = {"draft": self.draft_device, "judge": self.judge_device}
-        return Layout.of(
-            self.device, {role: device for role, device in placed.items() if device is not None}
-        )
+        given = {"target": self.device, "draft": self.draft_device, "judge": self.judge_device}
+        return DeviceMap.of({role: one for role, one in given.items() if one is not None})
 
     def synthetic(self) -> Synthetic:
         """What decides: given numbers first, then a calibration, then the paper's tables."""
@@ -181,9 +179,8 @@ class BenchGpu:
             top_k=20,
         )
 
-    def memory(self, layout: Layout, names: dict[str, str | None]) -> MemoryPlan:
+    def memory(self, layout: DeviceMap, names: dict[str, str | None]) -> MemoryPlan:
         """What will be taken, by the shapes alone."""
-        from lr.engine.launch import Where
         from lr.engine.needs import Cast, place, plan_run
 
         dtype = self._dtype(layout)
@@ -197,7 +194,7 @@ class BenchGpu:
             placed["target"],
             placed["draft"],
             placed.get("judge"),
-            apart=layout.worker is Where.PROCESS,
+            apart=not layout.shares_gpu,
         )
         at_once = len(self.modes) * len(self.drivers)  # each way keeps its caches
         return plan_run(cast, self.options(), self.prompt + self.tokens, share=at_once)
@@ -215,7 +212,7 @@ class BenchGpu:
             "judge": None if names[2] == "none" else names[2],
         }
 
-    def _dtype(self, layout: Layout) -> torch.dtype:
+    def _dtype(self, layout: DeviceMap) -> torch.dtype:
         import torch
 
         return torch_dtype(self.dtype, layout.target[0].type) or torch.bfloat16

@@ -194,7 +194,7 @@ class Drift:
     """Also write one entry per problem to this file."""
 
     def run(self) -> None:
-        from lr.engine.verification import asked_model
+        from lr.engine.load import asked_model
         from lr.lab.eval import verifier_eval as ev
         from lr.lab.eval.grading import Grader
         from lr.lab.eval.report import read_run, require_comparable

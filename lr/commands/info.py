@@ -61,10 +61,8 @@ class MemoryOf:
         """The plan. Raises `CheckpointError`, `SettingError`."""
         import torch
 
-        from lr.engine.launch import Where
         from lr.engine.needs import Cast, place, plan_run
-        from lr.engine.placement import Layout
-        from lr.model.device import find_device
+        from lr.model.device import DeviceMap, find_device
 
         for name in ("max_tokens_len", "concurrency"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number >= 1")
@@ -79,7 +77,7 @@ class MemoryOf:
             None if self.draft_model is None else place(self.draft_model, (str(draft),), dtype),
             None if self.judge_model is None else place(self.judge_model, (str(judge),), dtype),
             "judge",
-            Layout(target, draft, judge).worker is Where.PROCESS,
+            not DeviceMap(target, draft, judge).shares_gpu,
         )
         options = GenerateOptions(
             mode="ar" if self.draft_model is None else self.mode,

@@ -114,7 +114,7 @@ class Run:
 
     def run(self) -> None:
         from lr.commands.info import memory_table
-        from lr.engine.verification import speaks_tiny
+        from lr.engine.load import speaks_tiny
         from lr.lab.eval.datasets import fingerprint, load_items
         from lr.lab.eval.grading import grader_for
         from lr.lab.eval.running import Artifacts, Evaluation, Plan, variant_of, versions

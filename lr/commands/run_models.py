@@ -214,9 +214,8 @@ class RunModels:
         target is behind a server."""
         import torch
 
-        from lr.engine.launch import Where
         from lr.engine.needs import Cast, place, plan_run
-        from lr.engine.placement import Layout
+        from lr.model.device import DeviceMap
         from lr.model.ranks import Spread
 
         target, draft = self._writers()
@@ -231,12 +230,14 @@ class RunModels:
             None if name is None or is_address(name) else place(name, (device,), dtype)
             for name, device in ((draft, draft_device), (judge, judge_device))
         )
-        layout = Layout(tuple(devices), torch.device(draft_device), torch.device(judge_device))
+        layout = DeviceMap(
+            tuple(devices), torch.device(draft_device), torch.device(judge_device)
+        )
         cast = Cast(
             place(target, tuple(map(str, devices)), dtype),
             drafting,
             judging,
             self.verifier or "exact",
-            layout.worker is Where.PROCESS,
+            not layout.shares_gpu,
         )
         return plan_run(cast, options, tokens, share=share, num_blocks=self.placement.num_blocks)

@@ -4,7 +4,7 @@ plan before anything is loaded.
 It counts what the engine does reserve: a cache per writer, one more for a draft model that guesses
 tokens, one for a verifier that asks the target, a fixed one for the judge; and the draft's weights
 twice where driver "overlapped" gives its process a copy of its own. Read next:
-`lr/model/memory.py`, `room.py`, `placement.py`.
+`lr/model/memory.py`, `runners.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from lr.engine.room import BLOCK_SIZE, blocks_for
-from lr.engine.verification import JUDGE_TOKENS
+from lr.engine.load import JUDGE_TOKENS
+from lr.engine.runners import BLOCK_SIZE, blocks_for
 from lr.errors import CheckpointError
 from lr.model.attention_choice import AttentionNeeds, choose_attention
 from lr.model.config import ModelConfig, read_config

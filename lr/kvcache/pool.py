@@ -84,6 +84,12 @@ class BlockPool:
         self._free.append(block)
         return True
 
+    def restart(self) -> None:
+        """Hand the free blocks out from the lowest on again, as a new pool does. So a run in a cache
+        that was used before is the same run.
+        """
+        self._free.sort(reverse=True)
+
     def refcount(self, block: int) -> int:
         """How many branches hold `block` (0: it is free); raises `ProtocolError` if there is no
         such block.

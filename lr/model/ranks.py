@@ -39,7 +39,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lr.engine.launch import undisturbed
+from lr.engine.worker import undisturbed
 from lr.errors import LRError, ProtocolError, SettingError
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.pool import BlockPool

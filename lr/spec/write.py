@@ -13,8 +13,9 @@ rival or the verifier. Read next: `lr/lookahead.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from lr.spec.drafters import Context
 from lr.spec.protocol import Limits, NodeId
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution, sample
-from lr.spec.segmenters import BoundaryDetector, Segmenter
+from lr.spec.segmenters import BlankLineSegmenter, BoundaryDetector, Segmenter, TokenBytes
 from lr.spec.token_sd import RoundEnd, Speculation, speculate
 from lr.trace import StepWritten, TokenRound, TokenWritten, Trace, emission
 from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams, Step
@@ -79,6 +80,33 @@ class _Live:
         return Context(self.job.branch, self.job.limit - len(self.job.tokens) - 1, self.draws)
 
 
+NO_STREAM = Stream.root(0)
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How a model writes, as data that can be sent to another process. The fields are those of
+    `StepWriter`; the segmenter is made from the function that maps a token id to its bytes.
+    """
+
+    role: Role
+    sampling: SamplingParams
+    eos_ids: frozenset[int]
+    segmenter: Callable[[TokenBytes], Segmenter] = BlankLineSegmenter
+    speculation: Speculation | None = None
+
+    def writer(self, runner: Runner, token_bytes: TokenBytes) -> StepWriter:
+        """A writer for jobs that bring their own stream and trace."""
+        return StepWriter(
+            role=self.role,
+            runner=runner,
+            sampling=self.sampling,
+            segmenter=self.segmenter(token_bytes),
+            eos_ids=self.eos_ids,
+            speculation=self.speculation,
+        )
+
+
 @dataclass
 class StepWriter:
     """A model in its role. `stream` is the role's own; the draw for a token is keyed by (stream,
@@ -94,9 +122,10 @@ class StepWriter:
     sampling: SamplingParams
     segmenter: Segmenter
     eos_ids: frozenset[int]
-    stream: Stream
-    trace: Trace
+    stream: Stream = NO_STREAM
+    trace: Trace = field(default_factory=Trace)
     speculation: Speculation | None = None
+    here: ClassVar[bool] = True
     live: list[_Live] = field(default_factory=list, init=False)
 
     def write(self, jobs: Sequence[StepJob], logits: Sequence[Tensor] | None = None) -> list[Step]:
@@ -123,6 +152,17 @@ class StepWriter:
         """Stop writing a step. Its branch is left as it is."""
         self.live = [one for one in self.live if one.job is not job]
 
+    @property
+    def busy(self) -> bool:
+        """Whether any step is being written."""
+        return bool(self.live)
+
+    def poll(self, wait: float | None = 0.0) -> list[StepJob]:
+        """The jobs that are finished now: one `tick`, if anything is being written. `wait` is for
+        writers whose model is elsewhere.
+        """
+        return self.tick() if self.live else []
+
     def tick(self) -> list[StepJob]:
         """One forward, or one round of token-level speculation, for all that is being written;
         returns the jobs that it finished.
@@ -130,6 +170,10 @@ class StepWriter:
         if self.speculation is None:
             return self._sample(self.live, self.runner.feed([one.job.branch for one in self.live]))
         return self._speculate(self.live, self.speculation)
+
+    def end(self) -> None:
+        """Stop writing everything. Branches are left as they are."""
+        self.live = []
 
     def close(self, branch: Branch) -> None:
         """Close a branch of this writer's runner, and what a drafter keeps for it."""

@@ -16,8 +16,8 @@ at hand and has to be measured.
 
 from __future__ import annotations
 
-from lr.engine.answer import Models
-from lr.engine.verification import asked_model, blocks_for_chains
+from lr.engine.engine import Models
+from lr.engine.load import asked_model, blocks_for_chains
 from lr.errors import SettingError
 from lr.spec.seams import Variant
 from lr.spec.verifiers.judge import ScoreVerifier

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lr.engine.verification import asked_model, blocks_for_chains
+from lr.engine.load import asked_model, blocks_for_chains
 from lr.lab.endpoint.judge import ServedScore
 from lr.lab.endpoint.models import ServedModel
 from lr.lab.endpoint.needs import refuse_for_logprobs

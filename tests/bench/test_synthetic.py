@@ -49,7 +49,7 @@ def replay(
 ) -> Result:
     options = GenerateOptions(**{"mode": "lr", "max_tokens": 400, "drafter": "ngram", **changes})  # type: ignore[arg-type]
     return SyntheticRun(
-        reasoner.models, verifier or SyntheticVerifier(synthetic), "x" * 20, options, synthetic
+        reasoner.engine, verifier or SyntheticVerifier(synthetic), "x" * 20, options, synthetic
     ).finish()
 
 

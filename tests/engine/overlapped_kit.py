@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from spec_kit import EOS, PIECES, writer
 
-from lr.engine.chain import Chain, Streams
-from lr.engine.draft_worker import DraftParts
-from lr.engine.overlapped import Overlapped
-from lr.engine.plan import CachePlan, WriterPlan
-from lr.engine.remote import DraftWorker
+from lr.engine.loop import Loop
+from lr.engine.request import Request, Streams
+from lr.engine.runners import Runners
+from lr.engine.worker import DraftParts, DraftWorker, RemoteRun
 from lr.errors import OutOfBlocks
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
@@ -29,7 +28,7 @@ from lr.spec.rules import MatchRule
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.spec.write import StepWriter
+from lr.spec.write import StepWriter, Writing
 from lr.trace import Trace
 from lr.types import Coupling, EmittedStep, Role, SamplingParams, Verdict
 
@@ -55,7 +54,7 @@ class Parts:
         model: CausalLM = pickle.loads(self.model)
         if self.trouble is not None:
             model = Troubled(model, self.trouble)  # type: ignore[assignment]
-        return DraftParts(model, PIECES.__getitem__)
+        return DraftParts(Runners(model, block_size=4), PIECES.__getitem__)
 
 
 @dataclass(frozen=True)
@@ -130,18 +129,13 @@ class Setting:
         made.eos_ids, made.speculation = self.eos_ids, self.speculation()
         return made
 
-    def draft_plan(self) -> WriterPlan:
-        return WriterPlan(
-            role=Role.DRAFT,
-            cache=CachePlan(self.num_blocks, 4),
-            sampling=SamplingParams(self.temperature),
-            eos_ids=self.eos_ids,
-            stream=Stream.root(self.seed).child(Role.DRAFT.value),
-            speculation=self.speculation(),
-        )
+    def writing(self) -> Writing:
+        """How the draft writes."""
+        sampling, speculation = SamplingParams(self.temperature), self.speculation()
+        return Writing(Role.DRAFT, sampling, self.eos_ids, speculation=speculation)
 
     def streams(self, target: StepWriter, prompt: Sequence[int]) -> Streams:
-        draft = self.draft_plan().stream
+        draft = Stream.root(self.seed).child(Role.DRAFT.value)
         return Streams(target.stream.child(str(prompt)), draft.child(str(prompt)), self.coupling)
 
     def begin(
@@ -150,23 +144,23 @@ class Setting:
         config: SchedulerConfig,
         prompts: Sequence[list[int]],
         verifier: Verifier,
-    ) -> tuple[Overlapped, list[Chain]]:
-        """The driver and the chains of one run, not started."""
+    ) -> tuple[Loop, list[Request]]:
+        """The loop and the requests of one run, not started."""
         trace = Trace()
         target = self.target(trace)
-        run = worker.begin(self.draft_plan(), trace)
-        chains = [
-            Chain(
+        run = worker.begin(self.writing(), self.num_blocks)
+        requests = [
+            Request(
                 prompt,
                 LookaheadScheduler(config),
                 target,
-                run.chain(trace),
+                run.side(trace),
                 self.streams(target, prompt),
                 trace,
             )
             for prompt in prompts
         ]
-        return Overlapped(target, run, verifier), chains
+        return Loop(target, run, verifier), requests
 
     def run(
         self,
@@ -176,14 +170,20 @@ class Setting:
         verifier: Verifier,
     ) -> list[list[EmittedStep]]:
         """The output of a run to its end. Every block is back, here and in the worker."""
-        driver, chains = self.begin(worker, config, prompts, verifier)
-        for _ in driver.run(chains):
+        loop, requests = self.begin(worker, config, prompts, verifier)
+        for _ in loop.run(requests):
             pass
-        assert driver.last is not None
-        assert (driver.last.blocks, driver.last.jobs) == (0, 0)
-        assert driver.target.live == []
-        assert driver.target.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
-        return [chain.emitted for chain in chains]
+        assert all_is_back(loop)
+        return [request.emitted for request in requests]
+
+
+def all_is_back(loop: Loop) -> bool:
+    """Ends the run; whether every block was given back, here and in the worker."""
+    assert isinstance(loop.draft, RemoteRun)
+    there = loop.draft.used()
+    loop.draft.end()
+    here = (loop.target.runner.cache.pool.num_used, len(loop.target.live))  # type: ignore[attr-defined]
+    return there == here == (0, 0)
 
 
 def alive(pid: int) -> bool:

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from overlapped_kit import ByTokens, Setting, Trouble, parts
-from spec_kit import random_model, writer
+from overlapped_kit import ByTokens, Setting, Trouble, all_is_back, parts
+from spec_kit import PIECES, random_model
 
-from lr.engine.chain import Chain
 from lr.engine.drafts import LocalDrafts
-from lr.engine.launch import Where
-from lr.engine.lockstep import Lockstep
-from lr.engine.remote import DraftWorker
+from lr.engine.loop import Loop
+from lr.engine.request import Request
+from lr.engine.runner import ModelRunner
+from lr.engine.worker import DraftWorker, Where
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.verifiers.base import Verifier
@@ -45,11 +45,10 @@ def lockstep(
     setting: Setting, config: SchedulerConfig, prompts: list[list[int]], verifier: Verifier
 ) -> list[list[EmittedStep]]:
     target, trace = setting.target(), Trace()
-    draft = setting.draft_plan().writer(
-        DRAFT, writer(Role.DRAFT, DRAFT).segmenter.token_bytes, trace
-    )  # type: ignore[attr-defined]
+    runner = ModelRunner(DRAFT, num_blocks=setting.num_blocks, block_size=4)
+    draft = setting.writing().writer(runner, PIECES.__getitem__)
     chains = [
-        Chain(
+        Request(
             p,
             LookaheadScheduler(config),
             target,
@@ -59,7 +58,7 @@ def lockstep(
         )
         for p in prompts
     ]
-    for _ in Lockstep(target, draft, verifier).run(chains):
+    for _ in Loop(target, draft, verifier).run(chains):
         pass
     assert draft.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
     return [chain.emitted for chain in chains]
@@ -150,7 +149,7 @@ def test_two_runs_at_once_share_a_worker(thread: DraftWorker) -> None:
     assert outputs == alone
 
 
-def advance(run: Iterator[tuple[Chain, EmittedStep]], output: list[EmittedStep]) -> bool:
+def advance(run: Iterator[tuple[Request, EmittedStep]], output: list[EmittedStep]) -> bool:
     for _, emitted in run:
         output.append(emitted)
         return True
@@ -178,11 +177,7 @@ def test_stopping_early_gives_everything_back(thread: DraftWorker, after: int) -
     for _ in range(after):
         next(steps)
     steps.close()
-    if after:
-        assert driver.last is not None
-        assert (driver.last.blocks, driver.last.jobs) == (0, 0)
-    assert driver.target.live == []
-    assert driver.target.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
+    assert all_is_back(driver)
 
 
 def test_the_worker_reads_a_prompt_once(thread: DraftWorker) -> None:

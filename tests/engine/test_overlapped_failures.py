@@ -10,15 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from overlapped_kit import ByTokens, Setting, Trouble, alive, parts
 from spec_kit import random_model
 
-from lr.engine.draft_worker import DraftParts, DraftWorkerError
-from lr.engine.launch import Where
-from lr.engine.remote import DraftWorker
+from lr.engine.worker import DraftParts, DraftWorker, DraftWorkerError, Where
 from lr.errors import CheckpointError, LRError, OutOfBlocks, SettingError
 from lr.spec.protocol import Limits, SchedulerConfig
 
@@ -117,13 +116,9 @@ def test_closing_while_a_run_is_at_work() -> None:
 
 
 def test_settings_that_cannot_be_sent() -> None:
-    from dataclasses import replace
-
-    from lr.trace import Trace
-
-    plan = replace(Setting(TARGET, endless=True).draft_plan(), segmenter=lambda token_bytes: None)  # type: ignore[arg-type,return-value]
+    writing = replace(Setting(TARGET).writing(), segmenter=lambda token_bytes: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(SettingError, match="top level of a module"):
-        DraftWorker(parts(DRAFT)).begin(plan, Trace())
+        DraftWorker(parts(DRAFT)).begin(writing, 10)
 
 
 @pytest.mark.parametrize("setting", [{"patience": 0}, {"start_patience": -1}, {"threads": 0}])
@@ -134,7 +129,7 @@ def test_impossible_settings(setting: dict[str, float]) -> None:
 
 PROGRAM = """
 import sys
-from lr.engine.remote import DraftWorker
+from lr.engine.worker import DraftWorker
 from overlapped_kit import ByTokens, Setting, Trouble, parts
 from spec_kit import random_model
 from lr.spec.protocol import Limits

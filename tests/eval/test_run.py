@@ -23,8 +23,8 @@ from lr.cli import main
 from lr.commands.options import Placement
 from lr.commands.run import Run, Tally
 from lr.commands.run_models import OFFICIAL, TINY, RunModels
-from lr.engine.answer import Asked
-from lr.engine.crowd import Crowd
+from lr.engine.engine import Engine
+from lr.engine.engine import Run as Answer
 from lr.errors import LRError, SettingError
 from lr.lab.eval.datasets import Item
 from lr.lab.eval.grading import Grade, Grader
@@ -193,19 +193,23 @@ def test_ctrl_c_says_how_to_go_on(
 def test_an_answer_whose_grade_is_pending_when_a_model_fails_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    work, grade = Crowd.run, Grader.grade
+    work, grade = Engine.serve, Grader.grade
 
-    def fails(crowd: Crowd) -> Iterator[Asked]:
-        for number, one in enumerate(work(crowd)):
-            if number == 2:
+    def fails(
+        engine: Engine, runs: list[Answer], concurrency: int = 1
+    ) -> Iterator[tuple[Answer, object]]:
+        done = 0
+        for run, step in work(engine, runs, concurrency):
+            if done == 2:
                 raise LRError("rank 1 is lost")
-            yield one
+            done += run.done
+            yield run, step
 
     def slow(grader: Grader, item: Item, text: str) -> Grade:
         time.sleep(1.0)
         return grade(grader, item, text)
 
-    monkeypatch.setattr(Crowd, "run", fails)
+    monkeypatch.setattr(Engine, "serve", fails)
     monkeypatch.setattr(Grader, "grade", slow)
     assert main(["run", "--dataset", "tiny:4", "--mode", "draft", "--output", str(tmp_path)]) == 2
     said = capsys.readouterr().err
@@ -335,14 +339,8 @@ def test_every_model_goes_to_its_own_device(monkeypatch: pytest.MonkeyPatch) -> 
         seen[name] = str(device)
         return load_model(name, device="cpu", dtype=dtype)
 
-    for place in (
-        "lr.model.ranks.load_model",
-        "lr.engine.casting.load_model",
-        "lr.engine.verification.load_model",
-    ):
-        monkeypatch.setattr(place, load)
-    for place in ("lr.engine.casting.find_device", "lr.engine.placement.find_device"):
-        monkeypatch.setattr(place, torch.device)
+    monkeypatch.setattr("lr.engine.load.load_model", load)
+    monkeypatch.setattr("lr.model.device.find_device", torch.device)
     monkeypatch.setattr(RunModels, "devices", lambda _: ("cuda:0", "cuda:2", "cuda:3"))
     models, _ = RunModels(placement=Placement(dtype="float32")).chosen("tiny:1")
     models.used_in("lr", "ngram").load().close()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lr.engine.needs import Cast, Placed, place, plan_run
-from lr.engine.room import blocks_for
+from lr.engine.runners import blocks_for
 from lr.errors import LRError
 from lr.kvcache.cache import PagedKVCache
 from lr.model.dummy import SHAPES, shape
@@ -191,7 +191,7 @@ def test_the_plan_of_a_run_is_what_the_run_reserves() -> None:
     for need, role in zip(device.needs, (Role.TARGET, Role.DRAFT), strict=True):
         model = reasoner.models.target if role is Role.TARGET else reasoner.models.draft
         assert model is not None
-        reserved = run.plan(role).cache.num_blocks
+        reserved = run.blocks
         assert need.cache == cache_bytes(model.config, torch.float32, reserved, 16)
         assert need.weights == sum(p.nbytes for p in model.parameters())
     with pytest.raises(MemoryShortError, match="do not fit on cpu"):

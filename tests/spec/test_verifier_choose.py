@@ -9,7 +9,7 @@ import torch
 from door_kit import write_checkpoint, write_foreign_checkpoint
 from verifier_kit import Watched, codec
 
-from lr.engine.verification import choose_verifier
+from lr.engine.load import choose_verifier
 from lr.errors import SettingError
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner

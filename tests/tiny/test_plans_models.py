@@ -12,7 +12,7 @@ import pytest
 
 from lr.cli import main
 from lr.commands.run_models import RunModels
-from lr.engine.verification import choose_verifier, usual_verifier
+from lr.engine.load import choose_verifier, usual_verifier
 from lr.errors import SettingError
 from lr.lab.eval.datasets import Task, load_items
 from lr.lab.eval.grading import Grader

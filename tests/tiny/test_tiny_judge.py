@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lr.engine.verification import asked_model
+from lr.engine.load import asked_model
 from lr.model.codec import Codec
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.judge import JudgeVerifier

@@ -23,13 +23,12 @@ from typing import Any
 
 import torch
 
-from lr.engine.answer import Asked
-from lr.engine.crowd import Crowd
+from lr.engine.engine import Run
+from lr.engine.load import JUDGE_TOKENS
 from lr.engine.runner import ModelRunner
-from lr.engine.verification import JUDGE_TOKENS
 from lr.lab.bench.decode import written_steps
 from lr.lab.bench.report import Spread, conditions
-from lr.lab.bench.synthetic import JudgeReads, Synthetic, SyntheticAsked, SyntheticVerifier
+from lr.lab.bench.synthetic import JudgeReads, Synthetic, SyntheticRun, SyntheticVerifier
 from lr.model.attention_choice import equip
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
@@ -285,18 +284,20 @@ def time_modes(
 
 def _answers(
     reasoner: Reasoner, way: Way, synthetic: Synthetic, plan: Plan
-) -> Generator[Asked, None, None]:
+) -> Generator[Run, None, None]:
     """Answers in one way, one after the other, on the same caches."""
     assert isinstance(reasoner.verifier, SyntheticVerifier)
     options = replace(plan.options, mode=way.mode, driver=way.driver)  # type: ignore[arg-type]
-    models, verifier, prompt = reasoner.models, reasoner.verifier, "x" * plan.prompt
+    engine, verifier, prompt = reasoner.engine, reasoner.verifier, "x" * plan.prompt
     samples = [replace(options, sample=sample) for sample in range(plan.repeats + 1)]
-    asked = [SyntheticAsked(models, verifier, prompt, one, synthetic) for one in samples]
-    yield from Crowd(asked, 1).run()
+    asked = [SyntheticRun(engine, verifier, prompt, one, synthetic) for one in samples]
+    for run, _ in engine.serve(asked):
+        if run.done:
+            yield run
 
 
 def _limit(
-    reasoner: Reasoner, asked: Asked, stats: Stats, plan: Plan, peaks: tuple[Peaks, Peaks]
+    reasoner: Reasoner, asked: Run, stats: Stats, plan: Plan, peaks: tuple[Peaks, Peaks]
 ) -> float:
     """Seconds that all passes of an answer take at least; sequences count at their mean length."""
     target, draft = reasoner.models.target, reasoner.models.draft

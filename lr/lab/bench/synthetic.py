@@ -22,18 +22,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lr.engine.answer import Asked, Models, Run
-from lr.engine.plan import WriterPlan
+from lr.engine.engine import Engine, Run
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
-from lr.options import DRAFT_MODEL_DRAFTERS, GenerateOptions
+from lr.options import GenerateOptions
 from lr.rng import Stream, uniform
 from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Outcome, Proposal, rows_of
 from lr.spec.drafters import Context
+from lr.spec.runner import Runner
 from lr.spec.sampling import sample
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.spec.verifiers.simple import RandomVerifier
+from lr.spec.write import Writing
 from lr.theory.distributions import Duration, Lognormal, Resampled
 from lr.types import Coupling, Role, Verdict, require
 
@@ -146,53 +147,34 @@ class LengthsOf:
         return DrawnLengths(self.synthetic.target if target else self.synthetic.draft, stream)
 
 
-class _Decided(Asked):
-    """What the model of acceptance changes in a question."""
+class SyntheticRun(Run):
+    """One answer, as `Run`, with what the model of acceptance changes. `options.drafter` is ngram
+    or draft.
+    """
 
-    synthetic: Synthetic
+    def __init__(
+        self,
+        engine: Engine,
+        verifier: SyntheticVerifier,
+        prompt: str,
+        options: GenerateOptions,
+        synthetic: Synthetic,
+    ) -> None:
+        self.synthetic = synthetic
+        super().__init__(engine, verifier, prompt, options)
 
-    def plan(self, role: Role) -> WriterPlan:
+    def writing(self, role: Role, guesser: Runner | None = None) -> Writing:
         """As the engine's, but steps have drawn lengths and no token ends the sequence."""
-        lengths = LengthsOf(self.synthetic, role)
-        return replace(super().plan(role), segmenter=lengths, eos_ids=frozenset())
+        made = super().writing(role, guesser)
+        return replace(made, segmenter=LengthsOf(self.synthetic, role), eos_ids=frozenset())
 
-    def _speculation(self, role: Role) -> Speculation | None:
+    def speculation(self, role: Role, guesser: Runner | None) -> Speculation | None:
         """As the engine's, with our rule; without a draft model something is always found."""
         k, rule = self.options.num_speculative_tokens, SyntheticRule(self.synthetic.alpha2)
-        if self.options.drafter not in DRAFT_MODEL_DRAFTERS:
+        if not self.options.drafts_tokens:
             return Speculation(SyntheticDrafter(self.models.codec.vocab_size), rule, k)
-        made = super()._speculation(role)
+        made = super().speculation(role, guesser)
         return None if made is None else replace(made, rule=rule)
-
-
-class SyntheticAsked(_Decided):
-    """One question, as `Asked`. `options.drafter` is ngram or draft."""
-
-    def __init__(
-        self,
-        models: Models,
-        verifier: SyntheticVerifier,
-        prompt: str,
-        options: GenerateOptions,
-        synthetic: Synthetic,
-    ) -> None:
-        self.synthetic = synthetic
-        super().__init__(models, verifier, prompt, options)
-
-
-class SyntheticRun(_Decided, Run):
-    """One answer, as `Run`. `options.drafter` is ngram or draft."""
-
-    def __init__(
-        self,
-        models: Models,
-        verifier: SyntheticVerifier,
-        prompt: str,
-        options: GenerateOptions,
-        synthetic: Synthetic,
-    ) -> None:
-        self.synthetic = synthetic
-        super().__init__(models, verifier, prompt, options)
 
 
 class SyntheticDrafter:

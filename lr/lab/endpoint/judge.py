@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from lr.lab.endpoint.client import COMPLETIONS, Broken, EndpointError, Refused, read_piece
 from lr.lab.endpoint.models import ServedModel
-from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.spec.verifiers.base import DeferredVerifier, Pair, Requires, Verifier
 from lr.spec.verifiers.judge import JUDGE_PROMPT, SCORE_QUESTION, TINY_JUDGE_PROMPT, ScoreReading
 from lr.spec.verifiers.simple import Decode
 from lr.types import Verdict, require
@@ -49,7 +49,7 @@ class Question(NamedTuple):
         self.answer.cancel()
 
 
-class ServedVerifier(Verifier):
+class ServedVerifier(Verifier, DeferredVerifier):
     """What judge and score have in common: put a question, weigh the possible answers. `least_mass`
     is the probability that these must hold together."""
 

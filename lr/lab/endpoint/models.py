@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lr.errors import CheckpointError, SettingError
 from lr.lab.endpoint.address import Address, Servers, is_address
@@ -25,6 +25,11 @@ from lr.lab.endpoint.probe import TEXT, Capabilities, Filters, generation_config
 from lr.model.codec import Codec, same_tokenizer
 from lr.model.files import read_json, resolve
 from lr.types import SamplingParams
+
+if TYPE_CHECKING:
+    from lr.engine.engine import Run
+    from lr.lab.endpoint.writer import ServedWriter
+    from lr.spec.write import Writing
 
 LONGEST_CONTEXT = 32768
 """Tokens, where neither the server nor the checkpoint says."""
@@ -71,6 +76,31 @@ class ServedModel:
             endpoint, named, "tokenizer" if role == "target" else f"{role}_tokenizer"
         )
         return cls(endpoint, codec, endpoint.context or stated_context(codec), target)
+
+    def prepare(self, run: Run) -> None:
+        """See `ModelElsewhere`; a draft with another tokenizer is also told how to put the prompt."""
+        from lr.lab.endpoint.needs import check_run
+
+        draft = run.models.draft if run.options.needs_draft else None
+        check_run(run.options, run.sampling, run.verifier, run.models.target, draft)
+        if self.foreign:
+            options = run.options
+            thinking = options.enable_thinking
+            self.ask(run.prompt, run.question, system=options.system, enable_thinking=thinking)
+
+    def writer(self, writing: Writing) -> ServedWriter:
+        """See `ModelElsewhere`."""
+        from lr.lab.endpoint.branches import ServedRunner
+        from lr.lab.endpoint.writer import ServedWriter, byte_of
+
+        return ServedWriter(
+            role=writing.role,
+            runner=ServedRunner(self),
+            sampling=writing.sampling,
+            segmenter=writing.segmenter(self.chain.token_bytes if self.ids else byte_of),
+            eos_ids=writing.eos_ids,
+            model=self,
+        )
 
     def ask(self, prompt: Sequence[int], question: str, **chat: Any) -> None:
         """From now on the target's `prompt` is put to this model by its own chat template; `chat`

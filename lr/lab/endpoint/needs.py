@@ -11,17 +11,11 @@ from __future__ import annotations
 from lr.errors import SettingError
 from lr.lab.endpoint.models import ServedModel
 from lr.lab.endpoint.probe import Filters, Seeds
-from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.types import SamplingParams
 
 LOCAL = "take a checkpoint in this process instead"
-
-
-def context_of(model: CausalLM | ServedModel) -> int:
-    """The longest sequence of a model, in tokens."""
-    return model.context if isinstance(model, ServedModel) else model.config.max_position_embeddings
 
 
 def check_run(

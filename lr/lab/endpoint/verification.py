@@ -4,7 +4,7 @@ that ask neither are as ever.
 
 from __future__ import annotations
 
-from lr.engine.verification import VerifierChoice, speaks_tiny
+from lr.engine.load import VerifierChoice, speaks_tiny
 from lr.errors import SettingError
 from lr.lab.endpoint.judge import ServedJudge, ServedScore
 from lr.lab.endpoint.models import ServedModel

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, ClassVar
 
 from lr.lab.endpoint.branches import ServedBranch
 from lr.lab.endpoint.client import EndpointError, Message, Piece, Restart
@@ -69,6 +69,7 @@ class ServedWriter(StepWriter):
     must read bytes as tokens.
     """
 
+    here: ClassVar[bool] = False
     model: ServedModel
     bell: threading.Event = field(default_factory=threading.Event)
     _inbox: SimpleQueue[tuple[_Writing, int, Message]] = field(default_factory=SimpleQueue)
@@ -79,7 +80,7 @@ class ServedWriter(StepWriter):
         try:
             return super().write(jobs)
         finally:
-            self.close_all()
+            self.end()
 
     def begin(self, jobs: Sequence[StepJob]) -> None:
         """Send the requests for these steps."""
@@ -98,13 +99,13 @@ class ServedWriter(StepWriter):
         """Wait until something comes and take it in; returns the jobs that it finished. Raises what
         goes wrong on the server.
         """
-        if self.live:
-            self.bell.wait()
-            self.bell.clear()
-        return self.poll()
+        return self.poll(None)
 
-    def poll(self) -> list[StepJob]:
-        """As `tick`, of what has come already."""
+    def poll(self, wait: float | None = 0.0) -> list[StepJob]:
+        """As `tick`, but wait no longer than that."""
+        if self.live and self._inbox.empty() and wait != 0.0:
+            self.bell.wait(wait)
+        self.bell.clear()
         while True:
             try:
                 writing, request, message = self._inbox.get_nowait()
@@ -113,7 +114,7 @@ class ServedWriter(StepWriter):
             if writing.requests == request and self._writing.get(writing.one.job) is writing:
                 self._hear(writing, message)
 
-    def close_all(self) -> None:
+    def end(self) -> None:
         """Hang up on everything that is being written."""
         for job in list(self._writing):
             self.cancel(job)
@@ -282,7 +283,7 @@ class ServedWriter(StepWriter):
         self._part(job)
         tokens = piece.usage.completion if piece.usage else len(job.tokens)
         seconds = time.perf_counter() - writing.started
-        self.trace.record(ForwardPass(self.role, 1, tokens, seconds))
+        writing.one.trace.record(ForwardPass(self.role, 1, tokens, seconds))
 
     def _part(self, job: StepJob) -> None:
         writing = self._writing.pop(job, None)

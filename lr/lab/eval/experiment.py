@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from lr.engine.verification import choose_verifier
+from lr.engine.load import choose_verifier
 from lr.errors import SettingError
 from lr.lab.eval.datasets import Item, fingerprint
 from lr.lab.eval.figure import Bars, Panel, draw

@@ -32,8 +32,7 @@ from typing import Any
 
 import torch
 
-from lr.engine.answer import Asked, Models
-from lr.engine.crowd import Crowd
+from lr.engine.engine import Models, Run
 from lr.errors import ContextError, LRError, SettingError
 from lr.lab.eval.datasets import Item, ask
 from lr.lab.eval.grading import Grade, Grader
@@ -163,9 +162,11 @@ class Evaluation:
         self._warm_up(list(asked))
         started = time.perf_counter()
         with ThreadPoolExecutor(1, thread_name_prefix="grading") as pool:
-            waiting: list[tuple[Key, Asked, Future[Grade]]] = []
+            waiting: list[tuple[Key, Run, Future[Grade]]] = []
             try:
-                for one in Crowd(list(asked), self.plan.concurrency).run():
+                for one, _ in self.reasoner.engine.serve(list(asked), self.plan.concurrency):
+                    if not one.done:
+                        continue
                     key, result = asked[one], one.result
                     self.session["tokens"] += len(result.tokens)
                     self.session["problems"] += 1
@@ -182,11 +183,10 @@ class Evaluation:
             for done in waiting:
                 yield self._keep(session, *done)
 
-    def _prepare(self) -> tuple[dict[Asked, Key], list[tuple[Key, str]]]:
+    def _prepare(self) -> tuple[dict[Run, Key], list[tuple[Key, str]]]:
         """The requests, and the keys whose prompt does not fit the context, with the reason."""
-        asked: dict[Asked, Key] = {}
+        asked: dict[Run, Key] = {}
         refused = []
-        share = min(self.plan.concurrency, max(1, len(self.missing)))
         verifier, variant = self.reasoner.verifier, self.plan.variant
         artifacts = self.plan.artifacts
         if artifacts.pairs:
@@ -200,8 +200,8 @@ class Evaluation:
             try:
                 if self.plan.total_tokens is not None:
                     options = replace(options, max_tokens=self._max_tokens(question, options))
-                one = Asked(
-                    self.reasoner.models, verifier, question, options, variant, share,
+                one = Run(
+                    self.reasoner.engine, verifier, question, options, variant,
                     detailed=artifacts.traces and artifacts.details,
                 )  # fmt: skip
                 asked[one] = key
@@ -209,13 +209,16 @@ class Evaluation:
                 refused.append((key, str(error)))
         return asked, refused
 
-    def _warm_up(self, asked: Sequence[Asked]) -> None:
+    def _warm_up(self, asked: Sequence[Run]) -> None:
         """A few tokens of the first answer, thrown away: the first forwards pay for what is set up
         once, and a draft's process for its start."""
         for one in asked[:1]:
             options = replace(one.options, max_tokens=min(WARM_UP, one.limits.max_tokens))
-            again = Asked(one.models, one.verifier, one.question, options, self.plan.variant)
-            list(Crowd([again], 1).run())
+            again = Run(one.engine, one.verifier, one.question, options, self.plan.variant)
+            if one.models.num_blocks is None:  # with the cache of all answers to come
+                at_once = min(self.plan.concurrency, len(asked))
+                again.blocks = at_once * max(run.blocks for run in asked)
+            again.finish()
 
     def _max_tokens(self, question: str, options: GenerateOptions) -> int:
         """How many tokens the answer may have, if prompt and answer together have at most
@@ -231,7 +234,7 @@ class Evaluation:
             )
         return left if options.max_tokens is None else min(left, options.max_tokens)
 
-    def _keep(self, session: str, key: Key, asked: Asked, grading: Future[Grade]) -> Done:
+    def _keep(self, session: str, key: Key, asked: Run, grading: Future[Grade]) -> Done:
         result = asked.result
         stats = result.stats
         record = self._record(key, result, stats, grading.result())

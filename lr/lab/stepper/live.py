@@ -1,42 +1,36 @@
-"""A run on models as a source of the stepper: the lockstep driver, one piece of work at a time, and
-a fork of all of it.
+"""A run on models as a source of the stepper: the engine's loop, one piece of work at a time, and a
+fork of all of it.
 
     source = LiveSource(reasoner, question, {"mode": "lr", "depth": 4})
-    source.advance()              # one forward of the draft, one of the target, or one verdict, in the order of lockstep
+    source.advance()              # one forward of the draft, one of the target, or one verdict
     other = source.fork()         # a second run from here on: the same blocks, the same keys, its own future
 
-The pieces are those of `engine/lockstep.py`, so the events are those of `lr generate --trace`. A
-fork copies the books (scheduler, chain, steps that are being written) and forks the branches. Draws
-are keyed, so both sides go on alike until a verdict is not the same. Only lockstep is driven, and
-only models of this process. Read next: `beside.py`; `session.py`.
+A fork copies the books (scheduler, request, steps that are being written) and forks the branches.
+Draws are keyed, so both sides go on alike until a verdict is not the same. Only driver lockstep can
+be stopped, and only models of this process. Read next: `beside.py`; `session.py`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lr.engine.answer import Asked
-from lr.engine.chain import Chain
-from lr.engine.drafts import LocalDrafts
-from lr.engine.judging import READINGS, Waiting, ask, read_drafts
-from lr.engine.lockstep import write_on
-from lr.engine.runner import ModelRunner
-from lr.lab.endpoint.models import ServedModel
+from lr.engine.engine import Run, Serving
+from lr.engine.loop import Loop
+from lr.engine.request import Request
 from lr.lab.stepper.beside import Seat, SideRecorder
 from lr.lab.stepper.script import forced_verdict
 from lr.lab.stepper.source import StepperError, driven
 from lr.lab.trace.file import Record, records_of
 from lr.lab.trace.replay import header_of
+from lr.model.qwen import CausalLM
 from lr.options import make_options
 from lr.reasoner import Reasoner
-from lr.spec.protocol import Judged, Work
-from lr.spec.verifiers.base import Verifier
-from lr.spec.write import StepWriter
-from lr.trace import Ended, Trace, VerifierCall
-from lr.types import Role, Verdict
+from lr.trace import Ended, Trace
+from lr.types import Role
 
 Forced = tuple[int, str, bool]
 """How many events there were before a forced verdict, its node, and what it is."""
@@ -44,17 +38,11 @@ Forced = tuple[int, str, bool]
 
 @dataclass
 class Desk:
-    """All that one side has to itself. `wave`: pairs whose verdicts are there and not told yet,
-    with the seconds each took.
-    """
+    """All that one side has to itself."""
 
     trace: Trace
-    target: StepWriter
-    draft: StepWriter
-    chain: Chain
-    ticks: int
-    judging: bool = False
-    wave: list[tuple[Work, Verdict | None, float]] = field(default_factory=list)
+    loop: Loop
+    request: Request
     agreed: dict[str, bool] = field(default_factory=dict)
     forced: list[Forced] = field(default_factory=list)
 
@@ -69,31 +57,26 @@ class LiveSource:
     def __init__(self, reasoner: Reasoner, question: str, options: Mapping[str, Any]) -> None:
         self._begin = (reasoner, question, options)
         self.asked = asked = _asked(reasoner, question, options)
-        self.header = replace(header_of(asked), alone=True)
-        codec, trace = asked.models.codec, asked.trace
-        target = asked.plan(Role.TARGET).writer(asked.models.target, codec.token_bytes, trace)
-        assert asked.models.draft is not None
-        draft = asked.plan(Role.DRAFT).writer(asked.models.draft, codec.token_bytes, trace)
-        chain = asked.chain(target, LocalDrafts(draft, trace))
-        self.desk = Desk(trace, target, draft, chain, asked.options.draft_ticks)
+        self.header = header_of(asked)
+        self._stack = ExitStack()
+        serving = Serving(reasoner.engine, asked, asked.blocks, 1, self._stack)
+        request = serving.request(asked)
+        self.desk = Desk(asked.trace, serving.loop, request)
+        roles = {"target": Role.TARGET, "draft": Role.DRAFT, "guesser": Role.DRAFT}
         self.seats = [
-            Seat(runner, role, SideRecorder(trace, name))
-            for name, role, runner in _runners(target, draft)
+            Seat(runner, roles[name], SideRecorder(asked.trace, name))
+            for name, runner in serving.borrowed.items()
         ]
         self.records: list[Record] = []
         self._take_seats()
-        chain.start()
+        serving.loop.add(request)
         self._look()
 
     @property
     def waiting(self) -> list[str]:
-        desk = self.desk
-        told = (
-            [work for work, _, _ in desk.wave if work in desk.chain.asked]
-            if desk.wave
-            else list(desk.chain.asked)
-        )
-        return [str(work.node) for work in told]
+        loop, request = self.desk.loop, self.desk.request
+        told = [one.node for one in loop.told if one.node in request.asked]
+        return [str(node) for node in (told if loop.told else request.asked)]
 
     def advance(self) -> bool:
         """One forward of one model, or one verdict. Raises what a forward raises (`OutOfBlocks`,
@@ -104,8 +87,8 @@ class LiveSource:
         self._take_seats()
         try:
             self._piece()
-            if self.desk.chain.scheduler.done and not self.desk.wave:
-                self.desk.chain.close()
+            if self.desk.request.done and not self.desk.loop.told:
+                self.desk.loop.close()
                 self.desk.trace.record(Ended(done=True))
         finally:
             self._look()
@@ -135,12 +118,7 @@ class LiveSource:
                 id(seat.runner): seat.runner
             }
         desk = self.desk
-        for shared in (
-            self.asked.models.codec,
-            desk.target.segmenter,
-            desk.draft.segmenter,
-            *desk.chain.asked.values(),
-        ):
+        for shared in (self.asked.models.codec, desk.loop.verifier, *desk.request.asked.values()):
             memo[id(shared)] = shared
         made.desk = copy.deepcopy(desk, memo)
         made.records = list(self.records)
@@ -166,47 +144,26 @@ class LiveSource:
     def close(self) -> None:
         if not self._over:
             self._take_seats()
-            self.desk.chain.close()
+            self.desk.loop.close()
 
     @property
     def _over(self) -> bool:
         return bool(self.records) and self.records[-1].kind == "end"
 
     def _piece(self) -> None:
-        """The next piece of `Lockstep.tick`: drafts as many as it allows, one forward of the
-        target, all verdicts; and again.
-        """
-        desk = self.desk
-        if desk.wave or (desk.judging and desk.chain.asked):
-            if not desk.wave:
-                desk.wave = _verdicts(self._verifier, desk.chain)
-            self._tell(*desk.wave.pop(0))
-            return
-        if desk.judging:
-            desk.judging, desk.ticks = False, self.asked.options.draft_ticks
-        if desk.ticks and desk.draft.live:
-            desk.ticks -= 1
-            desk.draft.tick()
-            desk.chain.drafted()
-        else:
-            write_on(desk.target, [desk.chain])
-            desk.judging = True
-
-    def _tell(self, work: Work, verdict: Verdict | None, seconds: float) -> None:
-        """As `judge_all` does, but for a verdict that was forced."""
-        desk, node = self.desk, str(work.node)
-        desk.trace.record(VerifierCall(1, seconds))
-        if desk.chain.asked.pop(work, None) is None:  # an earlier verdict has cancelled it
-            return
-        if node in desk.agreed:
-            verdict = forced_verdict(desk.agreed[node], verdict)
-            desk.forced.append((len(self.records), node, desk.agreed.pop(node)))
-        desk.chain.tell(Judged(work.node, verdict))
-
-    @property
-    def _verifier(self) -> Verifier:
-        assert not isinstance(self.asked.verifier, str)
-        return self.asked.verifier
+        """One step of the loop; pairs that were judged are told one by one, and as was forced."""
+        desk, loop = self.desk, self.desk.loop
+        if not loop.told:
+            loop.step()
+            if not loop.told:
+                return
+        node = str(loop.told[0].node)
+        if node in desk.agreed and loop.told[0].node in desk.request.asked:
+            aligned = desk.agreed.pop(node)
+            desk.forced.append((len(self.records), node, aligned))
+            verdict = forced_verdict(aligned, loop.told[0].verdict)
+            loop.told[0] = loop.told[0]._replace(verdict=verdict)
+        loop.step()
 
     def _take_seats(self) -> None:
         for seat in self.seats:
@@ -219,45 +176,25 @@ class LiveSource:
         self.records += [replace(one, number=start + one.number) for one in new]
 
 
-def _asked(reasoner: Reasoner, question: str, options: Mapping[str, Any]) -> Asked:
+def _asked(reasoner: Reasoner, question: str, options: Mapping[str, Any]) -> Run:
     """The question, prepared, with room for two in the caches."""
     made = make_options(**options)
     if not made.looks_ahead:
         raise StepperError(
-            f"mode {made.mode!r} has no draft steps, so there is nothing to force or fork. Record it with lr generate --mode {made.mode} "
-            "--trace FILE, and step through the recording."
+            f"mode {made.mode!r} has no draft steps, so there is nothing to force or fork. Record "
+            f"it with lr generate --mode {made.mode} --trace FILE, and step through the recording."
         )
     if made.driver != "lockstep":
         raise StepperError(
-            f"driver is {made.driver!r}; only 'lockstep' stops between two pieces of work. A recording of it can be stepped."
+            f"driver is {made.driver!r}; only 'lockstep' stops between two pieces of work. A "
+            "recording of it can be stepped."
         )
-    if any(
-        isinstance(model, ServedModel) for model in (reasoner.models.target, reasoner.models.draft)
-    ):
+    models = reasoner.models
+    if not all(isinstance(model, CausalLM) for model in (models.target, models.draft)):
         raise StepperError(
-            "a model behind a server cannot be stopped in the middle. Record the answer with lr generate --trace FILE, and step through "
-            "the recording."
+            "a model behind a server cannot be stopped in the middle. Record the answer with lr "
+            "generate --trace FILE, and step through the recording."
         )
-    return Asked(reasoner.models, reasoner.verifier, question, made, share=2, detailed=True)
-
-
-def _runners(target: StepWriter, draft: StepWriter) -> list[tuple[str, Role, ModelRunner]]:
-    """The models with a cache, by the cache's name: target, draft, and the draft as it guesses
-    tokens for the target.
-    """
-    found = [("target", Role.TARGET, target.runner), ("draft", Role.DRAFT, draft.runner)]
-    if target.speculation is not None:
-        found.append(("guesser", Role.DRAFT, getattr(target.speculation.drafter, "runner", None)))  # type: ignore[arg-type]
-    return [(name, role, runner) for name, role, runner in found if isinstance(runner, ModelRunner)]
-
-
-def _verdicts(verifier: Verifier, chain: Chain) -> list[tuple[Work, Verdict | None, float]]:
-    """What the verifier says about all pairs that are complete, and the seconds each took."""
-    clock = chain.trace.clock
-    waiting: Sequence[Waiting] = [Waiting(chain, work, pair) for work, pair in chain.asked.items()]
-    if verifier.requires & READINGS:
-        waiting = read_drafts(waiting)
-    started = clock()
-    verdicts = ask(verifier, waiting)
-    share = (clock() - started) / len(waiting)
-    return [(one.work, verdict, share) for one, verdict in zip(waiting, verdicts, strict=True)]
+    run = Run(reasoner.engine, reasoner.verifier, question, made, detailed=True)
+    run.blocks *= 2
+    return run

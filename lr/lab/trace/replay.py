@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from lr import __version__
-from lr.engine.answer import Asked, Run
+from lr.engine.engine import Run
+from lr.engine.runners import BLOCK_SIZE
 from lr.errors import SettingError
 from lr.lab.trace.compare import Difference, compare_in_order, compare_outputs
 from lr.lab.trace.file import (
@@ -36,23 +37,26 @@ from lr.lab.trace.file import (
     records_of,
     write_trace,
 )
+from lr.model.qwen import CausalLM
 from lr.options import make_options
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Draft, Drafted, Emit, Judge, Judged, NodeId
 from lr.spec.seams import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.trace import Ended
-from lr.types import Role, Step, Verdict, require
+from lr.types import Step, Verdict, require
 
 # From an answer to its trace
 
 
-def header_of(asked: Asked) -> Header:
+def header_of(asked: Run) -> Header:
     """What the first line of the trace of an answer says."""
     options, models, variant = asked.options, asked.models, asked.variant
     ahead = options.looks_ahead
     names = ["target"] + ["draft"] * ahead + ["guesser"] * options.drafts_tokens
-    plan = asked.cache_plan(Role.TARGET)
+    target = models.target
+    size = target.attention.block_size if isinstance(target, CausalLM) else BLOCK_SIZE
+    blocks = -(-(models.num_blocks or asked.blocks) * BLOCK_SIZE // size)
     named = {role: models.names.get(role) for role in ("target", "draft", "judge")}
     for place in ("device", "dtype"):  # a model on a server has neither
         value = getattr(models.target, place, None)
@@ -77,15 +81,15 @@ def header_of(asked: Asked) -> Header:
         question=asked.question,
         prompt={"tokens": list(asked.prompt), "pieces": pieces},
         eos=sorted(models.codec.eos_ids),
-        caches={name: {"blocks": plan.num_blocks, "block_size": plan.block_size} for name in names},
-        alone=isinstance(asked, Run),
+        caches={name: {"blocks": blocks, "block_size": size} for name in names},
+        alone=asked.alone,
         detailed=asked.detailed,
         lr=__version__,
         made=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
 
 
-def trace_of(asked: Asked, why: str = "") -> TraceFile:
+def trace_of(asked: Run, why: str = "") -> TraceFile:
     """The trace of an answer, as it would be read from its file. `why`: what ended it, if not the
     end of the answer.
     """
@@ -95,7 +99,7 @@ def trace_of(asked: Asked, why: str = "") -> TraceFile:
     return TraceFile(header_of(asked), records_of(events, asked.models.codec.token_bytes))
 
 
-def save_trace(path: str | Path, asked: Asked, why: str = "") -> None:
+def save_trace(path: str | Path, asked: Run, why: str = "") -> None:
     """Write the trace of an answer. Raises `TraceError` if it cannot be written."""
     trace = trace_of(asked, why)
     write_trace(path, trace.header, trace.records)

@@ -20,7 +20,8 @@ counted. Read next: `simple.py`, `judge.py`; `choose.py` lists what there is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -91,6 +92,30 @@ class Verifier(Protocol):
     def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
         """A cheap first pass, before the target's step is written: None where it is not sure."""
         return [None] * len(pairs)
+
+
+class Question(Protocol):
+    """A pair that a `DeferredVerifier` was asked about."""
+
+    def done(self) -> bool:
+        """Whether the verdict is there."""
+        ...
+
+    def verdict(self) -> Verdict:
+        """The verdict, once it is there. Raises what went wrong."""
+        ...
+
+    def cancel(self) -> None:
+        """Nobody waits for the verdict any more."""
+        ...
+
+
+class DeferredVerifier(ABC):
+    """A verifier that is asked elsewhere, for example on a server, and not waited for."""
+
+    @abstractmethod
+    def ask(self, pair: Pair, ring: Callable[[], object]) -> Question:
+        """Begin to judge a pair; `ring` is called when the verdict is there."""
 
 
 def check_verifier(verifier: object) -> Verifier:

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from lr.engine.answer import Asked
-from lr.engine.crowd import Crowd
+from lr.engine.engine import Run
 from lr.lab.eval.datasets import Item, Task
 from lr.lab.eval.running import Plan
 from lr.lab.eval.store import Key
@@ -44,11 +43,8 @@ def test_together_as_alone(reasoner: Reasoner, options: dict) -> None:
     alone = {question: reasoner.generate(question, **settings) for question in QUESTIONS}
     made = make_options(**settings)
     for together in (2, 3):
-        asked = [
-            Asked(reasoner.models, reasoner.verifier, question, made, share=together)
-            for question in QUESTIONS
-        ]
-        finished = list(Crowd(asked, together).run())
+        asked = [Run(reasoner.engine, reasoner.verifier, question, made) for question in QUESTIONS]
+        finished = [run for run, _ in reasoner.engine.serve(asked, together) if run.done]
         assert sorted(one.question for one in finished) == sorted(QUESTIONS)
         for one in finished:
             assert one.result.tokens == alone[one.question].tokens
@@ -70,17 +66,16 @@ def test_together_as_alone(reasoner: Reasoner, options: dict) -> None:
 def test_leaving_early_gives_everything_back(reasoner: Reasoner) -> None:
     """The conservation law of the caches is checked after every test."""
     made = make_options(mode="lr", max_tokens=150)
-    running = Crowd(
-        [Asked(reasoner.models, reasoner.verifier, q, made, share=3) for q in QUESTIONS], 3
-    ).run()
+    runs = [Run(reasoner.engine, reasoner.verifier, q, made) for q in QUESTIONS]
+    running = reasoner.engine.serve(runs, 3)
     next(running)
     running.close()
 
 
 def test_samples_differ_and_are_numbered(reasoner: Reasoner) -> None:
     made = [make_options(mode="ar", sample=sample, max_tokens=60) for sample in range(2)]
-    asked = [Asked(reasoner.models, reasoner.verifier, QUESTIONS[0], one, share=2) for one in made]
-    first, second = [one.result.tokens for one in Crowd(asked, 2).run()]
+    asked = [Run(reasoner.engine, reasoner.verifier, QUESTIONS[0], one) for one in made]
+    first, second = [r.result.tokens for r, _ in reasoner.engine.serve(asked, 2) if r.done]
     assert first != second
     items = [Item(4, "?", Task.FREE), Item(5, "?", Task.FREE)]
     assert Plan(items, "ar", made[0], samples=2).keys == [Key(4), Key(5), Key(4, 1), Key(5, 1)]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spec_kit import random_model, writer
 
-from lr.engine.chain import Chain, Streams
 from lr.engine.drafts import LocalDrafts
-from lr.engine.lockstep import Lockstep
+from lr.engine.loop import Loop
+from lr.engine.request import Request, Streams
 from lr.rng import Stream
 from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
@@ -55,10 +55,10 @@ def chain(
     draft: StepWriter,
     prompt: list[int],
     coupling: Coupling,
-) -> Chain:
+) -> Request:
     streams = Streams(target.stream.child(str(prompt)), draft.stream.child(str(prompt)), coupling)
     trace = Trace()
-    return Chain(
+    return Request(
         prompt, LookaheadScheduler(config), target, LocalDrafts(draft, trace), streams, trace
     )
 
@@ -76,7 +76,7 @@ def run(
 ) -> list[list[EmittedStep]]:
     target, draft = writers(temperature, seed, k, num_blocks=900)
     chains = [chain(config, target, draft, prompt, coupling) for prompt in prompts]
-    for _ in Lockstep(target, draft, verifier, draft_ticks).run(chains):
+    for _ in Loop(target, draft, verifier, draft_ticks).run(chains):
         pass
     for made in (target, draft):
         assert made.live == []
@@ -170,7 +170,7 @@ def test_stopping_early_gives_everything_back() -> None:
         chain(SchedulerConfig(Limits(60, 14), depth=4), target, draft, p, Coupling.INDEPENDENT)
         for p in PROMPTS
     ]
-    steps = Lockstep(target, draft, ByContent()).run(chains)
+    steps = Loop(target, draft, ByContent()).run(chains)
     next(steps)
     steps.close()
     assert target.live == draft.live == []
@@ -187,7 +187,7 @@ def test_a_thousand_rounds_leave_the_pool_as_it_was() -> None:
     config = SchedulerConfig(Limits(90, 3), depth=3, width=2)
     while rounds < 1000:
         one = chain(config, target, draft, [5, 6 + rounds % 3], Coupling.INDEPENDENT)
-        for _ in Lockstep(target, draft, ByContent()).run([one]):
+        for _ in Loop(target, draft, ByContent()).run([one]):
             rounds += 1
             most = max(most, *(pool.num_used for pool in pools))
         assert [pool.num_used for pool in pools] == [0, 0]

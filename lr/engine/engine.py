@@ -1,0 +1,461 @@
+"""The engine: models, their caches and CUDA graphs for its whole life, and the questions that it
+answers with them.
+
+`Engine.serve` is the way of every answer, one question or many: it borrows a runner per model,
+makes the writers and the loop, and starts requests as there is room for them. A `Run` is a question
+with its settings and what has come of it so far. Read next: `loop.py`, `request.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from lr.engine.drafts import DraftSide, LocalDrafts
+from lr.engine.loop import Loop, Part
+from lr.engine.request import Request, Streams
+from lr.engine.runner import ModelRunner
+from lr.engine.runners import Runners, blocks_for
+from lr.engine.watching import CacheRecorder
+from lr.engine.worker import DraftWorker
+from lr.errors import ContextError, OutOfBlocks, SettingError
+from lr.lookahead import Writer, lookahead
+from lr.model.codec import Codec
+from lr.model.qwen import CausalLM
+from lr.options import GenerateOptions, TokenOptions
+from lr.result import AnswerStep, Result
+from lr.rng import Stream
+from lr.spec.draft_model import ModelDrafter, TreeDrafter
+from lr.spec.drafters import Drafter, LookupDrafter, StepDrafter, SuffixDrafter
+from lr.spec.protocol import LateDrafts, Limits, Schedule, SchedulerConfig
+from lr.spec.rules import choose_rule
+from lr.spec.runner import Runner
+from lr.spec.scheduler import LookaheadScheduler
+from lr.spec.seams import Variant
+from lr.spec.segmenters import make_segmenter
+from lr.spec.token_sd import Speculation
+from lr.spec.verifiers.base import Requires, Verifier
+from lr.spec.write import StepWriter, Writing
+from lr.trace import ForwardPass, Trace, emission
+from lr.types import Coupling, EmittedStep, Role, SamplingParams, require
+
+LONGEST_ANSWER = 32768
+
+
+class ModelElsewhere(Protocol):
+    """A target or a draft that is not in this process, such as one behind a server."""
+
+    context: int
+    """The longest sequence, in tokens."""
+
+    def prepare(self, run: Run) -> None:
+        """Raise `SettingError` unless the model can do what the run needs of it."""
+        ...
+
+    def writer(self, writing: Writing) -> StepWriter:
+        """A writer that sends requests."""
+        ...
+
+
+Model = CausalLM | ModelElsewhere
+
+
+@dataclass(frozen=True)
+class Models:
+    """What a `Reasoner` has loaded. A target or a draft that is not in this process is a
+    `ModelElsewhere`, whatever the types below say: most uses need the network itself. Token ids from `known_tokens` on are known to the target's
+    tokenizer, not to the draft's. `num_blocks` cache blocks per model; None: as many as the answers
+    can need. `worker` writes the drafts of driver overlapped; it is started when it is needed.
+    `names`: what "target", "draft", "judge" and "verifier" were loaded by. `end_ranks`: ends the
+    processes over which a target is spread, for good; None: it is not spread.
+    """
+
+    codec: Codec
+    target: CausalLM
+    draft: CausalLM | None
+    known_tokens: int
+    num_blocks: int | None
+    worker: DraftWorker | None = None
+    names: Mapping[str, str | None] = field(default_factory=dict)
+    end_ranks: Callable[[], None] | None = None
+
+
+class Engine:
+    """Answers questions with the models of a `Reasoner`."""
+
+    def __init__(self, models: Models) -> None:
+        self.models = models
+        self._runners: dict[Role, Runners] = {}
+
+    def forget_caches(self) -> None:
+        """Make runners anew from the next answer on, for another kind of attention."""
+        self._runners.clear()
+
+    def serve(self, runs: Sequence[Run], concurrency: int = 1) -> Iterator[tuple[Run, AnswerStep]]:
+        """Answer the runs, at most `concurrency` at a time, and yield their steps as they are
+        decided; one forward serves all that are being answered. They have the same options but for
+        question, sample and length. What a run's tokens are does not depend on the others.
+
+        A run waits until its cache blocks are free. Raises `OutOfBlocks`, before it starts, for one
+        that never fits. All is given back at the end, however it comes.
+        """
+        require(concurrency >= 1, "concurrency", concurrency, "a whole number >= 1")
+        if not runs:
+            return
+        most = max(run.blocks for run in runs) * min(concurrency, len(runs))
+        room = self.models.num_blocks or most
+        with ExitStack() as stack:
+            serving = Serving(self, runs[0], most, concurrency, stack)
+            loop = serving.loop
+            stack.callback(loop.close)
+            waiting, live = deque(runs), dict[Run, Request]()
+            while waiting or live:
+                taken = sum(run.blocks for run in live)
+                while waiting and len(live) < concurrency:
+                    run = waiting[0]
+                    if run.blocks > room:
+                        raise OutOfBlocks(run.blocks, room, room)
+                    if taken + run.blocks > room:
+                        break
+                    taken += run.blocks
+                    live[waiting.popleft()] = request = serving.request(run)
+                    loop.add(request)
+                loop.step()
+                for run, request in list(live.items()):
+                    if request.done:
+                        del live[run]
+                        loop.remove(request)
+                    for emitted in request.emitted[len(run.steps) :]:
+                        yield run, run.take(emitted)
+
+    def serve_page(self, run: Run) -> Iterator[tuple[Run, AnswerStep]]:
+        """Answer one run by the loop of `lr/lookahead.py`. The trace gets forwards and emitted
+        steps. Raises `SettingError` for what the page leaves to the scheduler.
+        """
+        options, variant, verifier = run.options, run.variant, run.verifier
+        models = (self.models.target, self.models.draft)
+        timed = options.late_drafts != "wait" or options.driver != "lockstep"
+        varied = variant.router is not None or variant.controller is not None
+        here = all(isinstance(model, CausalLM) for model in models)
+        if isinstance(verifier, str) or not here or timed or varied:
+            raise SettingError(
+                'engine "page" runs models in this process, without a router, a controller or '
+                'late_drafts "reject"; use engine "scheduler".'
+            )
+        if verifier.requires != Requires.TARGET_STEP or verifier.early_requires is not None:
+            raise SettingError(
+                f'engine "page" needs a verifier that compares two steps, and {verifier.name!r} '
+                'does not, or not only; use engine "scheduler".'
+            )
+        with ExitStack() as stack:
+
+            def lend(role: Role) -> ModelRunner:
+                runner = self.runners(role).lend(run.blocks)
+                stack.callback(self.runners(role).take_back, runner)
+                runner.observer = lambda *seen: run.trace.record(ForwardPass(role, *seen))
+                return runner
+
+            def writer(role: Role, guesser: ModelRunner | None) -> Writer:
+                how, token_bytes = run.writing(role, guesser), self.models.codec.token_bytes
+                segmenter, stream = how.segmenter(token_bytes), run.stream(role)
+                return Writer(
+                    lend(role), how.sampling, segmenter, how.eos_ids, stream, how.speculation
+                )
+
+            guesser = lend(Role.DRAFT) if options.drafts_tokens else None
+            for emitted in lookahead(
+                run.prompt,
+                writer(Role.DRAFT, None),
+                writer(Role.TARGET, guesser),
+                verifier,
+                run.limits,
+                schedule=Schedule(options.schedule),
+                depth=options.depth,
+                width=options.width,
+                max_target_rows=options.max_target_rows,
+                coupling=Coupling(options.coupling),
+                draft_forwards=options.draft_ticks,
+            ):
+                verdicts = [] if emitted.verdict is None else [emitted.verdict]
+                run.trace.record(emission(emitted, *verdicts))
+                yield run, run.take(emitted)
+
+    def runners(self, role: Role) -> Runners:
+        """The runners of a model of this process."""
+        models = self.models
+        model = models.target if role is Role.TARGET else models.draft
+        assert isinstance(model, CausalLM)
+        if role not in self._runners:
+            self._runners[role] = Runners(
+                model,
+                vocab_size=models.codec.vocab_size,
+                known_tokens=models.known_tokens if role is Role.DRAFT else None,
+                num_blocks=models.num_blocks,
+            )
+        return self._runners[role]
+
+
+class Serving:
+    """What one call of `serve` has borrowed and made; `run` has the options of all its runs."""
+
+    def __init__(
+        self, engine: Engine, run: Run, blocks: int, concurrency: int, stack: ExitStack
+    ) -> None:
+        self.engine, self.blocks, self.stack = engine, blocks, stack
+        self.alone = concurrency == 1
+        self.borrowed: dict[str, ModelRunner] = {}
+        models, options = engine.models, run.options
+        guesser: ModelRunner | None = None
+        if options.drafts_tokens and isinstance(models.draft, CausalLM):
+            guesser = self._borrow("guesser", Role.DRAFT)
+        self.target = self._writer(run.writing(Role.TARGET, guesser), models.target)
+        self.drafts: Callable[[Trace], DraftSide] | None = None
+        draft: Part | None = None
+        if options.looks_ahead:
+            writing = run.writing(Role.DRAFT)
+            if options.driver == "overlapped" and models.worker is not None:
+                detailed = run.detailed and self.alone
+                remote = models.worker.begin(writing, blocks, detailed=detailed)
+                stack.callback(remote.end)
+                draft, self.drafts = remote, remote.side
+            else:
+                assert models.draft is not None
+                writer = self._writer(writing, models.draft)
+                draft, self.drafts = writer, partial(LocalDrafts, writer)
+        verifier = None if isinstance(run.verifier, str) else run.verifier
+        self.loop = Loop(self.target, draft, verifier, options.draft_ticks)
+        for name, runner in self.borrowed.items():
+            role = Role.TARGET if name == "target" else Role.DRAFT
+            runner.observer = partial(self.loop.passed, role)
+
+    def request(self, run: Run) -> Request:
+        """The request of a run, not started. Its time begins now."""
+        run.trace.start = run.trace.clock()
+        run.alone = self.alone
+        if run.detailed and self.alone:
+            for name, runner in self.borrowed.items():
+                runner.cache.pool.restart()
+                runner.cache.observer = CacheRecorder(run.trace, name)
+        drafts = None if self.drafts is None else self.drafts(run.trace)
+        return run.request(self.target, drafts)
+
+    def _borrow(self, name: str, role: Role) -> ModelRunner:
+        runners = self.engine.runners(role)
+        runner = self.borrowed[name] = runners.lend(self.blocks)
+        self.stack.callback(runners.take_back, runner)
+        return runner
+
+    def _writer(self, writing: Writing, model: Model) -> StepWriter:
+        if isinstance(model, CausalLM):
+            runner = self._borrow(writing.role.value, writing.role)
+            return writing.writer(runner, self.engine.models.codec.token_bytes)
+        writer = model.writer(writing)
+        self.stack.callback(writer.end)
+        return writer
+
+
+class Run:
+    """A question, and its answer in the making. Iterate to get the steps as they are decided;
+    `finish` answers to the end. `steps` and `trace` fill meanwhile. Nothing is allocated before.
+    `page`: by the loop of `lr/lookahead.py`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        verifier: str | Verifier,
+        question: str,
+        options: GenerateOptions,
+        variant: Variant | None = None,
+        *,
+        detailed: bool = False,
+        page: bool = False,
+    ) -> None:
+        if isinstance(question, str) and not question.strip():
+            raise SettingError("the question is empty; there is nothing to answer.")
+        self.engine, self.models = engine, engine.models
+        self.question, self.options = question, options
+        self.variant = Variant() if variant is None else variant
+        self.verifier = self.variant.verifier or verifier
+        self.detailed, self.trace = detailed, Trace(detailed=detailed)
+        self.page = page and options.looks_ahead
+        self.alone = True  # forwards and caches serve this answer only
+        self.steps: list[AnswerStep] = []
+        models, codec = self.models, self.models.codec
+        self.prompt = codec.chat(
+            question, system=options.system, enable_thinking=options.enable_thinking
+        )
+        self.sampling = options.sampling(_recommended(codec))
+        if options.needs_draft and models.draft is None:
+            raise SettingError(
+                f"mode {options.mode!r} needs a draft model here; give one, or use mode 'ar'."
+            )
+        used: list[Model] = [models.target]
+        if options.needs_draft and models.draft is not None:
+            used.append(models.draft)
+        for model in used:
+            if not isinstance(model, CausalLM):
+                model.prepare(self)
+        room = min(map(context_of, used)) - len(self.prompt)
+        if room < 1:
+            raise ContextError(
+                f"the prompt has {len(self.prompt)} tokens and the context is "
+                f"{len(self.prompt) + room}: nothing could be written after it. Shorten the "
+                "question or the system message."
+            )
+        most = LONGEST_ANSWER if options.max_tokens is None else options.max_tokens
+        self.limits = Limits(min(room, most), options.max_step_tokens, options.ignore_half_sentence)
+        self.blocks = blocks_for(options, len(self.prompt) + self.limits.max_tokens)
+        if options.driver == "overlapped" and options.looks_ahead and models.worker is not None:
+            models.worker.start()  # once, and not in the time of an answer
+        self._serving: Iterator[tuple[Run, AnswerStep]] | None = None
+        self._request: Request | None = None
+
+    def __iter__(self) -> Iterator[AnswerStep]:
+        if self._serving is None:
+            engine = self.engine
+            self._serving = engine.serve_page(self) if self.page else engine.serve([self])
+        for _, step in self._serving:
+            yield step
+
+    def finish(self) -> Result:
+        """Answer to the end. Of a run that is over the result is the same again."""
+        for _ in self:
+            pass
+        return self.result
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer is complete."""
+        request = self._request
+        return request is not None and request.done and len(self.steps) == len(request.emitted)
+
+    @property
+    def result(self) -> Result:
+        """What there is so far."""
+        options = self.options
+        proposes = options.mode == "lr+sd" and options.drafter == "step"
+        couples = proposes and options.acceptance != "match"  # which emits the target's own draw
+        coupling = "proposal" if couples else options.coupling
+        prompt, steps = tuple(self.prompt), tuple(self.steps)
+        return Result(self.question, options.mode, prompt, steps, self.trace, coupling)
+
+    def take(self, emitted: EmittedStep) -> AnswerStep:
+        """Add a step that was decided, with its text."""
+        decode, step = self.models.codec.decode, emitted.step
+        made = AnswerStep(
+            emitted.index,
+            decode(step.tokens),
+            step.tokens,
+            emitted.origin,
+            step.finish,
+            emitted.verdict,
+            None if emitted.rejected is None else decode(emitted.rejected.tokens),
+        )
+        self.steps.append(made)
+        return made
+
+    def request(self, target: StepWriter, drafts: DraftSide | None) -> Request:
+        """The request of this answer, on a target and a draft that may serve others too."""
+        options, verifier = self.options, self.verifier
+        needs_target = isinstance(verifier, str) or (
+            bool(verifier.requires & Requires.TARGET_STEP) and verifier.early_requires is None
+        )
+        config = SchedulerConfig(
+            self.limits,
+            Schedule(options.schedule) if drafts is not None else Schedule.DEPTH,
+            options.depth if drafts is not None else 0,
+            options.width,
+            options.max_target_rows,
+            late_drafts=LateDrafts(options.late_drafts),
+            needs_target_step=needs_target or drafts is None,
+            router=self.variant.router,
+        )
+        offered = None if target.speculation is None else target.speculation.drafter
+        streams = Streams(
+            self.stream(Role.TARGET), self.stream(Role.DRAFT), Coupling(options.coupling)
+        )
+        self._request = Request(
+            self.prompt,
+            LookaheadScheduler(config),
+            target,
+            drafts,
+            streams,
+            self.trace,
+            step_drafter=offered if isinstance(offered, StepDrafter) else None,
+            controller=self.variant.controller,
+        )
+        return self._request
+
+    def stream(self, role: Role) -> Stream:
+        """The randomness of a role in this answer."""
+        return Stream.root(self.options.seed).child(self.question, self.options.sample, role.value)
+
+    def writing(self, role: Role, guesser: Runner | None = None) -> Writing:
+        """How a role writes. `guesser` runs the draft model for the target's token drafter."""
+        options = self.options
+        segmenter = self.variant.segmenter or partial(
+            make_segmenter, options.segmenter, segment_tokens=options.segment_tokens
+        )
+        speculation = self.speculation(role, guesser) if options.speculates else None
+        return Writing(role, self.sampling, self.models.codec.eos_ids, segmenter, speculation)
+
+    def speculation(self, role: Role, guesser: Runner | None) -> Speculation | None:
+        """How this role's tokens are guessed. A draft model does not draft for itself."""
+        options = self.options
+        if options.drafts_tokens and role is Role.DRAFT:
+            return None
+        return make_speculation(options, self.sampling, self.models.codec.eos_ids, runner=guesser)
+
+
+def make_speculation(
+    options: TokenOptions,
+    sampling: SamplingParams,
+    eos_ids: frozenset[int],
+    *,
+    runner: Runner | None,
+) -> Speculation:
+    """The token-level speculation that `options` describe. `runner` runs the draft model, for the
+    drafters made of one. A new drafter is added here.
+    """
+    coupling = Coupling(options.coupling)
+    drafter: Drafter
+    if options.drafter == "ngram":
+        drafter = LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
+    elif options.drafter == "suffix":
+        drafter = SuffixDrafter()
+    elif options.drafter == "step":
+        drafter = StepDrafter()
+    elif runner is None:
+        raise SettingError(f"drafter {options.drafter!r} needs a draft model in this process.")
+    elif options.drafter == "tree":
+        drafter = TreeDrafter(
+            runner, sampling, branching=options.branching, coupling=coupling, eos_ids=eos_ids
+        )
+    else:
+        likely = options.min_confidence
+        drafter = ModelDrafter(
+            runner, sampling, coupling=coupling, min_confidence=likely, eos_ids=eos_ids
+        )
+    return Speculation(drafter, choose_rule(options.acceptance), options.num_speculative_tokens)
+
+
+def context_of(model: Model) -> int:
+    """The longest sequence of a model, in tokens."""
+    return model.config.max_position_embeddings if isinstance(model, CausalLM) else model.context
+
+
+def _recommended(codec: Codec) -> SamplingParams:
+    """What the checkpoint recommends; where it says nothing, the paper's temperature 0.6 and no
+    filter.
+    """
+    stated = codec.generation_defaults
+    if stated.do_sample is False:
+        return SamplingParams(temperature=0.0)
+    names = ("temperature", "top_p", "top_k", "min_p")
+    given = {name: getattr(stated, name) for name in names}
+    return SamplingParams(**{name: value for name, value in given.items() if value is not None})

@@ -1,0 +1,305 @@
+"""From names to models and a verifier, loaded here, spread over ranks, or behind a server.
+
+What is missing or does not fit is said before anything large is loaded: tokenizers first, then the
+verifier's name, then the target, the draft and what the verifier is made of. Models behind servers
+are found through `lr/registry.py`. Read next: `engine.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lr.engine.engine import Models
+from lr.engine.runner import ModelRunner
+from lr.engine.runners import BLOCK_SIZE, Runners
+from lr.engine.worker import DraftParts, DraftWorker, Load, Where
+from lr.errors import SettingError
+from lr.model.attention_choice import equip
+from lr.model.codec import Codec, require_same
+from lr.model.device import Device, DeviceMap
+from lr.model.qwen import CausalLM
+from lr.model.weights import load_model
+from lr.registry import find, is_served, language_of
+from lr.spec.verifiers.base import Verifier, check_verifier
+from lr.spec.verifiers.choose import VerifierName, VerifierParts, make_verifier, parse_verifier
+from lr.spec.verifiers.prompted import PromptedModel
+from lr.spec.verifiers.simple import load_encoder
+
+if TYPE_CHECKING:
+    from lr.lab.endpoint.address import Servers
+    from lr.model.ranks import Spread
+
+JUDGE_TOKENS = 8192
+"""Room for the prompts of one batch of pairs; a batch that does not fit is judged in parts."""
+EXAMPLES = {
+    "judge": "an instruction-tuned Qwen such as Qwen/Qwen2.5-7B-Instruct",
+    "embedding": "a sentence encoder such as sentence-transformers/all-mpnet-base-v2",
+}
+"""The verifiers that have a checkpoint of their own, each with one that would do."""
+
+
+def load_models(
+    target: str | Path,
+    draft: str | Path | None,
+    verifier: str | Verifier | None,
+    judge: str | Path | None,
+    device: Device | Spread | Mapping[str, Device | Spread],
+    dtype: torch.dtype | None,
+    num_blocks: int | None,
+    servers: Servers | None,
+) -> tuple[Models, str | Verifier]:
+    """Everything, and the verifier: its name where there is no draft to verify. The arguments are
+    those of `Reasoner`. Raises `CheckpointError` or `SettingError`.
+    """
+    spread, devices = device_map(target, device)
+    served_target = _served(target, servers, "target")
+    codec: Codec = Codec.load(target) if served_target is None else served_target.codec
+    served_draft = _served(draft, servers, "draft", codec)
+    known_tokens = codec.vocab_size
+    if draft is not None and served_draft is None:
+        draft_codec = Codec.load(draft)
+        require_same(codec, draft_codec)
+        known_tokens = draft_codec.vocab_size
+    if dtype is None and devices.target[0].type == "cpu":
+        dtype = torch.float32
+
+    if verifier is None:
+        verifier = usual_verifier(codec, judge)
+    served_judge, choice = _served(judge, servers, "judge"), None
+    if not isinstance(verifier, str):
+        verifier = check_verifier(verifier)
+    elif served_judge is not None:
+        verifier = find("lr.lab.endpoint.verification:served_judge")(verifier, codec, served_judge)
+    elif draft is not None or judge is not None:
+        choice = choose_verifier(
+            verifier, codec, judge, device=devices.judge, dtype=dtype, num_blocks=num_blocks
+        )
+    names = {"target": target, "draft": draft, "judge": judge}
+    named = {role: None if name is None else str(name) for role, name in names.items()}
+    named["verifier"] = verifier if isinstance(verifier, str) else verifier.name
+
+    if served_target is not None:
+        target_model = served_target
+    elif spread is not None:
+        target_model = find("lr.model.ranks:load_target")(target, spread, dtype)
+    else:
+        target_model = load_model(target, device=devices.target[0], dtype=dtype)
+    draft_model, worker = served_draft, None
+    if draft is not None and served_draft is None:
+        draft_model = load_model(draft, device=devices.draft, dtype=dtype)
+        if draft_model.config.vocab_size < codec.vocab_size:
+            raise SettingError(
+                f"draft {draft} embeds {draft_model.config.vocab_size} token ids, target {target} "
+                f"writes {codec.vocab_size}. Choose a draft whose embedding has a row for each of "
+                "the target's tokens."
+            )
+        if served_target is None:
+            worker = draft_worker(draft, draft_model, codec, known_tokens, devices, num_blocks)
+    end_ranks = None if spread is None else target_model.close
+    models = Models(
+        codec, target_model, draft_model, known_tokens, num_blocks, worker, named, end_ranks
+    )
+    use_attention(models)
+    if choice is not None and draft is not None:
+        build: Any = choice.build
+        if served_target is not None:
+            build = partial(find("lr.lab.endpoint.verification:beside_served_target"), choice)
+        verifier = build(target_model)
+    return models, verifier
+
+
+def device_map(
+    target: str | Path, device: Device | Spread | Mapping[str, Device | Spread]
+) -> tuple[Spread | None, DeviceMap]:
+    """Over what the target is spread, if it is, and where the models run. Raises `SettingError`."""
+    named: dict[str, Any] = dict(device) if isinstance(device, Mapping) else {"target": device}
+    first, spread = named.get("target", "cpu"), None
+    if not isinstance(first, (str, torch.device, Sequence)):
+        spread, named["target"] = first, first.devices
+        if is_served(target):
+            raise SettingError(
+                f"target {target} is behind a server, and tensor_parallel is {first.size}: the "
+                "server spreads its models itself; leave tensor_parallel out."
+            )
+    return spread, DeviceMap.of(named)
+
+
+def draft_worker(
+    name: str | Path,
+    model: CausalLM,
+    codec: Codec,
+    known_tokens: int,
+    devices: DeviceMap,
+    num_blocks: int | None,
+) -> DraftWorker:
+    """The worker for a draft that is loaded already: a thread shares its weights, a process loads
+    the checkpoint `name` itself.
+    """
+    how = {"vocab_size": codec.vocab_size, "known_tokens": known_tokens, "num_blocks": num_blocks}
+
+    def share() -> DraftParts:
+        return DraftParts(Runners(model, **how), codec.token_bytes)
+
+    tokens = tuple(map(codec.token_bytes, range(codec.vocab_size)))
+    load: Load = partial(load_parts, name, devices.draft, model.dtype, tokens, how)
+    if devices.shares_gpu:
+        return DraftWorker(share, where=Where.THREAD)
+    return DraftWorker(load)
+
+
+def load_parts(
+    name: str | Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    tokens: Sequence[bytes],
+    how: Mapping[str, int | None],
+    attention: str = "auto",
+    graphs: bool = True,
+) -> DraftParts:
+    """What a worker process needs: the checkpoint, and the bytes of all tokens by id. `how`: the
+    settings of `Runners`.
+    """
+    model = load_model(name, device=device, dtype=dtype)
+    equip(model, attention, graphs=graphs)
+    return DraftParts(Runners(model, **how), tokens.__getitem__)
+
+
+def use_attention(models: Models, name: str = "auto", *, graphs: bool = True) -> None:
+    """Attention for the models that run here, and for the draft's worker. A target that is spread
+    over ranks has no graphs.
+    """
+    replay = graphs and models.end_ranks is None
+    if isinstance(models.target, CausalLM):
+        equip(models.target, name, graphs=replay)
+    if isinstance(models.draft, CausalLM):
+        equip(models.draft, name, graphs=graphs)
+    if models.worker is not None:
+        models.worker.close()  # the next answer starts another, with this attention
+        if models.worker.where is Where.PROCESS:
+            load: Any = models.worker.load
+            models.worker.load = partial(load, attention=name, graphs=graphs)
+
+
+def _served(
+    name: str | Path | None, servers: Servers | None, role: str, codec: Codec | None = None
+) -> Any:
+    """The served model, where `name` is an address; `codec`: the target's."""
+    if not is_served(name):
+        return None
+    settings = servers or find("lr.lab.endpoint.address:Servers")()
+    return find("lr.lab.endpoint.models:ServedModel").open(name, settings, role, codec)
+
+
+# Verifiers
+
+
+@dataclass(frozen=True)
+class VerifierChoice:
+    """A verifier by name that makes sense for a target, before any model is loaded. Made by
+    `choose_verifier`.
+    """
+
+    name: VerifierName
+    codec: Codec
+    judge: str | Path | None
+    device: str | torch.device
+    dtype: torch.dtype | None
+    num_blocks: int | None = None
+
+    def build(self, target: CausalLM) -> Verifier:
+        """Load what the verifier is made of. `target` is the model that the score and likelihood
+        verifiers ask.
+        """
+        language = language_of(self.codec)
+        parts = VerifierParts(
+            decode=self.codec.decode,
+            judge=self._judge,
+            target=lambda: asked_model(
+                target, self.codec, self.num_blocks or blocks_for_chains(target)
+            ),
+            embed=lambda: load_encoder(str(self.judge), device=str(self.device)),
+            parse=None if language is None else language.parse,
+        )
+        return make_verifier(self.name, parts)
+
+    def _judge(self) -> PromptedModel:
+        assert self.judge is not None, "choose_verifier settles it"
+        model = load_model(self.judge, device=self.device, dtype=self.dtype)
+        blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
+        return asked_model(model, Codec.load(self.judge), blocks)
+
+
+def choose_verifier(
+    name: str,
+    codec: Codec,
+    judge: str | Path | None = None,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    num_blocks: int | None = None,
+) -> VerifierChoice:
+    """Read the name of a verifier. `judge` is its extra checkpoint: a language model for "judge"
+    (None: the one that comes with the target's tiny language), an encoder for "embedding".
+    `num_blocks` cache blocks of 16 tokens for the model that it asks; None: as many as it needs.
+    Raises `SettingError` where it makes no sense for this target or with this `judge`.
+    """
+    parsed = parse_verifier(name, speaks_tiny=speaks_tiny(codec), checkpoint=codec.name)
+    if judge is not None and parsed.kind not in EXAMPLES:
+        raise SettingError(
+            f"judge is {str(judge)!r}, but verifier {name!r} uses no judge model; leave judge out."
+        )
+    if judge is None and parsed.kind == "judge":
+        judge = own_judge(codec)
+    if judge is None and parsed.kind in EXAMPLES:
+        raise SettingError(
+            f"verifier {name!r} needs a checkpoint of its own: give judge (on the command line "
+            f"--judge_model), {EXAMPLES[parsed.kind]}."
+        )
+    return VerifierChoice(parsed, codec, judge, device, dtype, num_blocks)
+
+
+def usual_verifier(codec: Codec, judge: str | Path | None) -> str:
+    """The verifier where none is named: a judge if there is one, else the oracle, else exact."""
+    if judge is not None or own_judge(codec) is not None:
+        return "judge"
+    return "oracle" if speaks_tiny(codec) else "exact"
+
+
+def blocks_for_chains(model: CausalLM) -> int:
+    """Cache blocks for a model that is asked about the steps of an answer: the longest answer, and
+    the questions about it.
+    """
+    return -(-(model.config.max_position_embeddings + JUDGE_TOKENS) // BLOCK_SIZE)
+
+
+def asked_model(model: CausalLM, codec: Codec, num_blocks: int) -> PromptedModel:
+    """A model as verifiers see it, on a runner of its own with `num_blocks` blocks of 16 tokens."""
+    size = model.attention.block_size
+    runner = ModelRunner(
+        model,
+        num_blocks=-(-num_blocks * BLOCK_SIZE // size),
+        block_size=size,
+        vocab_size=codec.vocab_size,
+    )
+    chat = partial(codec.chat, enable_thinking=False)  # a judge answers at once
+    return PromptedModel(runner, codec.encode, chat, tiny=speaks_tiny(codec))
+
+
+def speaks_tiny(codec: Codec) -> bool:
+    """Whether a checkpoint speaks one of the tiny languages, so that there is an oracle."""
+    return language_of(codec) is not None
+
+
+def own_judge(codec: Codec) -> str | None:
+    """The judge that comes with the package for the tiny language of a checkpoint, if any."""
+    language = language_of(codec)
+    if language is None:
+        return None
+    name: str | None = find("lr.tiny.names:companion")(f"{language.family}-target", "judge")
+    return name

@@ -1,0 +1,281 @@
+"""The loop that runs the models, for one question or many, the draft in turn or at the same time.
+
+Draft, target and verifier each offer `busy` and `poll`. For a model of this thread a poll is one
+forward, over everything that is being written for all requests; for one that works elsewhere (the
+draft's worker, a server) it takes in what has arrived. So there is one loop:
+
+    verdicts on complete pairs;  the draft, up to `draft_ticks` times;
+    verdicts on complete pairs;  the target, once;  and again
+
+On one thread target rows are cheap to add and a forward is not, so the draft may run ahead. What is
+emitted depends neither on who shares a forward nor on who is faster: draws are keyed, rows are
+ragged, and the scheduler ignores late events (but see `LateDrafts.REJECT`). Read next: `engine.py`,
+which makes the parts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from lr.engine.request import Request
+from lr.engine.runner import ModelRunner
+from lr.kvcache.branch import Branch
+from lr.spec.protocol import Judged, NodeId
+from lr.spec.verifiers.base import (
+    DeferredVerifier,
+    Pair,
+    Question,
+    Requires,
+    Verifier,
+    early_verdicts_of,
+    verdicts_of,
+)
+from lr.spec.verifiers.judge import step_logprobs
+from lr.spec.write import StepWriter
+from lr.trace import ForwardPass, VerifierCall
+from lr.types import EmittedStep, Role, Verdict, require
+
+READINGS = Requires.TARGET_LOGPROBS | Requires.HIDDEN
+NAP = 0.002
+"""Seconds between two looks where several parts work elsewhere."""
+
+
+class Part(Protocol):
+    """A model or a verifier that works. `here`: in this thread, so that a `poll` computes. A poll
+    of anything else may wait for news, `wait` seconds or (None) as long as it takes.
+    """
+
+    @property
+    def here(self) -> bool: ...
+
+    @property
+    def busy(self) -> bool: ...
+
+    def poll(self, wait: float | None = 0.0) -> object: ...
+
+
+class Told(NamedTuple):
+    """A verdict (None: unsure) that a request is to be told, and the seconds that it took."""
+
+    request: Request
+    node: NodeId
+    verdict: Verdict | None
+    seconds: float
+
+
+class Loop:
+    """Answers `live` requests, which share a target writer, the draft (None: nothing looks ahead)
+    and a verifier. `told`: verdicts that are there and not told yet.
+    """
+
+    def __init__(
+        self,
+        target: StepWriter,
+        draft: Part | None,
+        verifier: Verifier | None,
+        draft_ticks: int = 8,
+    ) -> None:
+        require(draft_ticks >= 1, "draft_ticks", draft_ticks, "a whole number >= 1")
+        self.target, self.draft, self.verifier = target, draft, verifier
+        self.draft_ticks = draft_ticks if draft is None or draft.here else 1
+        self.live: list[Request] = []
+        self.told: list[Told] = []
+        self.deferred = Deferred(verifier) if isinstance(verifier, DeferredVerifier) else None
+        self._ticks = self.draft_ticks  # forwards of the draft before the target's turn
+
+    def run(self, requests: Sequence[Request]) -> Iterator[tuple[Request, EmittedStep]]:
+        """Yield every step of every request as it is decided. All is given back at the end, however
+        it comes. Raises what a model, a verifier or the draft's worker raises.
+        """
+        try:
+            for request in requests:
+                self.add(request)
+            seen = dict.fromkeys(requests, 0)
+            while any(not request.done for request in requests):
+                self.step()
+                for request in requests:
+                    for emitted in request.emitted[seen[request] :]:
+                        seen[request] += 1
+                        yield request, emitted
+        finally:
+            self.close()
+
+    def add(self, request: Request) -> None:
+        """Begin to answer a request."""
+        self.live.append(request)
+        request.start()
+
+    def remove(self, request: Request) -> None:
+        """Stop answering a request, done or not."""
+        self.live.remove(request)
+        request.close()
+
+    def close(self) -> None:
+        """Stop everything."""
+        for request in list(self.live):
+            self.remove(request)
+        if self.deferred is not None:
+            self.deferred.close()
+
+    def step(self) -> None:
+        """One piece of work: a verdict is told, the pairs that are complete are judged, or a model
+        is polled.
+        """
+        drafting = self._ticks > 0 and self.draft is not None and self.draft.busy
+        if self.told:
+            self._tell(self.told.pop(0))
+        elif (self._ticks == self.draft_ticks or not drafting) and self._judge():
+            pass
+        elif drafting and self.draft is not None:
+            self._ticks -= 1
+            self.draft.poll(self._patience())
+            self._take()
+        else:
+            self._ticks = self.draft_ticks
+            if self.target.busy and self.target.poll(self._patience()):
+                self._take()
+
+    def passed(self, role: Role, branches: int, tokens: int, seconds: float) -> None:
+        """A forward was made for all live requests: each trace gets its share of the seconds.
+        Example: 3 ms for 3 requests are 1 ms in each trace.
+        """
+        for request in self.live:
+            event = ForwardPass(role, branches, tokens, seconds / len(self.live))
+            request.trace.record(event)
+
+    def _take(self) -> None:
+        for request in self.live:
+            request.take()
+
+    def _tell(self, told: Told) -> None:
+        request = told.request
+        request.trace.record(VerifierCall(1, told.seconds))
+        if request.asked.pop(told.node, None) is not None:  # else an earlier verdict cancelled it
+            request.tell(Judged(told.node, told.verdict))
+
+    def _judge(self) -> bool:
+        """Ask about all pairs that are complete, of all requests at once. Whether there was any
+        news.
+        """
+        if self.deferred is not None:
+            self.told = self.deferred.poll(self.live, self._patience())
+            return bool(self.told)
+        waiting = [(request, node) for request in self.live for node in request.asked]
+        if not waiting:
+            return False
+        assert self.verifier is not None, "nothing is drafted without one"
+        if self.verifier.requires & READINGS:
+            read_drafts(waiting)
+        started = time.perf_counter()
+        pairs = [request.asked[node] for request, node in waiting]
+        verdicts = verdicts_on(self.verifier, pairs)
+        share = (time.perf_counter() - started) / len(waiting)
+        self.told = [
+            Told(request, node, verdict, share)
+            for (request, node), verdict in zip(waiting, verdicts, strict=True)
+        ]
+        return True
+
+    def _patience(self) -> float | None:
+        """How long a poll may wait for news: not at all while a model of this thread has work."""
+        parts: list[Part] = [self.target]
+        if self.draft is not None:
+            parts.append(self.draft)
+        if any(part.here and part.busy for part in parts):
+            return 0.0
+        elsewhere = sum(part.busy for part in parts)
+        elsewhere += self.deferred is not None and self.deferred.wanted(self.live)
+        return None if elsewhere < 2 else NAP
+
+
+def verdicts_on(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict | None]:
+    """A verdict on each pair, in order; None for a pair without a target step of which the verifier
+    is not sure.
+    """
+    alone = [i for i, pair in enumerate(pairs) if pair.target is None]
+    whole = [i for i, pair in enumerate(pairs) if pair.target is not None]
+    found: dict[int, Verdict | None] = {}
+    if alone:
+        found |= zip(alone, early_verdicts_of(verifier, [pairs[i] for i in alone]), strict=True)
+    if whole:
+        found |= zip(whole, verdicts_of(verifier, [pairs[i] for i in whole]), strict=True)
+    return [found[i] for i in range(len(pairs))]
+
+
+def read_drafts(waiting: Sequence[tuple[Request, NodeId]]) -> None:
+    """Put into the pairs what the target makes of their draft steps, by one forward over all that
+    were not read yet. It is the prefill that the target owes them anyway: afterwards the branch
+    holds the step, and the next forward goes on after it.
+
+    Example: the prefix ends in "x", the draft step is "a b c". Fed are x a b c. The logits after x,
+    a, b are those of a, b, c, and the hidden states after a, b, c are those of the step. Then the
+    branch is cut back by one, since the last token of a branch is always still to be computed.
+    """
+    unread = [(request, node) for request, node in waiting if request.asked[node].logprobs is None]
+    if not unread:
+        return
+    runner = unread[0][0].target.runner
+    assert isinstance(runner, ModelRunner), "a served target has no logits, and was refused"
+    branches: list[Branch] = []
+    try:
+        for request, node in unread:
+            branches.append(request.fork_before(node))
+            branches[-1].extend(request.asked[node].draft.tokens)
+        readings = runner.read(branches)
+    except BaseException:
+        for branch in branches:
+            runner.close(branch)
+        raise
+    for (request, node), branch, (logits, hidden) in zip(unread, branches, readings, strict=True):
+        pair = request.asked[node]
+        tokens = pair.draft.tokens
+        runner.rewind(branch, len(branch) - 1)
+        branch.append(tokens[-1])
+        request.take_reading(node, branch)
+        logprobs = step_logprobs(logits[-len(tokens) - 1 : -1], tokens)
+        request.asked[node] = replace(pair, logprobs=logprobs, hidden=hidden[-len(tokens) :])
+
+
+class Deferred:
+    """The questions to a verifier that is not waited for."""
+
+    def __init__(self, verifier: DeferredVerifier) -> None:
+        self.verifier, self.bell = verifier, threading.Event()
+        self.open: dict[tuple[Request, NodeId], tuple[Pair, Question, float]] = {}
+
+    def wanted(self, live: Sequence[Request]) -> bool:
+        """Whether an answer is waited for."""
+        return bool(self.open) or any(request.asked for request in live)
+
+    def poll(self, live: Sequence[Request], wait: float | None) -> list[Told]:
+        """Ask what is new, take in what is answered, drop what nobody asks any more."""
+        for request in live:
+            for node, pair in request.asked.items():
+                if (request, node) not in self.open:
+                    question = self.verifier.ask(pair, self.bell.set)
+                    self.open[request, node] = pair, question, time.perf_counter()
+        for (request, node), (pair, question, _) in list(self.open.items()):
+            if request.asked.get(node) is not pair:
+                question.cancel()
+                del self.open[request, node]
+        if self.open and wait != 0.0:
+            self.bell.wait(wait)
+        self.bell.clear()
+        told = [
+            Told(request, node, question.verdict(), time.perf_counter() - began)
+            for (request, node), (_, question, began) in self.open.items()
+            if question.done()
+        ]
+        for one in told:
+            del self.open[one.request, one.node]
+        return told
+
+    def close(self) -> None:
+        """Drop all questions."""
+        for _, question, _ in self.open.values():
+            question.cancel()
+        self.open.clear()

@@ -1,0 +1,295 @@
+"""One question that is being answered: its scheduler, its branches, the steps so far.
+
+Every node of the scheduler's tree has a branch on the target's side. It ends in the node's prefix
+and, once the target has written its step there, in that step; all of it is in the cache but the
+last token. The draft keeps a branch per node as well (`drafts.py`), which ends in the prefix. So
+whatever is decided, the new root has its branches already: no model runs and no block is copied.
+
+Example: root R, draft step a leads to node A, b from there to B. The target wrote s after R, and a
+is rejected. R's target branch holds "... s", all but its last token cached: it is the new root's.
+R's draft branch gets s as tokens to be computed. A and B are closed.
+
+A request moves branches and keeps the books; when models run is up to `loop.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lr.engine.drafts import DraftSide
+from lr.kvcache.branch import Branch
+from lr.rng import Stream
+from lr.spec.drafters import StepDrafter
+from lr.spec.protocol import (
+    Cancel,
+    Command,
+    Draft,
+    Drafted,
+    Emit,
+    Event,
+    Judge,
+    Kind,
+    NodeId,
+    Release,
+    Schedule,
+    Target,
+    Targeted,
+)
+from lr.spec.scheduler import LookaheadScheduler
+from lr.spec.seams import Controller
+from lr.spec.verifiers.base import Pair
+from lr.spec.write import StepJob, StepWriter
+from lr.trace import Trace, summarise
+from lr.types import Coupling, EmittedStep
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The randomness of one question. With `coupling` shared, the first alternative of a draft step
+    is drawn with the target's noise; other alternatives never share noise.
+    """
+
+    target: Stream
+    draft: Stream
+    coupling: Coupling = Coupling.INDEPENDENT
+
+    def of_target(self, index: int) -> Stream:
+        return self.target.child(index)
+
+    def of_draft(self, index: int, sibling: int) -> Stream:
+        if sibling:
+            return self.draft.child(index, sibling)
+        shared = self.coupling is Coupling.SHARED
+        return (self.target if shared else self.draft).child(index)
+
+
+@dataclass
+class _Place:
+    """A node: the tokens of its prefix, and its branch on the target's side, made when the target
+    first needs it.
+    """
+
+    tokens: tuple[int, ...]
+    target: Branch | None = None
+    parent: NodeId | None = None
+
+
+@dataclass(eq=False)
+class Request:
+    """One question. `emitted`: its steps so far. `asked`: pairs that wait for the verifier, by the
+    node that the draft step leads to. `jobs`: the steps that the target is writing.
+
+    `drafts` is None where nothing looks ahead (plain decoding: a scheduler of depth 0). A
+    `step_drafter` is shown how the draft wrote the steps that the target writes. `controller`
+    chooses the depth after every step.
+    """
+
+    prompt: Sequence[int]
+    scheduler: LookaheadScheduler
+    target: StepWriter
+    drafts: DraftSide | None
+    streams: Streams
+    trace: Trace
+    step_drafter: StepDrafter | None = None
+    controller: Controller | None = None
+    emitted: list[EmittedStep] = field(default_factory=list)
+    asked: dict[NodeId, Pair] = field(default_factory=dict)
+    jobs: dict[NodeId, StepJob] = field(default_factory=dict)
+    _drafting: set[NodeId] = field(default_factory=set)
+    _places: dict[NodeId, _Place] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.most = self.scheduler.config.depth  # the cache has room for no more
+
+    @property
+    def done(self) -> bool:
+        return self.scheduler.done
+
+    def start(self) -> None:
+        """Open the prompt on both sides and carry out the first commands."""
+        root = self.scheduler.root.id
+        if self.drafts is not None:
+            self.drafts.open(root, self.prompt)
+        self._places[root] = _Place(tuple(self.prompt))
+        self._give(root, self.target.runner.open(self.prompt))
+        self._carry_out(self.scheduler.start())
+
+    def take(self) -> None:
+        """Hand on to the scheduler which steps are finished. A draft step that was cancelled
+        meanwhile is the scheduler's to ignore.
+        """
+        for node, step in [] if self.drafts is None else self.drafts.take():
+            if node in self._drafting:
+                self._drafting.discard(node)
+                self._places[node].tokens += step.tokens
+                self._offer(node)
+            self.tell(Drafted(node, step))
+        for node in [node for node, job in self.jobs.items() if job.finish is not None]:
+            if node in self.jobs:  # else a step that was finished with it has cancelled it
+                self.tell(Targeted(node, self.jobs.pop(node).step))
+
+    def tell(self, event: Event) -> None:
+        """Hand an event to the scheduler and carry out what follows."""
+        if self.trace.detailed:
+            self.trace.record(event)
+        self._carry_out(self.scheduler.handle(event))
+
+    def fork_before(self, node: NodeId) -> Branch:
+        """A fork of the target's branch where the draft step that leads to `node` begins; the last
+        token before it is still to be computed. Raises what `ModelRunner.feed` raises.
+        """
+        parent = self._places[node].parent
+        assert parent is not None, "a draft step leads there"
+        branch = self._fork(parent, len(self._places[parent].tokens) - 1)
+        branch.append(self._places[parent].tokens[-1])
+        return branch
+
+    def take_reading(self, node: NodeId, branch: Branch) -> None:
+        """`branch` came from `fork_before` and has read the draft step but for its last token: it
+        becomes the node's branch, if that has none yet.
+        """
+        if self._places[node].target is None:
+            self._give(node, branch)
+        else:
+            self.target.runner.close(branch)
+
+    def close(self) -> None:
+        """Give everything back, in whatever state the request is."""
+        for job in self.jobs.values():
+            self.target.cancel(job)
+        self.jobs.clear()
+        self.asked.clear()
+        self._drafting.clear()
+        for place in self._places.values():
+            if place.target is not None:
+                self.target.close(place.target)
+        self._places.clear()
+        if self.drafts is not None:
+            self.drafts.end()
+
+    def _carry_out(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if self.trace.detailed or isinstance(command, Emit):
+                self.trace.record(command)
+            match command:
+                case Draft():
+                    self._begin_drafts(command)
+                case Target(node, limit):
+                    self._begin_target(node, limit)
+                case Judge(node, parent, draft, target):
+                    self.asked[node] = Pair(self._places[parent].tokens, draft, target)
+                case Cancel((Kind.DRAFT, node)):
+                    self._drafting.discard(node)
+                    assert self.drafts is not None
+                    self.drafts.cancel(node)
+                case Cancel((Kind.TARGET, node)):
+                    self.target.cancel(self.jobs.pop(node))
+                case Cancel((_, node)):
+                    self.asked.pop(node, None)
+                case Emit(emitted, _, node, root):
+                    self.emitted.append(emitted)
+                    if root is not None:
+                        self._move_root(node, root)
+                    self._choose_depth()
+                case Release(node):
+                    self._release(node)
+        if self.drafts is not None:
+            self.drafts.flush()
+
+    def _begin_drafts(self, command: Draft) -> None:
+        parent, index = command.node, command.node.index
+        assert self.drafts is not None
+        for sibling, child in enumerate(command.children):
+            self._places[child] = _Place(self._places[parent].tokens, parent=parent)
+            self._drafting.add(child)
+            stream = self.streams.of_draft(index, sibling)
+            self.drafts.draft(child, parent, command.limit, stream)
+
+    def _begin_target(self, node: NodeId, limit: int) -> None:
+        branch, stream = self._target_branch(node), self.streams.of_target(node.index)
+        job = StepJob(branch, node.index, limit, stream, self.trace, node)
+        self.jobs[node] = job
+        self.target.begin([job])
+        if self.step_drafter is not None:
+            for other, place in self._places.items():
+                if place.parent == node and other not in self._drafting:
+                    self._offer(other)
+
+    def _offer(self, node: NodeId) -> None:
+        """Show the target, where it writes the step that leads to `node` itself, how the draft
+        wrote it (first alternatives only).
+        """
+        place = self._places[node]
+        first = node.number % self.scheduler.config.width == 0
+        if self.step_drafter is None or place.parent is None or not first:
+            return
+        rival = self._places.get(place.parent)
+        if rival is not None and rival.target is not None:
+            start = len(rival.tokens)
+            self.step_drafter.offer(rival.target, start, place.tokens[start:])
+
+    def _target_branch(self, node: NodeId) -> Branch:
+        """The target's branch of a node: its parent's, forked at the end of the parent's prefix,
+        with the draft step to be computed.
+        """
+        place = self._places[node]
+        if place.target is None:
+            assert place.parent is not None, "the first root has its branch"
+            length = len(self._places[place.parent].tokens)
+            branch = self._fork(place.parent, length)
+            branch.extend(place.tokens[length:])
+            return self._give(node, branch)
+        return place.target
+
+    def _fork(self, node: NodeId, length: int) -> Branch:
+        """A fork of the target's branch of a node, cut back to `length` tokens. What the branch has
+        not computed of the node's prefix it computes first, the last token excepted, so that forks
+        share it instead of repeating it.
+        """
+        origin, prefix = self._target_branch(node), len(self._places[node].tokens)
+        if origin.cached < prefix - 1:
+            rest = origin.tokens[prefix - 1 :]
+            del origin.tokens[prefix - 1 :]
+            self.target.runner.feed([origin])
+            origin.extend(rest)
+        branch = self.target.runner.fork(origin)
+        self.target.runner.rewind(branch, length)
+        return branch
+
+    def _give(self, node: NodeId, branch: Branch) -> Branch:
+        """`branch` is the node's on the target's side."""
+        self._places[node].target = branch
+        if self.trace.detailed:
+            self.target.runner.belongs(branch, node)
+        return branch
+
+    def _move_root(self, node: NodeId, root: NodeId) -> None:
+        """The new root gets its branches: after an accepted draft step the node's own, after a step
+        of the target the old root's, with that step.
+        """
+        if node == root:
+            self._target_branch(node)  # made now, because its parent is about to be closed
+            return
+        place = self._places.pop(node)
+        assert place.target is not None
+        step = tuple(place.target.tokens[len(place.tokens) :])
+        if self.drafts is not None:
+            self.drafts.follow(node, root, step)
+        place.tokens += step
+        self._places[root] = place
+        self._give(root, place.target)
+
+    def _choose_depth(self) -> None:
+        if self.controller is not None:
+            least = 1 if self.scheduler.config.schedule is Schedule.PAPER else 0
+            depth = min(self.controller.depth(summarise(self.trace)), self.most)
+            self.scheduler.set_depth(max(least, depth))
+
+    def _release(self, node: NodeId) -> None:
+        place = self._places.pop(node, None)
+        if place is not None:
+            if self.drafts is not None:
+                self.drafts.close(node)
+            if place.target is not None:
+                self.target.close(place.target)

@@ -1,0 +1,88 @@
+"""The caches of a model: how large one has to be, and who has one at the moment.
+
+A `ModelRunner` (cache and CUDA graphs) is made for the first answer and lent again to later ones;
+a larger one takes its place where an answer needs more. Two answers in the making at the same time
+have a runner each.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from lr.engine.runner import ModelRunner
+from lr.model.qwen import CausalLM
+from lr.options import GenerateOptions
+
+BLOCK_SIZE = 16
+"""Tokens of a cache block, where blocks are counted before the model's attention is known."""
+
+
+def blocks_for(
+    options: GenerateOptions, tokens: int, share: int = 1, block_size: int = BLOCK_SIZE
+) -> int:
+    """Cache blocks of one model that suffice for `share` answers at a time, prompt and answer
+    together at most `tokens` long.
+
+    That is one trunk for the longest answer, and for every row in flight its own step. A node has a
+    row of the target and may have a draft step after it, so each counts twice. A token tree takes,
+    for each further path, a copied and a new block.
+
+    Example: plain decoding of 1000 tokens, steps of at most 100: 69 blocks of trunk (1100 / 16) and
+    2 rows of 9.
+    """
+    nodes = options.nodes if options.looks_ahead else 1
+    trees = options.speculates and options.drafter == "tree"
+    leaves = prod(options.branching) if trees else 1
+    trunk = -(-(tokens + options.max_step_tokens) // block_size)
+    row = options.max_step_tokens // block_size + 3 + 4 * (leaves - 1)
+    return share * (trunk + 2 * nodes * row)
+
+
+class Runners:
+    """The runners of one model. `vocab_size`, `known_tokens` and `block_size` as in `ModelRunner`;
+    `num_blocks`: the size of every cache, in blocks of 16 tokens (None: as large as needed).
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        *,
+        vocab_size: int | None = None,
+        known_tokens: int | None = None,
+        num_blocks: int | None = None,
+        block_size: int | None = None,
+    ) -> None:
+        self.model, self.num_blocks, self.block_size = model, num_blocks, block_size
+        self.vocab_size, self.known_tokens = vocab_size, known_tokens
+        self.idle: list[ModelRunner] = []
+
+    def lend(self, blocks: int) -> ModelRunner:
+        """A runner with an empty cache of at least so many blocks of 16 tokens."""
+        size = self.block_size or self.model.attention.block_size
+        wanted = -(-(self.num_blocks or blocks) * BLOCK_SIZE // size)
+        for runner in self.idle:
+            if runner.cache.pool.num_blocks >= wanted:
+                self.idle.remove(runner)
+                return runner
+        for runner in self.idle:  # their memory is free before more is taken
+            runner.end()
+        self.idle.clear()
+        return ModelRunner(
+            self.model,
+            num_blocks=wanted,
+            block_size=size,
+            vocab_size=self.vocab_size,
+            known_tokens=self.known_tokens,
+        )
+
+    def take_back(self, runner: ModelRunner) -> None:
+        """The answer is over. A cache in which something was left, after an error, is not used
+        again.
+        """
+        runner.observer = runner.cache.observer = None
+        padding = runner.graphs is not None  # holds a block
+        if runner.cache.pool.num_used == padding and len(self.idle) < 2:  # two for a draft that
+            runner.cache.pool.restart()  # writes steps and guesses tokens
+            self.idle.append(runner)
+        else:
+            runner.end()
