@@ -119,6 +119,18 @@ def tiny(mode: str) -> TraceFile:
 
 
 @cache
+def wordy() -> TraceFile:
+    """Steps of some length, in which the last number decides."""
+    target = "Then Ben gets three more coins than Ann, and so he holds 7 + 3 = 10 coins now."
+    draft = "THEN BEN GETS THREE MORE COINS THAN ANN, AND SO HE HOLDS 7 + 3 = 11 COINS NOW."
+    first = "At first Ann holds seven coins, as the story tells us in its beginning."
+    script = TextScript([first, target, "Answer 10$"], [first.upper(), draft, "ANSWER 10$"])
+    run = ScriptedRun(SchedulerConfig(Limits(400), depth=3), script)
+    run.run()
+    return scripted_trace(run)
+
+
+@cache
 def nasty() -> TraceFile:
     """A question and a step that would break a page that trusts them."""
     run = ScriptedRun(

@@ -6,21 +6,34 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
-from player_kit import NASTY, as_file, long, nasty, scripted, simulated, synchronous
+from player_kit import NASTY, as_file, long, nasty, scripted, simulated, synchronous, tiny
 
 from lr.cli import main
-from lr.lab.player.headline import headline_of, setting_of, title_of
-from lr.lab.player.page import SCRIPTS, as_script_data, page_data, player_page
-from lr.lab.trace.file import KINDS
+from lr.lab.player.page import KINDS as TOLD
+from lr.lab.player.page import (
+    SCRIPTS,
+    as_script_data,
+    headline_of,
+    page_data,
+    player_page,
+    setting_of,
+    states_of,
+    title_of,
+)
+from lr.lab.trace.file import KINDS, TraceFile
+from lr.lab.trace.state import CACHE_EVENTS, Film, StepState
 from lr.lab.viz.clock import CANCELLED, DONE, FAILED, timeline_of
 from lr.lab.viz.style import COLOURS, WASHES
+from lr.lab.viz.tree import cards_of
 
 FOLDER = files("lr.lab.player")
 STYLE = (FOLDER / "style.css").read_text(encoding="utf-8")
@@ -55,12 +68,12 @@ def test_a_page_is_whole_and_needs_nothing_from_outside() -> None:
     assert addresses == {"http://www.w3.org/2000/svg"}, (
         "a name of a standard, which nothing is fetched from"
     )
-    assert not re.search(r"<(?:link|img|iframe)\b|\bsrc=|@import|url\(", page)
+    assert not re.search(r"<(?:link|img|iframe)\b|\bsrc=|@import|url\((?!#)", page)
 
 
 def test_every_file_beside_the_page_is_in_it() -> None:
     there = {path.name for path in FOLDER.iterdir() if path.name.endswith(".js")}
-    assert there == set(SCRIPTS)
+    assert there == {f"{name}.js" for name in SCRIPTS}
 
 
 def test_texts_of_a_trace_are_never_markup() -> None:
@@ -73,7 +86,7 @@ def test_texts_of_a_trace_are_never_markup() -> None:
     assert unescape(title[1]).endswith("…")
     stored = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
     assert stored is not None
-    assert json.loads(stored[1])["header"]["question"] == NASTY
+    assert json.loads(stored[1])["question"] == NASTY
 
 
 def test_script_data_is_json_without_an_angle() -> None:
@@ -86,12 +99,12 @@ def test_script_data_is_json_without_an_angle() -> None:
 )
 def test_the_headline_has_the_statistics_of_the_trace(trace) -> None:
     stats = trace().stats
-    shown = {figure.label: figure.value for figure in headline_of(trace())}
+    shown = {label: value for label, value, _ in headline_of(trace())}
     assert shown["steps"] == str(stats.steps)
     if stats.step_acceptance is not None:
         assert shown["α₁"] == f"{stats.step_acceptance:.2f}"
     assert ("target passes" in shown) == bool(stats.target_passes)
-    assert page_data(trace())["headline"][0]["value"] == shown["steps"]
+    assert page_data(trace())["headline"][0][1] == shown["steps"]
 
 
 def test_the_setting_says_what_was_run() -> None:
@@ -105,14 +118,52 @@ def test_the_setting_says_what_was_run() -> None:
     assert "rule match" in setting_of(replace(header, mode="sd", options={"acceptance": "match"}))
 
 
-def test_every_kind_of_event_has_its_words() -> None:
-    words = (FOLDER / "words.js").read_text(encoding="utf-8")
-    told = set(
-        re.findall(
-            r"^  (\w+): \(", words.split("const EVENT_WORDS")[1].split("\n};")[0], re.MULTILINE
-        )
-    )
-    assert set(KINDS) <= told
+def value_at(history: list[Any], number: int, otherwise: Any = None) -> Any:
+    """As `valueAt` of film.js."""
+    return next((value for at, value in reversed(history) if at <= number), otherwise)
+
+
+def list_at(history: list[Any], number: int) -> list[Any]:
+    """As `listAt` of film.js."""
+    found: list[Any] = []
+    for at, place, items in history:
+        if at <= number:
+            found[place:] = items
+    return found
+
+
+@pytest.mark.parametrize("make", [scripted, synchronous, simulated, long, lambda: tiny("lr+sd")])
+def test_histories_hold_the_states(make: Callable[[], TraceFile]) -> None:
+    trace = make()
+    found, count, film = states_of(trace), len(trace.records), Film(trace)
+    for number in [0, 1, count, *((7919 * i) % (count + 1) for i in range(1, 24))]:
+        state = film.at(number)
+        root = value_at(found["roots"], number)
+        assert root in (state.root, None)
+        for node in state.live if root else []:
+            told = found["nodes"][node.name]
+            shown = [[card.by, card.standing.name] for card in cards_of(state, node)]
+            assert [[by, how] for by, _, how in value_at(told["cards"], number, [])] == shown
+            for by, step in (("draft", node.draft), ("target", node.target)):
+                tokens = list_at(told[by]["tokens"], number) if by in told else []
+                assert [one[:4] for one in tokens] == [
+                    [one.token, one.piece, one.source, one.p]
+                    for one in (step or StepState()).tokens
+                ]
+        emitted = [one for one in found["emitted"] if one["at"] <= number]
+        assert "".join(token[1] for one in emitted for token in one["tokens"]) == state.text
+        for name, cache in state.caches.items():
+            branches = found["caches"].get(name, {"branches": {}})["branches"]
+            there = {
+                int(one): [value_at(life["facts"], number)[0], list_at(life["blocks"], number)]
+                for one, life in branches.items()
+                if life["born"] <= number < life.get("gone", count + 1)
+            }
+            assert there == {n: [one.length, one.blocks] for n, one in cache.branches.items()}
+
+
+def test_every_kind_of_event_has_its_colour_and_sign() -> None:
+    assert set(KINDS) <= set(TOLD) | CACHE_EVENTS
 
 
 def test_spans_are_the_pieces_of_work() -> None:

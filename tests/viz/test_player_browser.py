@@ -7,17 +7,14 @@ LR_BROWSER=required makes that a failure.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from player_kit import a_browser, long, nasty, scripted, simulated, synchronous, tiny
+from player_kit import a_browser, long, nasty, scripted, simulated, synchronous, tiny, wordy
 
-from lr.lab.player.headline import headline_of
-from lr.lab.player.page import player_page, write_page
-from lr.lab.trace.file import TraceFile
-from lr.lab.trace.state import Film, State, fold
+from lr.lab.player.page import headline_of, player_page, write_page
+from lr.lab.trace.state import Film
 
 TRACES = {
     "scripted": scripted,
@@ -27,68 +24,24 @@ TRACES = {
     "plain": lambda: tiny("sd"),
     "long": long,
     "nasty": nasty,
+    "wordy": wordy,
 }
-STATE = """n => {
-  const film = player.film, live = film.live(n);
-  const there = step => step && step.from < n;
-  return {
-    root: film.rootAt(n),
-    live: live.map(node => node.name),
-    work: film.worksAt(n).map(work => [work.kind, work.node]).sort(),
-    text: film.emittedAt(n).map(one => one.step.text(n)).join(""),
-    steps: live.map(node => [node.draft, node.target].map(step => there(step) ? step.text(n) : "")),
-    verdicts: live.map(node => node.judged < n ? node.verdict.aligned : null),
-    sources: live.map(node => there(node.target) ? node.target.at(n).map(token => token.source) : []),
-    caches: [...film.caches].map(([name, life]) => [name, life.at(n).map(b => [b.number, b.length, b.node, b.blocks])]).sort(),
-  };
-}"""
-NAMELESS = """[...document.querySelectorAll('button, select, input, canvas')]
-  .filter(e => !e.getAttribute('aria-label') && !e.textContent.trim() && e.getAttribute('aria-hidden') !== 'true').map(e => e.id)"""
-OUTLINE = "(() => { const s = getComputedStyle(document.activeElement); return [s.outlineStyle, parseFloat(s.outlineWidth)]; })()"
-FIRST_BLOCK = """(() => {
-  const [x, y] = player.cache.boxes[0], r = player.cache.canvas.getBoundingClientRect();
-  return [r.x + x + 4, r.y + y + 4];
+NAMELESS = """[...document.querySelectorAll('button, select, input, [role=img]')]
+  .filter(e => !e.getAttribute('aria-label') && !e.textContent.trim())
+  .filter(e => e.getAttribute('aria-hidden') !== 'true').map(e => e.id)"""
+OUTLINE = """(() => {
+  const style = getComputedStyle(document.activeElement);
+  return [style.outlineStyle, parseFloat(style.outlineWidth)];
 })()"""
-FIRST_SPAN = """(() => {
-  const t = player.timeline, s = t.lives.spans[0], r = t.canvas.getBoundingClientRect();
-  return [r.x + t.view.x((s.begin + s.end) / 2), r.y + t.view.size.tops[s.lane] + 3];
-})()"""
-
-
-def states_of(trace: TraceFile, numbers: list[int]) -> dict[int, dict[str, Any]]:
-    """The states of Python after each of some numbers of events, in one pass."""
-    state, found = State.begin(trace.header), {}
-    for number in range(len(trace.records) + 1):
-        if number in numbers:
-            found[number] = copy.deepcopy(described(state))
-        if number < len(trace.records):
-            fold(state, trace.records[number])
-    return found
-
-
-def described(state: State) -> dict[str, Any]:
-    """The same as STATE of a state of Python's."""
-    live = state.live
-    return {
-        "root": state.root,
-        "live": [node.name for node in live],
-        "work": sorted([kind, node] for kind, node in state.work),
-        "text": state.text,
-        "steps": [
-            [step.text if step else "" for step in (node.draft, node.target)] for node in live
-        ],
-        "verdicts": [node.verdict and node.verdict["aligned"] for node in live],
-        "sources": [
-            [token.source for token in node.target.tokens] if node.target else [] for node in live
-        ],
-        "caches": sorted(
-            [
-                name,
-                [[b.number, b.length, b.node, b.blocks] for _, b in sorted(cache.branches.items())],
-            ]
-            for name, cache in state.caches.items()
-        ),
-    }
+STATISTICS = """[...document.querySelectorAll('#stats div')]
+  .map(e => [...e.children].map(c => c.textContent))"""
+BOXES = """[...document.querySelectorAll('.node:not(.ghost)')].map(e => [
+  e.offsetLeft, e.offsetTop, e.offsetLeft + e.offsetWidth, e.offsetTop + e.offsetHeight])"""
+CUT = """[...document.querySelectorAll('.rejected .words, .asked .words, #steps .body')]
+  .filter(e => e.scrollHeight > e.clientHeight + 2 || e.scrollWidth > e.clientWidth + 2)
+  .map(e => e.textContent)"""
+SEEKS = """Array.from({length: 15}, (_, i) => {
+  player.go((i * 7919) % player.count); return player.worked; })"""
 
 
 class Window:
@@ -158,29 +111,11 @@ def text(page: Any, name: str) -> str:
     return str(page.locator(f"#{name}").inner_text())
 
 
-def moments(trace: TraceFile) -> list[int]:
-    """Numbers of events all over a trace, in no order, so that the player goes back and forth."""
-    count = len(trace.records)
-    return [0, count, *((7919 * i) % (count + 1) for i in range(1, 24)), 1]
-
-
-@pytest.mark.parametrize("name", TRACES)
-def test_the_states_are_those_of_python(window: Window, name: str) -> None:
-    trace = TRACES[name]()
-    page, numbers = window.open(name), moments(trace)
-    expected = states_of(trace, numbers)
-    for number in numbers:
-        page.evaluate("n => player.go(n)", number)
-        assert page.evaluate(STATE, number) == expected[number], f"after {number} events"
-
-
 @pytest.mark.parametrize("name", TRACES)
 def test_statistics_are_those_of_python(window: Window, name: str) -> None:
     page = window.open(name)
-    shown = page.evaluate(
-        "[...document.querySelectorAll('#stats div')].map(e => [...e.children].map(c => c.textContent))"
-    )
-    assert shown == [[figure.label, figure.value] for figure in headline_of(TRACES[name]())]
+    shown = page.evaluate(STATISTICS)
+    assert shown == [[label, value] for label, value, _ in headline_of(TRACES[name]())]
 
 
 def test_texts_of_a_trace_do_nothing(window: Window) -> None:
@@ -198,7 +133,7 @@ def test_buttons(window: Window) -> None:
         for one in trace.records
         if one.kind == "judged" and not one.data["verdict"]["aligned"]
     ]
-    page.select_option("#grain", "all")
+    page.select_option("#grain", "0")
     page.click("#event-next")
     page.click("#event-next")
     assert event(page) == 2
@@ -206,7 +141,7 @@ def test_buttons(window: Window) -> None:
     assert event(page) == 1
     page.click("#decision-next")
     assert event(page) == decisions[0]
-    assert "Step 0 joins the answer" in text(page, "now-text")
+    assert "Step 0 of the answer" in text(page, "now-text")
     page.click("#decision-next")
     page.click("#decision-back")
     assert event(page) == decisions[0]
@@ -214,7 +149,7 @@ def test_buttons(window: Window) -> None:
     page.click("#rejection-next")
     assert event(page) == refused[0]
     assert "not aligned" in text(page, "now-text")
-    page.select_option("#grain", "steps")
+    page.select_option("#grain", "2")
     for _ in range(4):
         page.click("#event-next")
         assert trace.records[event(page) - 1].kind not in ("written", "release")
@@ -253,7 +188,7 @@ def test_scrubbing(window: Window) -> None:
 def test_keys(window: Window) -> None:
     page, trace = window.open("scripted"), scripted()
     decisions = [one.number + 1 for one in trace.records if one.kind == "emit"]
-    page.select_option("#grain", "all")
+    page.select_option("#grain", "0")
     page.evaluate("document.activeElement.blur()")
     for key, expected in [
         ("ArrowRight", 1),
@@ -283,7 +218,7 @@ def test_keys(window: Window) -> None:
 def test_deep_links(window: Window) -> None:
     page = window.open("scripted", "#event=17")
     assert event(page) == 17
-    page.select_option("#grain", "all")
+    page.select_option("#grain", "0")
     page.click("#event-next")
     assert page.url.endswith("#event=18")
     page.evaluate("location.hash = '#event=5'")
@@ -360,18 +295,41 @@ def test_tokens_caches_and_switches(window: Window) -> None:
     assert tabs.all_inner_texts() == ["draft", "target", "guesser"] or tabs.count() == 3
     page.get_by_role("button", name="guesser").click()
     assert page.evaluate("player.cache.chosen") == "guesser"
-    assert "guesser's cache" in page.get_attribute("#cache", "aria-label")
+    assert "guesser's cache" in str(page.get_attribute("#cache", "aria-label"))
     page.keyboard.press("c")
     assert page.evaluate("player.cache.chosen") != "guesser"
     page.click("#show-refused")
     assert page.evaluate("document.body.classList.contains('hide-refused')")
-    before = page.evaluate("player.timeline.span")
+    before = page.evaluate("player.clock.span")
     page.click("#zoom-in")
-    assert page.evaluate("player.timeline.span") == pytest.approx(before / 2)
+    assert page.evaluate("player.clock.span") == pytest.approx(before / 2)
     page.click("#zoom-all")
-    assert page.evaluate("player.timeline.span") == page.evaluate(
-        "player.timeline.end - player.timeline.start"
+    assert page.evaluate("player.clock.span") == page.evaluate(
+        "player.clock.end - player.clock.start"
     )
+
+
+@pytest.mark.parametrize("width", [1024, 1366])
+def test_what_decides_is_never_cut(window: Window, width: int) -> None:
+    trace = TRACES["wordy"]()
+    page = window.open("wordy", width=width)
+    judged = [one for one in trace.records if one.kind == "judged"]
+    assert any(not one.data["verdict"]["aligned"] for one in judged)
+    for one in judged:
+        page.evaluate("n => player.go(n)", one.number + 1)
+        assert page.evaluate(CUT) == []
+        rejected = page.locator(".card.rejected:visible").count()
+        assert rejected or one.data["verdict"]["aligned"] or not page.locator(".node.root").count()
+
+
+def test_boxes_do_not_overlap(window: Window) -> None:
+    page = window.open("tiny", width=1024)
+    for number in range(20, 640, 40):
+        page.evaluate("n => player.go(n)", number)
+        found = page.evaluate(BOXES)
+        for i, (left, top, right, bottom) in enumerate(found):
+            for x, y, x2, y2 in found[:i]:
+                assert right <= x or x2 <= left or bottom <= y or y2 <= top
 
 
 def test_a_run_without_a_cache_has_no_panel_for_it(window: Window) -> None:
@@ -385,11 +343,9 @@ def test_everything_explains_itself(window: Window) -> None:
     assert "root" in text(page, "tip")
     page.hover(".card.draft .head >> nth=0")
     assert "step" in text(page, "tip")
-    box = page.evaluate(FIRST_BLOCK)
-    page.mouse.move(*box)
+    page.hover("#cache .block >> nth=0")
     assert "Block" in text(page, "tip")
-    span = page.evaluate(FIRST_SPAN)
-    page.mouse.move(*span)
+    page.hover("#timeline .bar >> nth=0")
     assert "draft step 0" in text(page, "tip")
 
 
@@ -407,9 +363,7 @@ def test_ten_thousand_events_stay_smooth(window: Window) -> None:
     change of order fails: work that grows with the length of the trace."""
     assert len(long().records) >= 10_000
     page = window.open("long", "#event=0")
-    seeks = page.evaluate(
-        "Array.from({length: 15}, (_, i) => { player.go((i * 7919) % player.count); return player.worked; })"
-    )
+    seeks = page.evaluate(SEEKS)
     frames = page.evaluate(
         "Array.from({length: 60}, (_, i) => { player.go(6000 + i); return player.worked; })"
     )

@@ -1,22 +1,60 @@
 // Buttons, keys, slider and the theme: each does one thing to the player.
 
+const KEYS = [
+  ["space", "play or pause"], ["← →", "previous, next event"],
+  ["Shift + ← →", "previous, next decision"],
+  ["R", "to the next rejection (Shift: to the one before)"],
+  ["Home End", "to the beginning, to the end"], ["↑ ↓", "faster, slower"],
+  ["Z X", "clock: show less time, more time"], ["C", "the next cache"],
+  ["D", "light or dark"], ["+ −", "larger or smaller text"], ["?", "this help"],
+];
+const HELP = "A small model, the draft, writes reasoning steps ahead; the large one, the target, "
+  + "writes its own step at every place at the same time; a verifier says whether a draft step "
+  + "means the same. If so it is kept, else the target's step takes its place.";
+const LINKS = "The address ends in #event=number when the player rests: share it, and it opens at "
+  + "that moment.";
+
 function connect(player) {
-  const press = (id, action) => byId(id).addEventListener("click", action);
-  press("play", () => player.toggle());
-  press("event-back", () => settled(player, () => player.step(false)));
-  press("event-next", () => settled(player, () => player.step(true)));
-  press("decision-back", () => settled(player, () => player.jump(player.stops.decisions, false)));
-  press("decision-next", () => settled(player, () => player.jump(player.stops.decisions, true)));
-  press("rejection-next", () => settled(player, () => player.jump(player.stops.rejections, true)));
-  press("theme", () => setTheme(player, document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
-  press("text-size", () => setScale(player, scaleNow() > 1.35 ? 1 : scaleNow() + 0.2));
-  press("help-open", () => byId("help").showModal());
-  press("zoom-in", () => player.timeline.zoom(0.5, player.time));
-  press("zoom-out", () => player.timeline.zoom(2, player.time));
-  press("zoom-all", () => player.timeline.zoom(Infinity, player.time));
-  press("show-refused", () => {
-    const hidden = document.body.classList.toggle("hide-refused");
-    byId("show-refused").setAttribute("aria-pressed", String(!hidden));
+  const { decisions, rejections } = player.data;
+  const settled = (action) => () => { action(); player.toAddress(); };
+  const rest = (n) => settled(() => { player.pause(); player.go(n); });
+  const actions = {
+    play: () => player.toggle(),
+    "event-back": settled(() => player.step(false)),
+    "event-next": settled(() => player.step(true)),
+    "decision-back": settled(() => player.jump(decisions, false)),
+    "decision-next": settled(() => player.jump(decisions, true)),
+    "rejection-next": settled(() => player.jump(rejections, true)),
+    theme: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
+    "text-size": () => setScale(player, scaleNow() > 1.35 ? 1 : scaleNow() + 0.2),
+    "help-open": () => byId("help").showModal(),
+    "zoom-in": () => player.clock.zoom(0.5, player.time),
+    "zoom-out": () => player.clock.zoom(2, player.time),
+    "zoom-all": () => player.clock.zoom(Infinity, player.time),
+    "show-refused": () => {
+      const hidden = document.body.classList.toggle("hide-refused");
+      byId("show-refused").setAttribute("aria-pressed", String(!hidden));
+    },
+  };
+  for (const [id, action] of Object.entries(actions)) byId(id).addEventListener("click", action);
+  const keys = {
+    " ": actions.play, ArrowRight: actions["event-next"], ArrowLeft: actions["event-back"],
+    "shift ArrowRight": actions["decision-next"], "shift ArrowLeft": actions["decision-back"],
+    r: actions["rejection-next"], "shift r": settled(() => player.jump(rejections, false)),
+    Home: rest(0), End: rest(player.count), ArrowUp: () => faster(1), ArrowDown: () => faster(-1),
+    z: actions["zoom-in"], x: actions["zoom-out"], c: () => player.cache.next(), d: actions.theme,
+    "+": () => setScale(player, scaleNow() + 0.1), "=": () => setScale(player, scaleNow() + 0.1),
+    "-": () => setScale(player, scaleNow() - 0.1), "?": actions["help-open"],
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
+    const inField = event.target.matches("select, button")
+      && [" ", "Enter", "ArrowUp", "ArrowDown"].includes(event.key);
+    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    const action = (event.shiftKey && keys[`shift ${key}`]) || keys[key];
+    if (inField || !action) return;
+    event.preventDefault();
+    action();
   });
   byId("scrub").addEventListener("input", () => {
     player.pause();
@@ -24,74 +62,41 @@ function connect(player) {
   });
   byId("scrub").addEventListener("change", () => player.toAddress());
   addEventListener("hashchange", () => player.fromAddress());
-  document.addEventListener("keydown", (event) => onKey(player, event));
   scrubOn(player, byId("timeline"));
   fillHelp();
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  setTheme(player, dark.matches ? "dark" : "light", false);
-  dark.addEventListener("change", () => setTheme(player, dark.matches ? "dark" : "light"));
-}
-
-function settled(player, action) {
-  action();
-  player.toAddress();
+  setTheme(dark.matches ? "dark" : "light");
+  dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
 }
 
 // Dragging on the clock moves through time.
-function scrubOn(player, canvas) {
+function scrubOn(player, drawing) {
   const move = (event) => {
-    const time = player.timeline.timeAt(event.clientX - canvas.getBoundingClientRect().left);
+    const left = drawing.getBoundingClientRect().left;
+    const time = player.clock.timeAt(event.clientX - left);
     player.pause();
     player.go(player.film.numberAt(time), time);
   };
-  canvas.addEventListener("pointerdown", (event) => {
-    canvas.setPointerCapture(event.pointerId);
+  drawing.addEventListener("pointerdown", (event) => {
+    drawing.setPointerCapture(event.pointerId);
     move(event);
   });
-  canvas.addEventListener("pointermove", (event) => canvas.hasPointerCapture(event.pointerId) && move(event));
-  canvas.addEventListener("pointerup", () => player.toAddress());
+  drawing.addEventListener("pointermove", (event) =>
+    drawing.hasPointerCapture(event.pointerId) && move(event));
+  drawing.addEventListener("pointerup", () => player.toAddress());
 }
 
-const scaleNow = () => parseFloat(getComputedStyle(document.documentElement).getPropertyValue("--scale")) || 1;
+function scaleNow() {
+  return parseFloat(getComputedStyle(document.documentElement).getPropertyValue("--scale")) || 1;
+}
 
 function setScale(player, scale) {
   document.documentElement.style.setProperty("--scale", clamp(scale, 0.7, 2).toFixed(2));
-  player.marked = null;
-  for (const box of player.tree.boxes.values()) box.signature = null;
   player.redraw();
 }
 
-function setTheme(player, theme, redraw = true) {
+function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
-  player.palette.read();
-  if (redraw) player.redraw();
-}
-
-function onKey(player, event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
-  const inField = event.target.matches("select, button") && [" ", "Enter", "ArrowUp", "ArrowDown"].includes(event.key);
-  const actions = {
-    " ": () => player.toggle(),
-    ArrowRight: () => settled(player, () => (event.shiftKey ? player.jump(player.stops.decisions, true) : player.step(true))),
-    ArrowLeft: () => settled(player, () => (event.shiftKey ? player.jump(player.stops.decisions, false) : player.step(false))),
-    r: () => settled(player, () => player.jump(player.stops.rejections, !event.shiftKey)),
-    Home: () => settled(player, () => { player.pause(); player.go(0); }),
-    End: () => settled(player, () => { player.pause(); player.go(player.count); }),
-    ArrowUp: () => faster(1),
-    ArrowDown: () => faster(-1),
-    z: () => player.timeline.zoom(0.5, player.time),
-    x: () => player.timeline.zoom(2, player.time),
-    c: () => player.cache.next(),
-    d: () => setTheme(player, document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
-    "+": () => setScale(player, scaleNow() + 0.1),
-    "=": () => setScale(player, scaleNow() + 0.1),
-    "-": () => setScale(player, scaleNow() - 0.1),
-    "?": () => byId("help").showModal(),
-  };
-  const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-  if (inField || !Object.hasOwn(actions, key)) return;
-  event.preventDefault();
-  actions[key]();
 }
 
 function faster(by) {
@@ -100,16 +105,14 @@ function faster(by) {
 }
 
 function fillHelp() {
-  const row = ([key, means]) => make("tr", "", null, {}, [make("td", "", null, {}, [make("kbd", "", key)]), make("td", "", means)]);
-  const origins = Object.values(ORIGINS).map(({ mark, name, means }) => [`${mark} ${name}`, means]);
+  const table = (rows) => make("table", {}, rows.map(([key, means]) => make("tr", {}, [
+    make("td", {}, [make("kbd", { text: key })]), make("td", { text: means })])));
   byId("help").replaceChildren(
-    make("form", "", null, { method: "dialog" }, [make("button", "", "Close", { type: "submit" })]),
-    make("h2", "", "Help", { id: "help-title" }),
-    make("p", "", "A small model, the draft, writes reasoning steps ahead; the large one, the target, writes its own step at every place at the same time; a verifier says whether a draft step means the same. If so it is kept, else the target's step takes its place."),
-    make("h3", "", "Keys"), make("table", "", null, {}, KEYS.map(row)),
-    make("h3", "", "How a step came into the answer"), make("table", "", null, {}, origins.map(row)),
-    make("h3", "", "Links"), make("p", "", "The address ends in #event=number when the player rests: share it, and it opens at that moment."),
-  );
+    make("form", { method: "dialog" }, [make("button", { text: "Close", type: "submit" })]),
+    make("h2", { text: "Help", id: "help-title" }), make("p", { text: HELP }),
+    make("h3", { text: "Keys" }), table(KEYS),
+    make("h3", { text: "How a step came into the answer" }), table(Object.entries(ORIGINS)),
+    make("h3", { text: "Links" }), make("p", { text: LINKS }));
 }
 
 addEventListener("DOMContentLoaded", () => {

@@ -1,97 +1,83 @@
-// Small tools for the page: elements with text that is never markup, explanations on hover and tap, colours of the theme.
+// Small tools: elements with text that is never markup, explanations, tokens.
 
 const byId = (id) => document.getElementById(id);
+const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
+const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
+const plural = (count, word, more = "s") => `${count} ${word}${count === 1 ? "" : more}`;
+const chance = (p) => (p >= 0.9995 ? "1.00" : p < 0.005 ? p.toExponential(0) : p.toFixed(2));
+const textOf = (tokens) => tokens.map((token) => token[1]).join("").trim();
 
-// An element: make("b", "name", "text", {title: "..."}, [children]). Text is set as text.
-function make(tag, classes, text, attributes, children) {
+// An element: make("b.name", {text: "...", tip: "...", title: "..."}, [children]).
+function make(kind, { text, tip, ...attributes } = {}, children = []) {
+  const [tag, ...classes] = kind.split(".");
   const element = document.createElement(tag);
-  if (classes) element.className = classes;
-  if (text !== undefined && text !== null) element.textContent = text;
-  for (const [name, value] of Object.entries(attributes || {})) element.setAttribute(name, value);
-  for (const child of children || []) element.append(child);
+  element.className = classes.join(" ");
+  if (text !== undefined) element.textContent = text;
+  if (tip) element.dataset.tip = tip;
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
   return element;
 }
 
-const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
-const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
+// An SVG element; whose colour it has is a class.
+function shape(tag, classes, attributes, tip) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  element.setAttribute("class", classes);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  if (tip) element.dataset.tip = tip;
+  return element;
+}
 
-// The colours of the present theme, read once per theme.
-class Palette {
-  constructor() {
-    this.read();
-  }
+const SOURCES = {
+  drawn: ["drawn", "written by the model itself, one token in one pass"],
+  guessed: ["guessed and kept", "guessed by the drafter and accepted by the target"],
+  residual: ["in place of a rejected guess", "a guess was rejected; this token came instead"],
+  after: ["after the guesses", "all guesses were kept, and the same pass gave one token more"],
+};
+const ORIGINS = {
+  accepted: "a draft step that means the same as the target's own, kept in the draft's words",
+  correction: "the target's step in place of a draft step that was rejected",
+  bonus: "the target's step after a cycle in which all drafts were accepted; never judged",
+  target: "a step that the target wrote, with no draft step to decide on",
+};
 
-  read() {
-    const style = getComputedStyle(document.documentElement);
-    this.font = getComputedStyle(document.body).fontFamily;
-    for (const name of ["paper", "panel", "ink", "soft", "line", "faint", "draft", "target", "verifier", "accepted", "rejected", "cache"]) {
-      this[name] = style.getPropertyValue(`--${name}`).trim();
-      this[`${name}Wash`] = style.getPropertyValue(`--${name}-wash`).trim();
+// The tokens of a step: the colour says who wrote each, the line below it how. Rejected guesses are
+// struck through in front of the token that came instead.
+function tokenElements(tokens, by) {
+  const found = [];
+  tokens.forEach(([id, piece, source, p, refused], place) => {
+    for (const [guess, target, drafter, accept] of refused) {
+      const tip = `guessed and rejected: ${guess}\ntarget's probability ${chance(target)}, the `
+        + `drafter's ${chance(drafter)}: kept with probability ${chance(accept)}`;
+      found.push(make("s.refused", { text: guess.slice(1, -1) || "↵", tip }));
     }
-  }
+    const text = place === tokens.length - 1 ? piece.replace(/\s+$/, "") : piece;
+    const how = SOURCES[source] ? SOURCES[source].join(": ") : `written by the ${by}`;
+    const tip = `“${piece.replace(/\n/g, "↵")}”, token ${id}\n${how}`
+      + (p === null ? "" : `\nprobability ${chance(p)}`);
+    found.push(make(`span.token.by-${by}.${source || "plain"}`, { text, tip }));
+  });
+  return found;
 }
 
-// A canvas that is as sharp as the screen; `paint(context, width, height)` in CSS pixels.
-function paintOn(canvas, height, paint) {
-  const width = canvas.parentElement.clientWidth, ratio = window.devicePixelRatio || 1;
-  const pixels = [Math.round(width * ratio), Math.round(height * ratio)];
-  if (canvas.width !== pixels[0] || canvas.height !== pixels[1]) {
-    [canvas.width, canvas.height] = pixels;
-    canvas.style.height = `${height}px`;
-  }
-  const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, width, height);
-  paint(context, width, height);
-}
-
-function hatch(context, x, y, width, height, colour) {
-  context.save();
-  context.beginPath();
-  context.rect(x, y, width, height);
-  context.clip();
-  context.strokeStyle = colour;
-  context.lineWidth = 1;
-  context.beginPath();
-  for (let at = x - height; at < x + width; at += 5) {
-    context.moveTo(at, y + height);
-    context.lineTo(at + height, y);
-  }
-  context.stroke();
-  context.restore();
-}
-
-// Explanations: whatever has data-tip shows it on hover, focus and tap; a canvas is asked with `explain(x, y)`.
+// Whatever has data-tip shows it on hover, focus and tap.
 class Tips {
   constructor(box) {
     this.box = box;
-    this.canvases = new Map();
-    document.addEventListener("pointerover", (event) => this.of(event));
-    document.addEventListener("pointermove", (event) => this.canvases.has(event.target) && this.of(event));
-    document.addEventListener("pointerdown", (event) => this.of(event));
-    document.addEventListener("focusin", (event) => event.target.matches(":focus-visible") && this.of(event));
+    const show = (event) => this.of(event.target);
+    document.addEventListener("pointerover", show);
+    document.addEventListener("pointerdown", show);
+    const seen = (event) => event.target.matches(":focus-visible") && show(event);
+    document.addEventListener("focusin", seen);
     document.addEventListener("focusout", () => this.hide());
     document.addEventListener("scroll", () => this.hide(), true);
   }
 
-  explains(canvas, explain) {
-    this.canvases.set(canvas, explain);
-    canvas.addEventListener("pointerleave", () => this.hide());
-  }
-
-  of(event) {
-    const explain = this.canvases.get(event.target);
-    if (explain) {
-      const box = event.target.getBoundingClientRect();
-      const text = explain(event.clientX - box.left, event.clientY - box.top);
-      return text ? this.show(text, { left: event.clientX, right: event.clientX, top: event.clientY - 8, bottom: event.clientY + 16 }) : this.hide();
-    }
-    const holder = event.target.closest ? event.target.closest("[data-tip]") : null;
-    return holder ? this.show(holder.dataset.tip, holder.getBoundingClientRect()) : this.hide();
-  }
-
-  show(text, place) {
-    this.box.textContent = text;
+  of(target) {
+    const holder = target.closest ? target.closest("[data-tip]") : null;
+    if (!holder) return this.hide();
+    const place = holder.getBoundingClientRect();
+    this.box.textContent = holder.dataset.tip.replace(/\n\s+/g, " ");
     this.box.hidden = false;
     const { width, height } = this.box.getBoundingClientRect();
     const left = clamp((place.left + place.right) / 2 - width / 2, 8, innerWidth - width - 8);
@@ -105,22 +91,11 @@ class Tips {
   }
 }
 
-// The tokens of a step as elements: the colour says who wrote each, the line below it how; rejected guesses stand struck through before
-// the token that came instead. `by`: draft or target.
-function tokenElements(tokens, by, done) {
-  const found = [];
-  tokens.forEach((token, place) => {
-    for (const guess of token.refused) {
-      const tip = `guessed and rejected: ${quoted(guess.piece)}\ntarget's probability ${percent(guess.p)}, the drafter's ${percent(guess.q)}; it would have stayed with probability ${percent(guess.accept)}`;
-      found.push(make("s", "refused", guess.piece.trim() || "⏎", { "data-tip": tip }));
-    }
-    const text = done && token.whole !== undefined ? token.whole : token.piece;
-    const last = place === tokens.length - 1;
-    const known = SOURCES[token.source];
-    const element = make("span", `token by-${by} ${token.source}`, last ? text.replace(/\s+$/, "") : text);
-    const chance = token.p === null ? "" : `\nprobability ${percent(token.p)}`;
-    element.dataset.tip = `${quoted(text)}, token ${token.id}\n${known ? `${known[0]}: ${known[1]}` : `written by the ${by}`}${chance}`;
-    found.push(element);
-  });
-  return found;
+// A moment or a length of time in the clock's unit, short.
+function clockText(time, unit) {
+  if (unit !== "second") {
+    return plural(+time.toFixed(unit === "turn" ? 0 : 2), unit);
+  }
+  if (Math.abs(time) >= 1) return `${time.toFixed(2)} s`;
+  return `${(time * 1000).toFixed(Math.abs(time) < 0.1 ? 1 : 0)} ms`;
 }

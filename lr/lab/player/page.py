@@ -1,13 +1,12 @@
-"""Builds the player's page: the template, the style, the program and the trace in one file that
-needs no network.
+"""The player's page: template, style, program and trace in one file that needs no network.
 
-    page = player_page(read_trace("trace.jsonl"))
-    write_page(page, "page.html")
+    write_page(player_page(read_trace("trace.jsonl")), "page.html")
 
-The program is plain JavaScript in the files beside this one, each with one idea: `words.js` says
-what events mean, `film.js` looks up the state after any number of events, `tree.js`, `answer.js`,
-`timeline.js` and `cache.js` show it, `player.js` and `controls.js` move through it. Whatever comes
-out of a trace reaches the page as JSON and is shown as text, never as markup. Read next: `film.js`.
+Everything is computed here and the page only shows it: the states of the trace (`states_of`) as
+histories of what changed at which event, a sentence for every event, the clock, the statistics. So
+the program looks a moment up and never computes one, and seeking is fast in a long trace. Whatever
+comes out of a trace reaches the page as JSON and is shown as text, never as markup. Read next:
+`film.js`, which looks a moment up; `viz/tree.py`, which says what stands in a box.
 """
 
 from __future__ import annotations
@@ -19,65 +18,295 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from lr.lab.player.headline import headline_of, setting_of, title_of
-from lr.lab.trace.file import TraceError, TraceFile
-from lr.lab.viz.clock import Timeline, timeline_of
+from lr.lab.stepper.words import quoted, say
+from lr.lab.trace.file import Header, Record, TraceError, TraceFile
+from lr.lab.trace.state import CACHE_EVENTS, State, StepState, fold
+from lr.lab.viz.clock import timeline_of
+from lr.lab.viz.style import MARKS, ORIGIN_COLOURS
+from lr.lab.viz.tree import Standing, cards_of
 
-SCRIPTS = (
-    "page.js",
-    "cachelife.js",
-    "film.js",
-    "words.js",
-    "tree.js",
-    "answer.js",
-    "timeline.js",
-    "cache.js",
-    "player.js",
-    "controls.js",
-)
+SCRIPTS = ("film", "page", "tree", "answer", "clock", "cache", "player", "controls")
+MODES = {
+    "ar": "Plain decoding",
+    "sd": "Token-level speculation",
+    "lr": "Lookahead Reasoning",
+    "lr+sd": "Lookahead Reasoning with token-level speculation",
+}
+EVERY, TOKENS, STEPS = 0, 1, 2
+"""At which setting of "stops" the arrows stop at a kind of event."""
+KINDS = {
+    "draft": ("draft", "▸", STEPS, "The draft writes from the same prefix as the target."),
+    "target": ("target", "▸", STEPS, "One more row in the target's batch, from the same prefix."),
+    "judge": ("verifier", "▸", STEPS, "Does the draft's step mean the same as the target's?"),
+    "drafted": ("draft", "■", STEPS, "The draft goes on from it without waiting for a verdict."),
+    "targeted": ("target", "■", STEPS, "It is compared with every draft step from this prefix."),
+    "judged": ("verifier", "?", STEPS, "It counts once everything before it is decided."),
+    "emit": ("accepted", "→", STEPS, "The root moves on; nothing is computed or copied for it."),
+    "cancel": ("rejected", "✕", STEPS, "After a rejected step, or beside an accepted one."),
+    "release": ("rejected", "○", TOKENS, "Blocks that no other branch holds are free again."),
+    "token": ("", "·", TOKENS, "One token from one pass."),
+    "round": ("", "≣", TOKENS, "Guessed tokens are checked together in one pass."),
+    "written": ("", "■", TOKENS, "A step ends at a blank line, at the end, or at its limit."),
+    "forward": ("", "▮", EVERY, "All rows pass through the model together."),
+    "verifier": ("verifier", "▮", EVERY, "One call for all pairs that wait."),
+    "span": ("", "▮", EVERY, "A simulated worker is free again."),
+    "draw": ("rejected", "#", EVERY, "Drawn by a key, so the order of work does not matter."),
+    "end": ("accepted", "◼", STEPS, ""),
+}
+"""By kind of event: whose colour ("": that of its role), sign, where the arrows stop, the idea."""
+SHARING = "Blocks are shared until a branch writes into one; then that one is copied first."
+NO_CHANGE = frozenset({"forward", "verifier", "span", "draw"})
+RECENT = 24
+"""Nodes whose boxes can still change after they left the tree."""
 
 
 def player_page(trace: TraceFile) -> str:
     """The page, as HTML."""
     subject = trace.header.question or ""
     title = title_of(trace.header) + (f": {subject}" if subject else "")
-    script = "\n".join(_part(name) for name in SCRIPTS)
     parts = {
         "title": escape(title if len(title) <= 100 else title[:99] + "…"),
         "style": _part("style.css"),
         "data": as_script_data(page_data(trace)),
-        "script": f'"use strict";\n{script}',
+        "script": '"use strict";\n' + "\n".join(_part(f"{name}.js") for name in SCRIPTS),
     }
-    page = _part("page.html")
-    for (
-        name,
-        text,
-    ) in parts.items():  # each mark once, so that nothing that is put in is searched again
-        before, mark, after = page.partition("{{" + name + "}}")
+    page, made = _part("page.html"), ""
+    for name, text in parts.items():  # what was put in is never searched again
+        before, mark, page = page.partition("{{" + name + "}}")
         assert mark, f"the template lacks {name}"
-        parts[name] = before + text
-        page = after
-    return "".join(parts.values()) + page
+        made += before + text
+    return made + page
 
 
 def page_data(trace: TraceFile) -> dict[str, Any]:
-    """What the program reads: the trace, what lies on its clock, and the head of the page."""
+    """All that the program reads."""
+    header, records = trace.header, trace.records
+    refused = [one for one in records if one.kind == "judged" and _aligned(one) is False]
+    if not refused:  # plain decoding has rejected guesses
+        refused = [one for one in records if one.kind == "round" and _refused(one.data)]
+    timeline = timeline_of(trace)
+    spans = [asdict(one) for one in timeline.spans]
+    for told, one in zip(spans, timeline.spans, strict=True):
+        told |= {"lane": one.lane, "index": one.index, "says": one.says}
+    prompt = "".join(header.prompt["pieces"]).strip()
     return {
-        "header": trace.header.to_json(),
-        "records": [record.data for record in trace.records],
-        "lives": _lives(timeline_of(trace)),
-        "title": title_of(trace.header),
-        "setting": setting_of(trace.header),
-        "headline": [asdict(figure) for figure in headline_of(trace)],
-        "notes": trace.notes,
+        "title": title_of(header),
+        "setting": " · ".join([setting_of(header), *trace.notes]),
+        "headline": headline_of(trace),
+        "question": header.question or prompt,
+        "unit": header.unit,
+        "depth": header.depth,
+        "plain": header.driver == "plain" or not any(one.kind == "draft" for one in records),
+        "events": [_event(one) for one in records],
+        "stops": {kind: grain for kind, (_, _, grain, _) in KINDS.items()},
+        "ideas": {kind: idea for kind, (_, _, _, idea) in KINDS.items()}
+        | dict.fromkeys(CACHE_EVENTS, SHARING),
+        "decisions": [one.number + 1 for one in records if one.kind == "emit"],
+        "rejections": [one.number + 1 for one in refused],
+        "guesses": any(one.kind == "round" and one.data["detail"] for one in records),
+        "standings": {one.name: one.value for one in Standing},
+        "clock": asdict(timeline) | {"spans": spans},
+        "states": states_of(trace),
     }
+
+
+def title_of(header: Header) -> str:
+    """What was run, in words."""
+    how = f", {header.driver}" if header.driver in ("simulated", "scripted") else ""
+    return MODES.get(header.mode, header.mode) + how
+
+
+def setting_of(header: Header) -> str:
+    """Models and settings, in a line."""
+    models, options, ahead = header.models, header.options, header.mode in ("lr", "lr+sd")
+    parts = [f"target {models['target']}"] if models.get("target") else []
+    if models.get("draft") and header.mode != "ar":
+        parts.append(f"draft {models['draft']}")
+    if models.get("device"):
+        parts.append(f"{models['device']} {models.get('dtype') or ''}".strip())
+    if ahead:
+        parts += [f"schedule {header.schedule}", f"depth {header.depth}", f"width {header.width}"]
+    if ahead and header.verifier:
+        parts.append(f"verifier {header.verifier}")
+    if header.mode in ("sd", "lr+sd") and "num_speculative_tokens" in options:
+        guesses = options["num_speculative_tokens"]
+        parts.append(f"{guesses} guesses a round by {options.get('drafter')}")
+    if header.mode in ("sd", "lr+sd") and "acceptance" in options:
+        parts.append(f"rule {options['acceptance']}")
+    parts.append(f"driver {header.driver}")
+    return " · ".join([*parts, f"variant: {header.variant}"] if header.variant else parts)
+
+
+def headline_of(trace: TraceFile) -> list[tuple[str, str, str]]:
+    """The statistics at the head of the page, those of every report: name, number, meaning. What
+    was not counted is left out.
+    """
+    stats, header = trace.stats, trace.header
+    wall = header.unit == "second"
+    time = f"{stats.seconds:.2f} s" if wall else f"{stats.seconds:.4g} {header.unit}s"
+    found = [("steps", str(stats.steps), "steps of the answer")]
+    if header.driver != "simulated":
+        found.append(("tokens", str(stats.tokens), "tokens of the answer"))
+    found.append(("time", time, f"from the start to the last event, in {header.unit}s"))
+    if wall and stats.tokens_per_second is not None:
+        rate = f"{stats.tokens_per_second:.1f}"
+        found.append(("tokens/s", rate, "tokens of the answer per second"))
+    if stats.target_passes:
+        passes, rate = str(stats.target_passes), f"{stats.tokens_per_target_pass:.2f}"
+        found.append(("target passes", passes, "forward passes of the target"))
+        found.append(("tokens/pass", rate, "tokens of the answer per forward pass of the target"))
+    if stats.step_acceptance is not None:
+        means = f"step acceptance: {stats.accepted} of {stats.judged} draft steps decided on"
+        found.append(("α₁", f"{stats.step_acceptance:.2f}", means))
+    if stats.token_acceptance is not None:
+        means = f"token acceptance: {stats.rounds.accepted} of {stats.rounds.drafted} guesses"
+        found.append(("accepted guesses", f"{stats.token_acceptance:.2f}", means))
+    return found
+
+
+def states_of(trace: TraceFile) -> dict[str, Any]:
+    """The states of a trace (`lab/trace/state.py`) as histories. A value's history is [[n, value],
+    ...]: it holds from the n-th event on. A list's is [[n, place, items], ...]: from then on it
+    goes on with `items` from `place`.
+
+    Example: a list that is ["a"] after event 3 and ["a", "b"] after event 5: [[3, 0, ["a"]], [5, 1,
+    ["b"]]].
+    """
+    state = State.begin(trace.header)
+    roots: list[Any] = []
+    nodes: dict[str, dict[str, Any]] = {}
+    emitted: list[dict[str, Any]] = []
+    caches: dict[str, dict[str, Any]] = {}
+    now: dict[Any, list[Any]] = {}  # lists as they were after the event before
+    refused: dict[Any, Any] = {}
+    sizes: dict[Any, Any] = {}
+
+    def change(key: Any, history: list[Any], new: list[Any]) -> None:
+        old = now.get(key, [])
+        if old == new:
+            return
+        pairs = enumerate(zip(old, new, strict=False))
+        same = next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
+        history.append([state.number, same, new[same:]])
+        now[key] = new
+
+    def note(history: list[Any], value: Any) -> None:
+        if not history or history[-1][1] != value:
+            history.append([state.number, value])
+
+    def tokens(step: StepState, key: Any) -> list[Any]:
+        found = enumerate(step.tokens)
+        return [[t.token, t.piece, t.source, t.p, refused.get((*key, i), [])] for i, t in found]
+
+    def look(name: str) -> None:
+        node = state.nodes[name]
+        made = nodes.setdefault(name, {"index": node.index, "born": [state.number, node.born]})
+        made["parent"] = node.parent
+        shown = [
+            [one.by, one.child.name if one.child else name, one.standing.name]
+            for one in cards_of(state, node)
+        ]
+        note(made.setdefault("cards", []), shown)
+        for by, step in (("draft", node.draft), ("target", node.target)):
+            size = step and (len(step.tokens), step.finish)
+            if step is not None and sizes.get((by, name)) != size:
+                sizes[by, name] = size
+                life = made.setdefault(by, {"tokens": [], "done": []})
+                change((by, name), life["tokens"], tokens(step, (by, name)))
+                note(life["done"], step.finish != "")
+        if node.verdict is not None:
+            made["why"] = node.verdict["why"]
+        if node.gone is not None and "gone" not in made:
+            made["gone"] = [state.number, node.gone]
+
+    look(state.root)
+    note(roots, state.root)
+    for record in trace.records:
+        fold(state, record)
+        data = record.data
+        if record.kind in CACHE_EVENTS:
+            _look_at_cache(state, record, caches, change, note)
+            continue
+        if record.kind in NO_CHANGE:
+            continue
+        if record.kind in ("token", "round", "written"):
+            name = data["node"] or f"{data['index']}:{data['index']}"
+            refused |= _refused_at(data, name) if record.kind == "round" else {}
+            look(name)
+            if parent := state.nodes[name].parent:
+                look(parent)
+        else:
+            live = [node.name for node in state.live]
+            for name in dict.fromkeys([*list(state.nodes)[-RECENT:], *live]):
+                look(name)
+        over = state.root not in state.nodes or state.nodes[state.root].gone is not None
+        note(roots, None if over or state.done else state.root)
+        for one in state.emitted[len(emitted) :]:
+            by = "draft" if one.origin == "accepted" else "target"
+            why = one.verdict["why"] if one.verdict else None
+            told = {"at": state.number, "index": one.index, "origin": one.origin, "why": why}
+            told |= {"colour": ORIGIN_COLOURS[one.origin], "mark": MARKS[one.origin], "by": by}
+            told["tokens"] = tokens(one.step, (by, one.node))
+            emitted.append(told | {"rejected": one.rejected and one.rejected.text.strip()})
+    return {"roots": roots, "nodes": nodes, "emitted": emitted, "caches": caches}
+
+
+def _look_at_cache(state: State, record: Record, caches: Any, change: Any, note: Any) -> None:
+    """What an event of a cache changed in its branches."""
+    name = record.data["cache"]
+    cache = state.caches[name]
+    empty = {"total": cache.total, "size": cache.block_size, "branches": {}, "copies": []}
+    made = caches.setdefault(name, empty)
+    for number, branch in cache.branches.items():
+        first = {"born": state.number, "source": branch.source, "facts": [], "blocks": []}
+        life = made["branches"].setdefault(str(number), first)
+        note(life["facts"], [branch.length, branch.node])
+        change((name, number), life["blocks"], list(branch.blocks))
+    for number, life in made["branches"].items():
+        if "gone" not in life and int(number) not in cache.branches:
+            life["gone"] = state.number
+    if record.data.get("copies"):
+        made["copies"].append([state.number, record.data["copies"]])
+
+
+def _event(record: Record) -> list[Any]:
+    """Time, kind, role for the colour, sign, sentence."""
+    kind, data = record.kind, record.data
+    who, mark, _, _ = KINDS.get(kind, ("cache" if kind in CACHE_EVENTS else "rejected", "▫", 0, ""))
+    if kind == "judged" and _aligned(record) is not None:
+        mark = "✓" if _aligned(record) else "✗"
+    if kind == "emit":
+        who, mark = ORIGIN_COLOURS[data["origin"]], MARKS[data["origin"]]
+    work = {"judge": "verifier"}.get(data.get("work", ""), data.get("work"))
+    said = say(record)
+    return [record.time, kind, who or data.get("role") or work, mark, said[0].upper() + said[1:]]
+
+
+def _aligned(record: Record) -> bool | None:
+    verdict = record.data["verdict"]
+    return None if verdict is None else bool(verdict["aligned"])
+
+
+def _refused(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """The guesses of a round that the target tried and rejected."""
+    return [one for one in (data["detail"] or {}).get("guesses", []) if one["kept"] is False]
+
+
+def _refused_at(data: dict[str, Any], name: str) -> dict[Any, list[Any]]:
+    """The rejected guesses of a round by the place of the token that came instead."""
+    found: dict[Any, list[Any]] = {}
+    for one in _refused(data):
+        place, above = data["detail"]["offset"], one["parent"]
+        while above >= 0:
+            place, above = place + 1, data["detail"]["guesses"][above]["parent"]
+        told = [quoted(one["piece"]), one["p"], one["q"], one["accept"]]
+        found.setdefault((data["role"], name, place), []).append(told)
+    return found
 
 
 def as_script_data(data: Any) -> str:
     """JSON that can stand in a <script> element whatever its texts are: no "<" is left, so nothing
-    can end or begin an element.
-
-    Example: {"a": "</script>"} becomes {"a":"\\u003c/script>"}.
+    can end or begin an element. Example: {"a": "</script>"} becomes {"a":"\\u003c/script>"}.
     """
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
@@ -87,37 +316,9 @@ def write_page(page: str, path: str | Path) -> None:
     try:
         Path(path).write_text(page, encoding="utf-8")
     except OSError as error:
-        raise TraceError(
-            f"the page {path} cannot be written: {error}. Choose another place."
-        ) from error
+        message = f"the page {path} cannot be written: {error}. Choose another place."
+        raise TraceError(message) from error
 
 
 def _part(name: str) -> str:
     return (files("lr.lab.player") / name).read_text(encoding="utf-8")
-
-
-MEANS = {
-    "draft": "The draft writes steps ahead; several at once if the tree is wide.",
-    "target": "The target writes its own step at every node at the same time, in one batch.",
-    "verifier": "The verifier compares draft steps with target steps.",
-}
-
-
-def _lives(timeline: Timeline) -> dict[str, Any]:
-    numbers = {lane.name: number for number, lane in enumerate(timeline.lanes)}
-    lanes = [
-        asdict(lane) | {"colour": lane.name, "means": MEANS[lane.name]} for lane in timeline.lanes
-    ]
-    spans = [
-        asdict(span)
-        | {"lane": numbers[span.lane], "says": span.says, "label": f"step {span.index}"}
-        for span in timeline.spans
-    ]
-    passes = [asdict(one) | {"lane": numbers[one.lane]} for one in timeline.passes]
-    return {
-        "lanes": lanes,
-        "spans": spans,
-        "passes": passes,
-        "marks": [asdict(mark) for mark in timeline.marks],
-        "begin": timeline.begin,
-    }
