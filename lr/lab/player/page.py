@@ -55,9 +55,6 @@ KINDS = {
 }
 """By kind of event: whose colour ("": that of its role), sign, where the arrows stop, the idea."""
 SHARING = "Blocks are shared until a branch writes into one; then that one is copied first."
-NO_CHANGE = frozenset({"forward", "verifier", "span", "draw"})
-RECENT = 24
-"""Nodes whose boxes can still change after they left the tree."""
 
 
 def player_page(trace: TraceFile) -> str:
@@ -200,7 +197,7 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
 
     def look(name: str) -> None:
         node = state.nodes[name]
-        made = nodes.setdefault(name, {"index": node.index, "born": [state.number, node.born]})
+        made = nodes.setdefault(name, {"index": node.index, "born": [state.number, state.time]})
         made["parent"] = node.parent
         shown = [
             [one.by, one.child.name if one.child else name, one.standing.name]
@@ -227,18 +224,12 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
         if record.kind in CACHE_EVENTS:
             _look_at_cache(state, record, caches, change, note)
             continue
-        if record.kind in NO_CHANGE:
-            continue
-        if record.kind in ("token", "round", "written"):
+        if record.kind == "round":
             name = data["node"] or f"{data['index']}:{data['index']}"
-            refused |= _refused_at(data, name) if record.kind == "round" else {}
+            refused |= _refused_at(data, name)
+        names = {name for name in (*state.touched, data.get("node")) if name in state.nodes}
+        for name in names | {state.nodes[name].parent for name in names} - {None}:
             look(name)
-            if parent := state.nodes[name].parent:
-                look(parent)
-        else:
-            live = [node.name for node in state.live]
-            for name in dict.fromkeys([*list(state.nodes)[-RECENT:], *live]):
-                look(name)
         over = state.root not in state.nodes or state.nodes[state.root].gone is not None
         note(roots, None if over or state.done else state.root)
         for one in state.emitted[len(emitted) :]:
@@ -258,7 +249,12 @@ def _look_at_cache(state: State, record: Record, caches: Any, change: Any, note:
     empty = {"total": cache.total, "size": cache.block_size, "branches": {}, "copies": []}
     made = caches.setdefault(name, empty)
     for number, branch in cache.branches.items():
-        first = {"born": state.number, "source": branch.source, "facts": [], "blocks": []}
+        first = {
+            "born": state.number,
+            "source": record.data.get("source"),
+            "facts": [],
+            "blocks": [],
+        }
         life = made["branches"].setdefault(str(number), first)
         note(life["facts"], [branch.length, branch.node])
         change((name, number), life["blocks"], list(branch.blocks))
