@@ -137,7 +137,7 @@ class ModelRunner:
         branch.tokens, branch.table = other.tokens, other.table
 
     def belongs(self, branch: Branch, node: tuple[int, int, int]) -> None:
-        """Tell the cache's observer that a branch holds the prefix of this node. Changes nothing."""
+        """Tell the cache's observer that a branch holds the prefix of this node."""
         if self.cache.observer is not None:
             self.cache.observer.belongs(branch.table, node)
 

@@ -46,4 +46,5 @@ class Branch:
         return len(self.tokens)
 
     def __repr__(self) -> str:
-        return f"Branch(tokens={len(self.tokens)}, cached={self.cached}, blocks={list(self.table.blocks)})"
+        blocks = list(self.table.blocks)
+        return f"Branch(tokens={len(self.tokens)}, cached={self.cached}, blocks={blocks})"

@@ -73,7 +73,8 @@ class PagedKVCache:
                 raise SettingError(f"{name} is {size}; a KV cache needs at least 1.")
         if not dtype.is_floating_point:
             raise SettingError(
-                f"dtype is {dtype}; a KV cache stores floating-point numbers, give the model's dtype."
+                f"dtype is {dtype}; a KV cache stores floating-point numbers, give the model's "
+                "dtype."
             )
         self.num_layers, self.num_kv_heads, self.head_dim = num_layers, num_kv_heads, head_dim
         self.num_blocks, self.block_size = num_blocks, block_size
@@ -257,7 +258,8 @@ class PagedKVCache:
         """
         if len(tables) != len(counts):
             raise ProtocolError(
-                f"{len(tables)} tables were given with {len(counts)} counts; give one count per table."
+                f"{len(tables)} tables were given with {len(counts)} counts; give one count per "
+                "table."
             )
         self._closed()
         for table in tables:

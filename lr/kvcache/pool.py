@@ -103,5 +103,6 @@ class BlockPool:
     def _held(self, block: int) -> None:
         if not self.refcount(block):
             raise ProtocolError(
-                f"block {block} is free: it was dropped more often than it was allocated and shared."
+                f"block {block} is free: it was dropped more often than it was allocated and "
+                "shared."
             )

@@ -47,7 +47,8 @@ class BlockTable:
         """The slot of a valid `position`; raises `ProtocolError` outside 0..length-1."""
         if not 0 <= position < self.length:
             raise ProtocolError(
-                f"position {position} is not in the cache; this branch has {self.length} tokens there."
+                f"position {position} is not in the cache; this branch has {self.length} tokens "
+                "there."
             )
         return (
             self.blocks[position // self.block_size] * self.block_size + position % self.block_size
@@ -61,7 +62,8 @@ class BlockTable:
         """
         if not 0 <= start <= stop <= self.length:
             raise ProtocolError(
-                f"positions {start} to {stop} are not all in the cache; this branch has {self.length}."
+                f"positions {start} to {stop} are not all in the cache; this branch has "
+                f"{self.length}."
             )
         size, found = self.block_size, list[int]()
         for index in range(start // size, blocks_for(stop, size)):

@@ -9,8 +9,8 @@ position (a mask by absolute positions: a chunk after a cache is not a prompt). 
 * `sdpa_attention`, PyTorch's fused attention on gathered pages, for any device.
 
 On CUDA, `attention_flash.py` and `attention_triton.py` read the pages where they lie;
-`attention_choice.py` decides which a model gets. Axis letters: n rows, b sequences, c new tokens of a
-sequence, nb blocks, h query heads, k KV heads, d head dim, s key positions.
+`attention_choice.py` decides which a model gets. Axis letters: n rows, b sequences, c new tokens of
+a sequence, nb blocks, h query heads, k KV heads, d head dim, s key positions.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ AttentionBackend = Callable[[RaggedBatch, PagedKVCache], Attend]
 
 @dataclass(frozen=True)
 class RowPages:
-    """n rows that each know their own pages, whichever sequences they belong to: `positions` [n] and
-    `slots` [n] (int64), `blocks` [n, nb] (int32).
+    """n rows that each know their own pages, whichever sequences they belong to: `positions` [n]
+    and `slots` [n] (int64), `blocks` [n, nb] (int32).
 
     The keys of a forward are stored before anybody looks, so a row at position p sees the first p +
     1 places of its pages, whatever other rows of its sequence stand beside it. Every index is a
@@ -260,7 +260,8 @@ def _bias(
             row[place[block]] = index * size
     offsets = torch.arange(size, device=device)
     columns = (integers(starts, device)[:, :, None] + offsets).flatten(1)  # [members, s]
-    owner, at = [], []
+    owner: list[int] = []
+    at: list[int] = []
     for number, i in enumerate(members):
         owner += [number] * batch.counts[i]
         at += range(batch.lengths[i] - batch.counts[i], batch.lengths[i])

@@ -1,11 +1,11 @@
 """FlashAttention over the paged cache through the `flash-attn` package (Dao, arXiv 2307.08691;
 extra `[flash]`).
 
-Two of its functions, both with a block table: `flash_attn_varlen_func` for ragged batches, where the
-lengths come as their running sum `cu_seqlens_k`, and `flash_attn_with_kvcache` where every sequence
-brings one token, which divides long contexts among the processors of the GPU. `causal=True` is
-aligned to the bottom right: the last query of a sequence sees all its keys. Version 2 takes pages of
-a multiple of 256 tokens. Index tensors are int32.
+Two of its functions, both with a block table: `flash_attn_varlen_func` for ragged batches, where
+the lengths come as their running sum `cu_seqlens_k`, and `flash_attn_with_kvcache` where every
+sequence brings one token, which divides long contexts among the processors of the GPU.
+`causal=True` is aligned to the bottom right: the last query of a sequence sees all its keys.
+Version 2 takes pages of a multiple of 256 tokens. Index tensors are int32.
 
 Example, sequences of 6 and 3 tokens that bring 2 and 1: cu_seqlens_q (0, 2, 3), cu_seqlens_k (0, 6,
 9). Axis letters as in `attention.py`.

@@ -1,11 +1,11 @@
-"""Attention that reads the pages where they lie, as a Triton kernel of our own: where `flash-attn` is
-not installed, for pages of any size, for bf16, fp16 and fp32. PyTorch for CUDA brings Triton along.
+"""Attention that reads the pages where they lie, as a Triton kernel of our own: where `flash-attn`
+is not installed, for pages of any size, for bf16, fp16 and fp32. PyTorch for CUDA brings Triton.
 
-The queries are cut into *tiles* of a few tokens of one sequence. One program works for one tile, one
-KV head and one part of the keys: it walks over the keys in pieces of `BLOCK_S`, looks their pages up
-in the block table, and keeps a running softmax (Milakov and Gimelshein, arXiv 1805.02867). With m
-the largest score so far, l the sum of exp(score - m) and acc the sum of exp(score - m) * value, a
-new piece with maximum m' changes them to
+The queries are cut into *tiles* of a few tokens of one sequence. One program works for one tile,
+one KV head and one part of the keys: it walks over the keys in pieces of `BLOCK_S`, looks their
+pages up in the block table, and keeps a running softmax (Milakov and Gimelshein, arXiv 1805.02867).
+With m the largest score so far, l the sum of exp(score - m) and acc the sum of exp(score - m) *
+value, a new piece with maximum m' changes them to
 
     m_new = max(m, m')     l_new = l * exp(m - m_new) + sum exp(score - m_new)     acc likewise
 
@@ -39,7 +39,7 @@ PROGRAMS = 512
 
 
 @triton.jit
-def _kernel(
+def _kernel(  # type: ignore[no-untyped-def]
     q, keys, values, out, lses, tiles, positions, tables,
     scale, num_tiles, q_row, q_head, kv_slot, kv_head, split_rows, table_row,
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
@@ -99,8 +99,8 @@ def triton_attention(block_size: int) -> AttentionKind:
 
 
 def _ragged(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
-    """Tiles of at most `TILE` tokens. Example: counts (1, 20): tiles of 1, 16 and 4 tokens that begin
-    at rows 0, 1 and 17, of the sequences 0, 1 and 1.
+    """Tiles of at most `TILE` tokens. Example: counts (1, 20): tiles of 1, 16 and 4 tokens, from
+    rows 0, 1 and 17 on, of the sequences 0, 1 and 1.
     """
     firsts, counts, owners, start = [], [], [], 0
     for owner, count in enumerate(batch.counts):

@@ -62,8 +62,10 @@ class Codec:
         outside = sorted(token for token in self.eos_ids if not 0 <= token < self.vocab_size)
         if not self.eos_ids or outside:
             raise CheckpointError(
-                f"the end-of-sequence ids of {name} are {outside or 'not given'}; expected ids from 0 to {self.vocab_size - 1} in "
-                "eos_token_id of generation_config.json, config.json or the tokenizer. Without one no answer would end."
+                f"the end-of-sequence ids of {name} are {outside or 'not given'}; expected ids "
+                f"from 0 to {self.vocab_size - 1} in "
+                "eos_token_id of generation_config.json, config.json or the tokenizer. Without one "
+                "no answer would end."
             )
 
     @classmethod
@@ -102,7 +104,8 @@ class Codec:
             self._bytes = byte_table(self.tokenizer)
         if not 0 <= token < self.vocab_size:
             raise SettingError(
-                f"token id {token} is not in the vocabulary of {self.name} (0 to {self.vocab_size - 1}). "
+                f"token id {token} is not in the vocabulary of {self.name} (0 to "
+                f"{self.vocab_size - 1}). "
                 "Give the runner vocab_size=codec.vocab_size, so that padding is never sampled."
             )
         return self._bytes[token]
@@ -140,7 +143,8 @@ class Codec:
         messages.append({"role": "user", "content": question})
         if not self.tokenizer.chat_template:
             raise CheckpointError(
-                f"{self.name} has no chat template (chat_template in tokenizer_config.json, or chat_template.jinja). "
+                f"{self.name} has no chat template (chat_template in tokenizer_config.json, or "
+                "chat_template.jinja). "
                 "Give the prompt as plain text, or use an instruction-tuned checkpoint."
             )
         options = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
@@ -152,7 +156,8 @@ class Codec:
             )
         except TemplateError as error:
             raise SettingError(
-                f"the chat template of {self.name} refuses these messages (roles: {', '.join(m['role'] for m in messages)}): "
+                f"the chat template of {self.name} refuses these messages (roles: "
+                f"{', '.join(m['role'] for m in messages)}): "
                 f"{error}. Leave out what it does not know, often the system message."
             ) from error
         return self.encode(text)  # the template has written the special tokens already
@@ -204,7 +209,8 @@ def require_same(target: Codec, draft: Codec) -> None:
     difference = first_difference(target, draft)
     if difference is not None:
         raise SettingError(
-            f"draft {draft.name} and target {target.name} have different vocabularies (target first): {difference}. "
+            f"draft {draft.name} and target {target.name} have different vocabularies (target "
+            f"first): {difference}. "
             "A draft must share the target's token ids: choose one of the same family."
         )
 
@@ -244,7 +250,8 @@ def _load_tokenizer(directory: Path) -> Any:
         found
     ):  # AutoTokenizer would make an empty tokenizer of the class for the model type
         raise CheckpointError(
-            f"{directory} has no tokenizer: it has {', '.join(found[:10]) or 'nothing'}, expected {' or '.join(_VOCABULARIES)}. "
+            f"{directory} has no tokenizer: it has {', '.join(found[:10]) or 'nothing'}, expected "
+            f"{' or '.join(_VOCABULARIES)}. "
             "Put the tokenizer of the model beside its weights."
         )
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -293,8 +300,10 @@ def _reader(tokenizer: Any) -> Callable[[str], bytes]:
     if kinds and set(kinds) == {"Fuse"}:
         return str.encode
     raise CheckpointError(
-        f"the tokenizer ({type(tokenizer).__name__}) decodes by {' and '.join(kinds)}; expected a byte-level BPE, sentencepiece style "
-        "with byte fallback, or plain concatenation (Fuse). Only with these do tokens have bytes of their own, which finding the "
+        f"the tokenizer ({type(tokenizer).__name__}) decodes by {' and '.join(kinds)}; expected a "
+        "byte-level BPE, sentencepiece style "
+        "with byte fallback, or plain concatenation (Fuse). Only with these do tokens have bytes "
+        "of their own, which finding the "
         "ends of steps needs."
     )
 

@@ -110,7 +110,8 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
     missing = [key for key in _REQUIRED if key not in raw]
     if missing:
         raise CheckpointError(
-            f"config.json lacks {', '.join(missing)}. Use the config.json that came with the weights."
+            f"config.json lacks {', '.join(missing)}. Use the config.json that came with the "
+            "weights."
         )
     heads = _count(raw, "num_attention_heads")
     kv_heads = heads if raw["num_key_value_heads"] is None else _count(raw, "num_key_value_heads")
@@ -145,7 +146,8 @@ def config_json(config: ModelConfig) -> dict[str, Any]:
     """
     if config.qkv_bias == config.qk_norm:
         raise CheckpointError(
-            f"qkv_bias={config.qkv_bias} with qk_norm={config.qk_norm} is neither Qwen3 (norm, no bias) nor Qwen2 (bias, no norm), "
+            f"qkv_bias={config.qkv_bias} with qk_norm={config.qk_norm} is neither Qwen3 (norm, no "
+            "bias) nor Qwen2 (bias, no norm), "
             "so no config.json can describe it. Change one of the two."
         )
     kind = "qwen3" if config.qk_norm else "qwen2"
@@ -350,5 +352,6 @@ def _refusal(key: str, value: Any, expected: str) -> CheckpointError:
     shown = repr(value) if len(repr(value)) <= 200 else repr(value)[:200] + "..."
     return CheckpointError(
         f"config.json has {key} = {shown}; expected {expected}. "
-        "Only dense Qwen3 and Qwen2 decoders are computed here: choose such a checkpoint, or mend config.json if it is wrong."
+        "Only dense Qwen3 and Qwen2 decoders are computed here: choose such a checkpoint, or mend "
+        "config.json if it is wrong."
     )

@@ -100,7 +100,8 @@ def shape(name: str | Path) -> ModelConfig:
     if known is not None:
         return known
     raise CheckpointError(
-        f"there is no shape {stated!r}. Give one of {', '.join(SHAPES)}, one of {', '.join(CHECKPOINTS)}, or a directory with a "
+        f"there is no shape {stated!r}. Give one of {', '.join(SHAPES)}, one of "
+        f"{', '.join(CHECKPOINTS)}, or a directory with a "
         "config.json (a file of a few lines; no weights are needed)."
     )
 
@@ -117,7 +118,8 @@ def dummy_tokenizer(name: str | Path) -> Any:
     size = shape(name).vocab_size
     if size <= END_ID:
         raise CheckpointError(
-            f"{name} has a vocabulary of {size}; a dummy tokenizer needs {END_ID + 1} ids at least, for the bytes and the end of sequence. "
+            f"{name} has a vocabulary of {size}; a dummy tokenizer needs {END_ID + 1} ids at "
+            "least, for the bytes and the end of sequence. "
             "Give a shape with a larger vocab_size."
         )
     vocabulary = {**printable_bytes(), END: END_ID} | {

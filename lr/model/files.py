@@ -48,11 +48,13 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
         return path
     if path.exists():
         raise CheckpointError(
-            f"{name} is a file; a checkpoint is a directory with config.json and model.safetensors. Give the directory."
+            f"{name} is a file; a checkpoint is a directory with config.json and "
+            "model.safetensors. Give the directory."
         )
     if not isinstance(name_or_path, str) or not _HUB_NAME.fullmatch(name):
         raise CheckpointError(
-            f"there is no checkpoint {name!r}: no such directory, and not a name on the Hugging Face hub (owner/model). "
+            f"there is no checkpoint {name!r}: no such directory, and not a name on the Hugging "
+            "Face hub (owner/model). "
             f"{_expected()}"
         )
     return _download(name, _TEXT_FILES + _WEIGHT_FILES if weights else _TEXT_FILES)
@@ -73,8 +75,11 @@ def _download(name: str, patterns: Iterable[str]) -> Path:
         Exception
     ) as error:  # what a failed download raises differs between versions and HTTP libraries
         raise CheckpointError(
-            f"there is no directory {name}, and downloading {name} from the Hugging Face hub failed "
-            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}). Check the name and the "
+            f"there is no directory {name}, and downloading {name} from the Hugging Face hub "
+            "failed "
+            f"({type(error).__name__}: "
+            f"{str(error).splitlines()[0] if str(error) else 'no message'}). Check the name and "
+            "the "
             "connection, or download the checkpoint elsewhere and give its directory."
         ) from error
 
@@ -86,7 +91,8 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         inside = sorted(p.name for p in path.parent.iterdir())[:10] if path.parent.is_dir() else []
         raise CheckpointError(
-            f"{path} does not exist. The directory has {', '.join(inside) if inside else 'nothing in it'}; "
+            f"{path} does not exist. The directory has "
+            f"{', '.join(inside) if inside else 'nothing in it'}; "
             "a checkpoint in Hugging Face layout is expected."
         )
     try:
@@ -114,7 +120,8 @@ def shard_files(directory: Path) -> dict[str, set[str]]:
     if not index.is_file():
         found = ", ".join(sorted(p.name for p in directory.iterdir())[:10]) or "nothing"
         raise CheckpointError(
-            f"{directory} has no model.safetensors and no model.safetensors.index.json (it has {found}). "
+            f"{directory} has no model.safetensors and no model.safetensors.index.json (it has "
+            f"{found}). "
             "Only safetensors weights are read; convert others with transformers' save_pretrained."
         )
     weight_map = read_json(index).get("weight_map")
@@ -130,7 +137,8 @@ def shard_files(directory: Path) -> dict[str, set[str]]:
     absent = sorted(file for file in promised if not (directory / file).is_file())
     if absent:
         raise CheckpointError(
-            f"{index} names {len(absent)} of {len(promised)} files that are not there: {', '.join(absent[:10])}. "
+            f"{index} names {len(absent)} of {len(promised)} files that are not there: "
+            f"{', '.join(absent[:10])}. "
             "Finish the download."
         )
     return promised
@@ -179,7 +187,8 @@ def open_tensors(directory: Path) -> Iterator[TensorFiles]:
                 keys = set(handle.keys())
             except (SafetensorError, OSError) as error:
                 raise CheckpointError(
-                    f"{directory / file} is not a whole safetensors file ({error}). It may be truncated, or a Git LFS pointer "
+                    f"{directory / file} is not a whole safetensors file ({error}). It may be "
+                    "truncated, or a Git LFS pointer "
                     "instead of the data: fetch it again."
                 ) from error
             lost = sorted(promised - keys)
@@ -187,8 +196,10 @@ def open_tensors(directory: Path) -> Iterator[TensorFiles]:
             if lost or twice:
                 raise CheckpointError(
                     f"{directory / file} does not agree with the index: "
-                    f"{len(lost)} promised tensors are not in it ({', '.join(lost[:10]) or 'none'}), "
-                    f"{len(twice)} are in another file too ({', '.join(twice[:10]) or 'none'}). Fetch the checkpoint again."
+                    f"{len(lost)} promised tensors are not in it "
+                    f"({', '.join(lost[:10]) or 'none'}), "
+                    f"{len(twice)} are in another file too ({', '.join(twice[:10]) or 'none'}). "
+                    "Fetch the checkpoint again."
                 )
             handles.update(dict.fromkeys(keys, handle))
         yield TensorFiles(handles)

@@ -13,8 +13,8 @@ Example, 4 rows and 2 pages, blocks of 4, two sequences that decode at positions
 (9, 2) and (5), padding block 0: positions (5, 2, 0, 0), slots (9, 22, 0, 0), blocks ((9, 2), (5,
 5), (0, 0), (0, 0)).
 
-The graphs belong to a `ModelRunner` and live as long as it does. They share one pool of memory: they
-are never replayed at the same time, and results are copied out before the next replay. Only
+The graphs belong to a `ModelRunner` and live as long as it does. They share one pool of memory:
+they are never replayed at the same time, and results are copied out before the next replay. Only
 `record_cuda` needs CUDA; `record_eager` is its twin on the CPU, for tests.
 """
 
@@ -25,6 +25,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -188,7 +189,7 @@ def cuda_recorder(device: torch.device) -> Recorder:
 
 def record_cuda(
     device: torch.device,
-    pool: tuple[int, int],
+    pool: Any,
     stream: torch.cuda.Stream,
     compute: Callable[[], Tensor],
 ) -> Callable[[], Tensor]:

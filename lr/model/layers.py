@@ -72,7 +72,9 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """SwiGLU (Shazeer, arXiv 2002.05202): down(silu(gate(x)) * up(x)); gate and up are one matrix."""
+    """SwiGLU (Shazeer, arXiv 2002.05202): down(silu(gate(x)) * up(x)). Gate and up are one
+    matrix.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

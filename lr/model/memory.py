@@ -212,11 +212,13 @@ def gib(size: int) -> str:
 def _shortage(device: DevicePlan, tokens: int) -> str:
     assert device.free is not None
     parts = "; ".join(
-        f"{need.role} {need.name}: weights {gib(need.weights)}, cache {gib(need.cache)}, working {gib(need.working)}"
+        f"{need.role} {need.name}: weights {gib(need.weights)}, cache {gib(need.cache)}, working "
+        f"{gib(need.working)}"
         for need in device.needs
     )
     return (
-        f"the models do not fit on {device.device}: {gib(device.needed)} are needed, {gib(device.free)} are free. {parts}. "
+        f"the models do not fit on {device.device}: {gib(device.needed)} are needed, "
+        f"{gib(device.free)} are free. {parts}. "
         f"{_advice(device, tokens)}"
     )
 

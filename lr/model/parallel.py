@@ -2,7 +2,7 @@
 KV cache (Shoeybi et al., Megatron-LM, arXiv 1909.08053).
 
     q, k, v, gate, up     by rows (each rank makes its heads, its part of the MLP), biases too
-    o, down               by columns (each rank reads what it has made; the ranks' sum is the result)
+    o, down               by columns (each rank reads what it has made; then all are summed)
     embedding, head       by rows of the vocabulary, padded to a multiple of the ranks
     norms                 whole, on every rank
 
@@ -156,7 +156,7 @@ class VocabParallelEmbedding(nn.Embedding):
     """
 
     def __init__(self, first: int, table: Tensor, ranks: Ranks) -> None:
-        super().__init__(*table.shape, _weight=table)
+        super().__init__(table.shape[0], table.shape[1], _weight=table)
         self.first, self.ranks = first, ranks
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
-"""The processes of a tensor-parallel model. Rank 0 is the program itself: scheduler, sampling, block
-tables. The others follow it: they do on their slices what it does.
+"""The processes of a tensor-parallel model. Rank 0 is the program itself: scheduler, sampling,
+block tables. The others follow it: they do on their slices what it does.
 
 One message per pass goes from rank 0 to all others, a list of orders: what the cache did since the
 last pass (blocks zeroed, blocks copied) and the ragged batch with its block tables. Forks, releases
@@ -60,7 +60,8 @@ FOR_EVER = timedelta(days=365)
 DOOR = timedelta(seconds=600)
 """How long ranks wait for rank 0 under torchrun: it may have to fetch a checkpoint first."""
 AFTERMATH = 3.0
-"""Seconds in which ranks that have only lost another end by themselves; who still runs then, hangs."""
+"""Seconds in which ranks that have only lost another end by themselves; one that still runs then
+hangs."""
 GRACE = 5.0
 """Seconds that a rank has to end when it is told to."""
 LOST = 3

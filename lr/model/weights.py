@@ -174,14 +174,17 @@ def account(
     if any(keys for _, keys in found):
         lists = " ".join(f"{len(keys)} {what}: {_some(keys)}." for what, keys in found if keys)
         raise CheckpointError(
-            f"the tensors of {directory} are not those its config.json describes. {lists} Check that config.json belongs to "
-            "these weights (tie_word_embeddings, attention_bias, sizes) and that the weights are not adapters or quantised."
+            f"the tensors of {directory} are not those its config.json describes. {lists} Check "
+            "that config.json belongs to "
+            "these weights (tie_word_embeddings, attention_bias, sizes) and that the weights are "
+            "not adapters or quantised."
         )
     if tied_head and not torch.equal(
         tensors.slice(HEAD_KEY)[rows], tensors.slice(EMBEDDING_KEY)[rows]
     ):
         raise CheckpointError(
-            f"{directory} says tie_word_embeddings, but its {HEAD_KEY} differs from {EMBEDDING_KEY}. "
+            f"{directory} says tie_word_embeddings, but its {HEAD_KEY} differs from "
+            f"{EMBEDDING_KEY}. "
             "Set tie_word_embeddings to false in config.json if the head is its own."
         )
 
@@ -206,7 +209,8 @@ def checkpoint_dtype(directory: Path, tensors: TensorFiles) -> torch.dtype:
     spelled = str(name).removeprefix("torch.")
     if spelled not in _DTYPE_NAMES:
         raise CheckpointError(
-            f"config.json of {directory} says dtype {name!r}; expected one of {', '.join(_DTYPE_NAMES)}. "
+            f"config.json of {directory} says dtype {name!r}; expected one of "
+            f"{', '.join(_DTYPE_NAMES)}. "
             "Give a dtype to load_model, or mend config.json."
         )
     return _DTYPES[_DTYPE_NAMES[spelled]]

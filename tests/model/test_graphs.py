@@ -209,8 +209,8 @@ def test_a_model_that_is_replayed_gets_a_block_for_padding_rows(
 
 
 FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "pin_memory")
-"""What a CUDA graph may not contain: reading a value back, shapes that depend on values, copies from
-the host."""
+"""What a CUDA graph may not contain: reading a value back, shapes that depend on values, copies
+from the host."""
 
 
 class Seen(torch.utils._python_dispatch.TorchDispatchMode):
