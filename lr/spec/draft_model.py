@@ -160,7 +160,7 @@ class _Tree:
 
     context: Context
     depth: int
-    leaves: list[tuple[int, Branch]]
+    leaves: list[tuple[int, Branch]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
 
@@ -198,7 +198,14 @@ class TreeDrafter:
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
         deepest = min(k, len(self.branching))
-        trees = [self._plant(context, min(deepest, context.limit)) for context in contexts]
+        trees = [_Tree(context, min(deepest, context.limit)) for context in contexts]
+        for tree in [tree for tree in trees if tree.depth > 0]:
+            own = self._mirror.follow(tree.context.branch)
+            if len(own.pending) > 1:  # read all but the last token, so that the paths share them
+                last = own.tokens.pop()
+                self.runner.feed([own])
+                own.append(last)
+            tree.leaves.append((ROOT, self.runner.fork(own)))
         for level, width in enumerate(self.branching[:deepest]):
             growing = [
                 (tree, node, branch)
@@ -232,16 +239,3 @@ class TreeDrafter:
 
     def forget(self, branches: Iterable[Branch]) -> None:
         self._mirror.forget(branches)
-
-    def _plant(self, context: Context, depth: int) -> _Tree:
-        """A tree without nodes. All but the last token are read first, so that its paths share
-        them.
-        """
-        if depth < 1:
-            return _Tree(context, 0, [])
-        own = self._mirror.follow(context.branch)
-        if len(own.pending) > 1:
-            last = own.tokens.pop()
-            self.runner.feed([own])
-            own.append(last)
-        return _Tree(context, depth, [(ROOT, self.runner.fork(own))])

@@ -11,6 +11,7 @@ version of the same step. Those with a draft model are in `draft_model.py`.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -44,14 +45,9 @@ class Drafter(Protocol):
     (`Coupling.INDEPENDENT` where there is none).
     """
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def trees(self) -> bool: ...
-
-    @property
-    def coupling(self) -> Coupling: ...
+    name: str
+    trees: bool
+    coupling: Coupling
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
         """One proposal per context, in order, each at most min(k, limit) tokens deep; `EMPTY` for
@@ -93,48 +89,30 @@ class LookupDrafter:
 
     def _look_up(self, tokens: Sequence[int], k: int) -> Proposal:
         text = array("q", tokens).tobytes()
-        for n in range(min(self.longest, len(tokens) - 1), self.shortest - 1, -1):
-            end = earlier_end(text, n)
-            if end is not None and k > 0:
-                return Proposal.chain(tokens[end : end + k])
-        return EMPTY
-
-
-class SuffixDrafter:
-    """Finds the longest suffix of the branch, of at least `min_match` tokens, that occurred before,
-    and proposes what followed it the last time (the idea: SuffixDecoding, arXiv 2411.04975).
-
-    Example: 1 2 3 9 1 2 3: the longest earlier suffix is "1 2 3", so 9 1 2 3 is proposed.
-    """
-
-    name = "suffix"
-    trees = False
-    coupling = Coupling.INDEPENDENT
-
-    def __init__(self, min_match: int = 1) -> None:
-        require(min_match >= 1, "min_match", min_match, "a whole number >= 1")
-        self.min_match = min_match
-
-    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        return [self._look_up(context.tokens, min(k, context.limit)) for context in contexts]
-
-    def forget(self, branches: Iterable[Branch]) -> None:
-        """Nothing is kept."""
-
-    def _look_up(self, tokens: Sequence[int], k: int) -> Proposal:
-        text = array("q", tokens).tobytes()
-        low, high = (
-            0,
-            len(tokens) - 1,
-        )  # a suffix of `low` tokens occurred before, none above `high`
+        # The last `low` tokens occurred before, the last `high + 1` did not (or are too many).
+        low, high = 0, min(self.longest, len(tokens) - 1)
         while low < high:
             middle = (low + high + 1) // 2
             if earlier_end(text, middle) is None:
                 high = middle - 1
             else:
                 low = middle
-        end = earlier_end(text, low) if low >= self.min_match else None
+        end = earlier_end(text, low) if low >= self.shortest else None
         return EMPTY if end is None or k < 1 else Proposal.chain(tokens[end : end + k])
+
+
+class SuffixDrafter(LookupDrafter):
+    """Lookup of the longest suffix that occurred before, of any length from `min_match` tokens on
+    (the idea: SuffixDecoding, arXiv 2411.04975).
+
+    Example: 1 2 3 9 1 2 3: the longest earlier suffix is "1 2 3", so 9 1 2 3 is proposed.
+    """
+
+    name = "suffix"
+
+    def __init__(self, min_match: int = 1) -> None:
+        require(min_match >= 1, "min_match", min_match, "a whole number >= 1")
+        super().__init__(sys.maxsize, min_match)
 
 
 def earlier_end(text: bytes, n: int) -> int | None:

@@ -15,11 +15,9 @@ because 0.625 > 0.5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
-from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Outcome, Proposal
+from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Proposal
 from lr.spec.rules import probs_of_tokens
 from lr.trace import Guess, RoundDetail
 
@@ -28,55 +26,37 @@ def round_detail(
     rule: AcceptanceRule, p_rows: Tensor, proposal: Proposal, draws: Draws, decision: Decision
 ) -> RoundDetail:
     """The details of one branch's round. `p_rows` [n + 1, v]: the target over the proposal."""
-    depth = len(decision.nodes)
-    last = decision.nodes[-1] + 1 if decision.nodes else 0
-    p = p_rows[last, decision.token].item()
+    kept, token, offset = decision.nodes, decision.token, draws.offset
+    p = p_rows[kept[-1] + 1 if kept else 0, token].item()
     if not proposal.tokens:
-        key = draws.sample_key(0)
-        return RoundDetail(draws.offset, (), None, None, decision.token, p, False, key)
+        return RoundDetail(offset, (), None, None, token, p, False, draws.sample_key(0))
     outcomes = rule.outcomes(p_rows, proposal)
-    number = draws.uniform() if rule.draws_uniform else None
-    taken = [one for one in outcomes if one.nodes == decision.nodes]
-    residual = number is not None and not any(one.untouched for one in taken)
-    return RoundDetail(
-        offset=draws.offset,
-        guesses=_tokens(p_rows, proposal, outcomes, number, decision),
-        coin=number,
-        coin_key=None if number is None else draws.uniform_key,
-        token=decision.token,
-        p=p,
-        residual=residual,
-        key=draws.residual_key(depth) if residual else draws.sample_key(depth),
-    )
-
-
-def _tokens(
-    p_rows: Tensor,
-    proposal: Proposal,
-    outcomes: Sequence[Outcome],
-    number: float | None,
-    decision: Decision,
-) -> tuple[Guess, ...]:
-    ps, qs = probs_of_tokens(p_rows, proposal)
-    tokens, kept = proposal.tokens, decision.nodes
-    stay = [0.0] * len(tokens)  # the probability of the outcomes in which a token stays
+    stay = [0.0] * len(proposal)  # the probability of the outcomes in which a token stays
     for outcome in outcomes:
         for node in outcome.nodes:
             stay[node] += outcome.probability
-    if not proposal.is_chain:
-        number = None
-    elif number is not None and not outcomes[0].nodes:  # listed from "nothing stays" on
-        number = 1.0 - number
+
+    number = draws.uniform() if rule.draws_uniform else None
+    seen = number if proposal.is_chain else None
+    if seen is not None and not outcomes[0].nodes:  # the outcomes begin with "nothing stays"
+        seen = 1.0 - seen
     # Of the root and of every node: what its next child can still get, and whether it is tried.
     left = [1.0, *stay]
-    reached = [True, *(node in kept for node in range(len(tokens)))]
-    found = []
+    reached = [True, *(node in kept for node in range(len(proposal)))]
+    guesses = []
+    ps, qs = probs_of_tokens(p_rows, proposal)
     for node, parent in enumerate(proposal.parents):
         room, tried, stays = left[parent + 1], reached[parent + 1], reached[node + 1]
         accept = min(1.0, stay[node] / room) if room > 0 else None
-        share = number / room if number is not None and tried and room > 0 else None
-        outcome_of_it = stays if tried else None
-        found.append(Guess(tokens[node], parent, ps[node], qs[node], accept, share, outcome_of_it))
+        share = seen / room if seen is not None and tried and room > 0 else None
+        what = (proposal.tokens[node], parent, ps[node], qs[node], accept, share)
+        guesses.append(Guess(*what, stays if tried else None))
         left[parent + 1] -= stay[node]
         reached[parent + 1] = tried and not stays
-    return tuple(found)
+
+    residual = number is not None and not any(
+        outcome.untouched for outcome in outcomes if outcome.nodes == kept
+    )
+    key = draws.residual_key(len(kept)) if residual else draws.sample_key(len(kept))
+    uniform_key = None if number is None else draws.uniform_key
+    return RoundDetail(offset, tuple(guesses), number, uniform_key, token, p, residual, key)

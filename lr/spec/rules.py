@@ -190,9 +190,7 @@ def block_weights(ps: list[float], qs: list[float]) -> list[float]:
 
 
 def cut_chance(surplus: float, weight: float) -> float:
-    """h = S / (S + 1 - w). Where both parts are zero (p = q from here on) everything stays and the
-    chance is not used.
-    """
+    """h = S / (S + 1 - w). Where both are zero (p = q from here on) everything stays."""
     whole = surplus + 1.0 - weight
     return surplus / whole if whole > 0 else 0.0
 

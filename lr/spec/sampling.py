@@ -91,9 +91,7 @@ def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
 
 @torch.inference_mode()
 def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
-    """As `sample`, with noise for every token and a single transfer from the device, the ids.
-    Raises NumericalError where probs are NaN.
-    """
+    """As `sample`, with a single transfer from the device. Raises NumericalError at NaN."""
     finite = probs.sum().isfinite().view(1)
     *ids, fine = torch.cat((perturbed(probs, keys).argmax(-1), finite.to(torch.int64))).tolist()
     if not fine:
@@ -102,9 +100,7 @@ def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
 
 
 def tainted(probs: Tensor, logits: Tensor) -> Tensor:
-    """The probabilities, or NaN everywhere if the largest logit is no finite number. The host does
-    not wait for it.
-    """
+    """The probabilities, or NaN if the largest logit is not finite. The host does not wait."""
     return probs + 0 * logits.amax().to(probs.dtype)
 
 
@@ -124,10 +120,7 @@ def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
 
 def _noise(words: Tensor, ids: Tensor) -> Tensor:
     """-E of standard exponential numbers E, fp64, elementwise from 64-bit words and token ids (both
-    int64, shapes that broadcast).
-
-    The bits are those of a SplitMix64 generator seeded with the word; the id is the number of the
-    draw.
+    int64, shapes that broadcast): draw number `id` of a SplitMix64 generator seeded with the word.
     """
     bits = _mix64(torch.add(words, ids, alpha=_signed(GOLDEN)))
     uniform = (((bits >> 12) & ((1 << 52) - 1)).to(torch.float64) + 0.5).mul_(2.0**-52)  # in (0, 1)
@@ -142,9 +135,7 @@ def _mix64(x: Tensor) -> Tensor:
 
 
 def _xor_shifted(x: Tensor, by: int) -> Tensor:
-    """x ^ (x >> by) of unsigned words; the copies of the sign that an int64 shifts in are masked
-    away.
-    """
+    """x ^ (x >> by) of unsigned words; the sign that an int64 shifts in is masked away."""
     return (x >> by).bitwise_and_((1 << (64 - by)) - 1).bitwise_xor_(x)
 
 

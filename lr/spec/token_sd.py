@@ -61,11 +61,8 @@ class Speculation:
 
 @dataclass(frozen=True)
 class RoundEnd:
-    """What a round decided for one branch: its next tokens, in order, namely the first `accepted`
-    of `proposed` draft tokens, then one more.
-
-    `depth` is the depth of the proposal (its length, for a chain); `detail` is there if it was
-    asked for.
+    """What a round decided for one branch: its next tokens, namely `accepted` of `proposed` draft
+    tokens and one more. `depth`: the depth of the proposal (its length, for a chain).
     """
 
     tokens: tuple[int, ...]
