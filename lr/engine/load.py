@@ -75,7 +75,7 @@ def load_models(
     if not isinstance(verifier, str):
         verifier = check_verifier(verifier)
     elif served_judge is not None:
-        verifier = find("lr.lab.endpoint.verification:served_judge")(verifier, codec, served_judge)
+        verifier = find("lr.lab.endpoint.judge:served_judge")(verifier, codec, served_judge)
     elif draft is not None or judge is not None:
         choice = choose_verifier(
             verifier, codec, judge, device=devices.judge, dtype=dtype, num_blocks=num_blocks
@@ -109,7 +109,7 @@ def load_models(
     if choice is not None and draft is not None:
         build: Any = choice.build
         if served_target is not None:
-            build = partial(find("lr.lab.endpoint.verification:beside_served_target"), choice)
+            build = partial(find("lr.lab.endpoint.judge:beside_served_target"), choice)
         verifier = build(target_model)
     return models, verifier
 

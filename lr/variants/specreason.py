@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 from lr.engine.load import asked_model, blocks_for_chains
 from lr.lab.endpoint.judge import ServedScore
-from lr.lab.endpoint.models import ServedModel
-from lr.lab.endpoint.needs import refuse_for_logprobs
+from lr.lab.endpoint.models import ServedModel, refuse_for_logprobs
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.spec.seams import Variant

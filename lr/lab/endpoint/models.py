@@ -1,29 +1,34 @@
-"""A served model as the rest of the house sees it: an endpoint, the tokenizer of its checkpoint,
-and what may be asked of the two.
+"""A served model: an endpoint, the tokenizer of its checkpoint, and what may be asked of the two.
 
-*What is the truth.* Where an endpoint takes and returns token ids, they are, as everywhere in this
-house. Where it speaks text only, the text of a step is: it is what the server wrote, cut where the
-step ends, and never changed. The rest of the house deals in ids all the same, so a step gets ids
-that spell its text, byte for byte (`exact_ids`); which they are matters to nobody, because the next
-request sends the text again.
+*Ids or text.* If an endpoint takes and returns token ids, they are the truth, as everywhere in this
+project. If it speaks text only, the text of a step is: as the server wrote it, cut where the step
+ends, never changed. The rest of the project works with ids all the same, so a step gets ids that
+spell its text, byte for byte (`exact_ids`); which ones does not matter, because the next request
+sends the text again.
 
 *Another tokenizer.* A draft that speaks text may have a tokenizer, and a chat template, of its own:
-steps go over as text, and the prompt is put by its own template (`ask`). Ids are exchanged only
-between models whose ids mean the same. Read next: `writer.py`.
+steps go over as text, and the prompt is put by its own template. Ids are exchanged only between
+models whose ids mean the same.
+
+*What it cannot do.* A model behind a server gives no logits. So nothing here can guess tokens for
+it, and no rule can accept them; if its server does that by itself (vLLM's speculative decoding),
+it is invisible and welcome. What settings need and an endpoint lacks is refused before anything is
+generated, with what to do instead. Read next: `writer.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lr.errors import CheckpointError, SettingError
-from lr.lab.endpoint.address import Address, Servers, is_address
+from lr.lab.endpoint.address import Address, Servers
 from lr.lab.endpoint.client import Client, Endpoint, EndpointError, Prompt
-from lr.lab.endpoint.probe import TEXT, Capabilities, Filters, generation_config
+from lr.lab.endpoint.probe import TEXT, Capabilities, Filters, Seeds, generation_config
 from lr.model.codec import Codec, same_tokenizer
 from lr.model.files import read_json, resolve
+from lr.options import GenerateOptions
+from lr.spec.verifiers.base import Requires, Verifier
 from lr.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -32,7 +37,7 @@ if TYPE_CHECKING:
     from lr.spec.write import Writing
 
 LONGEST_CONTEXT = 32768
-"""Tokens, where neither the server nor the checkpoint says."""
+"""Tokens, if neither the server nor the checkpoint says."""
 
 
 class NotHere(SettingError, AttributeError):
@@ -41,10 +46,11 @@ class NotHere(SettingError, AttributeError):
 
 class ServedModel:
     """A model behind an endpoint. `codec` is that of its checkpoint; `target` the codec of the
-    chain's ids, where that is another's.
+    chain's ids, if that is another's.
 
     `ids`: prompts and answers go as token ids. `context`: the longest sequence in tokens.
-    `adds_bos`: the server puts a beginning-of-sequence token in front of a text.
+    `adds_bos`: the server puts a beginning-of-sequence token in front of a text. `heads`: target
+    prompts as this model's own chat template puts them.
     """
 
     def __init__(
@@ -55,8 +61,7 @@ class ServedModel:
         self.chain = codec if target is None else target
         self.foreign = not same_tokenizer(self.chain, codec)
         self.heads: dict[tuple[int, ...], str] = {}
-        self.adds_bos = False
-        self._require_its_tokenizer()
+        self.adds_bos = self._check_tokenizer()
         self.ids = not self.foreign and self.can.ids_out is not None and self.can.ids_in
 
     @classmethod
@@ -64,49 +69,45 @@ class ServedModel:
         cls, address: str, servers: Servers, role: str = "target", target: Codec | None = None
     ) -> ServedModel:
         """The model at an address, as the target, the draft or the judge. `target`: the codec whose
-        ids the chain is made of.
-
-        Raises `EndpointError`, `SettingError`, or `CheckpointError` where its tokenizer cannot be
-        had.
-        """
+        ids the chain is made of. Raises `EndpointError`, `SettingError`, or `CheckpointError` if
+        its tokenizer cannot be had."""
         client = Client(Address.parse(address), servers.api_key, servers.retry)
-        endpoint = Endpoint.open(client)
-        named = servers.tokenizer_of(role)
-        codec = tokenizer_for(
-            endpoint, named, "tokenizer" if role == "target" else f"{role}_tokenizer"
-        )
+        endpoint, named = Endpoint.open(client), servers.tokenizer_of(role)
+        try:
+            codec = Codec.load(named or endpoint.name)
+        except CheckpointError as error:
+            if named is not None:
+                raise
+            flag = "tokenizer" if role == "target" else f"{role}_tokenizer"
+            raise CheckpointError(
+                f"the tokenizer of {endpoint} is not to be had under that name ({error}) Give "
+                f"{flag} (on the command line --{flag}): the directory or hub name of the "
+                "checkpoint that the server has loaded; its weights are not needed here."
+            ) from error
         return cls(endpoint, codec, endpoint.context or stated_context(codec), target)
 
     def prepare(self, run: Run) -> None:
-        """See `ModelElsewhere`; a draft with another tokenizer is also told how to put the prompt."""
-        from lr.lab.endpoint.needs import check_run
-
+        """See `ModelElsewhere`. A draft with another tokenizer also learns to put the prompt."""
         draft = run.models.draft if run.options.needs_draft else None
         check_run(run.options, run.sampling, run.verifier, run.models.target, draft)
         if self.foreign:
-            options = run.options
-            thinking = options.enable_thinking
-            self.ask(run.prompt, run.question, system=options.system, enable_thinking=thinking)
+            system, thinking = run.options.system, run.options.enable_thinking
+            chat = self.codec.chat(run.question, system=system, enable_thinking=thinking)
+            self.heads[tuple(run.prompt)] = self.text(chat, self.codec)
 
     def writer(self, writing: Writing) -> ServedWriter:
-        """See `ModelElsewhere`."""
-        from lr.lab.endpoint.branches import ServedRunner
-        from lr.lab.endpoint.writer import ServedWriter, byte_of
+        """See `ModelElsewhere`. Text is read byte by byte: "token" i is byte i."""
+        from lr.lab.endpoint.writer import ServedRunner, ServedWriter
 
+        token_bytes = self.chain.token_bytes if self.ids else lambda byte: bytes([byte])
         return ServedWriter(
             role=writing.role,
             runner=ServedRunner(self),
             sampling=writing.sampling,
-            segmenter=writing.segmenter(self.chain.token_bytes if self.ids else byte_of),
+            segmenter=writing.segmenter(token_bytes),
             eos_ids=writing.eos_ids,
             model=self,
         )
-
-    def ask(self, prompt: Sequence[int], question: str, **chat: Any) -> None:
-        """From now on the target's `prompt` is put to this model by its own chat template; `chat`
-        as in `Codec.chat`.
-        """
-        self.heads[tuple(prompt)] = self.text(self.codec.chat(question, **chat), self.codec)
 
     def text(self, tokens: Sequence[int], codec: Codec | None = None) -> str:
         """Ids that begin a sequence, as the text to send: special tokens written out, but for a
@@ -116,109 +117,142 @@ class ServedModel:
         return text.removeprefix(self.codec.tokenizer.bos_token or "") if self.adds_bos else text
 
     def prompt(self, head: str, start: int, tokens: Sequence[int]) -> Prompt:
-        """What is sent for a sequence of ids of the chain, of which the first `start` are to be put
-        as `head`.
-        """
-        if self.ids:
-            return tokens
-        return head + self.chain.decode(tokens[start:])
+        """What is sent for a sequence of ids of the chain, the first `start` of them as `head`."""
+        return tokens if self.ids else head + self.chain.decode(tokens[start:])
 
     def settings(self, sampling: SamplingParams, limit: int, seed: int) -> dict[str, Any]:
         """The fields of a request for at most `limit` tokens. A field that the endpoint would
-        refuse or ignore is left out.
-        """
+        refuse or ignore is left out. top_k and min_p are said even if they keep everything: a
+        server may have defaults of its own."""
         fields: dict[str, Any] = {"max_tokens": limit, "temperature": sampling.temperature}
         if not sampling.greedy:
-            fields |= {"top_p": sampling.top_p, "seed": seed % 2**31, **self._filters(sampling)}
+            fields |= {"top_p": sampling.top_p, "seed": seed % 2**31}
+            if self.can.top_k is Filters.FIELDS:
+                fields["top_k"] = sampling.top_k or -1
+                if self.can.min_p is Filters.FIELDS:
+                    fields["min_p"] = sampling.min_p
+            elif self.can.top_k is Filters.CONFIG:
+                min_p = {"min_p": sampling.min_p} if sampling.min_p else {}
+                eos = tuple(sorted(self.codec.eos_ids))
+                fields["generation_config"] = generation_config(eos, top_k=sampling.top_k, **min_p)
         if self.ids:
             fields["return_token_ids"] = True
         if self.can.stream_usage:
             fields["stream_options"] = {"include_usage": True}
         return fields
 
-    def _filters(self, sampling: SamplingParams) -> dict[str, Any]:
-        """top_k and min_p, said even where they keep everything: a server may have defaults of its
-        own.
-        """
-        if self.can.top_k is Filters.FIELDS:
-            given: dict[str, Any] = {"top_k": sampling.top_k or -1}
-            return given | ({"min_p": sampling.min_p} if self.can.min_p is Filters.FIELDS else {})
-        if self.can.top_k is Filters.CONFIG:
-            min_p = {"min_p": sampling.min_p} if sampling.min_p else {}
-            config = generation_config(
-                tuple(sorted(self.codec.eos_ids)), top_k=sampling.top_k, **min_p
-            )
-            return {"generation_config": config}
-        return {}
-
-    def _require_its_tokenizer(self) -> None:
-        """Raise `SettingError` where the server visibly cuts text into other tokens than `codec`
-        does. Sets `adds_bos`.
-        """
+    def _check_tokenizer(self) -> bool:
+        """Whether the server puts a beginning-of-sequence token in front of a text. Raises
+        `SettingError` if it visibly cuts text into other tokens than `codec` does."""
         theirs, ours = self.can.ids_out, self.codec.encode(TEXT)
-        begun = list(self.codec.tokenizer(TEXT)["input_ids"])  # perhaps with a token of beginning
-        self.adds_bos = begun[1:] == ours
+        begun = list(self.codec.tokenizer(TEXT)["input_ids"])  # perhaps with such a token
+        adds_bos = begun[1:] == ours
         if theirs is not None:
             agree = list(theirs) in (ours, begun)
-            self.adds_bos = self.adds_bos and list(theirs) == begun
+            adds_bos = adds_bos and list(theirs) == begun
             seen = f"makes the ids {list(theirs[:8])}... of a sample"
         else:
             count = self.can.prompt_tokens
             agree = count is None or count in (len(ours), len(begun))
-            self.adds_bos = self.adds_bos and count in (None, len(begun))
+            adds_bos = adds_bos and count in (None, len(begun))
             seen = f"makes {count} tokens of a sample"
         if not agree:
             raise SettingError(
-                f"{self.endpoint} {seen}, of which the tokenizer of {self.codec.name} makes {ours[:8]}... ({len(ours)} tokens). "
-                "Name the checkpoint that the server has loaded: tokenizer, draft_tokenizer or judge_tokenizer (on the command line "
+                f"{self.endpoint} {seen}, of which the tokenizer of {self.codec.name} makes "
+                f"{ours[:8]}... ({len(ours)} tokens). Name the checkpoint that the server has "
+                "loaded: tokenizer, draft_tokenizer or judge_tokenizer (on the command line "
                 "--tokenizer, --draft_tokenizer, --judge_tokenizer)."
             )
+        return adds_bos
 
     def __getattr__(self, name: str) -> Any:
-        """What only a model of this process has is refused in words, wherever it is asked for."""
+        """What only a model of this process has is refused in words."""
         raise NotHere(
-            f"{self.__dict__.get('endpoint', 'a model')} is behind a server, and this needs the model itself (its {name}): name a "
-            "checkpoint to be loaded here instead."
+            f"{self.__dict__.get('endpoint', 'a model')} is behind a server, and this needs the "
+            f"model itself (its {name}): name a checkpoint to be loaded here instead."
         )
 
     def __str__(self) -> str:
         return str(self.endpoint)
 
 
-def served_or_none(
-    name: str | Path | None, servers: Servers, role: str, target: Codec | None = None
-) -> ServedModel | None:
-    """The served model, where `name` is an address; see `ServedModel.open`."""
-    return ServedModel.open(str(name), servers, role, target) if is_address(name) else None
+def check_run(
+    options: GenerateOptions,
+    sampling: SamplingParams,
+    verifier: str | Verifier,
+    target: object,
+    draft: object = None,
+) -> None:
+    """Raise `SettingError` if a served target or draft (anything else: a local one, or none) lacks
+    what the settings need."""
+    served_target = target if isinstance(target, ServedModel) else None
+    served_draft = draft if isinstance(draft, ServedModel) else None
+    independent = "Use coupling 'independent'"
+    if served_target is not None:
+        if options.looks_ahead and not isinstance(verifier, str):
+            check_verifier(verifier, served_target)
+        if options.speculates:
+            how = f"drafter {options.drafter!r} and acceptance {options.acceptance!r}"
+            mode = "lr" if options.mode == "lr+sd" else "ar"
+            refuse(
+                served_target,
+                f"mode {options.mode!r} with {how}",
+                "the probabilities of tokens that were guessed elsewhere",
+                f"Use mode {mode!r}, and start the server with its own speculative decoding",
+            )
+    if served_draft is not None and options.drafts_tokens:
+        remedy = "Use drafter ngram, suffix or step (lr+sd)"
+        refuse(served_draft, f"drafter {options.drafter!r}", "logits", remedy)
+    for model in filter(None, (served_target, served_draft)):
+        if options.segmenter == "fixed" and not model.ids:
+            remedy = "Use another segmenter"
+            refuse(model, "segmenter 'fixed'", "token ids, which it counts", remedy)
+        if sampling.greedy:
+            continue
+        for name, value in (("top_k", sampling.top_k), ("min_p", sampling.min_p)):
+            if not value:
+                continue
+            if (model.can.top_k if name == "top_k" else model.can.min_p) is Filters.NOT:
+                lack, remedy = f"{name}, which it refuses or ignores", f"Give {name} 0 (--{name} 0)"
+                refuse(model, f"{name} {value:g}", lack, remedy)
+        if options.coupling == "shared" and model.can.seeds is not Seeds.ALWAYS:
+            lack = f"seeds that it heeds (it does so: {model.can.seeds.value})"
+            refuse(model, "coupling 'shared'", lack, independent)
+    if options.coupling == "shared" and draft and (served_target is None) != (served_draft is None):
+        served = served_target or served_draft
+        assert served is not None
+        refuse(served, "coupling 'shared'", "the noise of this process", independent)
+
+
+def check_verifier(verifier: Verifier, target: ServedModel) -> None:
+    """Raise `SettingError` if a verifier reads in a served target what no server gives."""
+    what, remedy = f"verifier {verifier.name!r}", "Use exact, judge or score"
+    if verifier.requires & Requires.TARGET_LOGPROBS:
+        refuse(target, what, "the log-probabilities of given tokens", remedy)
+    if verifier.requires & Requires.HIDDEN:
+        refuse(target, what, "hidden states", remedy)
+
+
+def refuse_for_logprobs(model: ServedModel, what: str, remedy: str) -> None:
+    """Raise `SettingError` if the likeliest tokens do not come with their log-probabilities."""
+    if not model.can.logprobs:
+        refuse(model, what, "log-probabilities of the likeliest tokens", remedy)
+
+
+def refuse(model: ServedModel, what: str, lacks: str, remedy: str) -> None:
+    """Raise `SettingError`: `what` needs something that the model's endpoint `lacks`."""
+    raise SettingError(
+        f"{what} needs of {model} what it does not give: {lacks}. {remedy}, or take a checkpoint "
+        "in this process instead."
+    )
 
 
 def spell(codec: Codec, tokens: Sequence[int]) -> str:
     """The text of ids with special tokens written out, as a prompt has it."""
-    special = {
-        i: token.content
-        for i, token in codec.tokenizer.added_tokens_decoder.items()
-        if token.special
-    }
-    parts = [
-        special[token].encode() if token in special else codec.token_bytes(token)
-        for token in tokens
-    ]
+    added = codec.tokenizer.added_tokens_decoder.items()
+    special = {i: token.content.encode() for i, token in added if token.special}
+    parts = [special[i] if i in special else codec.token_bytes(i) for i in tokens]
     return b"".join(parts).decode(errors="replace")
-
-
-def tokenizer_for(endpoint: Endpoint, named: str | None, flag: str) -> Codec:
-    """The codec of a served model: that of the checkpoint that was named for it, or of the
-    checkpoint that has the model's name.
-    """
-    try:
-        return Codec.load(named or endpoint.name)
-    except CheckpointError as error:
-        if named is not None:
-            raise
-        raise CheckpointError(
-            f"the tokenizer of {endpoint} is not to be had under that name ({error}) Give {flag} (on the command line --{flag}): "
-            "the directory or hub name of the checkpoint that the server has loaded; its weights are not needed here."
-        ) from error
 
 
 def stated_context(codec: Codec) -> int:
@@ -233,7 +267,7 @@ def stated_context(codec: Codec) -> int:
 
 
 def exact_ids(codec: Codec, text: str) -> list[int]:
-    """Ids that spell `text`, byte for byte: its encoding where that gives the text back, else
+    """Ids that spell `text`, byte for byte: its encoding if that gives the text back, else
     character by character.
 
     A tokenizer may change what it reads (Qwen's composes "e" and an accent into one character), or
@@ -253,6 +287,7 @@ def exact_ids(codec: Codec, text: str) -> list[int]:
             ids += [single[piece] for piece in pieces]
         else:
             raise EndpointError(
-                f"the tokenizer of {codec.name} has no tokens for {character!r}, which a server wrote."
+                f"the tokenizer of {codec.name} has no tokens for {character!r}, which a server "
+                "wrote."
             )
     return ids

@@ -1,17 +1,13 @@
-"""Writing steps on a server: a `StepWriter` whose forwards are somebody else's.
+"""Steps written on a server: a `StepWriter` whose forwards are requests.
 
-A step is one request, a completion of everything before it. The answer streams in; where the step's
+A step is one request, a completion of everything before it. The answer streams in; when the step's
 boundary is complete, the request is cancelled, and the server stops writing. The boundary is found
 here and not by the server's stop string, because a step needs a visible character first, and
-because other segmenters have no string; the string is sent along only where it leaves the text
-whole.
+because other segmenters have no string; the string is sent along only if it leaves the text whole.
 
-Nothing blocks but `tick` (and `write`): `begin` sends, `cancel` hangs up, `poll` takes in what has
-come. `bell` rings whenever there is something, so that one driver can wait for several writers.
-Branches are lists of tokens: the server's prefix cache is the cache.
-
-What is the truth, ids or text: see `models.py`. With text, steps are cut at characters instead of
-tokens: a step never has more than its boundary. Read next: `driver.py`.
+Nothing blocks but `poll` with a wait: `begin` sends, `cancel` hangs up. Branches are lists of
+tokens: the server's prefix cache is the cache. Whether ids or text are the truth: see `models.py`.
+With text, steps are cut at characters instead of tokens: a step never has more than its boundary.
 """
 
 from __future__ import annotations
@@ -24,28 +20,84 @@ from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Any, ClassVar
 
-from lr.lab.endpoint.branches import ServedBranch
+from lr.errors import ContextError, ProtocolError
+from lr.kvcache.branch import Branch
+from lr.kvcache.table import BlockTable
 from lr.lab.endpoint.client import EndpointError, Message, Piece, Restart
 from lr.lab.endpoint.models import ServedModel, exact_ids
 from lr.lab.endpoint.probe import Stops
 from lr.spec.segmenters import BLANK_LINE, BlankLineSegmenter
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import ForwardPass
-from lr.types import Finish, Step
+from lr.types import Finish, Step, require
 
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 
-def byte_of(number: int) -> bytes:
-    """The bytes of a "token" where text is read byte by byte: byte number `number`."""
-    return bytes([number])
+class ServedBranch(Branch):
+    """A branch without a cache of ours: only its last token is ever pending. The first `start`
+    tokens, the prompt, are sent as `head`."""
+
+    __slots__ = ("head", "start")
+
+    def __init__(self, tokens: list[int], head: str, start: int) -> None:
+        super().__init__(tokens, BlockTable(1))
+        self.head, self.start = head, start
+
+    @property
+    def cached(self) -> int:
+        return max(0, len(self.tokens) - 1)
+
+    @property
+    def pending(self) -> list[int]:
+        return self.tokens[-1:]
+
+
+class ServedRunner:
+    """The branches of a served model; see `spec/runner.py`. It cannot `feed`: there are no
+    logits."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self.model = model
+
+    def open(self, tokens: Sequence[int]) -> ServedBranch:
+        require(len(tokens) > 0, "the number of tokens to open a branch with", 0, "at least one")
+        if len(tokens) > self.model.context:
+            raise ContextError(
+                f"{len(tokens)} tokens do not fit the context of {self.model}, "
+                f"{self.model.context}."
+            )
+        head = self.model.heads.get(tuple(tokens))
+        text = self.model.text(tokens) if head is None else head
+        return ServedBranch(list(tokens), text, len(tokens))
+
+    def fork(self, branch: Branch) -> ServedBranch:
+        assert isinstance(branch, ServedBranch)
+        return ServedBranch(list(branch.tokens), branch.head, branch.start)
+
+    def rewind(self, branch: Branch, length: int) -> None:
+        del branch.tokens[length:]
+
+    def become(self, branch: Branch, other: Branch) -> None:
+        branch.tokens = other.tokens
+
+    def close(self, branch: Branch) -> None:
+        pass
+
+    def belongs(self, branch: Branch, node: tuple[int, int, int]) -> None:
+        pass
+
+    def feed(self, branches: Sequence[Branch], logits: object = "last") -> list[Any]:
+        raise ProtocolError(
+            f"{self.model} is behind a server: it writes steps, but gives no logits."
+        )
 
 
 @dataclass(eq=False)
 class _Writing:
     """A step in the making: since when, from which length of its branch, and what the requests so
-    far have brought.
-    """
+    far have brought. `settled`, `tokens`, `kept`: text, token count and (in id mode) kept tokens of
+    earlier requests; `text`: of the one in flight; `stopping`: it was sent with the stop string."""
 
     one: Any
     length: int
@@ -53,21 +105,16 @@ class _Writing:
     call: Future[None] | None = None
     requests: int = 0
     stopping: bool = False
-    """Whether the request in flight was sent with the stop string."""
     settled: str = ""
-    """Text of earlier requests of this step."""
     text: str = ""
-    """Text of the request in flight; a part of the token's text in id mode plays no role."""
     tokens: int = 0
     kept: int = 0
-    """Tokens of earlier requests of this step, in id mode."""
 
 
 @dataclass(kw_only=True)
 class ServedWriter(StepWriter):
     """A served model in its role. `runner` must be its `ServedRunner`; in text mode `segmenter`
-    must read bytes as tokens.
-    """
+    must read bytes as tokens."""
 
     here: ClassVar[bool] = False
     model: ServedModel
@@ -84,21 +131,24 @@ class ServedWriter(StepWriter):
 
     def begin(self, jobs: Sequence[StepJob]) -> None:
         """Send the requests for these steps."""
-        before = len(self.live)
+        before, can = len(self.live), self.model.can
         super().begin(jobs)
+        # the server may be told the boundary if it is a blank line and comes with the text
+        stopping = isinstance(self.segmenter, BlankLineSegmenter) and (
+            can.stops in (Stops.CUT_AFTER, Stops.OVERSHOOTS) or can.stop_is_kept
+        )
         for one in self.live[before:]:
             writing = self._writing[one.job] = _Writing(one, len(one.job.branch))
-            self._ask(writing, stopping=self._may_stop())
+            self._ask(writing, stopping=stopping)
 
     def cancel(self, job: StepJob) -> None:
         """Hang up. The server stops writing when it notices."""
         super().cancel(job)
-        self._part(job)
+        self._hang_up(job)
 
     def tick(self) -> list[StepJob]:
         """Wait until something comes and take it in; returns the jobs that it finished. Raises what
-        goes wrong on the server.
-        """
+        goes wrong on the server."""
         return self.poll(None)
 
     def poll(self, wait: float | None = 0.0) -> list[StepJob]:
@@ -112,7 +162,7 @@ class ServedWriter(StepWriter):
             except Empty:
                 return self._part_with_finished()
             if writing.requests == request and self._writing.get(writing.one.job) is writing:
-                self._hear(writing, message)
+                self._take_in(writing, message)
 
     def end(self) -> None:
         """Hang up on everything that is being written."""
@@ -121,7 +171,7 @@ class ServedWriter(StepWriter):
 
     def _ask(self, writing: _Writing, *, stopping: bool) -> None:
         """Send a request for the rest of a step."""
-        one, branch = writing.one, writing.one.job.branch
+        one, branch, can = writing.one, writing.one.job.branch, self.model.can
         assert isinstance(branch, ServedBranch)
         number = writing.requests = writing.requests + 1
         writing.stopping, writing.text = stopping, ""
@@ -129,12 +179,9 @@ class ServedWriter(StepWriter):
         limit = one.job.limit - writing.tokens
         fields = self.model.settings(self.sampling, limit, one.stream.key(number - 1))
         if stopping:
-            fields |= {"stop": [BLANK_LINE.decode()]}
-            fields |= (
-                {"include_stop_str_in_output": True}
-                if self.model.can.stops is Stops.CUT_BEFORE
-                else {}
-            )
+            fields["stop"] = [BLANK_LINE.decode()]
+            if can.stops is Stops.CUT_BEFORE:
+                fields["include_stop_str_in_output"] = True
         prompt = self.model.prompt(branch.head, branch.start, branch.tokens)
         if isinstance(prompt, str):
             prompt += writing.settled
@@ -143,64 +190,50 @@ class ServedWriter(StepWriter):
             self._inbox.put((writing, number, message))
             self.bell.set()
 
-        writing.call = self.model.endpoint.begin(
-            prompt, fields, deliver, stream=self.model.can.streams
-        )
+        writing.call = self.model.endpoint.begin(prompt, fields, deliver, stream=can.streams)
 
-    def _may_stop(self) -> bool:
-        """Whether the server may be told the boundary: only a blank line, and only where the text
-        comes with it.
-        """
-        if not isinstance(self.segmenter, BlankLineSegmenter):
-            return False
-        return (
-            self.model.can.stops in (Stops.CUT_AFTER, Stops.OVERSHOOTS)
-            or self.model.can.stop_is_kept
-        )
-
-    def _hear(self, writing: _Writing, message: Message) -> None:
-        one = writing.one
+    def _take_in(self, writing: _Writing, message: Message) -> None:
         if isinstance(message, Exception):
             raise message
         if isinstance(message, Restart):
-            self._forget(writing)
+            self._start_over(writing)
             return
-        take = self._take_ids if self.model.ids else self._take_text
-        take(writing, message)
-        if one.job.finish is None and message.finish is not None:
-            self._end(writing, message)
-        if one.job.finish is not None:
-            self._settle(writing, message)
+        (self._take_ids if self.model.ids else self._take_text)(writing, message)
+        job = writing.one.job
+        if job.finish is None and message.finish is not None:
+            self._end_request(writing, message)
+        if job.finish is not None:  # hang up, and report the request as a forward
+            self._hang_up(job)
+            tokens = message.usage.completion if message.usage else len(job.tokens)
+            seconds = time.perf_counter() - writing.started
+            writing.one.trace.record(ForwardPass(self.role, 1, tokens, seconds))
 
-    def _forget(self, writing: _Writing) -> None:
-        """What the request in flight has brought is void."""
+    def _start_over(self, writing: _Writing) -> None:
+        """What the request in flight has brought is void. The step's detector is made anew, and
+        reads what is settled of the step."""
         one = writing.one
         writing.text = ""
         del one.job.tokens[writing.kept :]
         self.runner.rewind(one.job.branch, writing.length + writing.kept)
-        self._renew(writing)
-
-    def _renew(self, writing: _Writing) -> None:
-        """A detector that has read what is settled of the step, and nothing else."""
-        one = writing.one
         detector = self.segmenter.start()
         for token in one.job.tokens if self.model.ids else writing.settled.encode():
             detector.feed(token)
-        fresh = replace(one, detector=detector)
-        self.live[self.live.index(one)] = fresh
-        writing.one = fresh
+        writing.one = replace(one, detector=detector)
+        self.live[self.live.index(one)] = writing.one
 
     def _take_ids(self, writing: _Writing, piece: Piece) -> None:
-        one = writing.one
+        one, chain = writing.one, self.model.chain
         if piece.ids is None and piece.text:
             raise EndpointError(
-                f"{self.model} sent text without token ids ({piece.text[:40]!r}), though it has them."
+                f"{self.model} sent text without token ids ({piece.text[:40]!r}), though it has "
+                "them."
             )
         for token in piece.ids or ():
-            if not 0 <= token < self.model.chain.vocab_size:
+            if not 0 <= token < chain.vocab_size:
                 raise EndpointError(
-                    f"{self.model} wrote token id {token}; the tokenizer of {self.model.chain.name} has ids 0 to "
-                    f"{self.model.chain.vocab_size - 1}. They are not of the same checkpoint: name the right tokenizer."
+                    f"{self.model} wrote token id {token}; the tokenizer of {chain.name} has ids 0 "
+                    f"to {chain.vocab_size - 1}. They are not of the same checkpoint: name the "
+                    "right tokenizer."
                 )
             if one.job.finish is None:
                 one.job.branch.append(token)
@@ -210,8 +243,8 @@ class ServedWriter(StepWriter):
         """Take text up to the character with which the boundary is complete.
 
         A white space that does not end a blank line is left to the next step, which begins with it,
-        as tokens do. Example, sentences: behind "He ran. " a server would go on behind a lone
-        space; "He ran." and " Then" are what it writes at one go.
+        as tokens do. Example, sentences: a server goes on with "He ran." and " Then" by itself, but
+        not after "He ran. ", which ends with a lone space.
         """
         for place, character in enumerate(piece.text):
             if any(writing.one.detector.feed(byte) for byte in character.encode()):
@@ -222,19 +255,17 @@ class ServedWriter(StepWriter):
                 return
         writing.text += piece.text
 
-    def _end(self, writing: _Writing, piece: Piece) -> None:
+    def _end_request(self, writing: _Writing, piece: Piece) -> None:
         """The request is over and the step has no boundary: it was cut, the text has ended, or a
-        leading blank line stopped the server.
-        """
+        leading blank line stopped the server; then the rest is asked for."""
         one = writing.one
         cut = piece.finish == "length"
-        if writing.stopping and not cut and self._stopped_early(writing):
+        fresh = one.job.tokens[writing.kept :]
+        text = b"".join(map(self.model.chain.token_bytes, fresh))
+        text = text if self.model.ids else writing.text.encode()
+        if writing.stopping and not cut and BLANK_LINE in text:
             writing.settled += writing.text
-            writing.tokens += (
-                piece.usage.completion
-                if piece.usage
-                else max(1, len(one.job.tokens) - writing.kept)
-            )
+            writing.tokens += piece.usage.completion if piece.usage else max(1, len(fresh))
             if writing.tokens < one.job.limit:
                 self._ask(writing, stopping=False)
                 return
@@ -247,23 +278,12 @@ class ServedWriter(StepWriter):
             one.job.branch.append(self._eos)
             self._take(one, self._eos)
 
-    def _stopped_early(self, writing: _Writing) -> bool:
-        ids = writing.one.job.tokens[writing.kept :]
-        text = (
-            b"".join(map(self.model.chain.token_bytes, ids))
-            if self.model.ids
-            else writing.text.encode()
-        )
-        return BLANK_LINE in text
-
     def _write_down(self, writing: _Writing, finish: Finish) -> None:
         """The step's ids, from its text; at most as many as it may have."""
         job, chain = writing.one.job, self.model.chain
         text = writing.settled + writing.text
-        if finish is Finish.LENGTH:
-            text = (
-                text.rstrip(UNREADABLE) or UNREADABLE
-            )  # a character that the cut has torn comes again, whole
+        if finish is Finish.LENGTH:  # a character that the cut has torn comes again, whole
+            text = text.rstrip(UNREADABLE) or UNREADABLE
         ids = exact_ids(chain, text) + ([self._eos] if finish is Finish.EOS else [])
         if len(ids) > job.limit:
             ids, finish = ids[: job.limit], Finish.LENGTH
@@ -277,15 +297,7 @@ class ServedWriter(StepWriter):
         own = self.model.chain.tokenizer.eos_token_id
         return own if own in self.eos_ids else min(self.eos_ids)
 
-    def _settle(self, writing: _Writing, piece: Piece) -> None:
-        """A step is complete: hang up, and report the request as the pass that it was."""
-        job = writing.one.job
-        self._part(job)
-        tokens = piece.usage.completion if piece.usage else len(job.tokens)
-        seconds = time.perf_counter() - writing.started
-        writing.one.trace.record(ForwardPass(self.role, 1, tokens, seconds))
-
-    def _part(self, job: StepJob) -> None:
+    def _hang_up(self, job: StepJob) -> None:
         writing = self._writing.pop(job, None)
         if writing is not None and writing.call is not None:
             writing.call.cancel()
