@@ -1,7 +1,9 @@
 """The front door for programs: load a target and a draft once, then ask questions.
 
     reasoner = Reasoner()                      # the tiny family
-    result = reasoner.generate("At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?")
+    result = reasoner.generate(
+        "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
+    )
     print(result.answer, result.stats.step_acceptance)
 
 `generate` answers in one go; `run` gives the steps one by one, as they are decided. The algorithm
@@ -36,19 +38,22 @@ class Reasoner:
     """A target, a draft and a verifier, ready to answer.
 
     `target` and `draft` are "tiny-target" and "tiny-draft" (or "plans-target" and "plans-draft"),
-    directories, or hub ids; they must share a tokenizer. `draft=None` leaves plain decoding only. A
-    model that a server has is named by its address, "openai:http://host:port/name", and `servers`
-    says how to reach it (`docs/engines.md`). `verifier` is a name ("exact", "judge",
-    "embedding:0.95", ...; "oracle" for the tiny languages: all are in `spec/verifiers/choose.py`)
-    or an object with `name` and `judge` (see `spec/verifiers/base.py`). None takes "judge" where
-    there is one (a `judge`, or "tiny-target"), "oracle" for "plans-target", and else "exact".
-    `judge` is the checkpoint of a verifier that has one of its own: a language model for "judge", a
-    sentence encoder for "embedding". `dtype` None: float32 on the CPU, the checkpoint's own
-    elsewhere. `device` is where the models run, or a mapping from "target", "draft" and "judge" to
-    devices; what it does not name runs where the target does. `spread_over(2, "cuda:0")`
-    (`model/ranks.py`) spreads the target over two GPUs. `num_blocks` cache blocks per
-    model; None: as many as the answer can need. With driver "overlapped" a second process (it does
-    not import your script) is started at the first question and kept until `close`, the end of a
+    directories, hub ids, or the addresses of models on a server, "openai:http://host:port/name"
+    (`servers` says how to reach them, `docs/engines.md`). They share a tokenizer. `draft=None`
+    leaves plain decoding only.
+
+    `verifier` is a name ("exact", "judge", "embedding:0.95", ...; "oracle" for the tiny languages;
+    `spec/verifiers/choose.py` has all) or a `Verifier`. None takes "judge" where there is one (a
+    `judge`, or "tiny-target"), "oracle" for "plans-target", and else "exact". `judge` is the
+    checkpoint of a verifier that has one: a language model for "judge", an encoder for "embedding".
+
+    `dtype` None: float32 on the CPU, the checkpoint's own elsewhere. `device` is where the models
+    run, or a mapping from "target", "draft" and "judge" to devices; what it does not name runs
+    where the target does. `spread_over(2, "cuda:0")` (`model/ranks.py`) spreads the target over two
+    GPUs. `num_blocks` cache blocks of 16 tokens per model; None: as many as the answers need.
+
+    Caches are kept from answer to answer. With driver "overlapped" a second process, which does
+    not import your script, is started at the first question and kept until `close`, the end of a
     `with` block, or the end of the reasoner. Raises `CheckpointError` or `SettingError`.
     """
 

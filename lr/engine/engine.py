@@ -67,11 +67,13 @@ Model = CausalLM | ModelElsewhere
 @dataclass(frozen=True)
 class Models:
     """What a `Reasoner` has loaded. A target or a draft that is not in this process is a
-    `ModelElsewhere`, whatever the types below say: most uses need the network itself. Token ids from `known_tokens` on are known to the target's
-    tokenizer, not to the draft's. `num_blocks` cache blocks per model; None: as many as the answers
-    can need. `worker` writes the drafts of driver overlapped; it is started when it is needed.
-    `names`: what "target", "draft", "judge" and "verifier" were loaded by. `end_ranks`: ends the
-    processes over which a target is spread, for good; None: it is not spread.
+    `ModelElsewhere`, whatever the types below say: most uses need the network itself.
+
+    Token ids from `known_tokens` on are known to the target's tokenizer, not to the draft's.
+    `num_blocks` cache blocks per model; None: as many as the answers can need. `worker` writes the
+    drafts of driver overlapped; it is started when it is needed. `names`: what "target", "draft",
+    "judge" and "verifier" were loaded by. `end_ranks`: ends the processes over which a target is
+    spread, for good; None: it is not spread.
     """
 
     codec: Codec
@@ -92,7 +94,9 @@ class Engine:
         self._runners: dict[Role, Runners] = {}
 
     def forget_caches(self) -> None:
-        """Make runners anew from the next answer on, for another kind of attention."""
+        """Give up the caches and CUDA graphs that are idle; the next answer makes new ones."""
+        for runners in self._runners.values():
+            runners.end()
         self._runners.clear()
 
     def serve(self, runs: Sequence[Run], concurrency: int = 1) -> Iterator[tuple[Run, AnswerStep]]:

@@ -132,11 +132,12 @@ class Loop:
             pass
         elif drafting and self.draft is not None:
             self._ticks -= 1
-            self.draft.poll(self._patience())
+            self.draft.poll(0.0 if self.draft.here else self._patience())
             self._take()
         else:
             self._ticks = self.draft_ticks
-            if self.target.busy and self.target.poll(self._patience()):
+            wait = 0.0 if self.target.here else self._patience()
+            if self.target.busy and self.target.poll(wait):
                 self._take()
 
     def passed(self, role: Role, branches: int, tokens: int, seconds: float) -> None:

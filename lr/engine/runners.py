@@ -64,9 +64,7 @@ class Runners:
             if runner.cache.pool.num_blocks >= wanted:
                 self.idle.remove(runner)
                 return runner
-        for runner in self.idle:  # their memory is free before more is taken
-            runner.end()
-        self.idle.clear()
+        self.end()  # their memory is free before more is taken
         return ModelRunner(
             self.model,
             num_blocks=wanted,
@@ -74,6 +72,12 @@ class Runners:
             vocab_size=self.vocab_size,
             known_tokens=self.known_tokens,
         )
+
+    def end(self) -> None:
+        """Give up the runners that are idle."""
+        for runner in self.idle:
+            runner.end()
+        self.idle.clear()
 
     def take_back(self, runner: ModelRunner) -> None:
         """The answer is over. A cache in which something was left, after an error, is not used

@@ -7,7 +7,7 @@ is free there. What does not fit is said with the numbers of every model and wha
 
 Worked example: Qwen3-32B in bf16 is 61.0 GiB. A token of its cache is 2 (k and v) * 64 layers * 8
 heads * 128 * 2 bytes = 256 KiB, so 37000 tokens are 9 GiB. This module knows no options and no
-placement. Read next: `engine/room.py` (how many blocks), `commands/memory.py`.
+placement. Read next: `engine/runners.py` (how many blocks), `commands/memory.py`.
 """
 
 from __future__ import annotations

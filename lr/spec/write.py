@@ -1,14 +1,13 @@
-"""Writing steps: many branches at once, each up to its own boundary. Also plain decoding, which is
-nothing but steps in a row.
+"""Writing steps: many branches at once, each up to its own boundary. Plain decoding is steps in a
+row.
 
-A `StepWriter` is a model in its role: the runner, how it samples, where steps end, its stream of
-randomness. `write` takes one job per branch and samples token by token, in one ragged forward per
-token over all jobs that are not finished; a finished job leaves the batch. When it returns, each
-branch ends in its new step, all of it cached except the last token, which is pending. That state is
-what the survivor law lives from: the next step can begin with the next `feed`.
+A `StepWriter` is a model in its role: the runner, how it samples, where steps end. It writes one
+token (or one round of token-level speculation) on every branch per ragged forward; a job that is
+finished leaves the batch. A branch then ends in its new step, all of it cached except the last
+token, so the next step can begin with the next `feed`: deciding about steps moves no cache.
 
-This module speaks to a runner through a small protocol and does not know the model, the draft's
-rival or the verifier. Read next: `lr/lookahead.py`.
+A runner is known here by a small protocol (`runner.py`), and a model not at all. Read next:
+`lr/lookahead.py`, `lr/engine/loop.py`.
 """
 
 from __future__ import annotations
@@ -35,12 +34,11 @@ from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams, Step
 
 @dataclass(eq=False)
 class StepJob:
-    """One step to be written at the end of `branch`, the chain's step number `index`, of at most
-    `limit` tokens.
+    """One step to be written at the end of `branch`: number `index` of the answer, at most `limit`
+    tokens.
 
-    `stream` is the step's own randomness and `trace` hears of it; None: the writer's (its stream's
-    child `index`). A writer that serves several problems gets them from outside. `node`, for the
-    trace, is whom it is written for. `finish` is None until the step is written.
+    `stream` is the step's randomness and `trace` records it; None: the writer's (of its stream the
+    child `index`). `node` names the step in the trace. `finish` is None until it is written.
     """
 
     branch: Branch
@@ -61,7 +59,7 @@ class StepJob:
 
 @dataclass(frozen=True)
 class _Live:
-    """A job that is being written, with its own randomness and its own eye for the boundary."""
+    """A job that is being written, with its randomness and the detector of its boundary."""
 
     job: StepJob
     stream: Stream
@@ -74,8 +72,8 @@ class _Live:
 
     @property
     def context(self) -> Context:
-        """What a drafter gets to see. One token comes without being drafted, so one less than the
-        limit may be.
+        """What a drafter gets to see. The round's last token is not drafted, so drafts may be one
+        token shorter than what the limit leaves.
         """
         return Context(self.job.branch, self.job.limit - len(self.job.tokens) - 1, self.draws)
 
@@ -109,12 +107,12 @@ class Writing:
 
 @dataclass
 class StepWriter:
-    """A model in its role. `stream` is the role's own; the draw for a token is keyed by (stream,
-    step index, offset in the step).
+    """A model in its role. The draw for a token is keyed by (stream, step index, offset in the
+    step).
 
     With `speculation` the tokens inside each step are guessed ahead; without it every token takes
-    one forward. Jobs may join (`begin`) and leave (`cancel`) between two forwards (`tick`); `write`
-    does all of it for those who can wait.
+    one forward. Jobs join (`begin`) and leave (`cancel`) between two forwards (`tick`); `write`
+    writes jobs to their end.
     """
 
     role: Role
@@ -194,7 +192,7 @@ class StepWriter:
         return self._part_with_finished()
 
     def _speculate(self, live: Sequence[_Live], speculation: Speculation) -> list[StepJob]:
-        """One round of token-level speculation for each; what was decided behind a step's end is
+        """One round of token-level speculation for each; what was decided after a step's end is
         taken back.
         """
         detailed = any(one.trace.detailed for one in live)

@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from lr.engine.engine import Run
+from lr.errors import OutOfBlocks
 from lr.lab.eval.datasets import Item, Task
 from lr.lab.eval.running import Plan
 from lr.lab.eval.store import Key
 from lr.options import make_options
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split, problem
+from lr.types import Role
 
 QUESTIONS = [problem(Split.TEST, i).question for i in range(2)]
 
@@ -79,3 +81,43 @@ def test_samples_differ_and_are_numbered(reasoner: Reasoner) -> None:
     assert first != second
     items = [Item(4, "?", Task.FREE), Item(5, "?", Task.FREE)]
     assert Plan(items, "ar", made[0], samples=2).keys == [Key(4), Key(5), Key(4, 1), Key(5, 1)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "ar"},
+        {"mode": "sd", "drafter": "tree"},
+        {"mode": "lr", "depth": 2, "width": 2},
+        {"mode": "lr+sd", "drafter": "draft", "detailed": True},
+        {"mode": "lr+sd", "drafter": "step"},
+    ],
+)
+def test_caches_are_kept_from_answer_to_answer(options: dict) -> None:
+    """They come back empty, so a later answer has the same runners, and the same answer."""
+    with Reasoner("tiny-draft", "tiny-draft", "oracle") as made:
+        settings = {"seed": 3, "max_tokens": 60, **options}
+        first = made.generate(QUESTIONS[0], **settings)
+        roles = [Role.TARGET] + [Role.DRAFT] * (options["mode"] != "ar")
+        runners = {role: list(made.engine.runners(role).idle) for role in roles}
+        assert all(runners.values())
+        assert made.generate(QUESTIONS[0], **settings).tokens == first.tokens
+        for role in roles:
+            assert set(made.engine.runners(role).idle) == set(runners[role])
+
+
+def test_an_answer_that_never_fits_is_refused_and_others_wait_for_room() -> None:
+    with Reasoner("tiny-draft", "tiny-draft", "oracle") as made:
+        options = make_options(mode="lr", max_tokens=60, depth=2)
+        runs = [Run(made.engine, made.verifier, question, options) for question in QUESTIONS]
+        room = max(run.blocks for run in runs)
+    for blocks, fits in ((room, True), (room // 2, False)):
+        with Reasoner("tiny-draft", "tiny-draft", "oracle", num_blocks=blocks) as made:
+            runs = [Run(made.engine, made.verifier, question, options) for question in QUESTIONS]
+            if fits:  # one at a time, whatever the concurrency
+                assert sum(run.done for run, _ in made.engine.serve(runs, 2)) == len(runs)
+                assert all(run.result.tokens for run in runs)
+            else:
+                with pytest.raises(OutOfBlocks, match=f"of {blocks} are free"):
+                    list(made.engine.serve(runs, 2))
+                assert not runs[0].steps
