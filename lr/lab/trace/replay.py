@@ -49,14 +49,14 @@ from lr.types import Step, Verdict, require
 # From an answer to its trace
 
 
-def header_of(asked: Run) -> Header:
+def header_of(run: Run) -> Header:
     """What the first line of the trace of an answer says."""
-    options, models, variant = asked.options, asked.models, asked.variant
+    options, models, variant = run.options, run.models, run.variant
     ahead = options.looks_ahead
     names = ["target"] + ["draft"] * ahead + ["guesser"] * options.drafts_tokens
     target = models.target
     size = target.attention.block_size if isinstance(target, CausalLM) else BLOCK_SIZE
-    blocks = -(-(models.num_blocks or asked.blocks) * BLOCK_SIZE // size)
+    blocks = -(-(models.num_blocks or run.blocks) * BLOCK_SIZE // size)
     named = {role: models.names.get(role) for role in ("target", "draft", "judge")}
     for place in ("device", "dtype"):  # a model on a server has neither
         value = getattr(models.target, place, None)
@@ -65,7 +65,7 @@ def header_of(asked: Run) -> Header:
     parts = {one.name: getattr(variant, one.name) for one in fields(variant)}
     replaced = [f"{name}={getattr(part, '__name__', type(part).__name__)}"
                 for name, part in parts.items() if part]  # fmt: skip
-    pieces = pieces_of(asked.prompt, models.codec.token_bytes)
+    pieces = pieces_of(run.prompt, models.codec.token_bytes)
     return Header(
         driver=options.driver if ahead else "plain",
         mode=options.mode,
@@ -75,33 +75,33 @@ def header_of(asked: Run) -> Header:
         max_target_rows=options.max_target_rows,
         models=named,
         verifier=verifier if ahead else None,
-        needs=_needs(asked.verifier) if ahead and not isinstance(asked.verifier, str) else None,
+        needs=_needs(run.verifier) if ahead and not isinstance(run.verifier, str) else None,
         variant=", ".join(replaced) or None,
         options=asdict(options),
-        question=asked.question,
-        prompt={"tokens": list(asked.prompt), "pieces": pieces},
+        question=run.question,
+        prompt={"tokens": list(run.prompt), "pieces": pieces},
         eos=sorted(models.codec.eos_ids),
         caches={name: {"blocks": blocks, "block_size": size} for name in names},
-        alone=asked.alone,
-        detailed=asked.detailed,
+        alone=run.alone,
+        detailed=run.detailed,
         lr=__version__,
         made=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
 
 
-def trace_of(asked: Run, why: str = "") -> TraceFile:
+def trace_of(run: Run, why: str = "") -> TraceFile:
     """The trace of an answer, as it would be read from its file. `why`: what ended it, if not the
     end of the answer.
     """
-    events = list(asked.trace.events)
+    events = list(run.trace.events)
     when = max((time for time, _ in events), default=0.0)
     events.append((when, Ended(done=not why, why=why)))
-    return TraceFile(header_of(asked), records_of(events, asked.models.codec.token_bytes))
+    return TraceFile(header_of(run), records_of(events, run.models.codec.token_bytes))
 
 
-def save_trace(path: str | Path, asked: Run, why: str = "") -> None:
+def save_trace(path: str | Path, run: Run, why: str = "") -> None:
     """Write the trace of an answer. Raises `TraceError` if it cannot be written."""
-    trace = trace_of(asked, why)
+    trace = trace_of(run, why)
     write_trace(path, trace.header, trace.records)
 
 
