@@ -133,7 +133,7 @@ def siblings(at: Point) -> tuple[float, float]:
 
 
 def cycles(at: Point, depth: int) -> Outcome:
-    """Synchronous cycles with a free verifier and free batches."""
+    """Synchronous cycles of `depth` drafts with a free verifier and free batches."""
     return run(replace(at, v=0.0, b=0.0), Schedule.SYNC, depth)
 
 
@@ -171,111 +171,51 @@ def wrong(at: Point) -> Measured:
     return share(outcome.wrong, outcome.steps)
 
 
+# fmt: off
 FORMULAS = (
-    Formula(
-        "sd_tokens",
-        "G_(k+1), tokens per round of k drafts",
-        lambda at: sd_tokens(at.alpha, at.k),
-        tokens_per_round,
-    ),
-    Formula(
-        "sd_speedup",
-        "G_(k+1) / (1 + k c)",
-        lambda at: sd_speedup(at.alpha, at.k, at.c),
-        lambda at: rate(cycles(at, at.k)),
-    ),
-    Formula(
-        "lr_sync_speedup",
-        "printed f_sync(k): k - 1 drafts",
-        lambda at: lr_sync_speedup(at.alpha, at.k, at.c),
-        lambda at: rate(cycles(at, at.k - 1)) if at.k > 1 else Measured(1.0, 0.0),
-    ),
-    Formula(
-        "lr_sync_cycle_speedup B",
-        "G_(k+1) / (1 + k c + k b + v)",
-        lambda at: lr_sync_cycle_speedup(
-            at.alpha, at.k, at.c, batch_overhead=at.b, verifier_latency=at.v
-        ),
-        lambda at: rate(run(at, Schedule.SYNC, at.k)),
-    ),
-    Formula(
-        "lr_sync_cycle_speedup N1",
-        "G_k / (1 + k c)",
-        lambda at: lr_sync_cycle_speedup(at.alpha, at.k, at.c, "N1"),
-    ),
-    Formula(
-        "lr_sync_cycle_speedup N2",
-        "G_k / (1 + (k-1) c)",
-        lambda at: lr_sync_cycle_speedup(at.alpha, at.k, at.c, "N2"),
-    ),
-    Formula(
-        "sync_bonus",
-        "alpha^k, cycles that end in a bonus",
-        lambda at: sync_bonus(at.alpha, at.k),
-        bonus_cycles,
-    ),
-    Formula(
-        "lr_async_speedup paper",
-        "S2(k), k pairs in flight",
-        lambda at: lr_async_speedup(at.alpha, at.k, at.c, "paper", at.v),
-        lambda at: rate(run(at, Schedule.PAPER, at.k)),
-    ),
-    Formula(
-        "lr_async_speedup depth",
-        "S_D, k unverified drafts",
-        lambda at: lr_async_speedup(at.alpha, at.k, at.c, "depth", at.v),
-        lambda at: rate(run(at, Schedule.DEPTH, at.k)),
-    ),
-    Formula(
-        "lr_async_speedup cycle",
-        "G_k / (1 + v + c (G_k - 1))",
-        lambda at: lr_async_speedup(at.alpha, at.k, at.c, "cycle", at.v),
-    ),
-    Formula(
-        "lr_async_limit",
-        "1 / ((1+v)(1-alpha) + c alpha), no window",
-        lambda at: lr_async_limit(at.alpha, at.c, at.v),
-        no_window,
-    ),
-    Formula(
-        "width_acceptance",
-        "1 - (1 - alpha)^W",
-        lambda at: width_acceptance(at.alpha, at.width),
-        lambda at: accepted(first_position(at)),
-    ),
-    Formula(
-        "beta_width_acceptance",
-        "1 - prod (q+i)/(p+q+i)",
-        lambda at: beta_width_acceptance(*siblings(at), at.width),
-        lambda at: accepted(first_position(at, BetaSiblings(*siblings(at)))),
-    ),
-    Formula(
-        "tree_sync_speedup",
-        "G_3(alpha_W) over a cycle of depth 2",
-        lambda at: tree_sync_speedup(width_acceptance(at.alpha, at.width), at.width, 2, at.c, at.b),
-        small_tree,
-    ),
-    Formula(
-        "judged_acceptance",
-        "p (1-fr) + (1-p) fa, p = alpha",
-        lambda at: judged_acceptance(at.alpha, at.false_reject, at.false_accept),
-        lambda at: accepted(erring(at)),
-    ),
-    Formula(
-        "wrong_share",
-        "(1-p) fa, p = alpha",
-        lambda at: wrong_share(at.alpha, at.false_accept),
-        wrong,
-    ),
-    Formula(
-        "hybrid_speedup sync",
-        "f_sync(k) g(k2)",
-        lambda at: hybrid_speedup(at.alpha, at.alpha, at.c, at.c, at.k, at.k2, "sync"),
-    ),
-    Formula(
-        "hybrid_speedup async",
-        "S(k) g(k2)",
-        lambda at: hybrid_speedup(at.alpha, at.alpha, at.c, at.c, at.k, at.k2, "async"),
-    ),
+    Formula("sd_tokens", "G_(k+1), tokens per round of k drafts",
+            lambda p: sd_tokens(p.alpha, p.k), tokens_per_round),
+    Formula("sd_speedup", "G_(k+1) / (1 + k c)",
+            lambda p: sd_speedup(p.alpha, p.k, p.c), lambda p: rate(cycles(p, p.k))),
+    Formula("lr_sync_speedup", "printed f_sync(k): k - 1 drafts",
+            lambda p: lr_sync_speedup(p.alpha, p.k, p.c), lambda p: rate(cycles(p, p.k - 1))),
+    Formula("lr_sync_cycle_speedup B", "G_(k+1) / (1 + k c + k b + v)",
+            lambda p: lr_sync_cycle_speedup(p.alpha, p.k, p.c,
+                                            batch_overhead=p.b, verifier_latency=p.v),
+            lambda p: rate(run(p, Schedule.SYNC, p.k))),
+    Formula("lr_sync_cycle_speedup N1", "G_k / (1 + k c)",
+            lambda p: lr_sync_cycle_speedup(p.alpha, p.k, p.c, "N1")),
+    Formula("lr_sync_cycle_speedup N2", "G_k / (1 + (k-1) c)",
+            lambda p: lr_sync_cycle_speedup(p.alpha, p.k, p.c, "N2")),
+    Formula("sync_bonus", "alpha^k, cycles that end in a bonus",
+            lambda p: sync_bonus(p.alpha, p.k), bonus_cycles),
+    Formula("lr_async_speedup paper", "S2(k), k pairs in flight",
+            lambda p: lr_async_speedup(p.alpha, p.k, p.c, "paper", p.v),
+            lambda p: rate(run(p, Schedule.PAPER, p.k))),
+    Formula("lr_async_speedup depth", "S_D, k unverified drafts",
+            lambda p: lr_async_speedup(p.alpha, p.k, p.c, "depth", p.v),
+            lambda p: rate(run(p, Schedule.DEPTH, p.k))),
+    Formula("lr_async_speedup cycle", "G_k / (1 + v + c (G_k - 1))",
+            lambda p: lr_async_speedup(p.alpha, p.k, p.c, "cycle", p.v)),
+    Formula("lr_async_limit", "1 / ((1+v)(1-alpha) + c alpha), no window",
+            lambda p: lr_async_limit(p.alpha, p.c, p.v), no_window),
+    Formula("width_acceptance", "1 - (1 - alpha)^W",
+            lambda p: width_acceptance(p.alpha, p.width), lambda p: accepted(first_position(p))),
+    Formula("beta_width_acceptance", "1 - prod (q+i)/(p+q+i)",
+            lambda p: beta_width_acceptance(*siblings(p), p.width),
+            lambda p: accepted(first_position(p, BetaSiblings(*siblings(p))))),
+    Formula("tree_sync_speedup", "G_3(alpha_W) over a cycle of depth 2",
+            lambda p: tree_sync_speedup(width_acceptance(p.alpha, p.width), p.width, 2, p.c, p.b),
+            small_tree),
+    Formula("judged_acceptance", "p (1-fr) + (1-p) fa, p = alpha",
+            lambda p: judged_acceptance(p.alpha, p.false_reject, p.false_accept),
+            lambda p: accepted(erring(p))),
+    Formula("wrong_share", "(1-p) fa, p = alpha",
+            lambda p: wrong_share(p.alpha, p.false_accept), wrong),
+    Formula("hybrid_speedup sync", "f_sync(k) g(k2)",
+            lambda p: hybrid_speedup(p.alpha, p.alpha, p.c, p.c, p.k, p.k2, "sync")),
+    Formula("hybrid_speedup async", "S(k) g(k2)",
+            lambda p: hybrid_speedup(p.alpha, p.alpha, p.c, p.c, p.k, p.k2, "async")),
 )
 """All that `lr theory` knows, in the order of the docs."""
+# fmt: on
