@@ -57,14 +57,10 @@ class Cost:
     bytes: float
     flops: float
 
-    def seconds(self, peaks: Peaks) -> float:
-        """The limit of its time."""
-        return max(self.bytes / peaks.bytes_per_second, self.flops / peaks.flops_per_second)
-
-    def bound(self, peaks: Peaks) -> str:
-        """Which of the two limits it is."""
-        memory = self.bytes / peaks.bytes_per_second >= self.flops / peaks.flops_per_second
-        return "bandwidth" if memory else "arithmetic"
+    def limit(self, peaks: Peaks) -> tuple[float, str]:
+        """The least seconds it can take, and which of the two limits that is."""
+        moved = self.bytes / peaks.bytes_per_second, "bandwidth"
+        return max(moved, (self.flops / peaks.flops_per_second, "arithmetic"))
 
 
 def pass_cost(
@@ -130,27 +126,6 @@ def wait_for(device: torch.device) -> None:
 
 
 @dataclass(frozen=True)
-class PassRow:
-    """One model by itself: `seconds` of `what` in every repeat; `cost`: the least it must do."""
-
-    model: str
-    what: str
-    tokens_per_step: int
-    seconds: tuple[float, ...]
-    cost: Cost
-
-    def figures(self, peaks: Peaks) -> dict[str, Any]:
-        """For a report. `share_of_limit`: limit over time, 1 is the roofline."""
-        middle, limit = Spread.of(self.seconds).median, self.cost.seconds(peaks)
-        return asdict(self) | {
-            "median_seconds": middle,
-            "limit_seconds": limit,
-            "bound": self.cost.bound(peaks),
-            "share_of_limit": limit / middle,
-        }
-
-
-@dataclass(frozen=True)
 class Plan:
     """How much is timed. `options` are the engine's, but for mode and driver."""
 
@@ -174,35 +149,50 @@ def time_passes(
     model: CausalLM,
     sampling: SamplingParams,
     plan: Plan,
+    peaks: Peaks,
     progress: Callable[[], None] = lambda: None,
-) -> list[PassRow]:
-    """Plain decoding at each batch size, as it is used, and reading a prompt."""
+) -> list[dict[str, Any]]:
+    """Figures of plain decoding at each batch size, as it is used, and of reading a prompt."""
     prompt = [(7 * i + 3) % model.config.vocab_size for i in range(plan.prompt)]
     size, rows = model.attention.block_size, []
-    for batch in plan.batches:
-        # kept over the repeats: CUDA graphs of its forwards are recorded once
-        length = plan.prompt + plan.steps
-        runner = ModelRunner(model, num_blocks=batch * (length // size + 2))
+
+    def repeated(what: str, tokens: int, once: Callable[[], float], cost: Cost) -> None:
+        """Time `once` again and again; the first time does not count."""
         seconds = []
         for _ in range(plan.repeats + 1):
-            written = written_steps(runner, sampling, prompt, batch, plan.steps)
-            seconds.append(written.seconds / plan.steps)
+            seconds.append(once())
             progress()
-        middle = plan.prompt + plan.steps / 2
-        cost = pass_cost(model.config, model.dtype, [1] * batch, [middle] * batch, batch)
-        rows.append(PassRow(name, f"decode, batch {batch}", batch, tuple(seconds[1:]), cost))
-    runner, seconds = ModelRunner(model, num_blocks=plan.prompt // size + 2), []
-    for _ in range(plan.repeats + 1):
-        branch = runner.open(prompt)
+        (limit, bound), middle = cost.limit(peaks), Spread.of(seconds[1:]).median
+        figures = {"model": name, "what": what, "tokens_per_step": tokens, "seconds": seconds[1:]}
+        limits = {"limit_seconds": limit, "bound": bound, "share_of_limit": limit / middle}
+        rows.append(figures | {"median_seconds": middle} | limits)
+
+    for batch in plan.batches:
+        # kept over the repeats: CUDA graphs of its forwards are recorded once
+        blocks = batch * ((plan.prompt + plan.steps) // size + 2)
+        runner = ModelRunner(model, num_blocks=blocks)
+
+        def decode(runner: ModelRunner = runner, batch: int = batch) -> float:
+            return written_steps(runner, sampling, prompt, batch, plan.steps).seconds / plan.steps
+
+        lengths = [plan.prompt + plan.steps / 2] * batch
+        cost = pass_cost(model.config, model.dtype, [1] * batch, lengths, batch)
+        repeated(f"decode, batch {batch}", batch, decode, cost)
+    reader = ModelRunner(model, num_blocks=plan.prompt // size + 2)
+
+    def read() -> float:
+        branch = reader.open(prompt)
         wait_for(model.device)
         started = time.perf_counter()
-        runner.feed([branch])
+        reader.feed([branch])
         wait_for(model.device)
-        seconds.append(time.perf_counter() - started)
-        runner.close(branch)
-        progress()
+        seconds = time.perf_counter() - started
+        reader.close(branch)
+        return seconds
+
     cost = pass_cost(model.config, model.dtype, [plan.prompt], [plan.prompt], 1)
-    return [*rows, PassRow(name, f"prompt of {plan.prompt}", plan.prompt, tuple(seconds[1:]), cost)]
+    repeated(f"prompt of {plan.prompt}", plan.prompt, read, cost)
+    return rows
 
 
 @dataclass(frozen=True)
@@ -311,7 +301,7 @@ def _limit(
             counts = [one.tokens / one.branches] * one.branches
             lengths = [length] * one.branches
             cost = pass_cost(model.config, model.dtype, counts, lengths, one.tokens)
-            limits[one.role] += cost.seconds(peak)
+            limits[one.role] += cost.limit(peak)[0]
     apart = draft.device != target.device
     return max(limits.values()) if apart else sum(limits.values())
 
@@ -349,7 +339,8 @@ def bench(
         assert models.draft is not None
         passes = []
         for name, model in zip(names, (models.target, models.draft), strict=False):
-            passes += time_passes(str(name), model, sampling, plan, progress)
+            peak = both[model is models.draft]
+            passes += time_passes(str(name), model, sampling, plan, peak, progress)
         modes = time_modes(reasoner, chosen, synthetic, plan, both, progress)
     return {
         "conditions": conditions()
@@ -357,7 +348,7 @@ def bench(
         "models": dict(zip(("target", "draft", "judge"), names, strict=True)),
         "synthetic": dict(synthetic.facts()),
         "peaks": {"target": asdict(both[0]), "draft": asdict(both[1])},
-        "passes": [row.figures(peaks) for row in passes],
+        "passes": passes,
         "modes": [row.figures(modes[0]) for row in modes],
     }
 
