@@ -1,8 +1,11 @@
-"""`lr bench`: timings on the tiny models, against other implementations."""
+"""`lr bench`: timings on the tiny models, beside other implementations and beside theory. What is
+compared is measured in one run, in turns.
+"""
 
 from __future__ import annotations
 
 import gc
+import os
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -12,14 +15,14 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import Progress, track
 from rich.table import Table
 
-from lr.commands.options import ModelChoice, Placement
-from lr.commands.show import console, number
-from lr.errors import CheckpointError, SettingError
+from lr.commands.options import Device, ModelChoice
+from lr.commands.show import console, in_words, number, progress, require_folders, table
+from lr.errors import CheckpointError
+from lr.options import MODES, Mode
+from lr.tiny.language import Split, problem
 from lr.types import require
 
 if TYPE_CHECKING:
@@ -30,6 +33,13 @@ if TYPE_CHECKING:
     from lr.lab.bench.token import Answer, Answerer, Row
     from lr.reasoner import Reasoner
     from lr.theory.trace_metrics import PassCost
+
+FOR_A_SPREAD = "at least 2, for a spread; 5 for a figure to publish"
+
+
+def _middle_half(spread: Spread | None) -> str:
+    """A median with its quartiles."""
+    return "" if spread is None else f"{spread.median:.2f} [{spread.low:.2f}-{spread.high:.2f}]"
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ class BenchDecode:
     """Also write every single figure to this file."""
 
     def run(self) -> None:
-        from lr.lab.bench.decode import document
+        from lr.lab.bench.decode import document, goals, measure
         from lr.lab.bench.report import conditions, write_json
 
         self._check()
@@ -65,12 +75,16 @@ class BenchDecode:
         for names, plan in self._groups():
             with _threads(plan.threads):
                 lanes = _lanes(names, out)
-                timings += _measure(lanes, plan)
+                with progress("timing", len(lanes) * plan.runs) as advance:
+                    timings += measure(lanes, plan, advance)
             del lanes
             gc.collect()  # a large model goes before the next one comes
-        out.print(", ".join(f"{name} {value}" for name, value in facts.items()))
+        out.print(in_words(facts))
         _print_tables(timings, out)
-        _print_goals(timings, out)
+        words: dict[bool | None, str] = {True: "met", False: "missed", None: "not measured"}
+        out.print("goals")
+        for goal in goals(timings):
+            out.print(f"  {words[goal.met]:<13} {goal.text}: {goal.measured}")
         if self.json is not None:
             write_json(document(timings, facts), self.json)
 
@@ -79,57 +93,30 @@ class BenchDecode:
 
         for name in self.models:
             require(name in NAMES, "models", name, f"names among {', '.join(NAMES)}")
-        require(
-            all(batch > 0 for batch in self.batches or ()),
-            "batches",
-            self.batches,
-            "whole numbers > 0",
-        )
+        positive = all(batch > 0 for batch in self.batches or ())
+        require(positive, "batches", self.batches, "whole numbers > 0")
         longest = 1024 - PROMPT_TOKENS
-        require(
-            self.tokens is None or 0 < self.tokens <= longest,
-            "tokens",
-            self.tokens,
-            f"1 to {longest}",
-        )
-        require(
-            self.repeats >= 2,
-            "repeats",
-            self.repeats,
-            "at least 2, for a spread; 5 for a figure to publish",
-        )
-        require(
-            self.threads is None or self.threads > 0, "threads", self.threads, "a whole number > 0"
-        )
-        if self.json is not None and not self.json.parent.is_dir():
-            raise SettingError(
-                f"json is {str(self.json)!r}, but there is no folder {self.json.parent}; create it first."
-            )
+        fits = self.tokens is None or 0 < self.tokens <= longest
+        require(fits, "tokens", self.tokens, f"1 to {longest}")
+        require(self.repeats >= 2, "repeats", self.repeats, FOR_A_SPREAD)
+        positive = self.threads is None or self.threads > 0
+        require(positive, "threads", self.threads, "a whole number > 0")
+        require_folders(json=self.json)
 
     def _groups(self) -> Iterator[tuple[list[str], Plan]]:
         """What is measured in turns with each other: all small models; each large one alone, for
-        its memory.
-        """
-        import os
-
+        its memory."""
         from lr.lab.bench.decode import SHAPES, Plan
 
         names = list(dict.fromkeys((*self.models, *(SHAPES if self.shapes else ()))))
         small = [name for name in names if name not in SHAPES]
         if small:
-            yield (
-                small,
-                Plan(
-                    self.batches or (1, 2, 4, 8), self.tokens or 64, self.repeats, self.threads or 1
-                ),
-            )
+            batches, tokens = self.batches or (1, 2, 4, 8), self.tokens or 64
+            yield small, Plan(batches, tokens, self.repeats, self.threads or 1)
         for name in names:
             if name in SHAPES:
-                threads = self.threads or os.cpu_count() or 1
-                yield (
-                    [name],
-                    Plan(self.batches or (1,), self.tokens or 8, self.repeats, threads, warm_up=1),
-                )
+                batches, threads = self.batches or (1,), self.threads or os.cpu_count() or 1
+                yield [name], Plan(batches, self.tokens or 8, self.repeats, threads, warm_up=1)
 
 
 @contextmanager
@@ -146,8 +133,7 @@ def _threads(count: int) -> Iterator[None]:
 
 def _lanes(names: Sequence[str], out: Console) -> list[Lane]:
     """All contenders on all models that are there; a checkpoint that is missing is named and left
-    out.
-    """
+    out."""
     from lr.lab.bench.decode import Bare, Lane, Ours, OursSampled, Transformers, load_subject
 
     lanes = []
@@ -158,87 +144,46 @@ def _lanes(names: Sequence[str], out: Console) -> list[Lane]:
             out.print(f"{name} is left out: {error}")
             continue
         model = subject.model
-        for contender in (
-            Ours(model),
-            OursSampled(model, subject.sampling),
-            Bare(model),
-            Transformers(model),
-        ):
-            lanes.append(Lane(name, contender, subject.prompt))
+        ours = (Ours(model), OursSampled(model, subject.sampling))
+        contenders = (*ours, Bare(model), Transformers(model))
+        lanes += [Lane(name, contender, subject.prompt) for contender in contenders]
     return lanes
-
-
-def _measure(lanes: Sequence[Lane], plan: Plan) -> list[Timing]:
-    from lr.lab.bench.decode import measure
-
-    shown = Console(stderr=True)
-    with Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar:
-        task = bar.add_task("timing", total=len(lanes) * plan.runs)
-        return measure(lanes, plan, lambda: bar.advance(task))
 
 
 def _print_tables(timings: Sequence[Timing], out: Console) -> None:
     """One table per model: a row per contender and batch size, and the given marks where there are
-    some.
-    """
+    some."""
     from lr.lab.bench.decode import GIVEN_MARKS, RANDOM_12, show
 
+    columns = ("contender", "batch", "ms per step", "quartiles", "tokens/s", "time / lr's")
     found = {(t.model, t.contender, t.batch): t for t in timings}
     for model in dict.fromkeys(t.model for t in timings):
         mine = [t for t in timings if t.model == model]
-        table = Table(title=f"{model}, {mine[0].threads} thread(s)", title_justify="left")
-        for column in (
-            "batch",
-            "contender",
-            "ms per step",
-            "quartiles",
-            "tokens/s",
-            "time / lr's",
-            "quartiles",
-        ):
-            table.add_column(
-                column, justify="left" if column == "contender" else "right", no_wrap=True
-            )
+        made = table((*columns, "quartiles"), title=f"{model}, {mine[0].threads} thread(s)")
         for batch in dict.fromkeys(t.batch for t in mine):
             for timing in (t for t in mine if t.batch == batch):
-                ratio = timing.relative_to(found[model, "lr", batch])
-                spread = timing.spread
-                table.add_row(
-                    *(str(batch), timing.contender, f"{spread.median:.3f}", show(spread)),
+                ratio, spread = timing.relative_to(found[model, "lr", batch]), timing.spread
+                made.add_row(
+                    *(timing.contender, str(batch), f"{spread.median:.3f}", show(spread)),
                     *(f"{timing.tokens_per_second:.0f}", f"{ratio.median:.2f}", show(ratio)),
                 )
-            marks = {
-                who: ms[batch]
-                for who, ms in GIVEN_MARKS.items()
-                if model == RANDOM_12 and batch in ms
-            }
-            for who, ms in marks.items():
-                table.add_row(str(batch), f"{who} *", f"{ms:.1f}", style="dim")
-            table.add_section()
-        out.print(table)
+            for who, ms in GIVEN_MARKS.items() if model == RANDOM_12 else ():
+                if batch in ms:
+                    made.add_row(f"{who} *", str(batch), f"{ms[batch]:.1f}", style="dim")
+            made.add_section()
+        out.print(made)
         if model == RANDOM_12:
             out.print(
-                "* given mark: measured elsewhere, on an idle two-core machine with one thread; not part of this run."
+                "* given mark: measured elsewhere, on an idle two-core machine with one thread; "
+                "not part of this run."
             )
 
 
-def _print_goals(timings: Sequence[Timing], out: Console) -> None:
-    from lr.lab.bench.decode import goals
-
-    words: dict[bool | None, str] = {True: "met", False: "missed", None: "not measured"}
-    out.print("goals")
-    for goal in goals(timings):
-        out.print(f"  {words[goal.met]:<13} {goal.text}: {goal.measured}")
-
-
-NOTES = """tok/s: of a whole answer, median over the problems, quartiles in brackets. / ar: times the tokens/s of our plain decoding.
-/ peer: times the tokens/s of the fastest transformers row of the same kind, problem by problem. tok/pass: tokens per
-pass of the target. kept: accepted / drafted. length: 1 + accepted / rounds, the mean acceptance length."""
-
-TABLE_WIDTH = 112
-"""Columns that the tables need; a narrower terminal wraps them, which is better than figures left
-out.
-"""
+TOKEN_NOTES = """\
+tok/s: of a whole answer, median over the problems, quartiles in brackets. / ar: times the tokens/s
+of our plain decoding. / peer: times the tokens/s of the fastest transformers row of the same kind,
+problem by problem. tok/pass: tokens per pass of the target. kept: accepted / drafted. length:
+1 + accepted / rounds, the mean acceptance length."""
 
 
 @dataclass(frozen=True)
@@ -266,65 +211,43 @@ class BenchToken:
 
     def run(self) -> None:
         from lr.lab.bench.report import conditions, write_json
-
-        self._check()
-        facts, out = conditions(), console()
-        out.width = max(out.width, TABLE_WIDTH)
-        rows = self._measure()
-        out.print(", ".join(f"{name} {value}" for name, value in facts.items()))
-        for temperature in self.temperature:
-            out.print(_table([row for row in rows if row.temperature == temperature], temperature))
-        out.print(NOTES, style="dim")
-        out.print(verdict(rows))
-        if self.json is not None:
-            settings = {
-                name: getattr(self, name)
-                for name in ("problems", "k", "branching", "seed", "threads")
-            }
-            rows_out = [row.figures() for row in rows]
-            write_json({"conditions": facts, "settings": settings, "rows": rows_out}, self.json)
-
-    def _check(self) -> None:
         from lr.options import TokenOptions
 
-        require(
-            self.problems >= 2,
-            "problems",
-            self.problems,
-            "at least 2, for a spread; 20 for a figure to publish",
-        )
+        enough = "at least 2, for a spread; 20 for a figure to publish"
+        require(self.problems >= 2, "problems", self.problems, enough)
         require(self.k >= 1, "k", self.k, "a whole number >= 1")
         proper = len(self.temperature) > 0 and all(t >= 0 for t in self.temperature)
         require(proper, "temperature", self.temperature, "numbers >= 0, such as 0.6 0")
         TokenOptions(branching=self.branching)
-        if self.json is not None and not self.json.parent.is_dir():
-            raise SettingError(
-                f"json is {str(self.json)!r}, but there is no folder {self.json.parent}; create it first."
-            )
+        require_folders(json=self.json)
+        facts, out = conditions(), console()
+        rows = self._measure()
+        out.print(in_words(facts))
+        for temperature in self.temperature:
+            out.print(_token_table([r for r in rows if r.temperature == temperature], temperature))
+        out.print(TOKEN_NOTES, style="dim")
+        out.print(verdict(rows))
+        if self.json is not None:
+            names = ("problems", "k", "branching", "seed", "threads")
+            settings = {name: getattr(self, name) for name in names}
+            figures = [row.figures() for row in rows]
+            write_json({"conditions": facts, "settings": settings, "rows": figures}, self.json)
 
     def _measure(self) -> list[Row]:
         from lr.lab.bench.token import answerers, measure
         from lr.reasoner import Reasoner
-        from lr.tiny.language import Split, problem
 
-        Placement(threads=self.threads).set_threads()
+        Device(threads=self.threads).set_threads()
         contenders = answerers(Reasoner(), self.k, self.branching)
         temperatures = tuple(dict.fromkeys(self.temperature))
-        shown = Console(stderr=True)
-        with (
-            Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar,
-            warnings.catch_warnings(),
-        ):
+        total = len(contenders) * len(temperatures) * (self.problems + 1)
+        with progress("answering", total) as advance, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what transformers says about its own settings
-            task = bar.add_task(
-                "answering", total=len(contenders) * len(temperatures) * (self.problems + 1)
-            )
 
-            def ask(contender: Answerer, temperature: float, number: int) -> Answer:
-                answer = contender.answer(
-                    problem(Split.TEST, number).question, temperature, self.seed + number
-                )
-                bar.advance(task)
+            def ask(contender: Answerer, temperature: float, index: int) -> Answer:
+                question = problem(Split.TEST, index).question
+                answer = contender.answer(question, temperature, self.seed + index)
+                advance()
                 return answer
 
             return measure(contenders, temperatures, self.problems, ask)
@@ -336,41 +259,36 @@ def verdict(rows: Sequence[Row]) -> str:
     if not behind:
         return "lr is ahead of transformers in tokens/s in every row."
     names = "; ".join(
-        f"{row.name} at temperature {row.temperature:g} ({_spread(row.to_peer)})" for row in behind
+        f"{row.name} at temperature {row.temperature:g} ({_middle_half(row.to_peer)})"
+        for row in behind
     )
     return f"lr is NOT ahead of transformers in: {names}."
 
 
-def _table(rows: Sequence[Row], temperature: float) -> Table:
-    title = f"temperature {temperature:g}"
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0, title=title, title_justify="left")
-    table.add_column("who", no_wrap=True)
-    for column in ("tok/s", "/ ar", "/ peer", "tok/pass", "kept", "length"):
-        table.add_column(column, justify="right", no_wrap=True)
-    kind = rows[0].kind
+def _token_table(rows: Sequence[Row], temperature: float) -> Table:
+    columns = ("who", "tok/s", "/ ar", "/ peer", "tok/pass", "kept", "length")
+    made, kind = table(columns, title=f"temperature {temperature:g}"), rows[0].kind
     for row in rows:
         if row.kind != kind:
             kind = row.kind
-            table.add_row()
+            made.add_row()
         total, rate = row.total, row.rate
-        table.add_row(
+        made.add_row(
             *(f"{row.side}: {row.name}", f"{rate.median:.0f} [{rate.low:.0f}-{rate.high:.0f}]"),
-            *(_spread(row.to_plain), _spread(row.to_peer), f"{total.tokens_per_pass:.2f}"),
+            *(_middle_half(row.to_plain), _middle_half(row.to_peer)),
+            f"{total.tokens_per_pass:.2f}",
             *(number(total.acceptance_rate), number(total.acceptance_length)),
         )
-    return table
+    return made
 
 
-def _spread(spread: Spread | None) -> str:
-    return "" if spread is None else f"{spread.median:.2f} [{spread.low:.2f}-{spread.high:.2f}]"
-
-
-NOTES_BENCH_STEP = """tok/s: of whole answers, all problems of a repeat together; median over the repeats. / ar: times the tokens/s of plain decoding,
-repeat by repeat, quartiles in brackets. model: tok/s by the cost model (docs/results/step.md). right: share of right answers.
-steps, tokens: accepted of those judged, or drafted. tok/pass: tokens per pass of the target. target, draft, verifier: share of
-the time; with the draft in a second process target and draft overlap."""
-
-TABLE_WIDTH_BENCH_STEP = 132
+STEP_NOTES = """\
+tok/s: of whole answers, all problems of a repeat together; median over the repeats. / ar: times the
+tokens/s of plain decoding, repeat by repeat, quartiles in brackets. model: tok/s by the cost model
+(docs/results/step.md). right: share of right answers. steps, tokens: accepted of those judged, or
+drafted. tok/pass: tokens per pass of the target. target, draft, verifier: share of the time; with
+the draft in a second process target and draft overlap."""
+STEP_COLUMNS = ("way", "tok/s", "/ ar", "model", "right", "steps", "tokens", "tok/pass")
 MAIN = "lr, overlapped"
 """The way that the cost model explains."""
 MOST_STEPS = 9
@@ -410,143 +328,85 @@ class BenchStep:
 
     def run(self) -> None:
         from lr.lab.bench.report import conditions, write_json
-
-        require(self.problems >= 1, "problems", self.problems, "a whole number >= 1")
-        require(
-            0 <= self.min_steps <= MOST_STEPS, "min_steps", self.min_steps, f"0 to {MOST_STEPS}"
-        )
-        require(
-            self.repeats >= 2,
-            "repeats",
-            self.repeats,
-            "at least 2, for a spread; 5 for a figure to publish",
-        )
-        require(
-            self.json is None or self.json.parent.is_dir(),
-            "json",
-            str(self.json),
-            "a file in a folder that exists",
-        )
-        Placement(threads=self.threads).set_threads()
-        facts, out = conditions(), console()
-        out.width = max(out.width, TABLE_WIDTH_BENCH_STEP)
-        found, (target, draft) = self._measure()
-        out.print(", ".join(f"{name} {value}" for name, value in facts.items()))
-        out.print(_table_bench_step(found))
-        out.print(f"a pass of the target takes {_cost(target)}; of the draft {_cost(draft)}")
-        for row in found:
-            self._explain(row, found[0], (target, draft), out)
-        out.print(NOTES_BENCH_STEP, style="dim")
-        if self.json is not None:
-            settings = {
-                name: getattr(self, name) for name in self.__dataclass_fields__ if name != "json"
-            }
-            rows_out = [row.figures() for row in found]
-            costs = {"target": asdict(target), "draft": asdict(draft)}
-            write_json(
-                {
-                    "conditions": facts,
-                    "settings": settings,
-                    "pass_seconds": costs,
-                    "rows": rows_out,
-                },
-                self.json,
-            )
-
-    def _explain(
-        self, row: StepRow, plain: StepRow, costs: tuple[PassCost, PassCost], out: Console
-    ) -> None:
-        """What the cost model says would make a way faster, for the main one."""
         from lr.lab.bench.step import what_if
 
-        if row.tally.way.name == MAIN and plain.predicted is not None:
-            rates = what_if(row.tally, costs, self.depth, self.draft_ticks)
-            cases = "; ".join(
-                f"{name}: {rate / plain.predicted:.2f}" for name, rate in rates.items()
-            )
-            out.print(f"{MAIN}, times ar by the cost model, if {cases}")
+        require(self.problems >= 1, "problems", self.problems, "a whole number >= 1")
+        fits = 0 <= self.min_steps <= MOST_STEPS
+        require(fits, "min_steps", self.min_steps, f"0 to {MOST_STEPS}")
+        require(self.repeats >= 2, "repeats", self.repeats, FOR_A_SPREAD)
+        require_folders(json=self.json)
+        Device(threads=self.threads).set_threads()
+        facts, out = conditions(), console(width=132)
+        found, costs = self._measure()
+        out.print(in_words(facts))
+        out.print(_step_table(found))
+        out.print(f"a pass of the target takes {_cost(costs[0])}; of the draft {_cost(costs[1])}")
+        plain = found[0].predicted
+        for row in found:
+            if row.tally.way.name == MAIN and plain is not None:
+                rates = what_if(row.tally, costs, self.depth, self.draft_ticks)
+                cases = "; ".join(f"{name}: {rate / plain:.2f}" for name, rate in rates.items())
+                out.print(f"{MAIN}, times ar by the cost model, if {cases}")
+        out.print(STEP_NOTES, style="dim")
+        if self.json is not None:
+            settings = {name: value for name, value in asdict(self).items() if name != "json"}
+            content = {
+                "conditions": facts,
+                "settings": settings,
+                "pass_seconds": {"target": asdict(costs[0]), "draft": asdict(costs[1])},
+                "rows": [row.figures() for row in found],
+            }
+            write_json(content, self.json)
 
     def _measure(self) -> tuple[list[StepRow], tuple[PassCost, PassCost]]:
         from lr.lab.bench.step import fitted_costs, measure, rows, ways
         from lr.reasoner import Reasoner
-        from lr.tiny.language import Split, problem
 
         every = ways(self.k, self.step_k)
         chosen = [
             way
             for way in every
-            if not self.only or way.mode == "ar" or any(w in way.name for w in self.only)
+            if not self.only or way.mode == "ar" or any(word in way.name for word in self.only)
         ]
-        require(
-            len(chosen) > 1,
-            "only",
-            self.only,
-            f"words of the rows' names: {'; '.join(way.name for way in every)}",
-        )
-        numbers = (
-            number for number in count() if len(problem(Split.TEST, number).steps) >= self.min_steps
-        )
-        tasks = [problem(Split.TEST, number) for number in islice(numbers, self.problems)]
-        settings = {
-            "depth": self.depth,
-            "draft_ticks": self.draft_ticks,
-            "temperature": self.temperature,
-        }
-        shown = Console(stderr=True)
-        with (
-            Reasoner(verifier=self.verifier) as reasoner,
-            Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar,
-        ):
-            task = bar.add_task("answering", total=len(chosen) * (1 + self.repeats * self.problems))
-            tallies = measure(
-                reasoner, chosen, tasks, self.repeats, settings, lambda: bar.advance(task)
-            )
+        names = "; ".join(way.name for way in every)
+        require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {names}")
+        problems = (problem(Split.TEST, index) for index in count())
+        long = (what for what in problems if len(what.steps) >= self.min_steps)
+        tasks = list(islice(long, self.problems))
+        settings = {name: getattr(self, name) for name in ("depth", "draft_ticks", "temperature")}
+        total = len(chosen) * (1 + self.repeats * self.problems)
+        with Reasoner(verifier=self.verifier) as reasoner, progress("answering", total) as advance:
+            tallies = measure(reasoner, chosen, tasks, self.repeats, settings, advance)
         costs = fitted_costs(tallies)
         return rows(tallies, costs, self.depth, self.draft_ticks), costs
 
 
-def _table_bench_step(rows: Sequence[StepRow]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0)
-    table.add_column("way", no_wrap=True)
-    for column in (
-        "tok/s",
-        "/ ar",
-        "model",
-        "right",
-        "steps",
-        "tokens",
-        "tok/pass",
-        "target",
-        "draft",
-        "verifier",
-    ):
-        table.add_column(column, justify="right", no_wrap=True)
-    mode = "ar"
+def _step_table(rows: Sequence[StepRow]) -> Table:
+    made, mode = table((*STEP_COLUMNS, "target", "draft", "verifier")), "ar"
     for row in rows:
         tally, stats = row.tally, row.tally.stats
         if tally.way.mode != mode:
             mode = tally.way.mode
-            table.add_row()
-        speedup = row.speedup
-        table.add_row(
-            *(tally.way.name, f"{row.rate.median:.0f}"),
-            f"{speedup.median:.2f} [{speedup.low:.2f}-{speedup.high:.2f}]",
+            made.add_row()
+        parts = (stats.target_seconds, stats.draft_seconds, stats.verifier_seconds)
+        made.add_row(
+            *(tally.way.name, f"{row.rate.median:.0f}", _middle_half(row.speedup)),
             "" if row.predicted is None else f"{row.predicted:.0f}",
             f"{tally.accuracy:.3f}",
             *(number(stats.step_acceptance), number(stats.token_acceptance)),
             f"{stats.tokens_per_target_pass or 0:.2f}",
-            *(
-                f"{tally.share(part):.2f}"
-                for part in (stats.target_seconds, stats.draft_seconds, stats.verifier_seconds)
-            ),
+            *(f"{tally.share(part):.2f}" for part in parts),
         )
-    return table
+    return made
 
 
 def _cost(cost: PassCost) -> str:
     """The line through the passes of the ways that run one model at a time."""
     first, row, token = (1000 * part for part in (cost.first, cost.row, cost.token))
-    return f"{first:.2f} ms for one row of one token, {row:.2f} ms more for each row, {token:.2f} ms for each token beyond one per row"
+    return (
+        f"{first:.2f} ms for one row of one token, {row:.2f} ms more for each row, {token:.2f} ms "
+        "for each token beyond one per row"
+    )
 
 
 GOAL = 0.03
@@ -559,7 +419,7 @@ class BenchTrace:
     one directly after the other.
     """
 
-    modes: tuple[str, ...] = ("ar", "sd", "lr", "lr+sd")
+    modes: tuple[Mode, ...] = MODES
     """The modes to measure, with driver lockstep."""
     overlapped: bool = True
     """Measure mode lr with driver overlapped, too."""
@@ -572,67 +432,44 @@ class BenchTrace:
     def run(self) -> None:
         from lr.lab.bench.report import conditions
         from lr.lab.bench.trace_cost import measure
-        from lr.options import MODES
-        from lr.tiny.language import Split, problem
 
-        for mode in self.modes:
-            require(mode in MODES, "modes", mode, f"names among {', '.join(MODES)}")
         require(self.problems >= 1, "problems", self.problems, "a whole number >= 1")
         turns = self.problems * self.repeats
         require(turns >= 2, "repeats", self.repeats, "enough for two turns, to have a spread")
         settings: dict[str, dict[str, Any]] = {mode: {"mode": mode} for mode in self.modes}
         if self.overlapped:
             settings["lr, overlapped"] = {"mode": "lr", "driver": "overlapped"}
-        questions = [problem(Split.TEST, number).question for number in range(self.problems)]
+        questions = [problem(Split.TEST, index).question for index in range(self.problems)]
         with (
             self.models.load(needs_draft=True) as reasoner,
-            Progress(console=Console(stderr=True), transient=True) as bar,
+            progress("measuring", len(settings) * turns) as advance,
             tempfile.TemporaryDirectory() as folder,
         ):
-            task = bar.add_task("measuring", total=len(settings) * turns)
-            place = Path(folder, "trace.jsonl")
-            measured = measure(
-                reasoner, questions, settings, self.repeats, place, lambda: bar.advance(task)
-            )
+            path = Path(folder, "trace.jsonl")
+            measured = measure(reasoner, questions, settings, self.repeats, path, advance)
         out = console()
-        out.print(", ".join(f"{name} {value}" for name, value in conditions().items()))
-        table = Table(
-            box=SIMPLE_HEAD, pad_edge=False, title_justify="left", title=f"{turns} turns per row"
-        )
-        for column in (
-            "mode",
-            "tokens/s, off",
-            "on",
-            "middle half",
-            "on and file",
-            "middle half",
-            "events/token",
-            "kB",
-        ):
-            table.add_column(column, justify="left" if column == "mode" else "right")
+        out.print(in_words(conditions()))
+        columns = ("mode", "tokens/s, off", "on", "middle half", "on and file", "middle half")
+        made = table((*columns, "events/token", "kB"), title=f"{turns} turns per row")
         for one in measured:
-            on, file = one.spread("on"), one.spread("file")
-            table.add_row(
-                one.name,
-                f"{one.tokens_per_second:.0f}",
-                f"{on.median - 1:+.1%}",
-                f"{on.low - 1:+.1%} to {on.high - 1:+.1%}",
-                f"{file.median - 1:+.1%}",
-                f"{file.low - 1:+.1%} to {file.high - 1:+.1%}",
-                f"{one.per_token:.1f}",
-                f"{one.size / turns / 1000:.0f}",
-            )
-        out.print(table)
+            cells = [one.name, f"{one.tokens_per_second:.0f}"]
+            for how in ("on", "file"):
+                spread = one.spread(how)
+                cells.append(f"{spread.median - 1:+.1%}")
+                cells.append(f"{spread.low - 1:+.1%} to {spread.high - 1:+.1%}")
+            made.add_row(*cells, f"{one.per_token:.1f}", f"{one.size / turns / 1000:.0f}")
+        out.print(made)
         over = [one.name for one in measured if one.spread("on").median - 1 > GOAL]
-        out.print(
-            f"goal: on costs at most {GOAL:.0%}: "
-            + (f"not met by {', '.join(over)}" if over else "met")
-        )
+        met = f"not met by {', '.join(over)}" if over else "met"
+        out.print(f"goal: on costs at most {GOAL:.0%}: {met}")
 
 
-NOTES_BENCH_ALPHA = """tokens per round: 1 + accepted / rounds. α: accepted / tried. G(α) = (1 - α^(k+1)) / (1 - α). by place: one rate per place, from
-the other half of the problems. off: measured minus predicted, in standard errors of the measurement (jackknife over problems).
-short: rounds with fewer than k drafts. emitted: tokens of a round that are still there after the step's end was cut."""
+ALPHA_NOTES = """\
+tokens per round: 1 + accepted / rounds. α: accepted / tried. G(α) = (1 - α^(k+1)) / (1 - α). by
+place: one rate per place, from the other half of the problems. off: measured minus predicted, in
+standard errors of the measurement (jackknife over problems). short: rounds with fewer than k
+drafts. emitted: tokens of a round that are still there after the step's end was cut."""
+ALPHA_COLUMNS = ("k", "rounds", "short", "α", "measured", "± s.e.", "G(α)", "off", "by place")
 
 
 @dataclass(frozen=True)
@@ -659,69 +496,45 @@ class BenchAlpha:
     """
 
     def run(self) -> None:
+        from lr.lab.bench.alpha import draw, point
         from lr.lab.bench.report import conditions, write_json
+        from lr.lab.viz.style import require_matplotlib
+        from lr.reasoner import Reasoner
 
-        self._check()
-        points = self._measure()
-        out = console()
-        out.print(_table_bench_alpha(points))
-        out.print(NOTES_BENCH_ALPHA, style="dim")
-        document = self.document(points) | {"conditions": conditions()}
-        if self.json is not None:
-            write_json(document, self.json)
-        if self.figure is not None:
-            from lr.lab.bench.alpha import draw
-
-            for path in draw(document, self.figure):
-                out.print(f"drawn: {path}")
-
-    def document(self, points: Sequence[Point]) -> dict[str, Any]:
-        """The figures and the settings that they belong to."""
-        settings = {name: getattr(self, name) for name in ("problems", "temperature", "seed")}
-        return {"settings": settings, "points": [asdict(p) | {"gaps": p.gaps} for p in points]}
-
-    def _check(self) -> None:
         require(self.problems >= 4, "problems", self.problems, "at least 4, for a standard error")
         require(1 <= self.longest <= 64, "longest", self.longest, "1 to 64")
         require(self.temperature >= 0, "temperature", self.temperature, "a number >= 0")
-        for name in ("json", "figure"):
-            path = getattr(self, name)
-            if path is not None and not path.parent.is_dir():
-                raise SettingError(
-                    f"{name} is {str(path)!r}, but there is no folder {path.parent}; create it first."
-                )
+        require_folders(json=self.json, figure=self.figure)
         if self.figure is not None:
-            from lr.lab.viz.style import require_matplotlib
-
             require_matplotlib()
+        Device(threads=self.threads).set_threads()
+        reasoner, points = Reasoner(), []
+        with progress("k", self.longest) as advance:
+            for k in range(1, self.longest + 1):
+                rounds = [self._rounds(reasoner, index, k) for index in range(self.problems)]
+                points.append(point(k, rounds))
+                advance()
+        out, settings = console(), ("problems", "temperature", "seed")
+        out.print(_alpha_table(points))
+        out.print(ALPHA_NOTES, style="dim")
+        document = {
+            "settings": {name: getattr(self, name) for name in settings},
+            "points": [asdict(p) | {"gaps": p.gaps} for p in points],
+            "conditions": conditions(),
+        }
+        if self.json is not None:
+            write_json(document, self.json)
+        if self.figure is not None:
+            for path in draw(document, self.figure):
+                out.print(f"drawn: {path}")
 
-    def _measure(self) -> list[Point]:
-        from lr.lab.bench.alpha import point
-        from lr.reasoner import Reasoner
-
-        Placement(threads=self.threads).set_threads()
-        reasoner = Reasoner()
-        shown = Console(stderr=True)
-        ks = track(
-            range(1, self.longest + 1),
-            "k",
-            console=shown,
-            transient=True,
-            disable=not shown.is_terminal,
-        )
-        return [
-            point(k, [self._rounds(reasoner, number, k) for number in range(self.problems)])
-            for k in ks
-        ]
-
-    def _rounds(self, reasoner: Reasoner, number: int, k: int) -> Places:
+    def _rounds(self, reasoner: Reasoner, index: int, k: int) -> Places:
         """The rounds of one problem."""
         from lr.lab.bench.alpha import Places
-        from lr.tiny.language import Split, problem
         from lr.trace import TokenRound
 
         made = reasoner.generate(
-            problem(Split.TEST, number).question,
+            problem(Split.TEST, index).question,
             mode="sd",
             drafter="draft",
             acceptance="reject",
@@ -734,46 +547,17 @@ class BenchAlpha:
             seed=self.seed,
             max_tokens=400,
         )
-        return Places.of(
-            (event for _, event in made.trace.events if isinstance(event, TokenRound)), k
-        )
+        events = (event for _, event in made.trace.events)
+        return Places.of((event for event in events if isinstance(event, TokenRound)), k)
 
 
-def _table_bench_alpha(points: Sequence[Point]) -> Table:
-    table = Table(
-        box=SIMPLE_HEAD, pad_edge=False, padding=0, title="tokens per round", title_justify="left"
-    )
-    for column in (
-        "k",
-        "rounds",
-        "short",
-        "α",
-        "measured",
-        "± s.e.",
-        "G(α)",
-        "off",
-        "by place",
-        "off",
-        "emitted",
-    ):
-        table.add_column(column, justify="right", no_wrap=True)
+def _alpha_table(points: Sequence[Point]) -> Table:
+    made = table((*ALPHA_COLUMNS, "off", "emitted"), text=0, title="tokens per round")
     for p in points:
         off, off_place = p.gaps
-        table.add_row(
-            *(
-                str(p.k),
-                str(p.rounds),
-                f"{p.cut:.1%}",
-                f"{p.alpha:.4f}",
-                f"{p.measured:.3f}",
-                f"{p.error:.3f}",
-            ),
-            *(
-                f"{p.constant:.3f}",
-                f"{off:+.1f}",
-                f"{p.by_place:.3f}",
-                f"{off_place:+.1f}",
-                f"{p.emitted:.3f}",
-            ),
+        made.add_row(
+            *(str(p.k), str(p.rounds), f"{p.cut:.1%}", f"{p.alpha:.4f}", f"{p.measured:.3f}"),
+            *(f"{p.error:.3f}", f"{p.constant:.3f}", f"{off:+.1f}", f"{p.by_place:.3f}"),
+            *(f"{off_place:+.1f}", f"{p.emitted:.3f}"),
         )
-    return table
+    return made

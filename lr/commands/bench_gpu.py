@@ -4,17 +4,16 @@ beside the roofline.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
-from rich.progress import Progress
 
 from lr.commands.info import memory_table
-from lr.commands.options import DtypeName, Placement, torch_dtype
-from lr.commands.show import console
-from lr.errors import SettingError
+from lr.commands.options import Device, DtypeName, torch_dtype
+from lr.commands.show import console, progress, require_folders
+from lr.options import LOOKAHEAD, Driver, GenerateOptions, Mode
 from lr.types import require
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from lr.lab.bench.synthetic import Synthetic
     from lr.model.device import DeviceMap
     from lr.model.memory import MemoryPlan
-    from lr.options import GenerateOptions
 
 LARGE = ("Qwen3-32B", "Qwen3-1.7B", "Qwen2.5-7B")
 TINY = ("tiny-target", "tiny-draft", "tiny-judge")
@@ -55,9 +53,9 @@ class BenchGpu:
     """None: bfloat16 on a GPU, float32 on the CPU."""
     threads: int | None = None
     """CPU threads; None: one for the tiny shapes, torch's default for others."""
-    modes: tuple[Literal["ar", "sd", "lr", "lr+sd"], ...] = ("ar", "sd", "lr", "lr+sd")
+    modes: tuple[Mode, ...] = ("ar", "sd", "lr", "lr+sd")
     """The modes to time; ar always comes along."""
-    drivers: tuple[Literal["lockstep", "overlapped"], ...] = ("lockstep", "overlapped")
+    drivers: tuple[Driver, ...] = ("lockstep", "overlapped")
     """How the modes that look ahead are driven."""
     batches: tuple[int, ...] = (1, 2, 4, 8)
     """Batch sizes of plain decoding."""
@@ -95,7 +93,6 @@ class BenchGpu:
 
         self._check()
         out = console()
-        out.width = max(out.width, 110)
         found = self.measure(out)
         if self.json is not None:
             write_json(found, self.json)
@@ -107,7 +104,7 @@ class BenchGpu:
         from lr.lab.bench.gpu import Plan, bench, report, ways
 
         layout, names = self.layout(), self._names()
-        Placement(threads=self.threads).set_threads(*names.values())
+        Device(threads=self.threads).set_threads(*names.values())
         memory = self.memory(layout, names)
         out.print(memory_table(memory))
         memory.check()
@@ -115,10 +112,8 @@ class BenchGpu:
         steps = min(self.tokens, 64)
         plan = Plan(self.options(), self.batches, self.prompt, steps, self.repeats)
         devices = {"target": layout.target[0], "draft": layout.draft, "judge": layout.judge}
-        shown = Console(stderr=True)
-        with Progress(console=shown, transient=True, disable=not shown.is_terminal) as bar:
-            runs = 2 * plan.runs_per_model + len(chosen) * (self.repeats + 1)
-            task = bar.add_task("timing", total=runs)
+        runs = 2 * plan.runs_per_model + len(chosen) * (self.repeats + 1)
+        with progress("timing", runs) as advance:
             found = bench(
                 (str(names["target"]), str(names["draft"]), names["judge"]),
                 devices,
@@ -126,13 +121,12 @@ class BenchGpu:
                 self.synthetic(),
                 plan,
                 chosen,
-                lambda: bar.advance(task),
+                advance,
             )
         out.print(report(found), markup=False, highlight=False)
         out.print(NOTES, style="dim")
-        settings = {
-            n: str(v) if isinstance(v, Path) else v for n, v in asdict(self).items() if n != "json"
-        }
+        own = {name: value for name, value in asdict(self).items() if name != "json"}
+        settings = {n: str(v) if isinstance(v, Path) else v for n, v in own.items()}
         kept = [asdict(device) | {"needed": device.needed} for device in memory.devices]
         return found | {"settings": settings, "memory": kept}
 
@@ -145,8 +139,6 @@ class BenchGpu:
 
     def synthetic(self) -> Synthetic:
         """What decides: given numbers first, then a calibration, then the paper's tables."""
-        from dataclasses import replace
-
         from lr.lab.bench.synthetic import Synthetic
         from lr.theory.calibration import Calibration
         from lr.theory.distributions import Lognormal
@@ -165,8 +157,6 @@ class BenchGpu:
 
     def options(self) -> GenerateOptions:
         """The engine's settings, but for mode and driver. Tokens are drawn as Qwen3 recommends."""
-        from lr.options import GenerateOptions
-
         return GenerateOptions(
             mode="lr+sd",
             driver="overlapped" if "overlapped" in self.drivers else "lockstep",
@@ -190,12 +180,8 @@ class BenchGpu:
             for role, name in names.items()
             if name is not None
         }
-        cast = Cast(
-            placed["target"],
-            placed["draft"],
-            placed.get("judge"),
-            apart=not layout.shares_gpu,
-        )
+        apart = not layout.shares_gpu
+        cast = Cast(placed["target"], placed["draft"], placed.get("judge"), apart=apart)
         at_once = len(self.modes) * len(self.drivers)  # each way keeps its caches
         return plan_run(cast, self.options(), self.prompt + self.tokens, share=at_once)
 
@@ -204,13 +190,11 @@ class BenchGpu:
 
         on_cuda = torch.device(self.layout().target[0]).type == "cuda"
         usual = LARGE if on_cuda else TINY
-        given = (self.target, self.draft, self.judge)
-        names = [mine or theirs for mine, theirs in zip(given, usual, strict=True)]
-        return {
-            "target": names[0],
-            "draft": names[1],
-            "judge": None if names[2] == "none" else names[2],
-        }
+        target, draft, judge = (
+            mine or theirs
+            for mine, theirs in zip((self.target, self.draft, self.judge), usual, strict=True)
+        )
+        return {"target": target, "draft": draft, "judge": None if judge == "none" else judge}
 
     def _dtype(self, layout: DeviceMap) -> torch.dtype:
         import torch
@@ -220,26 +204,11 @@ class BenchGpu:
     def _check(self) -> None:
         for name in ("prompt", "tokens"):
             require(getattr(self, name) >= 2, name, getattr(self, name), "a whole number >= 2")
-        require(
-            self.repeats >= 2,
-            "repeats",
-            self.repeats,
-            "at least 2, for a spread; 5 for a figure to publish",
-        )
+        least = "at least 2, for a spread; 5 for a figure to publish"
+        require(self.repeats >= 2, "repeats", self.repeats, least)
         batches = bool(self.batches) and all(batch > 0 for batch in self.batches)
         require(batches, "batches", self.batches, "whole numbers > 0")
-        from lr.options import LOOKAHEAD
-
-        looks_ahead = any(mode in LOOKAHEAD for mode in self.modes)
-        require(
-            bool(self.drivers) or not looks_ahead,
-            "drivers",
-            self.drivers,
-            "at least one for the modes lr and lr+sd",
-        )
+        driven = bool(self.drivers) or not any(mode in LOOKAHEAD for mode in self.modes)
+        require(driven, "drivers", self.drivers, "at least one for the modes lr and lr+sd")
         require(self.step_tokens >= 1, "step_tokens", self.step_tokens, "a number >= 1")
-        if self.json is not None and not self.json.parent.is_dir():
-            raise SettingError(
-                f"json is {str(self.json)!r}, but there is no folder {self.json.parent}; "
-                "create it first."
-            )
+        require_folders(json=self.json)

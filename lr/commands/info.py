@@ -1,5 +1,5 @@
-"""`lr info`: what this machine offers, what a server can do, what models would take. `lr tiny eval`:
-how good the tiny models are.
+"""`lr info`: what this machine offers, what a server can do, what models would take.
+`lr tiny eval`: how good the tiny models are.
 """
 
 from __future__ import annotations

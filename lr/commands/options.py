@@ -247,7 +247,9 @@ def torchrun_place(environment: Mapping[str, str] = os.environ) -> Torchrun | No
             f"the environment says {said}, expected numbers as torchrun sets them ({error})."
         ) from error
     theirs = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return Torchrun(rank, size, local_rank, environment["MASTER_ADDR"], port, rank == 0 and not theirs)
+    return Torchrun(
+        rank, size, local_rank, environment["MASTER_ADDR"], port, rank == 0 and not theirs
+    )
 
 
 def spread(

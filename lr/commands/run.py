@@ -102,8 +102,8 @@ class Run:
     save_traces: bool = False
     """Keep every event, for timelines."""
     run_code: bool = False
-    """Run the programs that a model wrote, to grade them: in bubblewrap, without network and without
-    your files.
+    """Run the programs that a model wrote, to grade them: in bubblewrap, without network and
+    without your files.
     """
     allow_unsafe_code: bool = False
     """Run them even if bubblewrap is missing: they can then read and write what you can."""

@@ -230,9 +230,7 @@ class RunModels:
             None if name is None or is_address(name) else place(name, (device,), dtype)
             for name, device in ((draft, draft_device), (judge, judge_device))
         )
-        layout = DeviceMap(
-            tuple(devices), torch.device(draft_device), torch.device(judge_device)
-        )
+        layout = DeviceMap(tuple(devices), torch.device(draft_device), torch.device(judge_device))
         cast = Cast(
             place(target, tuple(map(str, devices)), dtype),
             drafting,

@@ -12,13 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from lr.commands.options import ModelChoice
-from lr.commands.show import console
+from lr.commands.show import console, progress, require_folders, table
 from lr.errors import SettingError
 from lr.theory.formula_vs_simulation import FORMULAS, Point
 from lr.types import require
@@ -44,15 +41,10 @@ class Theory:
     def run(self) -> None:
         at = self.at
         for name, least in (("k", 1), ("width", 1), ("steps", 400), ("k2", 1)):
-            require(
-                getattr(at, name) >= least, name, getattr(at, name), f"a whole number >= {least}"
-            )
-        require(
-            at.k <= 200 and at.width <= 8,
-            "k, width",
-            (at.k, at.width),
-            "at most 200 and 8 for a simulation",
-        )
+            value = getattr(at, name)
+            require(value >= least, name, value, f"a whole number >= {least}")
+        small = at.k <= 200 and at.width <= 8
+        require(small, "k, width", (at.k, at.width), "at most 200 and 8 for a simulation")
         require(at.beta > 0, "beta", at.beta, "a number > 0")
         chosen = [f for f in FORMULAS if self.formula == "all" or f.name.startswith(self.formula)]
         if not chosen:
@@ -60,22 +52,18 @@ class Theory:
             raise SettingError(
                 f"formula is {self.formula!r}, expected all or the beginning of one of {known}."
             )
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        for column in ("function", "formula"):
-            table.add_column(column, no_wrap=True)
-        for column in ("value", "simulated", "± s.e.", "off"):
-            table.add_column(column, justify="right", no_wrap=True)
+        made = table(("function", "formula", "value", "simulated", "± s.e.", "off"), text=2)
         for one in chosen:
             value, seen = float(one.value(at)), one.simulated(at) if one.simulated else None
             row = [one.name, one.text, f"{value:.4f}"]
             if seen is not None:
                 off = f"{(seen.value - value) / seen.error:+.1f}" if seen.error else ""
                 row += [f"{seen.value:.4f}", f"{seen.error:.4f}", off]
-            table.add_row(*row)
+            made.add_row(*row)
         out = console()
-        out.print(table)
+        out.print(made)
         out.print(
-            "off: in standard errors. No figure: no schedule of ours does what the formula describes.",
+            "off: in standard errors. No figure: no schedule does what the formula says.",
             style="dim",
         )
 
@@ -158,29 +146,24 @@ class Calibrate:
     def run(self) -> None:
         from lr.lab.bench.report import conditions
 
-        self._check()
+        least = "at least 4: intervals come from resampling them"
+        require(self.problems >= 4, "problems", self.problems, least)
+        k, least = self.num_speculative_tokens, "at least 2: a second run has rounds of one"
+        require(k >= 2, "num_speculative_tokens", k, least)
+        require_folders(output=self.output)
         asked = self.asked()
         reasoner = self.models.load(needs_draft=True)
-        found = self.measure(reasoner, asked, conditions())
-        out = console()
-        out.print(_table(found))
+        reasoner.generate(asked[0], max_tokens=40)  # warm up: the first call allocates
+        seen = []
+        with progress("measuring", len(asked)) as advance:
+            for question in asked:
+                seen.append(self.see(reasoner, question))
+                advance()
+        found, out = self.estimate(reasoner, seen, conditions()), console()
+        out.print(_calibration_table(found))
         if self.output is not None:
             self.output.write_text(found.to_json(), encoding="utf-8")
             out.print(f"written: {self.output}")
-
-    def measure(
-        self, reasoner: Reasoner, asked: Sequence[str], conditions: dict[str, Any]
-    ) -> Calibration:
-        """Run every question and estimate."""
-        reasoner.generate(asked[0], max_tokens=40)  # warm up: first calls pay for allocation
-        shown = Console(stderr=True)
-        seen = [
-            self.see(reasoner, question)
-            for question in track(
-                asked, "measuring", console=shown, transient=True, disable=not shown.is_terminal
-            )
-        ]
-        return self.estimate(reasoner, seen, conditions)
 
     def estimate(
         self, reasoner: Reasoner, seen: Sequence[Seen], conditions: dict[str, Any]
@@ -188,28 +171,26 @@ class Calibrate:
         """The calibration from what was seen of each question."""
         from lr.theory.calibration import calibrate
 
-        settings = {
-            name: getattr(self, name)
-            for name in ("problems", "depth", "num_speculative_tokens", "max_tokens", "seed")
-        }
-        facts = settings | {
+        verifier = reasoner.verifier
+        names = ("problems", "depth", "num_speculative_tokens", "max_tokens", "seed")
+        facts = {name: getattr(self, name) for name in names} | {
             "clock": clock_for(self.clock, reasoner).__name__,
-            "verifier": str(getattr(reasoner.verifier, "name", reasoner.verifier)),
+            "verifier": verifier if isinstance(verifier, str) else verifier.name,
         }
-        return calibrate(
-            seen, f"{self.models.model} / {self.models.drafting()}", facts | conditions
-        )
+        models = f"{self.models.model} / {self.models.drafting()}"
+        return calibrate(seen, models, facts | conditions)
 
     def see(self, reasoner: Reasoner, question: str) -> Seen:
         """One question, run five times."""
         from lr.theory.trace_metrics import Seen
 
-        clock = clock_for(self.clock, reasoner)
+        clock, own = (
+            clock_for(self.clock, reasoner),
+            {"seed": self.seed, "max_tokens": self.max_tokens},
+        )
 
         def events(**options: object) -> list[Timed]:
-            return timed(
-                reasoner, question, clock, seed=self.seed, max_tokens=self.max_tokens, **options
-            )
+            return timed(reasoner, question, clock, **own, **options)
 
         seen = Seen()
         seen.add_plain(events(mode="ar"))
@@ -219,25 +200,6 @@ class Calibrate:
         seen.add_pairs(events(mode="lr", schedule="sync", depth=1, width=2))
         return seen
 
-    def _check(self) -> None:
-        require(
-            self.problems >= 4,
-            "problems",
-            self.problems,
-            "at least 4: intervals come from resampling them",
-        )
-        k = self.num_speculative_tokens
-        require(
-            k >= 2,
-            "num_speculative_tokens",
-            k,
-            "at least 2: what a token costs is told from rounds of one and of several",
-        )
-        if self.output is not None and not self.output.parent.is_dir():
-            raise SettingError(
-                f"output is {str(self.output)!r}, but there is no folder {self.output.parent}; create it first."
-            )
-
     def asked(self) -> list[str]:
         """The questions."""
         if self.questions is None:
@@ -245,21 +207,14 @@ class Calibrate:
 
             return [problem(Split.TRAIN, number).question for number in range(self.problems)]
         try:
-            lines = [
-                line.strip()
-                for line in self.questions.read_text(encoding="utf-8").splitlines()
-                if line.strip()
-            ]
+            text = self.questions.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise SettingError(
                 f"questions is {str(self.questions)!r}, which cannot be read ({error})."
             ) from None
-        require(
-            len(lines) >= 4,
-            "questions",
-            f"{len(lines)} lines",
-            "at least 4 questions, one per line",
-        )
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        there = f"{len(lines)} lines"
+        require(len(lines) >= 4, "questions", there, "at least 4 questions, one per line")
         return lines[: self.problems]
 
 
@@ -278,26 +233,20 @@ def timed(
     return run.finish().trace.events
 
 
-def _table(found: Calibration) -> Table:
+def _calibration_table(found: Calibration) -> Table:
     title = f"{found.name}, {len(found.chain_lengths)} problems, 95 % intervals"
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    for column, justify in (
-        ("", "left"),
-        ("value", "right"),
-        ("from", "right"),
-        ("to", "right"),
-        ("meaning", "left"),
-    ):
-        table.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    made = table(("", "value", "from", "to", "meaning"), title=title)
+    made.columns[-1].justify = "left"
     for name, (meaning, unit) in MEASURED.items():
         one = getattr(found, name)
-        table.add_row(name, *(f"{x * unit:.4g}" for x in (one.value, one.low, one.high)), meaning)
+        made.add_row(name, *(f"{x * unit:.4g}" for x in (one.value, one.low, one.high)), meaning)
     for name, meaning in DERIVED.items():
-        table.add_row(name, f"{getattr(found, name):.4g}", "", "", meaning)
-    return table
+        made.add_row(name, f"{getattr(found, name):.4g}", "", "", meaning)
+    return made
 
 
-NOTES = """closed form: the formula. expected: the scheduler, simulated at the calibrated pass costs.
+NOTES = """\
+closed form: the formula. expected: the scheduler, simulated at the calibrated pass costs.
 predicted: the same with acceptance and lengths of these very answers, so that only times are
 predicted. off: expected against measured. ±: standard error over problems."""
 
@@ -348,14 +297,14 @@ class TheoryReality:
         given = None if self.calibration is None else Calibration.load(self.calibration)
         rows, found = self._compare(self.models.load(needs_draft=True), given)
         out = console()
-        out.print(_table_theory_reality(rows))
+        out.print(_reality_table(rows))
         out.print(NOTES, style="dim")
         document = {
             "calibration": found.name,
             "same_run": given is None,
             "driver": self.driver,
             "conditions": conditions(),
-            "rows": [_row(row) for row in rows],
+            "rows": [asdict(row) | {"way": row.way.name, "gap": row.gap} for row in rows],
         }
         if self.save_calibration is not None:
             self.save_calibration.write_text(found.to_json(), encoding="utf-8")
@@ -373,9 +322,7 @@ class TheoryReality:
         from lr.theory.predicted import Way
 
         tokens = [Way(tokens=k) for k in self.tokens]
-        steps = [
-            Way(Schedule(schedule), depth) for schedule in self.schedules for depth in self.depths
-        ]
+        steps = [Way(Schedule(name), depth) for name in self.schedules for depth in self.depths]
         both = [Way(way.schedule, way.depth, self.inner) for way in steps if self.inner]
         return [*tokens, *steps, *both]
 
@@ -383,59 +330,45 @@ class TheoryReality:
         self, reasoner: Reasoner, given: Calibration | None
     ) -> tuple[list[Compared], Calibration]:
         from lr.lab.bench.report import conditions
-        from lr.theory.predicted import (
-            DRAFT_TICKS,
-            Compared,
-            Way,
-            predicted_speedup,
-            ratio_with_error,
-        )
+        from lr.theory import predicted as theory
+        from lr.theory.predicted import Way
         from lr.theory.trace_metrics import Answers
 
         every = [Way(), *self.ways()]
-        calibrate = self._calibrate()
+        calibrate = Calibrate(problems=self.problems, clock=self._clock(), models=self.models)
         training = calibrate.asked()
         seen: list[Seen] = []
-        self._run(
-            reasoner, 0, every[-1]
-        )  # warm up: the first run pays for allocation, and for a second process
+        self._run(reasoner, 0, every[-1])  # warm up: the first run allocates, and starts a process
         spent: dict[Way, list[float]] = {way: [] for way in every}
         answers = {way: Answers() for way in every}
-        shown = Console(stderr=True)
-        numbers = range(self.problems)
-        for number in track(
-            numbers, "measuring", console=shown, transient=True, disable=not shown.is_terminal
-        ):
-            if given is None:
-                seen.append(calibrate.see(reasoner, training[number]))
-            turn = number % len(every)  # ways take turns in going first
-            for way in every[turn:] + every[:turn]:
-                events = self._run(reasoner, number, way)
-                answers[way].add(events)
-                spent[way].append(events[-1][0] / answers[way].chain_lengths[-1])
+        with progress("measuring", self.problems) as advance:
+            for number in range(self.problems):
+                if given is None:
+                    seen.append(calibrate.see(reasoner, training[number]))
+                turn = number % len(every)  # ways take turns in going first
+                for way in every[turn:] + every[:turn]:
+                    events = self._run(reasoner, number, way)
+                    answers[way].add(events)
+                    spent[way].append(events[-1][0] / answers[way].chain_lengths[-1])
+                advance()
         found = calibrate.estimate(reasoner, seen, conditions()) if given is None else given
-        ticks = DRAFT_TICKS if self.driver == "lockstep" else None
-        rows = []
+        ticks = theory.DRAFT_TICKS if self.driver == "lockstep" else None
+        rows, start = [], found.start.value
+        plain = answers[every[0]].load(lookup=False, start=start)
         for way in every[1:]:
-            measured, error = ratio_with_error(spent[every[0]], spent[way])
-            load, plain = (
-                answers[one].load(lookup=False, start=found.start.value) for one in (way, every[0])
-            )
+            measured, error = theory.ratio_with_error(spent[every[0]], spent[way])
+            loads = answers[way].load(lookup=False, start=start), plain
             rows.append(
-                Compared(
+                theory.Compared(
                     way,
                     measured,
                     error,
                     formula=way.formula(found),
-                    expected=predicted_speedup(way, found, ticks),
-                    predicted=predicted_speedup(way, found, ticks, (load, plain)),
+                    expected=theory.predicted_speedup(way, found, ticks),
+                    predicted=theory.predicted_speedup(way, found, ticks, loads),
                 )
             )
         return rows, found
-
-    def _calibrate(self) -> Calibrate:
-
-        return Calibrate(problems=self.problems, clock=self._clock(), models=self.models)
 
     def _clock(self) -> Literal["auto", "cpu", "wall"]:
         """Two processes have no processor time in common."""
@@ -445,62 +378,37 @@ class TheoryReality:
         """The events of one problem, in one way."""
         from lr.tiny.language import Split, problem
 
-        mode = {(0, 0): "ar", (0, 1): "sd", (1, 0): "lr", (1, 1): "lr+sd"}[
-            way.depth > 0, way.tokens > 0
-        ]
-        options: dict[str, Any] = {"mode": mode, "drafter": "draft"}
-        options |= (
-            {"depth": way.depth, "schedule": way.schedule.value, "driver": self.driver}
-            if way.depth
-            else {}
-        )
-        options |= {"num_speculative_tokens": way.tokens} if way.tokens else {}
+        modes = {(0, 0): "ar", (0, 1): "sd", (1, 0): "lr", (1, 1): "lr+sd"}
+        options: dict[str, Any] = {"mode": modes[way.depth > 0, way.tokens > 0], "drafter": "draft"}
+        if way.depth:
+            options |= {"depth": way.depth, "schedule": way.schedule.value, "driver": self.driver}
+        if way.tokens:
+            options |= {"num_speculative_tokens": way.tokens}
         question, clock = problem(Split.TEST, number).question, clock_for(self._clock(), reasoner)
         return timed(reasoner, question, clock, seed=self.seed, max_tokens=400, **options)
 
     def _check(self) -> None:
-        least = 4 if self.calibration is None else 2
-        why = (
-            "for intervals of the calibration"
-            if self.calibration is None
-            else "for a standard error"
+        fresh = self.calibration is None
+        least, why = (
+            (4, "for intervals of the calibration") if fresh else (2, "for a standard error")
         )
         require(self.problems >= least, "problems", self.problems, f"at least {least}, {why}")
-        unused = self.save_calibration is not None and self.calibration is not None
-        require(
-            not unused,
-            "save_calibration",
-            str(self.save_calibration),
-            "none beside --calibration: none is made then",
-        )
-        for name in ("json", "figure", "save_calibration"):
-            path = getattr(self, name)
-            if path is not None and not path.parent.is_dir():
-                raise SettingError(
-                    f"{name} is {str(path)!r}, but there is no folder {path.parent}; create it first."
-                )
+        saved, none = self.save_calibration, "none beside --calibration: none is made then"
+        require(fresh or saved is None, "save_calibration", str(saved), none)
+        require_folders(json=self.json, figure=self.figure, save_calibration=saved)
         if self.figure is not None:
             from lr.lab.viz.style import require_matplotlib
 
             require_matplotlib()
 
 
-def _row(row: Compared) -> dict[str, Any]:
-    return asdict(row) | {"way": row.way.name, "gap": row.gap}
-
-
-def _table_theory_reality(rows: Sequence[Compared]) -> Table:
-    table = Table(
-        box=SIMPLE_HEAD, pad_edge=False, title="speedup over plain decoding", title_justify="left"
-    )
-    table.add_column("way", no_wrap=True)
-    for column in ("closed form", "expected", "predicted", "measured", "±", "off"):
-        table.add_column(column, justify="right", no_wrap=True)
+def _reality_table(rows: Sequence[Compared]) -> Table:
+    columns = ("way", "closed form", "expected", "predicted", "measured", "±", "off")
+    made = table(columns, title="speedup over plain decoding")
     for row in rows:
         values = row.formula, row.expected, row.predicted, row.measured, row.error
-        figures = [f"{x:.2f}" for x in values]
-        table.add_row(row.way.name, *figures, f"{row.gap:+.1%}")
-    return table
+        made.add_row(row.way.name, *(f"{x:.2f}" for x in values), f"{row.gap:+.1%}")
+    return made
 
 
 @dataclass(frozen=True)
@@ -538,10 +446,7 @@ class PlanRun:
 
         require(self.budget >= 1, "budget", self.budget, "a whole number >= 1")
         require(self.budget <= 256, "budget", self.budget, "at most 256: every choice is tried")
-        if self.json is not None and not self.json.parent.is_dir():
-            raise SettingError(
-                f"json is {str(self.json)!r}, but there is no folder {self.json.parent}; create it first."
-            )
+        require_folders(json=self.json)
         found = self._calibration()
         comparison = None
         if self.gpus is not None:
@@ -550,7 +455,7 @@ class PlanRun:
         advice = plan(found, self.budget)
         shown = [(title, one, simulated(found, one)) for title, one in _chosen(advice)]
         out = console()
-        out.print(_table_plan(found, self.budget, shown))
+        out.print(_plan_table(found, self.budget, shown))
         out.print(*_sentences(found, advice), sep="\n")
         if comparison is not None:
             out.print(_on_gpus(comparison, self.gpus or 0))
@@ -568,14 +473,13 @@ class PlanRun:
 
 def _chosen(advice: Advice) -> list[tuple[str, Plan]]:
     """The best, the runner-up, and the best of every kind."""
+    wide = (p for p in advice.plans if p.width > 1)
     kinds = {
         "best": advice.best,
         "runner-up": advice.runner_up,
         "lookahead alone": advice.best_of(lookahead=True, tokens=False),
         "tokens alone": advice.best_of(lookahead=False, tokens=True),
-        "width > 1": max(
-            (p for p in advice.plans if p.width > 1), key=lambda p: p.speedup, default=None
-        ),
+        "width > 1": max(wide, key=lambda p: p.speedup, default=None),
     }
     return [(title, one) for title, one in kinds.items() if one is not None]
 
@@ -593,7 +497,8 @@ def _sentences(found: Calibration, advice: Advice) -> list[str]:
         gain = advice.width_gain - 1
         pays = "pays" if gain > 0.01 else "does not pay"
         lines.append(
-            f"More than one alternative per position {pays}: {gain:+.1%} at best (W > 1 against W = 1)."
+            f"More than one alternative per position {pays}: {gain:+.1%} at best (W > 1 against "
+            "W = 1)."
         )
     if found.alpha1.value <= found.c1:
         lines.append(
@@ -606,24 +511,19 @@ def _on_gpus(comparison: Comparison, gpus: int) -> str:
     best = comparison.advice.best
     verdict = "speculate" if comparison.speculate else "give them all to the target"
     return (
-        f"{gpus} GPUs, relative to plain decoding as calibrated: all for the target {comparison.all_for_target:.2f}; beside a draft "
-        f"{comparison.left_for_target:.2f} plain, {comparison.with_speculation:.2f} with {best.name}. So: {verdict}."
+        f"{gpus} GPUs, relative to plain decoding as calibrated: all for the target "
+        f"{comparison.all_for_target:.2f}; beside a draft {comparison.left_for_target:.2f} plain, "
+        f"{comparison.with_speculation:.2f} with {best.name}. So: {verdict}."
     )
 
 
-def _table_plan(found: Calibration, budget: int, shown: list[tuple[str, Plan, float]]) -> Table:
-    table = Table(
-        box=SIMPLE_HEAD, pad_edge=False, title=f"{found.name}; M = {budget}", title_justify="left"
-    )
-    table.add_column("")
-    table.add_column("plan", no_wrap=True)
-    for column in ("rows", "positions", "predicted", "simulated"):
-        table.add_column(column, justify="right", no_wrap=True)
+def _plan_table(found: Calibration, budget: int, shown: list[tuple[str, Plan, float]]) -> Table:
+    columns = ("", "plan", "rows", "positions", "predicted", "simulated")
+    made = table(columns, text=2, title=f"{found.name}; M = {budget}")
     for title, one, clock in shown:
-        table.add_row(
-            title, one.name, str(one.rows), str(one.positions), f"{one.speedup:.2f}", f"{clock:.2f}"
-        )
-    return table
+        figures = (str(one.rows), str(one.positions), f"{one.speedup:.2f}", f"{clock:.2f}")
+        made.add_row(title, one.name, *figures)
+    return made
 
 
 def _document(
@@ -638,10 +538,6 @@ def _document(
     ]
     document: dict[str, Any] = {"calibration": found.name, "budget": budget, "plans": plans}
     if comparison is not None:
-        document["gpus"] = {
-            "all_for_target": comparison.all_for_target,
-            "left_for_target": comparison.left_for_target,
-            "with_speculation": comparison.with_speculation,
-            "speculate": comparison.speculate,
-        }
+        names = ("all_for_target", "left_for_target", "with_speculation", "speculate")
+        document["gpus"] = {name: getattr(comparison, name) for name in names}
     return document
