@@ -2,7 +2,7 @@
 would have been.
 
 The prompt reads line by line, so that it works over a pipe as at a terminal. What the letters do is
-in `lab/stepper/session.py`; what is shown, in `lab/stepper/view.py` and `lab/stepper/inside.py`.
+in `lab/stepper/session.py`; what is shown, in `lab/stepper/view.py`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from rich.text import Text
 
 from lr.commands.options import ModelChoice, is_trace
 from lr.errors import LRError
-from lr.lab.stepper.inside import cache_view, node_view
 from lr.lab.stepper.session import Session
-from lr.lab.stepper.source import Recorded, Source, StepperError
-from lr.lab.stepper.view import answer_view, screen
+from lr.lab.stepper.sources import Recorded, Source, StepperError
+from lr.lab.stepper.view import answer_view, cache_view, node_view, screen
 from lr.lab.trace.file import TraceFile, read_trace
 from lr.options import GenerateOptions
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from lr.commands.step import Prompt
 from lr.lab.scripted import ScriptedRun, TextScript
 from lr.lab.stepper.live import LiveSource
-from lr.lab.stepper.script import ScriptSource
 from lr.lab.stepper.session import Session
+from lr.lab.stepper.sources import ScriptSource
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, SchedulerConfig
 

@@ -10,11 +10,10 @@ import pytest
 from stepper_kit import QUESTION, live_session, script_session, tiny_reasoner
 
 from lr.lab.scripted import ScriptedRun, TextScript
-from lr.lab.stepper.inside import token_rows
 from lr.lab.stepper.live import LiveSource
-from lr.lab.stepper.script import ScriptSource
 from lr.lab.stepper.session import Session
-from lr.lab.stepper.source import FORCED, StepperError
+from lr.lab.stepper.sources import FORCED, ScriptSource, StepperError
+from lr.lab.stepper.view import token_rows
 from lr.lab.trace.compare import compare_in_order
 from lr.lab.trace.replay import trace_of
 from lr.lab.trace.state import state_at
@@ -184,10 +183,10 @@ def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
     live.to_verdict()
     source = live.active.source
     assert isinstance(source, LiveSource)
-    used = [seat.runner.cache.pool.num_used for seat in source.seats]
+    used = [shared.runner.cache.pool.num_used for shared in source.runners]
     held = {name: cache.holders_by_block() for name, cache in live.active.state.caches.items()}
     assert "nothing was computed or copied" in live.fork()
-    assert [seat.runner.cache.pool.num_used for seat in source.seats] == used
+    assert [shared.runner.cache.pool.num_used for shared in source.runners] == used
     a, b = live.sides
     assert b.records[: a.place] == a.records[: a.place]
     assert {record.kind for record in b.records[a.place :]} == {"fork", "hold", "close"}, (
@@ -197,10 +196,10 @@ def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
         assert {block: len(who) for block, who in cache.holders_by_block().items()} == {
             block: len(who) for block, who in held[name].items()
         }
-        for seat in source.seats:
-            if seat.recorder.cache == name:
+        for shared in source.runners:
+            if shared.recorder.cache == name:
                 for block, who in held[name].items():
-                    assert seat.runner.cache.pool.refcount(block) == 2 * len(who)
+                    assert shared.runner.cache.pool.refcount(block) == 2 * len(who)
 
 
 @pytest.mark.parametrize("live", ["lr", "lr+sd"], indirect=True)
@@ -255,7 +254,9 @@ def test_forks_in_the_middle_give_all_blocks_back(live: Session) -> None:
         live.next()
         live.move("A")
     live.close()
-    assert [seat.runner.cache.pool.num_used for seat in source.seats] == [0] * len(source.seats)
+    assert [shared.runner.cache.pool.num_used for shared in source.runners] == [0] * len(
+        source.runners
+    )
 
 
 @pytest.mark.parametrize("role", ["draft", "target"])
@@ -273,7 +274,7 @@ def test_the_tokens_of_a_node_are_those_of_its_step(live: Session, role: str) ->
     kept = [
         row
         for row in token_rows(side, role, node)
-        if row[5] in ("", "✓ stays", "✓ behind the guesses")
+        if row[5] in ("", "✓ stays", "✓ after the guesses")
     ]
     pieces = [row[0] for row in kept][: len(step.tokens)]
     assert "".join(pieces) == step.text

@@ -13,9 +13,8 @@ from stepper_kit import QUESTION, script_session, tiny_reasoner
 
 from lr.commands.step import remaking
 from lr.errors import LRError
-from lr.lab.stepper.script import ScriptSource
 from lr.lab.stepper.session import Session
-from lr.lab.stepper.source import Recorded, StepperError
+from lr.lab.stepper.sources import Recorded, ScriptSource, StepperError
 from lr.lab.trace.file import TraceFile, read_trace
 from lr.lab.trace.replay import trace_of
 from lr.spec.protocol import Drafted

@@ -228,8 +228,10 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
             name = data["node"] or f"{data['index']}:{data['index']}"
             refused |= _refused_at(data, name)
         names = {name for name in (*state.touched, data.get("node")) if name in state.nodes}
-        for name in names | {state.nodes[name].parent for name in names} - {None}:
-            look(name)
+        parents = {state.nodes[name].parent for name in names}
+        for name in names | parents:
+            if name is not None:
+                look(name)
         over = state.root not in state.nodes or state.nodes[state.root].gone is not None
         note(roots, None if over or state.done else state.root)
         for one in state.emitted[len(emitted) :]:

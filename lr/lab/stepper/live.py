@@ -3,11 +3,15 @@ fork of all of it.
 
     source = LiveSource(reasoner, question, {"mode": "lr", "depth": 4})
     source.advance()              # one forward of the draft, one of the target, or one verdict
-    other = source.fork()         # a second run from here on: the same blocks, the same keys, its own future
+    other = source.fork()         # a second run from here on, with the same blocks and keys
 
-A fork copies the books (scheduler, request, steps that are being written) and forks the branches.
-Draws are keyed, so both sides go on alike until a verdict is not the same. Only driver lockstep can
-be stopped, and only models of this process. Read next: `beside.py`; `session.py`.
+A fork copies scheduler, request and the steps being written, and forks the branches of the cache:
+no forward, no copied block. Draws are keyed, so A and B go on alike until a verdict differs. They
+share models and caches, and each has a trace of its own, to which the models report while it works
+(`SharedRunner`). The trace of B goes on after a copy of A's: B's branches are forked from A's, and
+A's are closed *there*, while their blocks stay A's. So each trace adds up to the branches of its
+own side. Only driver lockstep can be stopped, and only models of this process. Read next:
+`session.py`.
 """
 
 from __future__ import annotations
@@ -15,66 +19,125 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lr.engine.engine import Run, Serving
 from lr.engine.loop import Loop
 from lr.engine.request import Request
-from lr.lab.stepper.beside import Seat, SideRecorder
-from lr.lab.stepper.script import forced_verdict
-from lr.lab.stepper.source import StepperError, driven
-from lr.lab.trace.file import Record, records_of
+from lr.engine.runner import ModelRunner
+from lr.engine.watching import CacheRecorder
+from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.table import BlockTable
+from lr.lab.stepper.sources import Running, Source, StepperError, driven
+from lr.lab.trace.file import records_of
 from lr.lab.trace.replay import header_of
 from lr.model.qwen import CausalLM
 from lr.options import make_options
 from lr.reasoner import Reasoner
-from lr.trace import Ended, Trace
+from lr.trace import Ended, ForwardPass, Trace
 from lr.types import Role
 
-Forced = tuple[int, str, bool]
-"""How many events there were before a forced verdict, its node, and what it is."""
+NodeName = tuple[int, int, int]
 
 
 @dataclass
-class Desk:
-    """All that one side has to itself."""
+class RunState:
+    """All that a fork copies."""
 
     trace: Trace
     loop: Loop
     request: Request
-    agreed: dict[str, bool] = field(default_factory=dict)
-    forced: list[Forced] = field(default_factory=list)
 
 
-class LiveSource:
+class SideRecorder(CacheRecorder):
+    """A `CacheRecorder` that knows its side's tables, and which node each belongs to."""
+
+    def __init__(self, trace: Trace, cache: str) -> None:
+        super().__init__(trace, cache)
+        self.nodes: dict[BlockTable, NodeName] = {}
+
+    def belongs(self, table: BlockTable, node: NodeName) -> None:
+        super().belongs(table, node)
+        self.nodes[table] = node
+
+    def replaced(self, table: BlockTable, heir: BlockTable) -> None:
+        super().replaced(table, heir)
+        if table in self.nodes:
+            self.nodes[heir] = self.nodes.pop(table)
+
+    def closed(self, table: BlockTable, dropped: Any, freed: Any) -> None:
+        super().closed(table, dropped, freed)
+        self.nodes.pop(table, None)
+
+    def beside(
+        self, cache: PagedKVCache, trace: Trace
+    ) -> tuple[SideRecorder, dict[BlockTable, BlockTable]]:
+        """A recorder for a second side with a fork of every table of this one. `trace`: a copy of
+        this side's trace.
+
+        Afterwards the new recorder observes the cache. Example: A holds tables a (blocks 0 1) and b
+        (blocks 0 2); B then holds a' (0 1) and b' (0 2), and the refcounts of blocks 0, 1, 2 are 4,
+        2, 2.
+        """
+        other = SideRecorder(trace, self.cache)
+        other._numbers, other._sizes, other._count = (
+            dict(self._numbers),
+            dict(self._sizes),
+            self._count,
+        )
+        cache.observer = other
+        ours = list(self._numbers)
+        forks = {table: cache.fork(table) for table in ours}
+        for table, fork in forks.items():
+            if table in self.nodes:
+                other.belongs(fork, self.nodes[table])
+        for table in ours:
+            other.closed(table, tuple(table.blocks), ())
+        return other, forks
+
+
+class SharedRunner:
+    """A model's runner, which A and B both use, and the recorder of one of them."""
+
+    def __init__(self, runner: ModelRunner, role: Role, recorder: SideRecorder) -> None:
+        self.runner, self.role, self.recorder = runner, role, recorder
+
+    def watch(self) -> None:
+        """From now on what the runner does is written to this side's trace."""
+        self.runner.observer = self._saw
+        self.runner.cache.observer = self.recorder
+
+    def _saw(self, branches: int, tokens: int, seconds: float) -> None:
+        self.recorder.trace.record(ForwardPass(self.role, branches, tokens, seconds))
+
+
+class LiveSource(Running):
     """See `Source`. `options`: fields of `GenerateOptions`; raises `SettingError` and
     `StepperError` for what cannot be stepped through.
     """
 
-    runs = True
-
     def __init__(self, reasoner: Reasoner, question: str, options: Mapping[str, Any]) -> None:
+        super().__init__()
         self._begin = (reasoner, question, options)
         self.asked = asked = _asked(reasoner, question, options)
         self.header = header_of(asked)
         self._stack = ExitStack()
         serving = Serving(reasoner.engine, asked, asked.blocks, 1, self._stack)
         request = serving.request(asked)
-        self.desk = Desk(asked.trace, serving.loop, request)
+        self.state = RunState(asked.trace, serving.loop, request)
         roles = {"target": Role.TARGET, "draft": Role.DRAFT, "guesser": Role.DRAFT}
-        self.seats = [
-            Seat(runner, roles[name], SideRecorder(asked.trace, name))
+        self.runners = [
+            SharedRunner(runner, roles[name], SideRecorder(asked.trace, name))
             for name, runner in serving.borrowed.items()
         ]
-        self.records: list[Record] = []
-        self._take_seats()
+        self._watch()
         serving.loop.add(request)
         self._look()
 
     @property
     def waiting(self) -> list[str]:
-        loop, request = self.desk.loop, self.desk.request
+        loop, request = self.state.loop, self.state.request
         told = [one.node for one in loop.told if one.node in request.asked]
         return [str(node) for node in (told if loop.told else request.asked)]
 
@@ -84,67 +147,56 @@ class LiveSource:
         """
         if self._over:
             return False
-        self._take_seats()
+        self._watch()
         try:
             self._piece()
-            if self.desk.request.done and not self.desk.loop.told:
-                self.desk.loop.close()
-                self.desk.trace.record(Ended(done=True))
+            if self.state.request.done and not self.state.loop.told:
+                self.state.loop.close()
+                self.state.trace.record(Ended(done=True))
         finally:
             self._look()
         return True
-
-    def force(self, aligned: bool, node: str) -> None:
-        """See `Source`."""
-        if node not in self.waiting:
-            raise StepperError(
-                f"no verdict on {node} is due; due are: {', '.join(self.waiting) or 'none'}."
-            )
-        self.desk.agreed[node] = aligned
 
     def fork(self) -> LiveSource:
         """See `Source`. Issues no forward and copies no block: branches are forked, books are
         copied.
         """
         made = copy.copy(self)
-        trace = Trace(self.desk.trace.clock, list(self.desk.trace.events), detailed=True)
-        trace.start = self.desk.trace.start
-        memo: dict[int, Any] = {id(self.desk.trace): trace}
-        made.seats = []
-        for seat in self.seats:
-            recorder, forks = seat.recorder.beside(seat.runner.cache, trace)
-            made.seats.append(Seat(seat.runner, seat.role, recorder))
+        trace = Trace(self.state.trace.clock, list(self.state.trace.events), detailed=True)
+        trace.start = self.state.trace.start
+        memo: dict[int, Any] = {id(self.state.trace): trace}
+        made.runners = []
+        for shared in self.runners:
+            recorder, forks = shared.recorder.beside(shared.runner.cache, trace)
+            made.runners.append(SharedRunner(shared.runner, shared.role, recorder))
             memo |= {id(table): fork for table, fork in forks.items()} | {
-                id(seat.runner): seat.runner
+                id(shared.runner): shared.runner
             }
-        desk = self.desk
-        for shared in (self.asked.models.codec, desk.loop.verifier, *desk.request.asked.values()):
-            memo[id(shared)] = shared
-        made.desk = copy.deepcopy(desk, memo)
-        made.records = list(self.records)
+        state = self.state
+        for same in (self.asked.models.codec, state.loop.verifier, *state.request.asked.values()):
+            memo[id(same)] = same
+        made.state = copy.deepcopy(state, memo)
+        made.records, made.forced = list(self.records), list(self.forced)
+        made.agreed = dict(self.agreed)
         made._look()
         return made
 
-    def again(self, number: int) -> LiveSource:
+    def again(self, number: int) -> Source:
         """See `Source`. It has caches of its own. What was forced before that place is forced
         again.
         """
 
-        def remake() -> LiveSource:
+        def remake() -> Source:
             made = LiveSource(*self._begin)
-            made.desk.agreed = {
-                node: aligned for place, node, aligned in self.desk.forced if place < number
-            }
+            made.agreed = self.forced_before(number)
             return made
 
-        made = driven(remake, number)
-        assert isinstance(made, LiveSource)
-        return made
+        return driven(remake, number)
 
     def close(self) -> None:
         if not self._over:
-            self._take_seats()
-            self.desk.loop.close()
+            self._watch()
+            self.state.loop.close()
 
     @property
     def _over(self) -> bool:
@@ -152,27 +204,24 @@ class LiveSource:
 
     def _piece(self) -> None:
         """One step of the loop; pairs that were judged are told one by one, and as was forced."""
-        desk, loop = self.desk, self.desk.loop
+        loop = self.state.loop
         if not loop.told:
             loop.step()
             if not loop.told:
                 return
-        node = str(loop.told[0].node)
-        if node in desk.agreed and loop.told[0].node in desk.request.asked:
-            aligned = desk.agreed.pop(node)
-            desk.forced.append((len(self.records), node, aligned))
-            verdict = forced_verdict(aligned, loop.told[0].verdict)
-            loop.told[0] = loop.told[0]._replace(verdict=verdict)
+        told = loop.told[0]
+        if told.node in self.state.request.asked:
+            loop.told[0] = told._replace(verdict=self.verdict(str(told.node), told.verdict))
         loop.step()
 
-    def _take_seats(self) -> None:
-        for seat in self.seats:
-            seat.take()
+    def _watch(self) -> None:
+        for shared in self.runners:
+            shared.watch()
 
     def _look(self) -> None:
         """Take in the events that are new."""
         start = len(self.records)
-        new = records_of(self.desk.trace.events[start:], self.asked.models.codec.token_bytes)
+        new = records_of(self.state.trace.events[start:], self.asked.models.codec.token_bytes)
         self.records += [replace(one, number=start + one.number) for one in new]
 
 

@@ -2,7 +2,7 @@
 terminal, no picture.
 
     session = Session(source)
-    session.next()                    # to the next moment, a moment being an event that changes the tree or the answer
+    session.next()                    # to the next event that changes the tree or the answer
     session.to_verdict()              # to where a verdict is due
     session.force(False)              # it will be: not aligned
     session.fork()                    # a second side, B, that goes on from here by itself
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from lr.lab.stepper.source import FORCED, Source, StepperError, decides
+from lr.lab.stepper.sources import FORCED, Source, StepperError, decides
 from lr.lab.trace.file import Record, TraceFile, write_trace
 from lr.lab.trace.state import Film, State
 
@@ -212,7 +212,8 @@ class Session:
         name = due[0] if node is None else node
         if name not in due:
             raise StepperError(
-                f"no verdict on {name} is due here; due are: {', '.join(due) or 'none'}. v goes to where the next one is."
+                f"no verdict on {name} is due here; due are: {', '.join(due) or 'none'}. "
+                "v goes to where the next one is."
             )
         if name not in side.source.waiting:
             said = self.fork() + " "
@@ -220,7 +221,8 @@ class Session:
         while name not in side.source.waiting and side.source.advance():
             side.place = len(side.records)
         side.source.force(aligned, name)
-        return f"{said}The verdict on {name} will be: {'aligned' if aligned else 'not aligned'} ({FORCED})."
+        verdict = "aligned" if aligned else "not aligned"
+        return f"{said}The verdict on {name} will be: {verdict} ({FORCED})."
 
     def due(self, side: Side) -> list[str]:
         """The nodes on which a verdict is due at this place, in the order in which they were given
@@ -238,7 +240,8 @@ class Session:
             side.place = len(side.records)
             made = side.source.fork()
             blocks = "its blocks are the same ones, nothing was computed or copied"
-            said = f"Side B goes on from event {side.place}{': ' + blocks if made.header.caches else ''}."
+            told = f": {blocks}" if made.header.caches else ""
+            said = f"Side B goes on from event {side.place}{told}."
         else:
             made = side.source.again(side.place)
             why = (
@@ -268,7 +271,8 @@ class Session:
         moved = [side for side in self.sides if side.name in names.upper()]
         if len(moved) != len(names) or not names:
             raise StepperError(
-                f"there is no side {names!r}; there are: {', '.join(one.name for one in self.sides)}."
+                f"there is no side {names!r}; there are: "
+                f"{', '.join(one.name for one in self.sides)}."
             )
         self.moved = moved
 
@@ -287,7 +291,8 @@ class Session:
             else side.source.header
         )
         write_trace(path, header, records)
-        return f"Written: {path} ({len(records)} events of side {side.name}). lr step, play, draw and trace read it."
+        count = f"{len(records)} events of side {side.name}"
+        return f"Written: {path} ({count}). lr step, play, draw and trace read it."
 
     def close(self) -> None:
         """Give everything back."""

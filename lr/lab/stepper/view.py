@@ -3,27 +3,41 @@ tree. Two sides are two columns.
 
 Signs say what colours say, so that plain output loses nothing: ✓ accepted, ✗ rejected or corrected,
 + bonus, … being written, ■ written, ? with the verifier. Draft's words are blue, the target's
-yellow, the verifier's magenta. It only reads. Read next: `inside.py`.
+yellow, the verifier's magenta; what stands in the tree is decided by `viz/tree.py`. `node_view`
+looks inside one node, with both texts and every token's acceptance; `cache_view` says who holds
+which block. It only reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from lr.lab.stepper.session import Session, Side
-from lr.lab.stepper.source import FORCED
-from lr.lab.stepper.words import quoted, say
-from lr.lab.trace.state import EmittedState, NodeState, State, StepState
+from lr.lab.stepper.sources import FORCED, StepperError
+from lr.lab.stepper.words import quoted, say, visible
+from lr.lab.trace.state import CacheState, EmittedState, NodeState, State, StepState
+from lr.lab.viz.tree import Card, Standing, cards_of, words_of
 
 STEPS = 6
 """Steps of the answer that are shown; all of them with `t`."""
 MARKS = {"accepted": "✓", "correction": "✗", "bonus": "+", "target": "·"}
+STANDINGS = {
+    Standing.WRITING: "bright_blue",
+    Standing.WRITTEN: "bright_blue",
+    Standing.ASKED: "magenta",
+    Standing.ALIGNED: "green",
+    Standing.REJECTED: "red",
+    Standing.CANCELLED: "dim",
+    Standing.FAILED: "dim",
+}
+SIGNS = {True: "✓ stays", False: "✗ rejected", None: "not tried"}
 STYLES = {"accepted": "green", "correction": "yellow", "bonus": "cyan", "target": "default"}
 
 
@@ -102,55 +116,26 @@ def tree_lines(state: State) -> list[Text]:
 
     def visit(node: NodeState, depth: int) -> None:
         space = "  " * depth + "  "
-        if node.target is not None or ("target", node.name) in state.work:
-            lines.append(_target_line(space, node))
-        for name in node.children:
-            child = state.nodes[name]
-            lines.append(_draft_line(space, state, child))
-            if child.gone is None:
-                visit(child, depth + 1)
+        cards = cards_of(state, node)
+        for card in sorted(cards, key=lambda one: one.by == "draft"):  # the target's own first
+            lines.append(_card_line(space, card))
+            if card.child is not None and card.child.gone is None:
+                visit(card.child, depth + 1)
 
     visit(root, 0)
     return lines
 
 
-def _target_line(space: str, node: NodeState) -> Text:
-    line = Text(
-        f"{space}target {'■' if node.targeted else '…'} ",
-        style="yellow",
-        no_wrap=True,
-        overflow="ellipsis",
-    )
-    return line.append(_words(node.target), style="yellow")
-
-
-def _draft_line(space: str, state: State, child: NodeState) -> Text:
-    """The draft step that leads to `child`, with its name and how it stands."""
-    sign, style = _standing(state, child)
-    line = Text(
-        f"{space}{child.name} draft {sign} ", style=style, no_wrap=True, overflow="ellipsis"
-    )
-    if is_forced(child.verdict):
+def _card_line(space: str, card: Card) -> Text:
+    """A step of the tree with its sign; a draft step with the name of the node it leads to."""
+    child, sign = card.child, card.standing.sign
+    style = "yellow" if child is None else STANDINGS[card.standing]
+    name = f"{space}target {sign} " if child is None else f"{space}{child.name} draft {sign} "
+    line = Text(name, style=style, no_wrap=True, overflow="ellipsis")
+    if child is not None and is_forced(child.verdict):
         line.append("[forced] ", style="bold magenta")
-    return line.append(
-        child.failed if child.failed is not None else _words(child.draft), style=style
-    )
-
-
-def _standing(state: State, child: NodeState) -> tuple[str, str]:
-    if child.failed is not None:
-        return "∅", "dim"
-    if child.verdict is not None:
-        return ("✓", "green") if child.verdict["aligned"] else ("✗", "red")
-    if child.gone is not None:
-        return "✕", "dim"
-    if ("judge", child.name) in state.work:
-        return "?", "magenta"
-    return ("■" if child.drafted else "…"), "bright_blue"
-
-
-def _words(step: StepState | None) -> str:
-    return "" if step is None else " ".join(step.text.split())
+    failed = None if child is None else child.failed
+    return line.append(words_of(card.step) if failed is None else failed, style=style)
 
 
 def _rule(side: Side, session: Session) -> Rule:
@@ -168,3 +153,151 @@ def _rule(side: Side, session: Session) -> Rule:
         align="left",
         style="dim",
     )
+
+
+def node_view(side: Side, name: str) -> RenderableType:
+    """A node: the draft step that leads to it, the target's of the same place, the verdict, and the
+    tokens of both.
+
+    Raises `StepperError` for a node that is not there (yet).
+    """
+    state = side.state
+    if name not in state.nodes:
+        there = ", ".join(one.name for one in state.live)
+        raise StepperError(f"there is no node {name!r} here; there are: {there}.")
+    node = state.nodes[name]
+    parts: list[RenderableType] = [Text(_heading(node, root=name == state.root), style="bold")]
+    rival = state.nodes.get(node.parent or "")
+    if node.parent is not None:
+        parts.append(_step("draft ", node.draft, "bright_blue", node.failed))
+        parts.append(_step("target", None if rival is None else rival.target, "yellow"))
+        parts.append(_verdict(node))
+        parts.append(_tokens(side, "draft", name, f"the draft's step to {name}"))
+        if rival is not None:
+            title = f"the target's step after {rival.name}, of the same place"
+            parts.append(_tokens(side, "target", rival.name, title))
+    else:
+        parts.append(_step("target", node.target, "yellow"))
+        parts.append(_tokens(side, "target", name, f"the target's step after {name}"))
+    return Group(*parts)
+
+
+def token_rows(
+    side: Side, role: str, node: str
+) -> Iterator[tuple[str, str, float | None, float | None, float | None, str]]:
+    """The tokens that a model wrote for a node, in order: piece, how it came, p, q, the probability
+    of acceptance, what became of it.
+
+    Guesses that were rejected or never tried stand among the others.
+    """
+    for record in side.records[: side.place]:
+        data = record.data
+        if record.kind not in ("token", "round") or data["role"] != role or data["node"] != node:
+            continue
+        if record.kind == "token":
+            yield data["piece"], "drawn", data["p"], None, None, ""
+        elif data["detail"] is not None:
+            yield from _round_rows(data["detail"])
+
+
+def cache_view(session: Session, block: int | None = None) -> RenderableType:
+    """The caches of all sides: every branch with its blocks, and who holds those that are shared.
+    `block`: only the holders of that one.
+    """
+    parts: list[RenderableType] = []
+    shared = all(side.shares for side in session.sides[1:])
+    groups = [session.sides] if shared else [[side] for side in session.sides]
+    for sides in groups:
+        for name in sides[0].state.caches:
+            named = [(side, side.state.caches[name]) for side in sides if name in side.state.caches]
+            title = "" if len(groups) == 1 else f"side {sides[0].name}, "
+            parts += _cache(title, name, named, block, two=len(session.sides) > 1)
+    none = Text("no blocks: this trace says nothing of a cache", style="dim")
+    return Group(*parts) if parts else none
+
+
+def _heading(node: NodeState, *, root: bool) -> str:
+    where = "the root" if root else "left the tree" if node.gone is not None else "in the tree"
+    leads = "" if node.parent is None else f"; after draft step {node.index - 1}"
+    return f"node {node.name}: {where}{leads}"
+
+
+def _step(who: str, step: StepState | None, style: str, failed: str | None = None) -> Text:
+    if failed is not None:
+        return Text(f"{who}  none: {failed}", style="dim")
+    if step is None:
+        return Text(f"{who}  not begun", style="dim")
+    return Text(f"{who}  {quoted(step.text)}{'' if step.finish else ' …'}", style=style)
+
+
+def _verdict(node: NodeState) -> Text:
+    if node.verdict is None:
+        why = " (not sure without the target's step)" if node.unsure else " yet"
+        return Text(f"verdict none{why}", style="dim")
+    score = "" if node.verdict["score"] is None else f", score {node.verdict['score']:.3f}"
+    said = "aligned" if node.verdict["aligned"] else "not aligned"
+    return Text(f"verdict {said}: {node.verdict['why']}{score}", style="magenta")
+
+
+def _tokens(side: Side, role: str, node: str, title: str) -> RenderableType:
+    rows = list(token_rows(side, role, node))
+    if not rows:
+        return Text(f"{title}: no tokens recorded", style="dim")
+    guessed = any(one[5] for one in rows)
+    table = Table(
+        title=title, title_justify="left", title_style="underline", box=SIMPLE_HEAD, pad_edge=False
+    )
+    columns = ["token", "came", "p", "q", "accept", "what became of it"]
+    for column in columns if guessed else columns[:3]:
+        table.add_column(column, justify="right" if column in ("p", "q", "accept") else "left")
+    for piece, came, p, q, accept, fate in rows:
+        cells = [visible(piece), came, _number(p), _number(q), _number(accept), fate]
+        cells = cells if guessed else cells[:3]
+        table.add_row(*(Text(cell) for cell in cells), style="dim" if fate == SIGNS[None] else None)
+    return table
+
+
+def _round_rows(
+    detail: dict[str, Any],
+) -> Iterator[tuple[str, str, float | None, float | None, float | None, str]]:
+    for one in detail["guesses"]:
+        yield one["piece"], "guessed", one["p"], one["q"], one["accept"], SIGNS[one["kept"]]
+    came = "residual" if detail["residual"] else "drawn"
+    yield detail["piece"], came, detail["p"], None, None, "✓ after the guesses"
+
+
+def _cache(
+    title: str, name: str, sides: list[tuple[Side, CacheState]], block: int | None, *, two: bool
+) -> list[RenderableType]:
+    def who(side: Side, number: int, state: CacheState) -> str:
+        node = state.branches[number].node
+        whose = f"passing branch {number}" if node is None else node
+        return f"{side.name} {whose}" if two else whose
+
+    holders: dict[int, list[str]] = {}
+    for side, state in sides:
+        for held, numbers in state.holders_by_block().items():
+            holders.setdefault(held, []).extend(who(side, number, state) for number in numbers)
+    if block is not None:
+        told = ", ".join(holders.get(block, ["nobody: it is free"]))
+        return [Text(f"{title}{name} cache, block {block}: {told}")]
+    first = sides[0][1]
+    shared = sum(len(one) > 1 for one in holders.values())
+    counts = (
+        f"{len(holders)} of {first.total} blocks used, {shared} shared; "
+        f"{first.block_size} tokens in a block"
+    )
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("held by", "tokens", "blocks (×: how many hold it)"):
+        table.add_column(column, justify="right" if column == "tokens" else "left")
+    for side, state in sides:
+        for number, branch in sorted(state.branches.items()):
+            blocks = " ".join(
+                f"{b}×{len(holders[b])}" if len(holders[b]) > 1 else str(b) for b in branch.blocks
+            )
+            table.add_row(who(side, number, state), str(branch.length), Text(blocks or "none yet"))
+    return [Text(f"{title}{name} cache: {counts}", style="underline"), table]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

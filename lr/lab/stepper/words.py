@@ -1,4 +1,4 @@
-"""Every event of a trace as one sentence, for the line that says what has just happened.
+"""Every event of a trace as one sentence, for the terminal and for the player.
 
     say(record)       # 'the draft wrote "So 4 + 3 = 7." (step 2, to node 0:3)'
 
@@ -14,16 +14,10 @@ from lr.lab.trace.file import Record
 ORIGINS = {
     "accepted": "the draft's step is accepted",
     "correction": "the target's step replaces the draft's",
-    "bonus": "the target's step behind a fully accepted cycle",
+    "bonus": "the target's step after a fully accepted cycle",
     "target": "the target's step, there being no draft step",
 }
 """How a step comes into the answer."""
-
-
-def say(record: Record) -> str:
-    """One event in words."""
-    made = _SAID.get(record.kind)
-    return record.kind if made is None else made(record.data)
 
 
 def text_of(step: dict[str, Any]) -> str:
@@ -41,102 +35,92 @@ def visible(piece: str) -> str:
     return piece.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r") or "(no text)"
 
 
+def say(record: Record) -> str:
+    """One event in words; the name of its kind if this version does not know it."""
+    return _said(record.kind, record.data) or record.kind
+
+
 def _count(number: int, word: str, more: str = "s") -> str:
     return f"{number} {word}{more if number != 1 else ''}"
 
 
-def _draft(data: dict[str, Any]) -> str:
-    count = len(data["children"])
-    steps = "a step" if count == 1 else f"{count} alternatives"
-    return f"the draft begins {steps} behind {data['node']} (to {', '.join(data['children'])})"
-
-
-def _judge(data: dict[str, Any]) -> str:
-    against = f"against the target's after {data['parent']}" if data["target"] else "alone"
-    return f"the verifier is asked about {data['node']}: the draft's step {against}"
-
-
-def _judged(data: dict[str, Any]) -> str:
-    verdict = data["verdict"]
-    if verdict is None:
-        return f"the verifier is not sure about {data['node']} without the target's step"
-    return f"verdict on {data['node']}: {'aligned' if verdict['aligned'] else 'not aligned'} ({verdict['why']})"
-
-
-def _emit(data: dict[str, Any]) -> str:
-    return f"step {data['index']} of the answer: {ORIGINS[data['origin']]}: {text_of(data['step'])}"
-
-
-def _drafted(data: dict[str, Any]) -> str:
-    if data["step"] is None:
-        return f"there will be no draft step to {data['node']}"
-    index = int(data["node"].split(":")[1].split(".")[0]) - 1
-    return f"the draft wrote {text_of(data['step'])} (step {index}, to node {data['node']})"
-
-
-def _round(data: dict[str, Any]) -> str:
-    where = "" if data["node"] is None else f" for {data['node']}"
-    return f"the {data['role']}{where}: {data['accepted']} of {data['proposed']} guessed tokens stay, {data['emitted']} are new"
-
-
-def _token(data: dict[str, Any]) -> str:
-    piece = visible(data["piece"])
-    return (
-        f'the {data["role"]} drew "{piece}" for step {data["index"]} (probability {data["p"]:.3f})'
-    )
-
-
-def _grow(data: dict[str, Any]) -> str:
-    copies = [
-        f"branch {branch} leaves shared block {old} for its copy {new}"
-        for branch, old, new in data["copies"]
-    ]
-    fresh = [f"block {block} to branch {branch}" for branch, block in data["fresh"]]
-    more = "; ".join([*copies, *fresh])
-    return f"{data['cache']} cache: one forward for {_count(len(data['rows']), 'branch', 'es')}" + (
-        f" ({more})" if more else ""
-    )
-
-
-def _end(data: dict[str, Any]) -> str:
-    return "the end of the answer" if data["done"] else f"the run ended early: {data['why']}"
-
-
-_SAID = {
-    "draft": _draft,
-    "target": lambda data: f"the target begins its own step behind {data['node']}",
-    "judge": _judge,
-    "cancel": lambda data: f"cancelled: {data['work']} {data['node']}",
-    "emit": _emit,
-    "release": lambda data: f"{data['node']} leaves the tree",
-    "drafted": _drafted,
-    "targeted": lambda data: (
-        f"the target wrote {text_of(data['step'])} (its own step behind {data['node']})"
-    ),
-    "judged": _judged,
-    "forward": lambda data: (
-        f"one forward of the {data['role']}: {_count(data['branches'], 'branch', 'es')}, {_count(data['tokens'], 'token')}"
-    ),
-    "token": _token,
-    "round": _round,
-    "written": lambda data: (
-        f"the {data['role']} finished step {data['index']}: {text_of(data['step'])}"
-    ),
-    "verifier": lambda data: f"the verifier answered about {_count(data['pairs'], 'pair')}",
-    "open": lambda data: f"{data['cache']} cache: branch {data['branch']} is opened",
-    "fork": lambda data: (
-        f"{data['cache']} cache: branch {data['branch']} is forked from {data['source']}; all blocks are shared"
-    ),
-    "grow": _grow,
-    "cut": lambda data: (
-        f"{data['cache']} cache: branch {data['branch']} is cut back to {data['length']} tokens"
-    ),
-    "close": lambda data: f"{data['cache']} cache: branch {data['branch']} is closed",
-    "hold": lambda data: (
-        f"{data['cache']} cache: branch {data['branch']} belongs to {data['node']}"
-    ),
-    "replace": lambda data: (
-        f"{data['cache']} cache: branch {data['heir']} goes on in place of {data['branch']}"
-    ),
-    "end": _end,
-}
+def _said(kind: str, data: dict[str, Any]) -> str:
+    node, role, cache = data.get("node"), data.get("role"), f"{data.get('cache')} cache"
+    branch = data.get("branch")
+    match kind:
+        case "draft":
+            count, children = len(data["children"]), ", ".join(data["children"])
+            steps = "a step" if count == 1 else f"{count} alternatives"
+            return f"the draft begins {steps} after {node} (to {children})"
+        case "target":
+            return f"the target begins its own step after {node}"
+        case "judge":
+            against = f"against the target's after {data['parent']}" if data["target"] else "alone"
+            return f"the verifier is asked about {node}: the draft's step {against}"
+        case "cancel":
+            return f"cancelled: {data['work']} {node}"
+        case "emit":
+            how = ORIGINS[data["origin"]]
+            return f"step {data['index']} of the answer: {how}: {text_of(data['step'])}"
+        case "release":
+            return f"{node} leaves the tree"
+        case "drafted" if data["step"] is None:
+            return f"there will be no draft step to {node}"
+        case "drafted":
+            index = int(data["node"].split(":")[1].split(".")[0]) - 1
+            return f"the draft wrote {text_of(data['step'])} (step {index}, to node {node})"
+        case "targeted":
+            return f"the target wrote {text_of(data['step'])} (its own step after {node})"
+        case "judged" if data["verdict"] is None:
+            return f"the verifier is not sure about {node} without the target's step"
+        case "judged":
+            said = "aligned" if data["verdict"]["aligned"] else "not aligned"
+            return f"verdict on {node}: {said} ({data['verdict']['why']})"
+        case "forward":
+            rows, tokens = _count(data["branches"], "branch", "es"), _count(data["tokens"], "token")
+            return f"one forward of the {role}: {rows}, {tokens}"
+        case "token":
+            piece, p = visible(data["piece"]), f"(probability {data['p']:.3f})"
+            return f'the {role} drew "{piece}" for step {data["index"]} {p}'
+        case "round":
+            where = "" if node is None else f" for {node}"
+            kept = f"{data['accepted']} of {data['proposed']} guessed tokens stay"
+            return f"the {role}{where}: {kept}, {data['emitted']} are new"
+        case "written":
+            return f"the {role} finished step {data['index']}: {text_of(data['step'])}"
+        case "verifier":
+            return f"the verifier answered about {_count(data['pairs'], 'pair')}"
+        case "span":
+            how = "finished" if data["completed"] else "dropped"
+            return f"a worker {how} {data['work']} {node}"
+        case "draw":
+            return f"a number is drawn: {data['purpose']}"
+        case "open":
+            return f"{cache}: branch {branch} is opened"
+        case "fork":
+            source = data["source"]
+            return f"{cache}: branch {branch} is forked from {source}; all blocks are shared"
+        case "grow":
+            copies = [
+                f"branch {number} leaves shared block {old} for its copy {new}"
+                for number, old, new in data["copies"]
+            ]
+            fresh = [f"block {block} to branch {number}" for number, block in data["fresh"]]
+            more = "; ".join([*copies, *fresh])
+            rows = _count(len(data["rows"]), "branch", "es")
+            return f"{cache}: one forward for {rows}" + (f" ({more})" if more else "")
+        case "cut":
+            return f"{cache}: branch {branch} is cut back to {data['length']} tokens"
+        case "close":
+            return f"{cache}: branch {branch} is closed"
+        case "restore":
+            return f"{cache}: branch {branch} is as it was before a failed forward"
+        case "hold":
+            return f"{cache}: branch {branch} belongs to {node}"
+        case "replace":
+            return f"{cache}: branch {data['heir']} goes on in place of {branch}"
+        case "end":
+            return (
+                "the end of the answer" if data["done"] else f"the run ended early: {data['why']}"
+            )
+    return ""

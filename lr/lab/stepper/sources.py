@@ -1,5 +1,5 @@
-"""Where the stepper's events come from: a recording, or a run that makes the next ones when they
-are asked for.
+"""Where the stepper's events come from: a recording (`Recorded`), a scripted run (`ScriptSource`,
+without models and without torch), or a run on models (`live.py`).
 
     source = Recorded(read_trace("answer.jsonl"))
     source.records          # all there are so far
@@ -7,18 +7,24 @@ are asked for.
 
 A run is driven by small pieces of work (a forward, a verdict), each of which makes a few events.
 Between two pieces a verdict can be forced and the run forked. Knows no model. Read next:
-`script.py` and `live.py`, the two kinds of run; `session.py`, which walks through them.
+`session.py`, which walks through them.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from lr.errors import LRError
+from lr.lab.scripted import ScriptedRun
 from lr.lab.trace.compare import compare_in_order
 from lr.lab.trace.file import Header, Record, TraceFile
 from lr.lab.trace.state import CACHE_EVENTS
+from lr.lab.trace.virtual import scripted_trace
+from lr.spec.protocol import Judged, Kind
+from lr.types import Verdict
 
 FORCED = "forced by hand"
 """How the reason of a verdict begins that was forced."""
@@ -103,13 +109,105 @@ class Recorded:
         if found is not None:
             made.close()
             raise StepperError(
-                f"run again, this answer is another one, so there is no what-if of it. {found}. Was it recorded by another version, in "
-                "another precision, or by a driver other than lockstep?"
+                f"run again, this answer is another one, so there is no what-if of it. {found}. "
+                "Was it recorded by another version, in another precision, or by a driver other "
+                "than lockstep?"
             )
         return made
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+class Running:
+    """What the two kinds of run share. `agreed`: forced verdicts that are not given yet; `forced`:
+    those that are, each with the number of events before it and its node.
+    """
+
+    runs = True
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.agreed: dict[str, bool] = {}
+        self.forced: list[tuple[int, str, bool]] = []
+
+    @property
+    def waiting(self) -> list[str]:
+        """See `Source`."""
+        raise NotImplementedError
+
+    def force(self, aligned: bool, node: str) -> None:
+        """See `Source`."""
+        if node not in self.waiting:
+            due = ", ".join(self.waiting) or "none"
+            raise StepperError(f"no verdict on {node} is due; due are: {due}.")
+        self.agreed[node] = aligned
+
+    def verdict(self, node: str, own: Verdict | None) -> Verdict | None:
+        """The verdict on a node: the verifier's own, or the one that was forced."""
+        if node not in self.agreed:
+            return own
+        aligned = self.agreed.pop(node)
+        self.forced.append((len(self.records), node, aligned))
+        if own is None:
+            return Verdict(aligned, FORCED)
+        said = "aligned" if own.aligned else "not aligned"
+        return replace(own, aligned=aligned, why=f"{FORCED}; else {said}: {own.why}")
+
+    def forced_before(self, number: int) -> dict[str, bool]:
+        """What is forced again in a run that is made anew up to event `number`."""
+        return {node: aligned for place, node, aligned in self.forced if place < number}
+
+
+class ScriptSource(Running):
+    """A scripted run, for lessons and tests: ScriptSource(lambda: ScriptedRun(config, script)).
+
+    A piece of work is a turn. A fork is a copy of the scheduler and all that belongs to it; there
+    is no cache to share.
+    """
+
+    def __init__(self, begin: Callable[[], ScriptedRun]) -> None:
+        super().__init__()
+        self.begin, self.run = begin, begin()
+        self._look()
+
+    @property
+    def waiting(self) -> list[str]:
+        return [str(work.node) for work in self.run.work if work.kind is Kind.JUDGE]
+
+    def advance(self) -> bool:
+        """The turn that is next by the run's order."""
+        if self.run.done:
+            return False
+        pieces = self.run.work
+        event = self.run.event_of(pieces[self.run.order(pieces)])
+        if isinstance(event, Judged):
+            event = Judged(event.node, self.verdict(str(event.node), event.verdict))
+        self.run.tell(event)
+        self._look()
+        return True
+
+    def fork(self) -> ScriptSource:
+        return copy.deepcopy(self)
+
+    def again(self, number: int) -> Source:
+        """See `Source`. What was forced before that place is forced again."""
+
+        def remake() -> Source:
+            made = ScriptSource(self.begin)
+            made.agreed = self.forced_before(number)
+            return made
+
+        return driven(remake, number)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _look(self) -> None:
+        """Take in the events of the last turn."""
+        trace = scripted_trace(self.run)
+        self.header = trace.header
+        self.records += trace.records[len(self.records) :]
 
 
 def driven(remake: Callable[[], Source], number: int) -> Source:
