@@ -115,14 +115,13 @@ def cascade_rejection(
     outcomes = [accepted[index] for index in sorted(accepted)]
     if len(outcomes) < least:
         return None
-    longest = max((len(list(group)) for kept, group in groupby(outcomes) if not kept), default=0)
-    after = {
-        before: [now for last, now in pairwise(outcomes) if last is before]
-        for before in (True, False)
-    }
-    rates = {before: sum(some) / len(some) if some else None for before, some in after.items()}
-    high, low = rates[True], rates[False]
-    enough = min(len(some) for some in after.values()) >= least / 2
+    longest = max(
+        (len(list(group)) for run_kept, group in groupby(outcomes) if not run_kept), default=0
+    )
+    kept = [now for last, now in pairwise(outcomes) if last]
+    lost = [now for last, now in pairwise(outcomes) if not last]
+    high, low = (sum(some) / len(some) if some else None for some in (kept, lost))
+    enough = min(len(kept), len(lost)) >= least / 2
     drops = high is not None and low is not None and enough and high - low >= gap
     return CascadeRejection(len(outcomes), longest, high, low, longest >= run or drops)
 

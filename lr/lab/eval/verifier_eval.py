@@ -248,15 +248,10 @@ def curve(scores: Sequence[float], truth: Sequence[bool]) -> list[Threshold]:
     for place, (score, right) in enumerate(ordered):
         true, false = true + right, false + (not right)
         if place + 1 == len(ordered) or ordered[place + 1][0] != score:
-            points.append(
-                Threshold(
-                    score,
-                    true / positive if positive else 0.0,
-                    false / negative if negative else 0.0,
-                    (true + false) / len(ordered),
-                    false / (true + false),
-                )
-            )
+            # no true pairs: true is 0, and so is the rate
+            rates = true / max(positive, 1), false / max(negative, 1)
+            accepted = true + false
+            points.append(Threshold(score, *rates, accepted / len(ordered), false / accepted))
     return points
 
 

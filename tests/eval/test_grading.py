@@ -1,4 +1,4 @@
-"""Hard cases of extraction and equality, and a comparison that never ends."""
+"""Reading the answer out of a text, comparing it, and a comparison that never ends."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from lr.lab.eval.datasets import Item, Task
 from lr.lab.eval.equality import MathChecker, plain_number
 from lr.lab.eval.grading import Grader, chosen_letter, code_block, final_answer
+from lr.result import boxed, reply
 
 EQUAL = [
     ("204", "204.0"),
@@ -169,3 +170,38 @@ def test_grades() -> None:
         assert grader.grade(Item(0, "?", Task.FREE), "anything").right is None
         lost = grader.grade(Item(0, "?", Task.MATH, "4"), "hm")
         assert (lost.right, lost.answer) == (False, None) and "no answer" in lost.why
+
+
+BOXES = [
+    (r"so \boxed{42}.", "42"),
+    (r"\boxed{1} no, \boxed{ 2 }", "2"),
+    (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+    (r"\boxed{a{b{c}}d}e}", "a{b{c}}d"),
+    (r"\boxed{7} and then \boxed{8", "7"),
+    (r"\boxed{}", ""),
+    (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+    (r"\boxed{a\}b}", r"a\}b"),
+    (r"\boxed 42", None),
+    ("42", None),
+    ("", None),
+    (r"\boxed{", None),
+    (r"\boxed{\boxed{3}}", "3"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), BOXES)
+def test_the_last_whole_box_counts(text: str, expected: str | None) -> None:
+    assert boxed(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<think>\\boxed{1}</think>\\boxed{2}", "\\boxed{2}"),
+        ("no thought", "no thought"),
+        ("a</think>b</think>c", "c"),
+        ("<think>cut off", "<think>cut off"),
+    ],
+)
+def test_the_thought_is_left_aside(text: str, expected: str) -> None:
+    assert reply(text) == expected
