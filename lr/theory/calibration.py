@@ -19,7 +19,6 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from scipy.stats import bootstrap
 
 from lr.errors import LRError
 from lr.theory.domain import geometric
@@ -247,6 +246,8 @@ def calibrate(
         raise CalibrationError(
             f"there are {len(seen)} problems, expected at least 4: intervals come from resampling."
         )
+    from scipy.stats import bootstrap  # takes a second to import
+
     problems = np.arange(len(seen))
     values = estimates(seen)
     interval = bootstrap(
