@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from lr.engine.memory import weight_bytes
 from lr.model.config import config_json
 from lr.model.dummy import END_ID, dummy_name, dummy_tokenizer, shape
-from lr.model.memory import weight_bytes
 from lr.model.weights import load_model, pieces
 
 MEASURE = """

@@ -15,7 +15,6 @@ from lr.errors import SettingError
 from lr.model.attention import REFERENCE, SDPA
 from lr.model.attention_choice import Candidate
 from lr.reasoner import Reasoner
-from lr.types import Role
 
 QUESTION = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"

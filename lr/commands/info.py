@@ -21,7 +21,7 @@ from lr.types import SamplingParams, require
 if TYPE_CHECKING:
     import torch
 
-    from lr.model.memory import MemoryPlan
+    from lr.engine.memory import MemoryPlan
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "tyro", "rich")
 
@@ -61,7 +61,7 @@ class MemoryOf:
         """The plan. Raises `CheckpointError`, `SettingError`."""
         import torch
 
-        from lr.engine.needs import Cast, place, plan_run
+        from lr.engine.memory import Cast, place, plan_run
         from lr.model.device import DeviceMap, find_device
 
         for name in ("max_tokens_len", "concurrency"):

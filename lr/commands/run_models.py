@@ -18,7 +18,7 @@ from lr.types import require
 if TYPE_CHECKING:
     import torch
 
-    from lr.model.memory import MemoryPlan
+    from lr.engine.memory import MemoryPlan
     from lr.model.ranks import Spread
     from lr.reasoner import Reasoner
 
@@ -214,7 +214,7 @@ class RunModels:
         target is behind a server."""
         import torch
 
-        from lr.engine.needs import Cast, place, plan_run
+        from lr.engine.memory import Cast, place, plan_run
         from lr.model.device import DeviceMap
         from lr.model.ranks import Spread
 

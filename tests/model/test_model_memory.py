@@ -9,21 +9,24 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lr.engine.needs import Cast, Placed, place, plan_run
+from lr.engine.memory import (
+    GIB,
+    Cast,
+    MemoryPlan,
+    MemoryShortError,
+    ModelNeed,
+    Placed,
+    cache_bytes,
+    free_bytes,
+    place,
+    plan_run,
+    weight_bytes,
+    working_bytes,
+)
 from lr.engine.runners import blocks_for
 from lr.errors import LRError
 from lr.kvcache.cache import PagedKVCache
 from lr.model.dummy import SHAPES, shape
-from lr.model.memory import (
-    GIB,
-    MemoryPlan,
-    MemoryShortError,
-    ModelNeed,
-    cache_bytes,
-    free_bytes,
-    weight_bytes,
-    working_bytes,
-)
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
 from lr.tiny.training import tiny_config

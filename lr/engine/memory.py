@@ -1,0 +1,352 @@
+"""How much memory a run takes of every device, before anything is loaded: weights and caches,
+counted exactly from config.json and options; working memory, estimated from above.
+
+It counts what the engine reserves: a cache per writer, one more for a draft model that guesses
+tokens, one for a verifier that asks the target, a fixed one for the judge; and the draft's weights
+twice where driver "overlapped" gives its process a copy of its own. Needs are added up per device,
+since models may share one, and compared with what is free there.
+
+Worked example: Qwen3-32B in bf16 is 61.0 GiB. A token of its cache is 2 (k and v) * 64 layers * 8
+heads * 128 * 2 bytes = 256 KiB, so 37000 tokens are 9 GiB.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from lr.engine.load import JUDGE_TOKENS
+from lr.engine.runners import BLOCK_SIZE, blocks_for
+from lr.errors import CheckpointError, LRError
+from lr.kvcache.cache import bytes_per_block
+from lr.model.attention_choice import AttentionNeeds, choose_attention
+from lr.model.config import ModelConfig, read_config
+from lr.model.dummy import is_dummy, published, shape
+from lr.model.files import read_json, resolve
+from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, pieces
+from lr.options import GenerateOptions
+
+GIB = 2**30
+CONTEXT_BYTES = GIB // 2
+"""Allowed for what a process takes of a CUDA device before the first tensor: context, kernels,
+library workspaces."""
+BATCH_TOKENS = 4096
+"""Rows of the largest forward; see `ModelRunner.max_batch_tokens`."""
+LOGIT_BYTES = 24
+"""Per logit while a token is drawn: the model's own, fp32 scores and probabilities, fp64 noise."""
+ASKS_THE_TARGET = ("score", "likelihood")
+"""The verifiers that keep a cache of their own of the target."""
+
+
+class MemoryShortError(LRError):
+    """The models do not fit where they are to run."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A model and where it is to be: on one device, or split over several (`devices`), in `dtype`;
+    its cache in blocks of `block_size`.
+    """
+
+    name: str
+    config: ModelConfig
+    dtype: torch.dtype
+    devices: tuple[str, ...]
+    block_size: int = BLOCK_SIZE
+
+    def blocks(self, sixteens: int) -> int:
+        """So many blocks of 16 tokens, in blocks of this size."""
+        return -(-sixteens * BLOCK_SIZE // self.block_size)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The models of a run. `verifier` as `choose_verifier` takes it; `apart`: the draft's worker is
+    a process, with weights of its own.
+    """
+
+    target: Placed
+    draft: Placed | None = None
+    judge: Placed | None = None
+    verifier: str = "exact"
+    apart: bool = True
+
+
+@dataclass(frozen=True)
+class ModelNeed:
+    """What one model takes on one device, in bytes. `per_token`: what each token of the longest
+    chain costs of the cache; 0 where the cache does not depend on it.
+    """
+
+    role: str
+    name: str
+    device: str
+    weights: int
+    cache: int
+    working: int
+    per_token: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + self.working
+
+
+def place(name: str | Path, devices: tuple[str, ...], dtype: torch.dtype | None = None) -> Placed:
+    """A checkpoint by name, found by its config.json alone: no weights are read, and none are
+    downloaded for a shape that is known.
+
+    `dtype` None: what config.json says, bfloat16 where it says nothing. Raises `CheckpointError`.
+    """
+    found: torch.dtype | None
+    if is_dummy(name) or (published(name) is not None and not Path(name).is_dir()):
+        config, found = shape(name), dtype or torch.bfloat16
+    else:
+        folder = resolve(name, weights=False)
+        raw = read_json(folder / "config.json")
+        stated = str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16")
+        config = read_config(folder)
+        found = dtype or getattr(torch, stated.removeprefix("torch."), None)
+        if not isinstance(found, torch.dtype):
+            raise CheckpointError(
+                f"config.json of {folder} says dtype {stated!r}; expected float32, bfloat16 or "
+                "the like."
+            )
+    assert found is not None
+    size, first = BLOCK_SIZE, torch.device(devices[0])
+    if first.type == "cuda" and (first.index or 0) < torch.cuda.device_count():
+        ranks = len(devices)  # the attention that the model will get is tried on the GPU
+        heads = (config.num_heads // ranks, max(1, config.num_kv_heads // ranks), config.head_dim)
+        size = choose_attention("auto", AttentionNeeds(first, found, *heads)).block_size
+    return Placed(str(name), config, found, devices, size)
+
+
+def weight_bytes(config: ModelConfig, dtype: torch.dtype, ranks: int = 1) -> int:
+    """Bytes of a model's weights on each of `ranks` tensor-parallel devices (the fullest, where the
+    vocabulary does not divide).
+
+    Matrices are split; norms, and with fewer KV heads than ranks the k and v rows of a head, stand
+    on every rank that needs them.
+    """
+    total = 0
+    for piece in pieces(config):
+        size = math.prod(piece.shape)
+        if "norm" in piece.key:
+            total += size
+        elif ".k_proj." in piece.key or ".v_proj." in piece.key:
+            total += size * max(1, config.num_kv_heads // ranks) // config.num_kv_heads
+        elif piece.key in (EMBEDDING_KEY, HEAD_KEY):
+            total += -(-piece.shape[0] // ranks) * piece.shape[1]
+        else:
+            total += size // ranks
+    return total * dtype.itemsize
+
+
+def cache_bytes(
+    config: ModelConfig, dtype: torch.dtype, blocks: int, block_size: int, ranks: int = 1
+) -> int:
+    """Bytes of a cache of `blocks` blocks on each of `ranks` devices."""
+    return blocks * bytes_per_block(
+        num_layers=config.num_layers,
+        num_kv_heads=max(1, config.num_kv_heads // ranks),
+        head_dim=config.head_dim,
+        block_size=block_size,
+        dtype=dtype,
+    )
+
+
+def working_bytes(config: ModelConfig, dtype: torch.dtype, tokens: int, logit_rows: int) -> int:
+    """An upper estimate of what a forward of `tokens` rows needs beside weights and cache: the
+    widest layer's intermediate results, and the logits of `logit_rows` rows while tokens are drawn
+    from them. A longer prompt goes in pieces of `BATCH_TOKENS`.
+    """
+    heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+    wide = 3 * config.intermediate_size + 4 * config.hidden_size + 2 * heads
+    layer = min(tokens, BATCH_TOKENS) * wide * dtype.itemsize
+    return layer + logit_rows * config.vocab_size * LOGIT_BYTES
+
+
+def free_bytes(device: str | torch.device) -> int | None:
+    """Bytes that can be taken on a device now; None where nobody says."""
+    place = torch.device(device)
+    if place.type == "cuda":
+        return int(torch.cuda.mem_get_info(place)[0])
+    listing = Path("/proc/meminfo")
+    if place.type == "cpu" and listing.is_file():
+        for line in listing.read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def plan_run(
+    cast: Cast,
+    options: GenerateOptions,
+    tokens: int,
+    *,
+    share: int = 1,
+    num_blocks: int | None = None,
+    free: Callable[[str], int | None] | None = None,
+) -> MemoryPlan:
+    """The plan of `share` answers at a time, prompt and answer together at most `tokens` (and what
+    the contexts allow) long.
+
+    `num_blocks`: cache blocks of 16 tokens per model where they are given. `free`: bytes that are
+    free on a device, by its name; None: asks.
+    """
+    target, draft, judge = cast.target, cast.draft if options.needs_draft else None, cast.judge
+    writers = [target] if draft is None else [target, draft]
+    tokens = min(tokens, *(model.config.max_position_embeddings for model in writers))
+    chains = share if num_blocks is None else 0
+    needs: list[ModelNeed] = []
+
+    def blocks(model: Placed) -> int:
+        """Of one cache of a writer."""
+        if num_blocks is not None:
+            return model.blocks(num_blocks)
+        return blocks_for(options, tokens, share, model.block_size)
+
+    def add(role: str, model: Placed, held: int, rows: int, caches: int = 0, copies: int = 1,
+            longest: int = tokens) -> None:  # fmt: skip
+        """On each device: `copies` of the weights, `held` blocks of which `caches` caches depend on
+        the longest chain, the logits of `rows` rows.
+        """
+        ranks, config, dtype = len(model.devices), model.config, model.dtype
+        per_block = cache_bytes(config, dtype, 1, model.block_size, ranks)
+        for device in model.devices:
+            name = "cuda:0" if device == "cuda" else device  # two names, one GPU
+            weights = copies * weight_bytes(config, dtype, ranks)
+            working = working_bytes(config, dtype, longest, rows)
+            per_token = caches * chains * per_block // model.block_size
+            needs.append(
+                ModelNeed(role, model.name, name, weights, held * per_block, working, per_token)
+            )
+
+    held = blocks(target)
+    if cast.verifier.partition(":")[0] in ASKS_THE_TARGET and options.looks_ahead:
+        context = target.config.max_position_embeddings + JUDGE_TOKENS
+        held += held if num_blocks is not None else target.blocks(-(-context // BLOCK_SIZE))
+    add("target", target, held, share * _target_rows(options), 1)
+    if draft is not None:
+        caches = options.looks_ahead + options.drafts_tokens  # writes steps, and guesses tokens
+        twice = cast.apart and options.looks_ahead and options.driver == "overlapped"
+        role, copies = ("draft, twice", 2) if twice else ("draft", 1)
+        rows = share * options.width * (options.depth if options.looks_ahead else 1)
+        add(role, draft, caches * blocks(draft), rows, caches, copies)
+    if judge is not None:
+        sixteens = -(-JUDGE_TOKENS // BLOCK_SIZE) if num_blocks is None else num_blocks
+        add("judge", judge, judge.blocks(sixteens), share, longest=JUDGE_TOKENS)
+    return MemoryPlan.of(needs, tokens, free or free_bytes)
+
+
+def _target_rows(options: GenerateOptions) -> int:
+    """Rows of logits of a pass of the target for one answer."""
+    nodes = options.nodes if options.looks_ahead else 1
+    nodes = min(nodes, options.max_target_rows or nodes)
+    if not options.speculates:
+        return nodes
+    if options.drafter == "tree":
+        return nodes * math.prod(options.branching) * (len(options.branching) + 1)
+    return nodes * (options.num_speculative_tokens + 1)
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """All that is to be on one device. `free` None: not known."""
+
+    device: str
+    free: int | None
+    needs: tuple[ModelNeed, ...]
+
+    @property
+    def needed(self) -> int:
+        context = CONTEXT_BYTES if self.device.startswith("cuda") else 0
+        return context + sum(need.total for need in self.needs)
+
+    @property
+    def fits(self) -> bool:
+        return self.free is None or self.needed <= self.free
+
+    def longest(self, tokens: int) -> int:
+        """The longest chain, in tokens, with which it fits; 0 where none does. `tokens` is the
+        length that was planned.
+        """
+        if self.free is None or self.fits:
+            return tokens
+        slope = sum(need.per_token for need in self.needs)
+        return max(0, tokens - -(-(self.needed - self.free) // slope)) if slope else 0
+
+    def shortage(self, tokens: int) -> str:
+        """What is missing, with all numbers, and what would help, the gentlest first."""
+        parts = "; ".join(
+            f"{need.role} {need.name}: weights {gib(need.weights)}, cache {gib(need.cache)}, "
+            f"working {gib(need.working)}"
+            for need in self.needs
+        )
+        ways, longest, cuda = [], self.longest(tokens), self.device.startswith("cuda")
+        if longest >= 1024:
+            ways.append(f"--max_tokens_len {longest // 64 * 64} instead of {tokens} fits")
+        if len(self.needs) > 1 and cuda:
+            ways.append("put draft or judge on another device (--draft_gpu_id, --judge_gpu_id)")
+        if any(need.role == "target" for need in self.needs) and cuda:
+            ways.append("split the target over several GPUs (--target_gpu_id 0,1)")
+        ways.append("take a smaller --dtype or smaller models")
+        return (
+            f"the models do not fit on {self.device}: {gib(self.needed)} are needed, "
+            f"{gib(self.free or 0)} are free. {parts}. What helps: {'; or '.join(ways)}."
+        )
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Where everything goes; `tokens`: the longest chain that was planned for."""
+
+    devices: tuple[DevicePlan, ...]
+    tokens: int
+
+    @classmethod
+    def of(
+        cls, needs: Iterable[ModelNeed], tokens: int, free: Callable[[str], int | None] = free_bytes
+    ) -> MemoryPlan:
+        """Add up needs per device, in the order in which devices come. `free` says what is free on
+        a device.
+        """
+        by_device: dict[str, list[ModelNeed]] = {}
+        for need in needs:
+            by_device.setdefault(need.device, []).append(need)
+        found = by_device.items()
+        return cls(tuple(DevicePlan(name, free(name), tuple(all_)) for name, all_ in found), tokens)
+
+    @property
+    def needed(self) -> int:
+        """Bytes on all devices together."""
+        return sum(device.needed for device in self.devices)
+
+    def check(self) -> None:
+        """Raise `MemoryShortError`, with all numbers and what would help, unless every device has
+        room.
+        """
+        short = [device.shortage(self.tokens) for device in self.devices if not device.fits]
+        if short:
+            raise MemoryShortError("\n".join(short))
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """For a table: device, model, weights, cache, working, total, free; one row per model, one
+        per device for the sum.
+        """
+        found = []
+        for device in self.devices:
+            for need in device.needs:
+                sizes = map(gib, (need.weights, need.cache, need.working, need.total))
+                found.append((device.device, f"{need.role} {need.name}", *sizes, ""))
+            free = "not known" if device.free is None else gib(device.free)
+            found.append((device.device, "together", "", "", "", gib(device.needed), free))
+        return found
+
+
+def gib(size: int) -> str:
+    """A number of bytes for people."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB // 10 else f"{size / 2**20:.1f} MiB"
