@@ -13,6 +13,8 @@ import torch
 from door_kit import write_checkpoint, write_foreign_checkpoint
 
 from lr.cli import COMMANDS, main
+from lr.tiny.language import Split
+from lr.tiny.languages import LANGUAGES
 
 
 @pytest.fixture(scope="module")
@@ -255,6 +257,24 @@ def test_a_verifier_for_another_language_is_refused_with_the_choices(
     foreign = str(write_foreign_checkpoint(tmp_path / "foreign"))
     words = ["generate", "q", "--model", foreign, "--draft_model", foreign, "--verifier", "oracle"]
     fails(capsys, words, "knows only the tiny language", "choose one of: exact")
+
+
+def test_without_a_question_a_sample_problem_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", "--mode", "ar", "--max_tokens", "5"]) == 0
+    assert "this is a sample: At first " in capsys.readouterr().err
+    page = tmp_path / "page.html"
+    assert main(["play", "--max_tokens", "12", "--output", str(page)]) == 0
+    assert page.stat().st_size > 10_000
+
+
+def test_a_tiny_model_says_what_it_understands(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "What is 2 + 2?", "--mode", "ar"]
+    fails(capsys, words, "understands only", "What is 2 + 2?", "for example: At first ")
+    for language in LANGUAGES.values():
+        questions = [language.problem(Split.TEST, i, 0).question for i in range(100)]
+        assert all(map(language.asks, questions)) and not language.asks("How many coins?")
 
 
 def test_one_thread_for_the_tiny_models() -> None:

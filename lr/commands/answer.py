@@ -59,8 +59,7 @@ def saving(path: Path | None, run: Run) -> Iterator[None]:
 @dataclass(frozen=True)
 class Generate:
     """Answer one question. The answer goes to standard output as it is decided, the statistics to
-    standard error.
-    """
+    standard error."""
 
     question: tyro.conf.Positional[str | None] = None
     """What to ask; the checkpoint's chat template is put around it. Left out: a sample problem."""
@@ -70,12 +69,10 @@ class Generate:
     """The official tool's name of --depth; where both are given, this one counts."""
     explain: bool = False
     """Say also whether the run shows a failure mode: a cascade of rejections, a target that waits
-    for the draft.
-    """
+    for the draft."""
     trace: Path | None = None
     """Write everything that happens to this file, as JSON lines, for lr trace and the tools that
-    show it.
-    """
+    show it."""
 
     def run(self) -> None:
         options = self.generation
@@ -142,8 +139,7 @@ Solved = list[tuple[Exercise, dict[Mode, Result]]]
 @dataclass(frozen=True)
 class Demo:
     """Watch the tiny models reason through held-out problems: which draft steps are kept, what
-    replaces the others, what it saves.
-    """
+    replaces the others, what it saves."""
 
     problems: int = 24
     """How many problems to solve, each in every mode."""
@@ -161,16 +157,14 @@ class Demo:
     """How many tokens to guess ahead, in sd and lr+sd."""
     driver: Driver = "overlapped"
     """overlapped: the draft's steps are written in a process of their own. lockstep: draft and
-    target take turns.
-    """
+    target take turns."""
     temperature: float | None = None
     """None: the checkpoint's own (0.6); 0 is greedy."""
     seed: int = 0
     """Same seed: same answers."""
     trace: Path | None = None
     """Write everything that happens in the first problem's answer in mode lr to this file, as JSON
-    lines, for lr trace.
-    """
+    lines, for lr trace."""
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:

@@ -45,13 +45,11 @@ def _middle_half(spread: Spread | None) -> str:
 @dataclass(frozen=True)
 class BenchDecode:
     """Time plain decoding, in ms per step, against transformers' generate and a bare static-cache
-    loop, all in one run.
-    """
+    loop, all in one run."""
 
     models: tuple[str, ...] = ("tiny-target", "tiny-draft", "random-12")
     """tiny-target, tiny-draft, random-12 (the tiny shape, 12 layers, random weights), 0.6b-fp32,
-    0.6b-bf16 (Qwen3-0.6B's shape).
-    """
+    0.6b-bf16 (Qwen3-0.6B's shape)."""
     shapes: bool = False
     """Add 0.6b-fp32 and 0.6b-bf16. They need about 4 GB of memory and some minutes."""
     batches: tuple[int, ...] | None = None
@@ -189,13 +187,11 @@ problem by problem. tok/pass: tokens per pass of the target. kept: accepted / dr
 @dataclass(frozen=True)
 class BenchToken:
     """Time token-level speculation on the tiny models against transformers' generate, assisted
-    generation and prompt lookup.
-    """
+    generation and prompt lookup."""
 
     problems: int = 24
     """How many held-out problems everybody answers, at every temperature; one more, to warm up, is
-    dropped.
-    """
+    dropped."""
     k: int = 4
     """Drafts per round, on both sides (the trees: their depth)."""
     temperature: tuple[float, ...] = (0.6, 0.0)
@@ -298,8 +294,7 @@ MOST_STEPS = 9
 @dataclass(frozen=True)
 class BenchStep:
     """Time Lookahead Reasoning on the tiny models in all its forms against plain decoding and
-    token-level speculation.
-    """
+    token-level speculation."""
 
     problems: int = 16
     """How many held-out problems a repeat has."""
@@ -416,8 +411,7 @@ GOAL = 0.03
 @dataclass(frozen=True)
 class BenchTrace:
     """Time answers with the trace off, on, and written to a file: every question in all three ways,
-    one directly after the other.
-    """
+    one directly after the other."""
 
     modes: tuple[Mode, ...] = MODES
     """The modes to measure, with driver lockstep."""
@@ -475,8 +469,7 @@ ALPHA_COLUMNS = ("k", "rounds", "short", "α", "measured", "± s.e.", "G(α)", "
 @dataclass(frozen=True)
 class BenchAlpha:
     """Measure how many tokens a round of token-level speculation decides, and compare with theory.
-    Rule reject, a fixed k.
-    """
+    Rule reject, a fixed k."""
 
     problems: int = 128
     """How many held-out problems to solve, for every k."""
@@ -492,8 +485,7 @@ class BenchAlpha:
     """Also write every figure to this file."""
     figure: Path | None = None
     """Also draw them: to this file and its twin, PNG and SVG. Needs matplotlib (the extra
-    `plot`).
-    """
+    `plot`)."""
 
     def run(self) -> None:
         from lr.lab.bench.alpha import draw, point

@@ -33,8 +33,7 @@ mean nothing, rates do."""
 @dataclass(frozen=True)
 class BenchGpu:
     """Time decoding and the four modes on models of real shapes with random weights; what is
-    accepted is drawn.
-    """
+    accepted is drawn."""
 
     target: str | None = None
     """A shape (Qwen3-32B, Qwen3-1.7B, Qwen3-0.6B, Qwen2.5-7B, tiny-target) or a directory with a
@@ -83,8 +82,7 @@ class BenchGpu:
     """Acceptance of draft tokens, instead of that."""
     step_tokens: float = 32.0
     """Mean length of a step where no calibration says it. An assumption: the paper prints no
-    lengths.
-    """
+    lengths."""
     json: Path | None = None
     """Also write every figure to this file."""
 
@@ -99,8 +97,7 @@ class BenchGpu:
 
     def measure(self, out: Console) -> dict[str, Any]:
         """Do it, print it, and return it as one document. Raises `MemoryShortError` before anything
-        is loaded if it cannot fit.
-        """
+        is loaded if it cannot fit."""
         from lr.lab.bench.gpu import Plan, bench, report, ways
 
         layout, names = self.layout(), self._names()

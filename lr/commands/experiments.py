@@ -77,8 +77,7 @@ COLUMNS = {
 @dataclass(frozen=True)
 class Verify:
     """Judge the pairs of a run again, with one or several verifiers: ROC, precision and recall,
-    calibration, cost, sensitivity to order.
-    """
+    calibration, cost, sensitivity to order."""
 
     pairs: tyro.conf.Positional[Path]
     """The folder of a run with --save_pairs."""
@@ -86,8 +85,7 @@ class Verify:
     """Verifiers by name, such as judge:0.5 exact embedding:0.95."""
     reference: str | None = None
     """Who is right: a verifier by name. None: the oracle for the tiny language; for other models
-    one has to be named.
-    """
+    one has to be named."""
     models: LabChoice = field(default_factory=LabChoice)
     batch: int = 16
     """Pairs per call; what a decision costs depends on it."""
@@ -95,8 +93,7 @@ class Verify:
     """Also write every number and curve to this file."""
     figure: Path | None = None
     """Also draw ROC, precision and recall, acceptance and error, calibration. Needs matplotlib (the
-    extra `plot`).
-    """
+    extra `plot`)."""
 
     def run(self) -> None:
         from lr.lab.eval.figure import draw, require_matplotlib
@@ -182,8 +179,7 @@ def _panels(found: Found) -> list[Any]:
 @dataclass(frozen=True)
 class Drift:
     """For every accepted step log p(draft's) - log p(target's) under the target, summed per
-    problem, beside the answers that flipped.
-    """
+    problem, beside the answers that flipped."""
 
     run_folder: tyro.conf.Positional[Path]
     """The folder of a run with --save_pairs."""
@@ -248,8 +244,7 @@ class Experiment:
 
     name: tyro.conf.Positional[str]
     """speedup (Table 1), verifiers (Table 2), width (Table 3), profile, budget, segmentation,
-    domains (quantities and plans), or all.
-    """
+    domains (quantities and plans), or all."""
     model: str = "tiny"
     """The target: tiny (the tiny family), a directory, or a hub id."""
     draft_model: str | None = None

@@ -29,8 +29,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_h
 @dataclass(frozen=True)
 class MemoryOf:
     """Which models are to be planned for. The same words as in `lr run`; devices by name, since
-    they need not be here.
-    """
+    they need not be here."""
 
     model: str | None = None
     """Also say what these models would take: the target ..."""
@@ -103,13 +102,11 @@ def memory_table(plan: MemoryPlan) -> Table:
 @dataclass(frozen=True)
 class Info:
     """Print versions, devices and the checkpoints that come with the package; or what a server can
-    do; or what models would take.
-    """
+    do; or what models would take."""
 
     endpoint: str | None = None
     """The address of a served model, openai:http://host:port/name: ask it what it can do, and say
-    what that allows.
-    """
+    what that allows."""
     server: ServerChoice = field(default_factory=ServerChoice)
     memory: MemoryOf = field(default_factory=MemoryOf)
 
@@ -186,8 +183,7 @@ class TinyEval:
     problems, by kind of step.
 
     Prints a Markdown table. 64 problems take about 20 seconds on two cores, the ablation about as
-    long per layer as the rest.
-    """
+    long per layer as the rest."""
 
     target: str = "tiny-target"
     """The target: a tiny model's name (plans-target for the language of plans) or a directory."""
@@ -201,8 +197,7 @@ class TinyEval:
     """0 is greedy."""
     far: float = 0.0
     """Share of operations that refer to any earlier person; the published models have not been
-    trained on them.
-    """
+    trained on them."""
     ablation_problems: int = 0
     """Solve this many problems once more for each layer of the target left out; 0: no ablation."""
     threads: int = 1

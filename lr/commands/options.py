@@ -43,8 +43,7 @@ class Device:
     """None: float32 on the CPU, the checkpoint's own elsewhere."""
     threads: int | None = None
     """CPU threads; None: one for the tiny models (more only get in their way), torch's default for
-    others.
-    """
+    others."""
 
     def torch_device(self) -> torch.device:
         """The device. Raises `SettingError` for one that torch does not know or this machine does
@@ -110,20 +109,17 @@ class ServerChoice:
 
     api_key: str | None = None
     """Sent to every such server. None: what the environment variable LR_API_KEY says; there it is
-    safer from other people's eyes.
-    """
+    safer from other people's eyes."""
     tokenizer: str | None = None
     """The checkpoint (directory or hub id) that the target's server has loaded; None: the model's
-    name there. Weights are not needed.
-    """
+    name there. Weights are not needed."""
     draft_tokenizer: str | None = None
     """The same for a draft behind a server."""
     judge_tokenizer: str | None = None
     """The same for a judge behind a server."""
     server_timeout: float = 120.0
     """Seconds of silence after which a request is tried again; after five times in a row the run
-    ends.
-    """
+    ends."""
 
     def servers(self, *, draft_alone: bool = False) -> Servers:
         """These flags as the engine takes them. `draft_alone`: the draft takes the target's
@@ -155,12 +151,10 @@ class ModelChoice:
     openai:http://host:port/name for a model behind a server; so also below."""
     draft_model: str | None = None
     """The draft; None: tiny-draft for tiny-target, plans-draft for plans-target. It must share the
-    target's tokenizer.
-    """
+    target's tokenizer."""
     judge_model: str | None = None
     """The model of verifiers that have one of their own (judge, embedding); None: tiny-judge for
-    tiny-target.
-    """
+    tiny-target."""
     verifier: str | None = None
     """How steps are compared: exact (equal tokens), judge, embedding, score, likelihood, random,
     each with :threshold; always; never; oracle (tiny languages only). None: judge where there is
@@ -204,8 +198,7 @@ class ModelChoice:
         """What to ask: `given`, or else a sample problem, which is shown on standard error.
 
         Raises `SettingError` for a question that is not in the language of a tiny model: its
-        answer would be noise.
-        """
+        answer would be noise."""
         from lr.tiny.language import Split
         from lr.tiny.languages import LANGUAGES
 
@@ -259,8 +252,7 @@ def spread(
 
     `ranks` None: one for each of the devices. More ranks than devices: the GPUs that follow the
     first, or as many processes on the CPU. Each rank on the CPU gets its share of the threads,
-    unless `threads` was given.
-    """
+    unless `threads` was given."""
     place = torchrun_place()
     require(ranks is None or ranks > 0, "tensor_parallel", ranks, "a whole number > 0")
     if place is not None and ranks not in (None, 1, place.size):

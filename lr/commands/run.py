@@ -34,13 +34,11 @@ SHOWN_FROM = 1 << 30
 @dataclass(frozen=True)
 class Run:
     """Answer the problems of a data set and grade the answers. The same command again goes on where
-    it was interrupted.
-    """
+    it was interrupted."""
 
     dataset: str = "aime-2024.jsonl"
     """A JSONL file (AIME, AMC, MATH, GSM8K, HumanEval, LiveCodeBench, GPQA, MT-Bench layouts),
-    tiny:N, plans:N, or a hub id.
-    """
+    tiny:N, plans:N, or a hub id."""
     start_qid: int | None = None
     """First problem, counted from 0."""
     end_qid: int | None = None
@@ -49,13 +47,11 @@ class Run:
     """What the name of the output folder begins with."""
     output: Path | None = None
     """The output folder. None: runs/PREFIX_MODE_ and a word made of the settings, so that the same
-    command finds its folder again.
-    """
+    command finds its folder again."""
     models: RunModels = field(default_factory=RunModels)
     mode: Literal["ar", "sd", "lr", "lr+sd", "draft", "specreason"] | None = None
     """None: what --use_spec and --enable_n_gram say. draft: the draft alone. specreason: the target
-    scores the draft's steps.
-    """
+    scores the draft's steps."""
     use_spec: bool = False
     """Lookahead Reasoning (modes lr and lr+sd)."""
     enable_n_gram: bool = False
@@ -88,23 +84,20 @@ class Run:
     """Same seed, same answers."""
     temperature: float | None = None
     """None, also below: the checkpoint's generation_config.json, else its family's (Qwen3: 0.6,
-    0.95, 20; R1-Distill: 0.6, 0.95).
-    """
+    0.95, 20; R1-Distill: 0.6, 0.95)."""
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
     protocol: Literal["generate", "acceptance"] = "generate"
     """acceptance: at every position draft and target write a step, the verifier judges, one is
-    appended (how the paper measures).
-    """
+    appended (how the paper measures)."""
     save_pairs: bool = False
     """Keep every judged pair of steps, for lr verify and lr drift."""
     save_traces: bool = False
     """Keep every event, for timelines."""
     run_code: bool = False
     """Run the programs that a model wrote, to grade them: in bubblewrap, without network and
-    without your files.
-    """
+    without your files."""
     allow_unsafe_code: bool = False
     """Run them even if bubblewrap is missing: they can then read and write what you can."""
     code_seconds: float = 10.0
@@ -310,8 +303,7 @@ def watch(evaluation: Evaluation, notes: Console) -> None:
 @dataclass(frozen=True)
 class Report:
     """Compare runs: accuracy with intervals, speedup paired by problem, acceptance. Reads the
-    official tool's folders too.
-    """
+    official tool's folders too."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders that lr run, or the official tool, has written."""
@@ -323,8 +315,7 @@ class Report:
     """Also write the table to this file."""
     figure: Path | None = None
     """Also draw accuracy and speed as bars: to this file and its twin, PNG and SVG. Needs
-    matplotlib (the extra `plot`).
-    """
+    matplotlib (the extra `plot`)."""
 
     def run(self) -> None:
         from lr.lab.eval.figure import draw, require_matplotlib

@@ -37,23 +37,19 @@ class RunModels:
 
     model: str | None = None
     """The target. None: Qwen/Qwen3-32B; tiny-target for data set tiny:N and where there is no CUDA
-    device; plans-target for plans:N.
-    """
+    device; plans-target for plans:N."""
     draft_model: str | None = None
     """The draft. None: Qwen/Qwen3-1.7B, or tiny-draft beside tiny-target, plans-draft beside
-    plans-target.
-    """
+    plans-target."""
     judge_model: str | None = None
     """The judge, or the encoder of verifier embedding. None: Qwen/Qwen2.5-7B-Instruct, or
-    tiny-judge beside tiny-target.
-    """
+    tiny-judge beside tiny-target."""
     verifier: str | None = None
     """judge, exact, embedding, score, likelihood, random, each with :threshold; oracle for the tiny
     languages. None: judge; for plans-target, which has none, oracle."""
     judge_port: int | None = None
     """The port of an OpenAI-compatible server on this machine that has the judge; --judge_model is
-    then its name there.
-    """
+    then its name there."""
     target_gpu_id: str = "0,1"
     """With --device auto: CUDA devices of the target, by number."""
     draft_gpu_id: str = "2"
@@ -62,12 +58,10 @@ class RunModels:
     """With --device auto: CUDA device of the judge."""
     tensor_parallel: int | None = None
     """Ranks over which the target is spread. None: one for each GPU of --target_gpu_id that is
-    there; on the CPU 1.
-    """
+    there; on the CPU 1."""
     load_format: Literal["auto", "dummy"] = "auto"
     """dummy: random weights in the shape of each model (a published name, or a directory with a
-    config.json): for measuring only.
-    """
+    config.json): for measuring only."""
     placement: Placement = field(default_factory=Placement)
     server: ServerChoice = field(default_factory=ServerChoice)
 

@@ -34,13 +34,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class StepCommand:
     """Step through an answer: forward, back, to the next rejection, into nodes, tokens and cache;
-    force verdicts and fork what-ifs.
-    """
+    force verdicts and fork what-ifs."""
 
     what: tyro.conf.Positional[str | None] = None
     """A question, which is answered as you go, or a trace (whatever ends in .jsonl, or is there as
-    a file), as --trace writes it. Left out: a sample problem.
-    """
+    a file), as --trace writes it. Left out: a sample problem."""
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
 

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Theory:
     """Print formulas at given parameters beside the real scheduler on a simulated clock. Times are
-    in target steps.
-    """
+    in target steps."""
 
     formula: str = "all"
     """Which ones: a name or its beginning, such as lr_async; all."""
@@ -71,8 +70,7 @@ class Theory:
 @dataclass(frozen=True)
 class TheoryFigures:
     """Draw speedup against draft length under one budget, the schedules, the region where the
-    hybrid wins, and width.
-    """
+    hybrid wins, and width."""
 
     folder: Path = Path("docs/figures")
     """Where to write the files; it must exist. Needs matplotlib (the extra `plot`)."""
@@ -117,23 +115,20 @@ DERIVED = {
 @dataclass(frozen=True)
 class Calibrate:
     """Measure acceptance, speed ratio, batching and judge latency of a pair of models from traces
-    of real runs, for `lr plan`.
-    """
+    of real runs, for `lr plan`."""
 
     output: Path | None = None
     """Write the calibration to this JSON file."""
     problems: int = 24
     """How many problems to run, five times each (plain, lookahead, two alternatives, token level
-    twice). At least 4.
-    """
+    twice). At least 4."""
     questions: Path | None = None
     """A text file with one question per line; None: training problems of the tiny language."""
     depth: int = 4
     """How many draft steps to write ahead."""
     num_speculative_tokens: int = 4
     """How many tokens the draft model guesses ahead in the token-level run, at least 2; a second
-    run guesses one.
-    """
+    run guesses one."""
     max_tokens: int = 400
     """Longest answer."""
     seed: int = 1
@@ -254,8 +249,7 @@ predicted. off: expected against measured. ±: standard error over problems."""
 @dataclass(frozen=True)
 class TheoryReality:
     """Compare what a calibration predicts with what the models do, on other problems than those it
-    was made from.
-    """
+    was made from."""
 
     calibration: Path | None = None
     """A file that `lr calibrate --output` wrote, of the same models on the same machine. None:
@@ -285,8 +279,7 @@ class TheoryReality:
     """Also write every figure to this file."""
     figure: Path | None = None
     """Also draw them: to this file and its twin, PNG and SVG. Needs matplotlib (the extra
-    `plot`).
-    """
+    `plot`)."""
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
@@ -414,13 +407,11 @@ def _reality_table(rows: Sequence[Compared]) -> Table:
 @dataclass(frozen=True)
 class PlanRun:
     """Choose schedule, depth, width and draft tokens for a pair of models within a budget of token
-    positions per target pass.
-    """
+    positions per target pass."""
 
     from_: Annotated[str, tyro.conf.arg(name="from")] = "paper"
     """A file that `lr calibrate --output` wrote, or `paper`: the paper's tables (mostly fitted, see
-    docs/theory.md).
-    """
+    docs/theory.md)."""
     budget: int = 16
     """M: token positions per target pass, target rows times (draft tokens + 1)."""
     pair: Literal["r1", "qwen3"] = "r1"
@@ -435,8 +426,7 @@ class PlanRun:
     """How many of the GPUs draft and judge take."""
     serial: float = 0.1
     """The share of a target pass that more GPUs do not make faster. An assumption; measure
-    yours.
-    """
+    yours."""
     json: Path | None = None
     """Also write the plans to this file."""
 

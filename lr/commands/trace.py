@@ -38,8 +38,7 @@ class ReplayDiffers(LRError):
 @dataclass(frozen=True)
 class TraceCommand:
     """Check a trace, as made by --trace, and say what is in it. A fault is reported with its
-    line.
-    """
+    line."""
 
     file: tyro.conf.Positional[Path]
     """The trace: JSON lines, see docs/trace.md."""
@@ -134,13 +133,11 @@ def _kinds(trace: TraceFile) -> Table:
 @dataclass(frozen=True)
 class Play:
     """Write one page that shows an answer event by event: the tree, the text, the clock, the cache.
-    It needs nothing but a browser.
-    """
+    It needs nothing but a browser."""
 
     what: tyro.conf.Positional[str | None] = None
     """A trace (a name that ends in .jsonl, or any file), as --trace writes it; or a question, which
-    is answered now. Left out: a sample problem.
-    """
+    is answered now. Left out: a sample problem."""
     output: Output = None
     """The page to write; by default the trace's name with the ending .html, or answer.html."""
     models: ModelChoice = field(default_factory=ModelChoice)
@@ -180,15 +177,13 @@ PICTURES = ("timeline", "tree", "cache")
 @dataclass(frozen=True)
 class Draw:
     """Draw a trace as SVG and PNG: who worked when, the tree at one moment, who held which block.
-    Needs matplotlib (the extra `plot`).
-    """
+    Needs matplotlib (the extra `plot`)."""
 
     trace: tyro.conf.Positional[Path]
     """A trace, as `--trace` writes it."""
     output: Output = None
     """How the files' names begin, such as slides/run for slides/run-tree.svg; by default the
-    trace's name without its ending.
-    """
+    trace's name without its ending."""
     pictures: tuple[str, ...] = PICTURES
     """Which: timeline, tree, cache."""
     event: int | None = None

@@ -30,8 +30,7 @@ def causal_attend(rows: int, width: int) -> Attend:
 
     Written with two matrix products: on a CPU the backward of fused attention is several times
     slower than these in bf16. The query heads that share a KV head are stacked, so k and v are
-    never repeated.
-    """
+    never repeated."""
     mask = torch.full((width, width), float("-inf")).triu(1)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

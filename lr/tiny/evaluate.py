@@ -54,8 +54,7 @@ class Tally:
 
     `accepted`: the draft's step means what the target's does; `exact`: it has the same tokens.
     `self_accepted` and `self_exact`: the same for a second step of the target from the same prefix.
-    `tokens`, `draft_tokens`: their lengths.
-    """
+    `tokens`, `draft_tokens`: their lengths."""
 
     steps: int = 0
     accepted: int = 0
@@ -376,8 +375,7 @@ def _ablation(model: CausalLM, codec: Codec, settings: EvalSettings) -> tuple[La
     """Accuracy and log-loss of the target whole (first), then with each single layer skipped.
 
     The loss, -log p per token at temperature 1, is on the whole model's own solutions; it shows
-    what sampled accuracy is too coarse to see.
-    """
+    what sampled accuracy is too coarse to see."""
     problems = draw(language_of(codec) or QUANTITIES, range(settings.ablation_problems), settings)
     prompts = [codec.chat(what.question) for what in problems]
     solutions: list[list[Tokens]] = []

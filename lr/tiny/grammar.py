@@ -103,8 +103,7 @@ _PIECE = re.compile(r"\[([^\]]*)\]|(\S+)")
 
 def pieces(template: str, phrases: Mapping[str, str] = PHRASES) -> tuple[Piece, ...]:
     """The places of a template in order, phrases expanded: "{B} [has|owns] ." -> ("{B}",), ("has",
-    "owns"), (".",).
-    """
+    "owns"), (".",)."""
     expanded = re.sub(r"@(\w+)", lambda match: phrases[match.group(1)], template)
     return tuple(
         (match.group(2),) if match.group(2) else tuple(match.group(1).split("|"))
@@ -119,8 +118,7 @@ PIECES = {
 
 class Style(Enum):
     """Whose taste in words: the target's (alternatives from the front) or the draft's (from the
-    back).
-    """
+    back)."""
 
     TARGET = "target"
     DRAFT = "draft"
@@ -132,8 +130,7 @@ class Style(Enum):
 
 def weights(style: Style, count: int) -> tuple[float, ...]:
     """The probabilities of `count` alternatives under a style; two give (0.78, 0.22) for the
-    target.
-    """
+    target."""
     raw = [RATIO**i for i in range(count)]
     total = sum(raw)
     ordered = raw if style is Style.TARGET else raw[::-1]
@@ -163,8 +160,7 @@ def _pick(rng: random.Random, style: Style, count: int) -> int:
 
 def drill_text(rng: random.Random, bare: bool) -> tuple[str, str]:
     """Practice in arithmetic, a bare calculation (" 12 + 5 = 17,") or a whole step, and its result
-    in digits.
-    """
+    in digits."""
     step = drill(rng)
     if not bare:
         return render(step, rng.choice(list(Style)), rng) + "\n\n", str(step.result)
@@ -176,8 +172,7 @@ def drill_text(rng: random.Random, bare: bool) -> tuple[str, str]:
 
 def slots(meaning: Meaning) -> dict[str, str]:
     """What stands in the slots of a template: {A} and {C} references, {B} entity, {n} {x} {y}
-    operands, {z} result, {item}.
-    """
+    operands, {z} result, {item}."""
     values = {"{item}": meaning.item, "{z}": str(meaning.result)}
     names = meaning.references
     if meaning.kind is Kind.GOAL:

@@ -50,8 +50,7 @@ class Meaning(NamedTuple):
     `operation`: add, subtract, times, half, sum for an operation; value, total, difference for goal
     and answer; "" for the given. `entity`: the person who is said to own something ("" where nobody
     is). `references`: the people it is derived from, in order. `operands` and `result` are numbers
-    as written, right or wrong (a goal has none). `item`: what is counted ("" in an answer).
-    """
+    as written, right or wrong (a goal has none). `item`: what is counted ("" in an answer)."""
 
     kind: Kind
     operation: str
@@ -65,8 +64,7 @@ class Meaning(NamedTuple):
 @dataclass(frozen=True)
 class Problem:
     """A question with its solution. `steps` runs goal, given, operations, answer; `answer` is the
-    number in the box.
-    """
+    number in the box."""
 
     question: str
     steps: tuple[Meaning, ...]
@@ -75,16 +73,14 @@ class Problem:
 
 def split_of(question: str) -> Split:
     """The split a question belongs to: decided by its text alone, so that no question is ever in
-    both.
-    """
+    both."""
     digest = hashlib.blake2b(question.encode(), digest_size=8).digest()
     return Split.TEST if digest[0] % TEST_SHARE == 0 else Split.TRAIN
 
 
 def problem(split: Split, index: int, seed: int = 0, far: float = 0.0) -> Problem:
     """Problem number `index` of a split. Deterministic; candidates of the other split are
-    skipped.
-    """
+    skipped."""
     rng = random.Random(f"problem/{split.value}/{seed}/{index}/{far}")
     while True:
         candidate = _draw(rng, far)
@@ -94,8 +90,7 @@ def problem(split: Split, index: int, seed: int = 0, far: float = 0.0) -> Proble
 
 def _draw(rng: random.Random, far: float) -> Problem | None:
     """One random problem, or None where the query that was drawn has no answer within the
-    bounds.
-    """
+    bounds."""
     names, item = list(NAMES), ITEMS[rng.randrange(len(ITEMS))]
     rng.shuffle(names)
     people = [(names[0], rng.randrange(3, 51))]

@@ -35,8 +35,7 @@ class Exercise(Protocol):
 
 class Reads(Protocol):
     """An oracle: the meaning of a step (a named tuple with a `kind`), or None if it is not a
-    sentence of the language.
-    """
+    sentence of the language."""
 
     def __call__(self, text: str, /) -> Any | None: ...
 
@@ -51,8 +50,7 @@ class TinyLanguage:
     `parse` reads it back, `boxed` finds the answer in a solution. `templates` are all templates by
     kind and operation, `slot_words` what stands in their slots, `boxed_words` what stands in the
     box. `drill(rng, bare)` gives a text of practice and its result. `results` are the words that
-    have to be worked out, `names` those that have to be copied: both weigh more in the loss.
-    """
+    have to be worked out, `names` those that have to be copied: both weigh more in the loss."""
 
     family: str
     question: re.Pattern[str]

@@ -11,8 +11,7 @@ from lr.registry import CHECKPOINTS
 
 def checkpoint_path(name: str) -> Path:
     """The directory (Hugging Face layout) of a tiny model by name. Raises CheckpointError for a
-    name that is not one of `CHECKPOINTS`.
-    """
+    name that is not one of `CHECKPOINTS`."""
     if name not in CHECKPOINTS:
         raise CheckpointError(
             f"there is no tiny model {name!r}. The tiny models are {', '.join(CHECKPOINTS)}."
@@ -29,8 +28,7 @@ def checkpoint_path(name: str) -> Path:
 
 def companion(target: str, role: str) -> str | None:
     """The "draft" or "judge" that belongs to a target by name: "tiny-draft" to "tiny-target"; None
-    where none comes with the package.
-    """
+    where none comes with the package."""
     family, dash, what = target.partition("-")
     name = f"{family}-{role}"
     return name if dash and what == "target" and name in CHECKPOINTS else None

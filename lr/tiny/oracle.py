@@ -21,8 +21,7 @@ _VALUES = {"{item}": "|".join(ITEMS)} | dict.fromkeys(("{A}", "{B}", "{C}"), "|"
 
 def pattern(template: tuple[Piece, ...], values: Mapping[str, str]) -> re.Pattern[str]:
     """The regular expression of a template over unglued text; every word is followed by one space.
-    `values`: what a slot may hold.
-    """
+    `values`: what a slot may hold."""
     parts, seen = [], set()
     for alternatives in template:
         word = alternatives[0]
@@ -47,8 +46,7 @@ _PATTERNS = tuple(
 
 def parse(text: str) -> Meaning | None:
     """What a step says, or None if it is not a sentence of the language. White space around it (its
-    boundary) is ignored.
-    """
+    boundary) is ignored."""
     found = read(text, _PATTERNS)
     return None if found is None else _meaning(*found[0], found[1])
 
@@ -57,8 +55,7 @@ def read(
     text: str, patterns: Sequence[tuple[Key, re.Pattern[str]]]
 ) -> tuple[Key, dict[str, str]] | None:
     """The first pattern that reads a step, by its kind and operation, and what stands in its slots;
-    None if there is none.
-    """
+    None if there is none."""
     text = text.strip()
     spaced = unglue(text) + " "
     if glue(iter(spaced.split())) != text:

@@ -1,5 +1,5 @@
 """Pairs of steps for the judge, from the grammar: the same meaning in other words, or a meaning in
-which one thing is changed.
+which one thing is changed; and how far a step agrees with a meaning.
 
 The oracle labels every pair, so a pair is "same" for no other reason than that both steps are read
 and say the same. The changes are the mistakes that models make: a digit of an operand or a result,
@@ -7,21 +7,7 @@ a person, the item, the operation, another step of the solution, a word that is 
 Some pairs of equal meaning are wrong in the same way on both sides: the judge is to compare, not to
 calculate.
 
-Standard library only. Read next: `judge_rows.py`, which makes training rows of pairs;
-`real_pairs.py`, which takes them from runs.
-
-How far a step can be read before it contradicts a given meaning: the judge is told during
-training where two steps part.
-
-A sentence is a path through a template's places, an alternative at each. `agreeing_prefix` follows
-all paths of all templates of one meaning through a text at once and says where the last of them
-ends.
-
-Example: the meaning is "Ann has 7 coins". "Before Ann owns 17 coins." agrees for the 16 characters
-"Before Ann owns "; the "1" is too much. "Before Ann owns 72 coins." agrees for one character more:
-7 may still become 7.
-
-Standard library only. Read next: `judge_rows.py`.
+Standard library only. Read next: `judge.py`, which makes training rows of pairs.
 """
 
 from __future__ import annotations
@@ -60,8 +46,7 @@ SHAPES = {
 
 class TextPair(NamedTuple):
     """Two steps as text, without the blank line that ends them, and whether they mean the same by
-    the oracle.
-    """
+    the oracle."""
 
     first: str
     second: str
@@ -70,8 +55,7 @@ class TextPair(NamedTuple):
 
 def grammar_pair(index: int, seed: int, split: Split = Split.TRAIN) -> TextPair:
     """Pair number `index`: of equal meaning where `index` is even, of different meaning where it is
-    odd; never equal texts.
-    """
+    odd; never equal texts."""
     rng = random.Random(f"pair/{split.value}/{seed}/{index}")
     wanted = index % 2 == 0
     while True:
@@ -113,8 +97,7 @@ def _drawn(shares: tuple[tuple[str, float], ...], rng: random.Random) -> str:
 
 def change(step: Meaning, rng: random.Random) -> Meaning:
     """`step` with one thing changed: a number, a person, the item or the operation. Still a
-    sentence of the language.
-    """
+    sentence of the language."""
     while True:
         changed = _change(step, _drawn(CHANGES, rng), rng)
         if changed != step and parse(render(changed, Style.TARGET, rng)) == changed:
@@ -146,8 +129,7 @@ def _change(step: Meaning, what: str, rng: random.Random) -> Meaning:
 
 def _recalculated(step: Meaning, rng: random.Random) -> Meaning:
     """Half of the changes go on to the right result, where there is one; in the others the result
-    stays as it was.
-    """
+    stays as it was."""
     if step.kind is Kind.GOAL or rng.random() < 0.5:
         return step
     result = calculate(step.operation, step.operands)
@@ -156,8 +138,7 @@ def _recalculated(step: Meaning, rng: random.Random) -> Meaning:
 
 def _other_number(number: int, rng: random.Random) -> int:
     """A number that is easily taken for `number`: one digit other, one or ten more or less; or
-    any.
-    """
+    any."""
     tens, ones = divmod(number, 10)
     near = (
         10 * tens + rng.randrange(10),
@@ -179,8 +160,7 @@ def _break(text: str, rng: random.Random) -> str:
 
 def kind_of_difference(pair: TextPair) -> str:
     """What tells the two steps apart by the oracle: a field of `Meaning`, "several", "unreadable",
-    or "" where they mean the same.
-    """
+    or "" where they mean the same."""
     a, b = parse(pair.first), parse(pair.second)
     if a is None or b is None:
         return "unreadable"
@@ -190,8 +170,12 @@ def kind_of_difference(pair: TextPair) -> str:
 
 def agreeing_prefix(meaning: Meaning, text: str) -> int:
     """The length of the longest beginning of `unglue(text)` that begins some sentence saying
-    `meaning`.
-    """
+    `meaning`: all paths of all its templates are followed through the text at once, an alternative
+    at each place.
+
+    Example: the meaning is "Ann has 7 coins". "Before Ann owns 17 coins." agrees for the 16
+    characters "Before Ann owns "; the "1" is too much. "Before Ann owns 72 coins." agrees for one
+    character more: 7 may still become 7."""
     spaced, values = unglue(text), slots(meaning)
     longest = 0
     for template in PIECES[meaning.kind, meaning.operation]:

@@ -1,27 +1,19 @@
-"""The language of plans: what can be said. How it is worded is in `grammar.py`, how it is read back
-in `oracle.py`.
+"""The second tiny language: a robot carries out orders in a house. What can be said, how it is
+worded, how it is read back; the first language has a file for each (`language.py`, `grammar.py`,
+`oracle.py`).
 
-A problem puts a robot into a room of a house that is always the same, gives it three to six
+A problem puts the robot into a room of a house that is always the same, gives it three to six
 numbered orders (go to a neighbouring room, take a thing, drop it), and asks where the robot is,
 where a thing is, or what the robot holds. Its solution is a list of `Deed`: the goal, the start,
 one per order, the answer. Which room lies where the question never says: that is learnt by heart,
 as sums are in the first language, and a step that goes wrong goes wrong there.
 
-Everything is a pure function of (split, index, seed); training and test problems are told apart by
-a hash of the question (the same as in the first language), so they are disjoint whatever the seeds.
-Standard library only. Read next: `grammar.py`.
+Slots of templates: {n} the order's number, {d} a direction, {A} the room that is left, {B} the room
+of the step, {t} a thing, {z} the word in the box. The oracle does not say whether a step is true:
+"order two, north: from the hall to the stable" can be read, and differs from the true step.
 
-How plans are worded: templates with synonyms, in the notation and with the two styles of the
-first language (`lr/tiny/grammar.py`).
-
-Slots: {n} the order's number, {d} a direction, {A} the room that is left, {B} the room of the step,
-{t} a thing, {z} the word in the box.
-
-The oracle of plans: reads a step back into its `Deed`. What no pattern reads has no meaning and
-equals nothing, itself included.
-
-It does not say whether a step is true: "order two, north: from the hall to the stable" can be read,
-and differs from the true step.
+Everything is a pure function of (split, index, seed), and the splits are disjoint. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -58,8 +50,7 @@ class Deed(NamedTuple):
     `operation`: go, take, drop for an order; robot, thing, held for goal and answer; "" for the
     start. `number` is the order's. `direction` and `origin` belong to go. `thing` is what is taken,
     dropped, asked about or held. `room`: where it happens, or where that leads, right or wrong; a
-    goal has none.
-    """
+    goal has none."""
 
     kind: Kind
     operation: str
@@ -73,8 +64,7 @@ class Deed(NamedTuple):
 @dataclass(frozen=True)
 class Plan:
     """A question with its solution. `steps` runs goal, start, orders, answer; `answer` is the word
-    in the box.
-    """
+    in the box."""
 
     question: str
     steps: tuple[Deed, ...]
@@ -83,8 +73,7 @@ class Plan:
 
 def neighbour(room: str, direction: str) -> str | None:
     """The room on that side of a room, or None where the house ends: north of the hall is the
-    tower, north of the tower nothing.
-    """
+    tower, north of the tower nothing."""
     place = ROOMS.index(room)
     row, column = place // 4 + DIRECTIONS[direction][0], place % 4 + DIRECTIONS[direction][1]
     return HOUSE[row][column] if 0 <= row < 4 and 0 <= column < 4 else None
@@ -92,8 +81,7 @@ def neighbour(room: str, direction: str) -> str | None:
 
 def plan(split: Split, index: int, seed: int = 0) -> Plan:
     """Problem number `index` of a split. Deterministic; candidates of the other split are
-    skipped.
-    """
+    skipped."""
     rng = random.Random(f"plan/{split.value}/{seed}/{index}")
     while True:
         candidate = _draw(rng)
@@ -136,8 +124,7 @@ def walk(rng: random.Random, room: str) -> Deed:
 
 def _query(rng: random.Random, room: str, held: str, lying: dict[str, str]) -> tuple[Deed, Deed]:
     """Goal and answer: where the robot is, where the thing is that was dropped last, or what the
-    robot holds.
-    """
+    robot holds."""
     possible = ["robot", *(["thing"] if lying else []), *(["held"] if held else [])]
     operation = rng.choice(possible)
     if operation == "thing":
@@ -261,8 +248,7 @@ def slots(deed: Deed) -> dict[str, str]:
 
 def drill_text(rng: random.Random, bare: bool) -> tuple[str, str]:
     """Practice in the map of the house: a fact (" north of the hall is the tower,") or a whole
-    step, and the room it is about.
-    """
+    step, and the room it is about."""
     deed = walk(rng, rng.choice(ROOMS))._replace(number=rng.choice(NUMBERS))
     if bare:
         return f" {deed.direction} of the {deed.origin} is the {deed.room},", deed.room
@@ -285,8 +271,7 @@ _PATTERNS = tuple(
 
 def parse(text: str) -> Deed | None:
     """What a step says, or None if it is not a sentence of the language. White space around it (its
-    boundary) is ignored.
-    """
+    boundary) is ignored."""
     found = read(text, _PATTERNS)
     if found is None:
         return None

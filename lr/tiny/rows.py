@@ -131,8 +131,7 @@ class RowMaker:
         tokens being drills.
 
         A place is (pool, position in it); `stride` is the distance from pool to pool (processes
-        share the pools out).
-        """
+        share the pools out)."""
         pool, position = start
         while True:
             groups = self._groups(pool, int(budget * (1 - drills)))

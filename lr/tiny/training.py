@@ -72,8 +72,7 @@ def fresh_model(config: ModelConfig, seed: int) -> CausalLM:
 
     The embedding begins large (0.1, not the usual 0.02): with small beginnings the sixteen names,
     which look alike to the loss until they can be copied, drift together in the first steps and are
-    then not told apart for millions of tokens.
-    """
+    then not told apart for millions of tokens."""
     torch.manual_seed(seed)
     model = CausalLM(config)
     for name, p in model.named_parameters():
@@ -275,8 +274,7 @@ def token_losses(
     them, and their weights [m]. `labels` [r, t] are what is to be predicted at each place: in a
     language model the tokens themselves.
 
-    Matrix products in bf16, everything else in fp32.
-    """
+    Matrix products in bf16, everything else in fp32."""
     chosen = weights[:, 1:].flatten().nonzero()[:, 0]
     with torch.autocast(tokens.device.type, torch.bfloat16):
         hidden = hidden_rows(model, tokens)[:, :-1].flatten(0, 1)[chosen]

@@ -33,8 +33,7 @@ CHAT_TEMPLATE = (
 
 def vocabulary(language: TinyLanguage = QUANTITIES) -> list[str]:
     """Every word of a language as it stands in text, with and without leading space where both
-    occur. Sorted.
-    """
+    occur. Sorted."""
     words: set[str] = {
         "system",
         "user",
@@ -67,8 +66,7 @@ def vocabulary(language: TinyLanguage = QUANTITIES) -> list[str]:
 
 def build_tokenizer(language: TinyLanguage = QUANTITIES) -> PreTrainedTokenizerFast:
     """The tokenizer, made from the grammar. Ids: 256 bytes, then the words in order, then the three
-    special tokens.
-    """
+    special tokens."""
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     entries = sorted(pre_tokenizers.ByteLevel.alphabet())
     entries += [
@@ -96,8 +94,7 @@ def build_tokenizer(language: TinyLanguage = QUANTITIES) -> PreTrainedTokenizerF
 
 def language_of(tokens: Mapping[str, int]) -> TinyLanguage | None:
     """The tiny language whose vocabulary (token to id) this is, or None: that is how a checkpoint
-    says what it speaks.
-    """
+    says what it speaks."""
     return next(
         (one for one in LANGUAGES.values() if tokens == build_tokenizer(one).get_vocab()), None
     )
