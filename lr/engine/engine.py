@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from lr.engine.drafts import DraftSide, LocalDrafts
 from lr.engine.loop import Loop, Part
@@ -23,7 +23,6 @@ from lr.engine.runners import Runners, blocks_for
 from lr.engine.watching import CacheRecorder
 from lr.engine.worker import DraftWorker
 from lr.errors import ContextError, OutOfBlocks, SettingError
-from lr.lookahead import Writer, lookahead
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions, TokenOptions
@@ -40,7 +39,7 @@ from lr.spec.segmenters import make_segmenter
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.spec.write import StepWriter, Writing
-from lr.trace import ForwardPass, Trace, emission
+from lr.trace import Trace
 from lr.types import Coupling, EmittedStep, Role, SamplingParams, require
 
 LONGEST_ANSWER = 32768
@@ -62,6 +61,8 @@ class ModelElsewhere(Protocol):
 
 
 Model = CausalLM | ModelElsewhere
+Steps: TypeAlias = "Iterator[tuple[Run, AnswerStep]]"
+"""Steps as they are decided, each with the run that it belongs to."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Engine:
             runners.end()
         self._runners.clear()
 
-    def serve(self, runs: Sequence[Run], concurrency: int = 1) -> Iterator[tuple[Run, AnswerStep]]:
+    def serve(self, runs: Sequence[Run], concurrency: int = 1) -> Steps:
         """Answer the runs, at most `concurrency` at a time, and yield their steps as they are
         decided; one forward serves all that are being answered. They have the same options but for
         question, sample and length. What a run's tokens are does not depend on the others.
@@ -135,58 +136,6 @@ class Engine:
                         loop.remove(request)
                     for emitted in request.emitted[len(run.steps) :]:
                         yield run, run.take(emitted)
-
-    def serve_page(self, run: Run) -> Iterator[tuple[Run, AnswerStep]]:
-        """Answer one run by the loop of `lr/lookahead.py`. The trace gets forwards and emitted
-        steps. Raises `SettingError` for what the page leaves to the scheduler.
-        """
-        options, variant, verifier = run.options, run.variant, run.verifier
-        models = (self.models.target, self.models.draft)
-        timed = options.late_drafts != "wait" or options.driver != "lockstep"
-        varied = variant.router is not None or variant.controller is not None
-        here = all(isinstance(model, CausalLM) for model in models)
-        if isinstance(verifier, str) or not here or timed or varied:
-            raise SettingError(
-                'engine "page" runs models in this process, without a router, a controller or '
-                'late_drafts "reject"; use engine "scheduler".'
-            )
-        if verifier.requires != Requires.TARGET_STEP or verifier.early_requires is not None:
-            raise SettingError(
-                f'engine "page" needs a verifier that compares two steps, and {verifier.name!r} '
-                'does not, or not only; use engine "scheduler".'
-            )
-        with ExitStack() as stack:
-
-            def lend(role: Role) -> ModelRunner:
-                runner = self.runners(role).lend(run.blocks)
-                stack.callback(self.runners(role).take_back, runner)
-                runner.observer = lambda *seen: run.trace.record(ForwardPass(role, *seen))
-                return runner
-
-            def writer(role: Role, guesser: ModelRunner | None) -> Writer:
-                how, token_bytes = run.writing(role, guesser), self.models.codec.token_bytes
-                segmenter, stream = how.segmenter(token_bytes), run.stream(role)
-                return Writer(
-                    lend(role), how.sampling, segmenter, how.eos_ids, stream, how.speculation
-                )
-
-            guesser = lend(Role.DRAFT) if options.drafts_tokens else None
-            for emitted in lookahead(
-                run.prompt,
-                writer(Role.DRAFT, None),
-                writer(Role.TARGET, guesser),
-                verifier,
-                run.limits,
-                schedule=Schedule(options.schedule),
-                depth=options.depth,
-                width=options.width,
-                max_target_rows=options.max_target_rows,
-                coupling=Coupling(options.coupling),
-                draft_forwards=options.draft_ticks,
-            ):
-                verdicts = [] if emitted.verdict is None else [emitted.verdict]
-                run.trace.record(emission(emitted, *verdicts))
-                yield run, run.take(emitted)
 
     def runners(self, role: Role) -> Runners:
         """The runners of a model of this process."""
@@ -265,7 +214,7 @@ class Serving:
 class Run:
     """A question, and its answer in the making. Iterate to get the steps as they are decided;
     `finish` answers to the end. `steps` and `trace` fill meanwhile. Nothing is allocated before.
-    `page`: by the loop of `lr/lookahead.py`.
+    `serve`: how; None: by `Engine.serve`.
     """
 
     def __init__(
@@ -277,7 +226,7 @@ class Run:
         variant: Variant | None = None,
         *,
         detailed: bool = False,
-        page: bool = False,
+        serve: Callable[[Run], Steps] | None = None,
     ) -> None:
         if isinstance(question, str) and not question.strip():
             raise SettingError("the question is empty; there is nothing to answer.")
@@ -286,7 +235,6 @@ class Run:
         self.variant = Variant() if variant is None else variant
         self.verifier = self.variant.verifier or verifier
         self.detailed, self.trace = detailed, Trace(detailed=detailed)
-        self.page = page and options.looks_ahead
         self.alone = True  # forwards and caches serve this answer only
         self.steps: list[AnswerStep] = []
         models, codec = self.models, self.models.codec
@@ -316,13 +264,13 @@ class Run:
         self.blocks = blocks_for(options, len(self.prompt) + self.limits.max_tokens)
         if options.driver == "overlapped" and options.looks_ahead and models.worker is not None:
             models.worker.start()  # once, and not in the time of an answer
-        self._serving: Iterator[tuple[Run, AnswerStep]] | None = None
+        self._serve = serve or (lambda run: engine.serve([run]))
+        self._serving: Steps | None = None
         self._request: Request | None = None
 
     def __iter__(self) -> Iterator[AnswerStep]:
         if self._serving is None:
-            engine = self.engine
-            self._serving = engine.serve_page(self) if self.page else engine.serve([self])
+            self._serving = self._serve(self)
         for _, step in self._serving:
             yield step
 

@@ -20,18 +20,15 @@ import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import threading
 import time
 import traceback
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from multiprocessing.connection import Connection
-from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -40,7 +37,7 @@ from lr.engine.drafts import LocalDrafts
 from lr.engine.runners import Runners
 from lr.engine.watching import CacheRecorder
 from lr.errors import LRError, SettingError
-from lr.model.device import own_stream
+from lr.model.device import own_stream, undisturbed
 from lr.rng import Stream
 from lr.spec.protocol import NodeId
 from lr.spec.segmenters import TokenBytes
@@ -249,24 +246,6 @@ def launch(where: Where, load: Load, threads: int) -> tuple[Connection, Callable
         process.close()
 
     return ours, stop_process
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """While a process is started: it must not import the user's script, of which it needs nothing
-    (one without the guard `if __name__ == "__main__"` would run again), and not die of a Ctrl-C
-    before it can ignore that.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    blockable = hasattr(signal, "pthread_sigmask")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blockable else set()
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-        if blockable:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # Our end

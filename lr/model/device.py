@@ -6,9 +6,12 @@ or the CPU, are others.
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 
@@ -114,3 +117,21 @@ def find_device(name: str | torch.device) -> torch.device:
             f"device {str(name)!r} cannot be used here: {reason}. Expected {CHOICES}."
         ) from error
     return device
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """While a process is started: it must not import the user's script, of which it needs nothing
+    (one without the guard `if __name__ == "__main__"` would run again), and not die of a Ctrl-C
+    before it can ignore that.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    blockable = hasattr(signal, "pthread_sigmask")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blockable else set()
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        if blockable:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)

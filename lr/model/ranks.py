@@ -39,7 +39,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lr.engine.worker import undisturbed
 from lr.errors import LRError, ProtocolError, SettingError
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.pool import BlockPool
@@ -47,7 +46,7 @@ from lr.kvcache.table import BlockTable
 from lr.model.attention import AttentionBackend
 from lr.model.attention_choice import equip
 from lr.model.batch import RaggedBatch
-from lr.model.device import find_device
+from lr.model.device import find_device, undisturbed
 from lr.model.dummy import is_dummy
 from lr.model.files import resolve
 from lr.model.parallel import RankLM, RankLost, Ranks, config_of, load_part, part_of, together
