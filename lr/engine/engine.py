@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from lr.engine.drafts import DraftSide, LocalDrafts
 from lr.engine.loop import Loop, Part
-from lr.engine.request import Request, Streams
+from lr.engine.request import DraftSide, LocalDrafts, Request, Streams
 from lr.engine.runner import ModelRunner
-from lr.engine.runners import Runners, blocks_for
-from lr.engine.watching import CacheRecorder
+from lr.engine.runners import CacheRecorder, Runners, blocks_for
 from lr.engine.worker import DraftWorker
 from lr.errors import ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec

@@ -33,9 +33,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from lr.engine.drafts import LocalDrafts
-from lr.engine.runners import Runners
-from lr.engine.watching import CacheRecorder
+from lr.engine.request import LocalDrafts
+from lr.engine.runners import CacheRecorder, Runners
 from lr.errors import LRError, SettingError
 from lr.model.device import own_stream, undisturbed
 from lr.rng import Stream

@@ -3,7 +3,7 @@ traces and pictures.
 
 Nothing is decided by an observer, and without one (the rule) nothing is told. The calls are few on
 purpose; all that can be known of who holds which block follows from them. Read next:
-`engine/watching.py`, which writes them into a trace.
+`engine/runners.py`, which writes them into a trace.
 """
 
 from __future__ import annotations

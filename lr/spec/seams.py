@@ -3,7 +3,7 @@ ahead, and a variant as one bundle.
 
 The other seams are protocols where they are used: `Router` (`protocol.py`), `Segmenter`
 (`steps.py`), `Verifier` (`verifiers/base.py`), `Drafter` and `AcceptanceRule` on tokens, `Runner`,
-`DraftSide` (`engine/drafts.py`). `docs/variants_steps.md` has all of them in one table, with the
+`DraftSide` (`engine/request.py`). `docs/variants_steps.md` has all of them in one table, with the
 published methods that would plug in there.
 """
 

@@ -26,7 +26,7 @@ from lr.engine.engine import Run, Serving
 from lr.engine.loop import Loop
 from lr.engine.request import Request
 from lr.engine.runner import ModelRunner
-from lr.engine.watching import CacheRecorder
+from lr.engine.runners import CacheRecorder
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import BlockTable
 from lr.lab.stepper.sources import Running, Source, StepperError, driven
