@@ -251,7 +251,7 @@ def _look_at_cache(state: State, record: Record, caches: Any, change: Any, note:
     empty = {"total": cache.total, "size": cache.block_size, "branches": {}, "copies": []}
     made = caches.setdefault(name, empty)
     for number, branch in cache.branches.items():
-        first = {
+        first: dict[str, Any] = {
             "born": state.number,
             "source": record.data.get("source"),
             "facts": [],

@@ -72,10 +72,11 @@ def figure(width: float, height: float, *, size: float = 10, salt: str = "lr") -
     is not installed.
     """
     require_matplotlib()
-    from matplotlib import pyplot, rc_context  # pyplot tells notebooks how to show a figure
+    from matplotlib import get_backend, pyplot, rc_context
     from matplotlib.figure import Figure
 
-    assert pyplot
+    if "inline" in get_backend():  # a first figure loads what shows figures in a notebook
+        pyplot.close(pyplot.figure())
     style = {
         "font.size": size,
         "axes.spines.top": False,
