@@ -29,10 +29,9 @@ import torch
 from torch import Tensor
 
 from lr.errors import ProtocolError, SettingError
-from lr.kvcache.append import Append
+from lr.kvcache.append import Append, CacheObserver
 from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable, blocks_for
-from lr.kvcache.watch import CacheObserver
 
 
 def bytes_per_block(
@@ -50,7 +49,7 @@ class PagedKVCache:
 
     `copied_blocks` and `zeroed_blocks` count what `prepare` has done so far, undone appends
     included; they are only for those who look on, nothing is decided by them. `observer`, if there
-    is one, hears of every change of a table (`watch.py`). Raises `SettingError` for a size below 1
+    is one, hears of every change of a table (`append.py`). Raises `SettingError` for a size below 1
     or a dtype that is not a float.
     """
 
