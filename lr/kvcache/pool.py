@@ -85,8 +85,8 @@ class BlockPool:
         return True
 
     def restart(self) -> None:
-        """Hand the free blocks out from the lowest on again, as a new pool does. So a run in a cache
-        that was used before is the same run.
+        """Hand the free blocks out from the lowest on again, as a new pool does. So a run in a
+        cache that was used before is the same run.
         """
         self._free.sort(reverse=True)
 
