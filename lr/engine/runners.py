@@ -108,7 +108,7 @@ class Runners:
 
 
 class CacheRecorder:
-    """Writes what a cache tells its observer (`kvcache/watch.py`) into `trace` under the name
+    """Writes what a cache tells its observer (`kvcache/append.py`) into `trace` under the name
     `cache`; every branch gets a number.
 
     Example with blocks of 4 tokens: branch 0 reads a prompt of 6 tokens, `BranchesGrew(rows=((0,
