@@ -18,20 +18,14 @@ from lr.commands.options import torchrun_place
 from lr.errors import LRError, SettingError
 
 COMMANDS = {
-    ("demo",): (
-        "answer:Demo",
-        "watch the tiny models reason, and compare plain decoding with lookahead",
-    ),
+    ("demo",): ("answer:Demo", "watch the tiny models reason, and what lookahead saves"),
     ("generate",): ("answer:Generate", "answer one question with any checkpoint"),
     ("step",): ("step:StepCommand", "step through an answer, force verdicts, fork what-ifs"),
     ("play",): ("trace:Play", "an answer as a page to step through in a browser"),
     ("draw",): ("trace:Draw", "a trace as figures for slides: clock, tree, cache"),
     ("run",): ("run:Run", "answer and grade a data set, with the official tool's flags"),
     ("calibrate",): ("theory:Calibrate", "measure what the formulas take, on real models"),
-    ("plan",): (
-        "theory:PlanRun",
-        "how a pair of models should be run, from a calibration or the paper",
-    ),
+    ("plan",): ("theory:PlanRun", "how to run a pair of models, from a calibration or the paper"),
     ("theory", "reality"): ("theory:TheoryReality", "predicted speedups beside measured ones"),
     ("verify",): ("experiments:Verify", "judge kept pairs of steps again: ROC, calibration, cost"),
     ("drift",): (
