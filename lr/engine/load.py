@@ -30,6 +30,7 @@ from lr.spec.verifiers.base import Verifier, check_verifier
 from lr.spec.verifiers.choose import VerifierName, VerifierParts, make_verifier, parse_verifier
 from lr.spec.verifiers.prompted import PromptedModel
 from lr.spec.verifiers.simple import load_encoder
+from lr.types import require
 
 if TYPE_CHECKING:
     from lr.lab.endpoint.address import Servers
@@ -57,6 +58,8 @@ def load_models(
     """Everything, and the verifier: its name where there is no draft to verify. The arguments are
     those of `Reasoner`. Raises `CheckpointError` or `SettingError`.
     """
+    whole = num_blocks is None or num_blocks > 0
+    require(whole, "num_blocks", num_blocks, "a whole number > 0, or None")
     spread, devices = device_map(target, device)
     served_target = _served(target, servers, "target")
     codec: Codec = Codec.load(target) if served_target is None else served_target.codec

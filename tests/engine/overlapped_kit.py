@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import count
 
 import torch
 from spec_kit import EOS, PIECES, writer
@@ -53,7 +53,8 @@ class Parts:
         torch.set_num_threads(1)
         model: CausalLM = pickle.loads(self.model)
         if self.trouble is not None:
-            model = Troubled(model, self.trouble)  # type: ignore[assignment]
+            trouble, numbers = self.trouble, count(1)
+            model.register_forward_pre_hook(lambda *_: trouble.strike(next(numbers)))
         return DraftParts(Runners(model, block_size=4), PIECES.__getitem__)
 
 
@@ -77,21 +78,6 @@ class Trouble:
             if self.then == "hang":
                 time.sleep(3600)
             raise OutOfBlocks(9, 1, 10) if self.then == "run out of blocks" else ValueError("a bug")
-
-
-class Troubled:
-    """A model that meets trouble before each of its forwards."""
-
-    def __init__(self, model: CausalLM, trouble: Trouble) -> None:
-        self.inner, self.trouble, self.count = model, trouble, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def hidden(self, *args: Any) -> Any:
-        self.count += 1
-        self.trouble.strike(self.count)
-        return self.inner.hidden(*args)
 
 
 def parts(model: CausalLM, trouble: Trouble | None = None) -> Parts:
