@@ -132,7 +132,8 @@ def main() -> int:
     print(f"{asked.shape}: {', '.join(sorted(path.name for path in asked.folder.iterdir()))}")
     grown, seconds, weights = measure_load(asked.folder)
     print(
-        f"weights {weights / 2**20:.0f} MiB; loading took {grown / 2**20:.0f} MiB ({grown / weights:.2f} times), {seconds:.1f} s"
+        f"weights {weights / 2**20:.0f} MiB; loading took {grown / 2**20:.0f} MiB "
+        f"({grown / weights:.2f} times), {seconds:.1f} s"
     )
     if asked.modes:
         print(f"tokens by mode: {run_modes(asked.folder)}")

@@ -27,7 +27,8 @@ def executed(path: Path) -> nbformat.NotebookNode:
     inherited = os.environ.get("PYTHONPATH")
     # A kernel is a process of its own: it shall find this checkout, installed or not.
     places = [str(ROOT), inherited] if inherited else [str(ROOT)]
-    quiet = "ignore:IProgress not found"  # tqdm misses a widget that nobody needs, and would say so with a path of this machine
+    # tqdm misses a widget that nobody needs, and would name a path of this machine.
+    quiet = "ignore:IProgress not found"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONWARNINGS": quiet}
     environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # the tensors are tiny
     client = NotebookClient(

@@ -70,7 +70,8 @@ def test_it_runs_and_its_outputs_are_what_it_shows(path: Path) -> None:
     fresh = [cell for cell in executed(path).cells if cell.cell_type == "code"]
     for kept, new in zip(cells(path, "code"), fresh, strict=True):
         assert said(kept) == said(new), (
-            f"run scripts/run_notebooks.py {path.name[:2]}: this cell shows something else now\n{kept.source}"
+            f"run scripts/run_notebooks.py {path.name[:2]}: this cell shows something "
+            f"else now\n{kept.source}"
         )
     assert [cell.execution_count for cell in cells(path, "code")] == list(range(1, len(fresh) + 1))
 
@@ -84,7 +85,8 @@ def test_cells_are_short_and_define_nothing(path: Path) -> None:
             node.lineno for outer in tree for node in ast.walk(outer) if isinstance(node, ast.stmt)
         }
         assert len(lines) <= (DEFINES.get(path.stem, 0) if defined else MOST_LINES), (
-            f"two ideas in one cell, or a definition: a notebook uses the package and defines nothing itself\n{cell.source}"
+            f"two ideas in one cell, or a definition: a notebook uses the package and "
+            f"defines nothing itself\n{cell.source}"
         )
 
 

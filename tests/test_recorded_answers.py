@@ -26,7 +26,8 @@ from lr.reasoner import Reasoner
 RECORD = Path(__file__).with_name("recorded_answers.json")
 QUESTIONS = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?",
-    "At first Cleo has 4 apples. Then Dan gets twice as many apples as Cleo. Then Cleo gives 2 apples to Dan. "
+    "At first Cleo has 4 apples. Then Dan gets twice as many apples as Cleo. Then "
+    "Cleo gives 2 apples to Dan. "
     "How many apples does Dan have?",
 )
 
@@ -122,7 +123,8 @@ def cases() -> list[dict[str, Any]]:
             for temperature in (0.0, 1.0):
                 add(
                     "random:0.7", pair="random", mode=mode, schedule=schedule, depth=2, width=2,
-                    acceptance="match", temperature=temperature, segmenter="fixed", segment_tokens=5, max_tokens=48,
+                    acceptance="match", temperature=temperature, segmenter="fixed",
+                    segment_tokens=5, max_tokens=48,
                 )  # fmt: skip
     return found
 

@@ -1,4 +1,6 @@
-"""What a machine can check about the sources: the budgets of size, the front door's imports, the documents' links."""
+"""What a machine can check about the sources: the budgets of size, the front door's imports, the
+documents' links.
+"""
 
 from __future__ import annotations
 

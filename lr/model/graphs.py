@@ -188,10 +188,7 @@ def cuda_recorder(device: torch.device) -> Recorder:
 
 
 def record_cuda(
-    device: torch.device,
-    pool: Any,
-    stream: torch.cuda.Stream,
-    compute: Callable[[], Tensor],
+    device: torch.device, pool: Any, stream: torch.cuda.Stream, compute: Callable[[], Tensor]
 ) -> Callable[[], Tensor]:
     """Warm up on a stream beside, as PyTorch asks, then record. Other threads may use the device
     meanwhile, but not wait for all of it (`torch.cuda.synchronize`).

@@ -194,7 +194,8 @@ LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class DiscourseSegmenter:
-    r"""A step ends at a cue ("Wait", "So", "But", ...) or a blank line, after `least` visible bytes.
+    r"""A step ends at a cue ("Wait", "So", "But", ...) or a blank line, after `least` visible
+    bytes.
 
     A cue is known only once it is written, and what is written is not taken back: so the cue is the
     last word of the step that it ends. It counts at the start of a sentence or line, and is
@@ -213,7 +214,9 @@ class DiscourseSegmenter:
 
 
 class DiscourseDetector:
-    """A sentence scan, and `opening`: the first word of a sentence as read so far, None inside it."""
+    """A sentence scan, and `opening`: the first word of a sentence as read so far, None inside
+    it.
+    """
 
     def __init__(self, token_bytes: TokenBytes, least: int) -> None:
         self.token_bytes, self.least, self.scan = token_bytes, least, SentenceScan()

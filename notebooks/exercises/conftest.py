@@ -1,4 +1,6 @@
-"""Which answer is graded: yours, the reference solution, or the collection of mistakes. See README.md."""
+"""Which answer is graded: yours, the reference solution, or the collection of mistakes. See
+README.md.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every test that takes an `answer` gets the file that is to be graded, or each file of mistakes."""
+    """Every test that takes an `answer` gets the file that is to be graded, or each file of
+    mistakes.
+    """
     if "answer" not in metafunc.fixturenames:
         return
     name, whose = (

@@ -47,7 +47,9 @@ def _laws(kind: str, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def models(kind: str, seed: int) -> tuple[Model, Model]:
-    """A target and a draft whose laws after every text are a pair of that kind, made anew but always the same."""
+    """A target and a draft whose laws after every text are a pair of that kind, made anew but
+    always the same.
+    """
 
     def number(text: tuple[int, ...]) -> int:
         return Stream.root(seed).child(*text).key(0) >> 40

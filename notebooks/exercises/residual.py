@@ -1,7 +1,9 @@
-"""Exercise: the two formulas of speculative sampling. Grade it with `pytest notebooks/exercises/test_residual.py`.
+"""Exercise: the two formulas of speculative sampling. Grade it with `pytest
+notebooks/exercises/test_residual.py`.
 
-A draft token x was drawn from q. It stays with the probability that `accept_prob` gives. If it does not, another token is drawn from
-what `residual` gives. What comes out must be distributed as p, exactly, and the draft token is to stay as often as possible.
+A draft token x was drawn from q. It stays with the probability that `accept_prob` gives. If it does
+not, another token is drawn from what `residual` gives. What comes out must be distributed as p,
+exactly, and the draft token is to stay as often as possible.
 """
 
 from __future__ import annotations
@@ -10,14 +12,18 @@ from torch import Tensor
 
 
 def accept_prob(p: float, q: float) -> float:
-    """How likely a drafted token stays, which has probability p under the target and q > 0 under the draft."""
+    """How likely a drafted token stays, which has probability p under the target and q > 0 under
+    the draft.
+    """
     raise NotImplementedError(
-        "write accept_prob in notebooks/exercises/residual.py: a number from 0 to 1, made of p and q"
+        "write accept_prob in notebooks/exercises/residual.py: a number from 0 to 1, "
+        "made of p and q"
     )
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """The law [v] of the token that replaces a rejected one; p and q [v] are laws, and are not changed.
+    """The law [v] of the token that replaces a rejected one; p and q [v] are laws, and are not
+    changed.
 
     Where p = q nothing is ever rejected, so any law will do; p is a good choice.
     """

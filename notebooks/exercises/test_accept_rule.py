@@ -1,4 +1,6 @@
-"""The grader of accept_rule.py: every order of every set of verdicts, then your function beside the package's scheduler."""
+"""The grader of accept_rule.py: every order of every set of verdicts, then your function beside the
+package's scheduler.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def test_drafts_that_are_still_to_come_are_waited_for(answer: ModuleType) -> Non
 
 
 def test_what_is_certain_is_not_waited_for(answer: ModuleType) -> None:
-    """The first alternative is aligned: the others do not matter any more, nor does the target's step."""
+    """The first alternative is aligned: the others do not matter any more, nor does the target's
+    step.
+    """
     assert answer.decide([True, None, None], True, False) == 0
     assert answer.decide([False, True, None], True, False) == 1
     assert answer.decide([True, None], False, False) == 0
@@ -38,7 +42,9 @@ def test_what_is_certain_is_not_waited_for(answer: ModuleType) -> None:
 def test_the_order_of_the_verdicts_decides_nothing(
     answer: ModuleType, verdicts: tuple[bool, ...]
 ) -> None:
-    """All six orders in which three verdicts can come: always the same outcome, as early as it is certain."""
+    """All six orders in which three verdicts can come: always the same outcome, as early as it is
+    certain.
+    """
     right = verdicts.index(True) if any(verdicts) else Decide.CORRECT
     for order in permutations(range(3)):
         known: list[bool | None] = [None, None, None]
@@ -59,7 +65,9 @@ WIDTH = 3
 
 @pytest.mark.parametrize("seed", range(60))
 def test_beside_the_scheduler(answer: ModuleType, seed: int) -> None:
-    """The scheduler runs a script in a random order. After every event your function must say what it does about the root."""
+    """The scheduler runs a script in a random order. After every event your function must say what
+    it does about the root.
+    """
     run = ScriptedRun(
         SchedulerConfig(Limits(max_tokens=100), depth=1, width=WIDTH), SCRIPT, shuffled(seed)
     )

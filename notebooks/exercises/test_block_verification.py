@@ -1,4 +1,6 @@
-"""The grader of block_verification.py: the exact law, and as many guesses kept as by the package's rule."""
+"""The grader of block_verification.py: the exact law, and as many guesses kept as by the package's
+rule.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Taught(AcceptanceRule):
 
 
 def test_credit_goes_back(answer: ModuleType) -> None:
-    """First p/q = 1/2, then 2: token by token both stay in half of the cases; as a block they stay for sure."""
+    """First p/q = 1/2, then 2: token by token both stay in half of the cases; as a block they stay
+    for sure.
+    """
     p_rows = torch.tensor([[0.4, 0.6], [0.8, 0.2], [0.5, 0.5]]).double()
     q_rows = torch.tensor([[0.8, 0.2], [0.4, 0.6]]).double()
     chances = [chance for chance, _ in answer.endings(p_rows, q_rows, (0, 0))]

@@ -1,4 +1,6 @@
-"""The grader of controller.py: the package's scheduler in worlds of known acceptance, against the best constant depth."""
+"""The grader of controller.py: the package's scheduler in worlds of known acceptance, against the
+best constant depth.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ STEADY = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 @dataclass(frozen=True)
 class World:
-    """A script whose draft step number i is accepted with probability `rates[i]`. Everybody says the same word."""
+    """A script whose draft step number i is accepted with probability `rates[i]`. Everybody says
+    the same word.
+    """
 
     rates: tuple[float, ...] = field(repr=False)
 
@@ -52,7 +56,9 @@ class Always:
 
 
 def time_of(controller: object, world: World) -> float:
-    """Run the scheduler to the end under a controller; the time is COST per draft step and one unit per cycle."""
+    """Run the scheduler to the end under a controller; the time is COST per draft step and one unit
+    per cycle.
+    """
     config = SchedulerConfig(Limits(max_tokens=10 * STEPS), Schedule.SYNC, depth=MOST)
     run, stats, cycles = ScriptedRun(config, world), Stats(), 0
     while not run.done:
@@ -81,14 +87,18 @@ def best_constant(world: World) -> float:
 
 @pytest.mark.parametrize("rate", STEADY)
 def test_near_the_best_constant_depth(answer: ModuleType, rate: float) -> None:
-    """In a world of constant acceptance: at most an eighth slower than the best depth, which you are not told."""
+    """In a world of constant acceptance: at most an eighth slower than the best depth, which you
+    are not told.
+    """
     world = World((rate,) * STEPS)
     assert time_of(answer.Controller(), world) <= 1.125 * best_constant(world)
 
 
 @pytest.mark.parametrize("bad", [0.0, 0.05])
 def test_things_get_better(answer: ModuleType, bad: float) -> None:
-    """For 100 steps next to nothing is accepted, then nearly all: at most a quarter slower than if you had known."""
+    """For 100 steps next to nothing is accepted, then nearly all: at most a quarter slower than if
+    you had known.
+    """
     first, second = (bad,) * (STEPS // 2), (0.95,) * (STEPS // 2)
     known = sum(best_constant(World(half * 2)) / 2 for half in (first, second))
     assert time_of(answer.Controller(), World(first + second)) <= 1.25 * known

@@ -1,4 +1,6 @@
-"""The grader of copy_on_write.py: a cache of paper whose tokens can be read back, beside the package's own."""
+"""The grader of copy_on_write.py: a cache of paper whose tokens can be read back, beside the
+package's own.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ class Paper:
         return copies
 
     def check(self) -> None:
-        """Every branch reads what it wrote, and every block has as many holders as the pool says."""
+        """Every branch reads what it wrote, and every block has as many holders as the pool
+        says.
+        """
         for table, tokens in self.branches:
             assert table.length == len(tokens) and len(table.blocks) == blocks_for(
                 table.length, SIZE
@@ -136,7 +140,9 @@ def test_the_last_holder_does_not_copy(answer: ModuleType) -> None:
 
 @pytest.mark.parametrize("count", [5, 30])
 def test_all_or_nothing(answer: ModuleType, count: int) -> None:
-    """Three blocks, two in use: five more tokens would need a copy and a block, thirty far more. Nothing may have changed."""
+    """Three blocks, two in use: five more tokens would need a copy and a block, thirty far more.
+    Nothing may have changed.
+    """
     paper = Paper(answer, blocks=3)
     first = paper.open()
     paper.write(first, 6)
@@ -149,7 +155,9 @@ def test_all_or_nothing(answer: ModuleType, count: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_long_random_life(answer: ModuleType, seed: int) -> None:
-    """Forks, releases and appends in any order; as many copies and blocks as the package's own cache needs."""
+    """Forks, releases and appends in any order; as many copies and blocks as the package's own
+    cache needs.
+    """
     chance, paper = random.Random(seed), Paper(answer, blocks=40)
     cache = PagedKVCache(
         num_layers=1,

@@ -45,7 +45,9 @@ class Taught(AcceptanceRule):
 
 
 def test_the_example_of_the_notebook(answer: ModuleType) -> None:
-    """p = (0.5, 0.5), q = (0.8, 0.2): heads stays with 0.625, tails always, and tails replaces what was rejected."""
+    """p = (0.5, 0.5), q = (0.8, 0.2): heads stays with 0.625, tails always, and tails replaces what
+    was rejected.
+    """
     p, q = torch.tensor([0.5, 0.5]).double(), torch.tensor([0.8, 0.2]).double()
     assert answer.accept_prob(0.5, 0.8) == pytest.approx(0.625)
     assert answer.accept_prob(0.5, 0.2) == 1

@@ -1,4 +1,6 @@
-"""`scripts/gpu_check.py` and its checks: tiny sizes on the CPU, full ones on CUDA if there is any."""
+"""`scripts/gpu_check.py` and its checks: tiny sizes on the CPU, full ones on CUDA if there is
+any.
+"""
 
 from __future__ import annotations
 

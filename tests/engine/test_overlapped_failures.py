@@ -137,7 +137,8 @@ from lr.spec.protocol import SchedulerConfig
 
 if __name__ == "__main__":
     worker = DraftWorker(parts(random_model(2), Trouble(delay=0.2)))
-    driver, chains = Setting(random_model(0), endless=True).begin(worker, SchedulerConfig(Limits(400, 14)), [[5, 6, 7]], ByTokens())
+    setting, config = Setting(random_model(0), endless=True), SchedulerConfig(Limits(400, 14))
+    driver, chains = setting.begin(worker, config, [[5, 6, 7]], ByTokens())
     print(worker.pid, flush=True)
     for _ in driver.run(chains):
         pass
@@ -192,7 +193,8 @@ def test_a_plain_script_needs_no_guard(tmp_path: Path) -> None:
         "import lr\n"
         "print('once')\n"
         "reasoner = lr.Reasoner()\n"
-        "result = reasoner.generate('How many coins does Ann have?', driver='overlapped', max_tokens=20)\n"
+        "result = reasoner.generate('How many coins does Ann have?', "
+        "driver='overlapped', max_tokens=20)\n"
         "print(len(result.tokens) > 0)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

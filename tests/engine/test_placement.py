@@ -40,7 +40,10 @@ def test_a_worker_thread_on_the_same_weights_answers_as_lockstep_does() -> None:
         assert isinstance(models.draft, CausalLM) and models.worker is not None
         thread = worker(models.draft, "cuda:0")
         models.worker.load, models.worker.where = thread.load, thread.where
-        question = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
+        question = (
+            "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many "
+            "coins does Ben have?"
+        )
         settings = {"mode": "lr+sd", "drafter": "draft", "max_tokens": 120}
         one = reasoner.generate(question, driver="overlapped", **settings)
         assert one.tokens == reasoner.generate(question, driver="lockstep", **settings).tokens

@@ -293,5 +293,8 @@ def test_a_failed_run_leaves_its_trace(reasoner: Reasoner, tmp_path: Path) -> No
 def test_reading_needs_no_torch() -> None:
     import subprocess
 
-    program = "import sys, lr.commands.trace, lr.lab.trace.perfetto, lr.lab.trace.virtual; assert 'torch' not in sys.modules"
+    program = (
+        "import sys, lr.commands.trace, lr.lab.trace.perfetto, lr.lab.trace.virtual; "
+        "assert 'torch' not in sys.modules"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

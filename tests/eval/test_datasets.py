@@ -14,13 +14,14 @@ from lr.errors import SettingError
 from lr.lab.eval.datasets import Task, ask, fingerprint, load_items, read_item
 from lr.tiny.language import Split, problem
 
+HALF, POINT = "\\frac{1}{2}", "\\left( 3, \\frac{\\pi}{2} \\right)"
 MATHS = [
     ({"id": 60, "problem": "How many?", "answer": 204}, "204"),
     ({"question": "How many?", "answer": "073"}, "073"),
     ({"ID": "2024-I-1", "Problem": "How many?", "Solution": "long", "Answer": 7}, "7"),
     ({"question": "Eggs?", "answer": "9 * 2 = <<9*2=18>>18\n#### 18"}, "18"),
-    ({"problem": "x?", "solution": "so $x = \\boxed{\\frac{1}{2}}$", "level": "Level 3"}, "\\frac{1}{2}"),
-    ({"problem": "x?", "solution": "...", "answer": "\\left( 3, \\frac{\\pi}{2} \\right)"}, "\\left( 3, \\frac{\\pi}{2} \\right)"),
+    ({"problem": "x?", "solution": f"so $x = \\boxed{{{HALF}}}$", "level": "Level 3"}, HALF),
+    ({"problem": "x?", "solution": "...", "answer": POINT}, POINT),
 ]  # fmt: skip
 
 

@@ -31,8 +31,13 @@ LIMITED = {
     "endless loop": "while True: pass",
     "memory hog": "x = []\nwhile True: x.append(bytearray(10_000_000))",
     "many children": "import os\nfor _ in range(20): os.fork() == 0 and os._exit(0)",
-    "a child": "import subprocess; subprocess.run([__import__('sys').executable, '-c', '1'], check=True)",
-    "many threads": "import threading, time\nfor _ in range(500): threading.Thread(target=time.sleep, args=(60,)).start()",
+    "a child": (
+        "import subprocess; subprocess.run([__import__('sys').executable, '-c', '1'], check=True)"
+    ),
+    "many threads": (
+        "import threading, time\nfor _ in range(500): "
+        "threading.Thread(target=time.sleep, args=(60,)).start()"
+    ),
     "a socket": "import socket; socket.socket()",
     "connect": "import socket; socket.create_connection(('127.0.0.1', 9), timeout=2)",
     "much output": "import sys\nwhile True: sys.stdout.write('x' * 1_000_000)",

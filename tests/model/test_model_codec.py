@@ -361,7 +361,10 @@ def test_no_chat_template() -> None:
 
 
 def test_a_template_that_refuses() -> None:
-    template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role here') }}{% endif %}{{ messages[0].content }}"
+    template = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role here') }}"
+        "{% endif %}{{ messages[0].content }}"
+    )
     codec = Codec(byte_level(chat_template=template), name="strict")
     assert codec.chat("hi")
     with pytest.raises(SettingError, match=r"roles: system, user\): no system role here"):

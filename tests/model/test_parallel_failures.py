@@ -212,7 +212,10 @@ def test_ranks_end_when_their_leader_is_killed() -> None:
 
 
 def test_torchrun_gives_the_same_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    question = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
+    question = (
+        "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins "
+        "does Ben have?"
+    )
     words = [
         "generate",
         question,

@@ -53,7 +53,8 @@ CASES = [
         gives="A. accepted, B$ accepted",
     ),
     Case(
-        "at the first pair that is not aligned the target's step is the correction, and drafting begins anew behind it",
+        "at the first pair that is not aligned the target's step is the correction, "
+        "and drafting begins anew behind it",
         targets="a. b. c. d$", drafts="A. X. C. D$",
         gives="A. accepted, b. correction, C. accepted, D$ accepted",
     ),
@@ -63,7 +64,8 @@ CASES = [
         gives="a. correction, B. accepted, C$ accepted",
     ),
     Case(
-        "a synchronous cycle in which all is accepted ends with the target's step as bonus, whatever the draft would say there",
+        "a synchronous cycle in which all is accepted ends with the target's step as "
+        "bonus, whatever the draft would say there",
         targets="a. b. c. d$", drafts="A. B. X. X$", schedules=(SYNC,),
         gives="A. accepted, B. accepted, c. bonus, d$ correction",
     ),
@@ -104,7 +106,8 @@ CASES = [
         gives="a$ correction",
     ),
     Case(
-        "a draft step that ends the text is the last of its cycle: there is no row behind it, and no bonus",
+        "a draft step that ends the text is the last of its cycle: there is no row "
+        "behind it, and no bonus",
         targets="a. b$ c.", drafts="A. B$ C.", depth=3,
         gives="A. accepted, B$ accepted",
     ),
@@ -120,13 +123,15 @@ CASES = [
         gives="aaa. correction, B$ accepted",
     ),
     Case(
-        "a target step that was cut accepts nothing, and the step after it begins in mid-sentence: it is not drafted at all",
+        "a target step that was cut accepts nothing, and the step after it begins in "
+        "mid-sentence: it is not drafted at all",
         targets="aaaaa a. b$", drafts="AAA. A. B$", limits=Limits(100, 4),
         gives="aaaa correction, a. target, B$ accepted",
     ),
     Case(
         "... unless half sentences are not to be ignored",
-        targets="aaaaa a. b$", drafts="AAA. A. B$", limits=Limits(100, 4, ignore_half_sentence=False), schedules=ASYNC,
+        targets="aaaaa a. b$", drafts="AAA. A. B$",
+        limits=Limits(100, 4, ignore_half_sentence=False), schedules=ASYNC,
         gives="aaaa correction, A. accepted, B$ accepted",
     ),
     Case(
@@ -157,7 +162,8 @@ CASES = [
         gives="a. target, B$ accepted",
     ),
     Case(
-        "a synchronous cycle ends where the drafter fails; if all before was accepted, with a bonus",
+        "a synchronous cycle ends where the drafter fails; if all before was "
+        "accepted, with a bonus",
         targets="a. b. c$", drafts="A. - C$", schedules=(SYNC,), depth=3,
         gives="A. accepted, b. bonus, C$ accepted",
     ),
@@ -194,7 +200,8 @@ CASES = [
     ),
     # verifiers that need no target step
     Case(
-        "a step that is judged by itself is accepted without a step of the target; there is no bonus",
+        "a step that is judged by itself is accepted without a step of the target; "
+        "there is no bonus",
         targets="a. b. c. d$", drafts="A. B. C. D$", needs_target_step=False,
         gives="A. accepted, B. accepted, C. accepted, D$ accepted",
     ),

@@ -204,7 +204,10 @@ def test_exact_lookahead_is_plain_decoding(
 def test_the_tiny_models_write_sentences_and_pieces() -> None:
     """On real text: the same words, cut otherwise."""
     reasoner = Reasoner()
-    question = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
+    question = (
+        "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins "
+        "does Ben have?"
+    )
     texts = {}
     for name in SEGMENTERS:
         result = reasoner.generate(

@@ -60,9 +60,7 @@ def test_folding_forgives_case_and_outer_white_space_only(
     assert inner.asked == ([] if same else [draft.strip()])
 
 
-def test_the_judge_behind_the_shortcut_is_asked_about_the_others_only_and_its_answers_go_where_they_belong() -> (
-    None
-):
+def test_only_unequal_texts_reach_the_verifier_after_the_shortcut() -> None:
     inner = Says({ADD: NO, GIVEN: YES})
     verdicts = NormalisedMatch(inner, codec().decode).judge(
         [pair(ADD, GIVEN), pair("A", "a"), pair(GIVEN, ADD)]

@@ -38,7 +38,8 @@ def test_a_plan_stays_what_it_was() -> None:
     """
     what = plan(Split.TEST, 2)
     assert what.question == (
-        "The robot starts in the kitchen. Order one: go north. Order two: go north. Order three: go east. Where is the robot?"
+        "The robot starts in the kitchen. Order one: go north. Order two: go north. "
+        "Order three: go east. Where is the robot?"
     )
     assert what.answer == "tower"
     assert plan(Split.TEST, 2, seed=1) != what

@@ -42,7 +42,8 @@ def test_any_text_comes_back_after_loading(reloaded: PreTrainedTokenizerFast) ->
 def test_one_token_per_word_digit_and_blank_line() -> None:
     pieces = TOKENIZER.tokenize("Then Ann owns 12 + 5 = 17 coins.\n\nSo the answer is \\boxed{17}.")
     assert pieces == (
-        "Then ĠAnn Ġowns Ġ1 2 Ġ+ Ġ5 Ġ= Ġ1 7 Ġcoins . ĊĊ So Ġthe Ġanswer Ġis Ġ\\boxed{ 1 7 } .".split()
+        "Then ĠAnn Ġowns Ġ1 2 Ġ+ Ġ5 Ġ= Ġ1 7 Ġcoins . ĊĊ "
+        "So Ġthe Ġanswer Ġis Ġ\\boxed{ 1 7 } .".split()
     )
 
 
@@ -68,7 +69,8 @@ def test_chat(reloaded: PreTrainedTokenizerFast) -> None:
     ]
     text = reloaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert text == (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\n"
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHow "
+        "many?<|im_end|>\n<|im_start|>assistant\n"
     )
     assert reloaded.eos_token == "<|im_end|>" and reloaded.pad_token == "<|endoftext|>"
     ids = reloaded.encode(text, add_special_tokens=False)

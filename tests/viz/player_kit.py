@@ -51,7 +51,10 @@ FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run "
     "--disable-background-networking --disable-component-update --disable-sync"
 ).split()
-NASTY = 'How many <b>steps</b>?</script><script>window.struck = "yes"</script><img src=x onerror="window.struck = 1">'
+NASTY = (
+    'How many <b>steps</b>?</script><script>window.struck = "yes"</script>'
+    '<img src=x onerror="window.struck = 1">'
+)
 BLOCK = 16
 
 
@@ -66,7 +69,10 @@ def a_browser() -> Iterator[Any]:
     except ImportError:
         found = None
     if found is None:
-        why = f"no browser: none of {', '.join(BROWSERS)} is installed, or the package playwright is not"
+        why = (
+            f"no browser: none of {', '.join(BROWSERS)} is installed, or the package "
+            f"playwright is not"
+        )
         assert os.environ.get("LR_BROWSER") != "required", why
         pytest.skip(why)
     with sync_playwright() as driver:

@@ -13,9 +13,9 @@ The smallest verifier subclasses `Verifier` and has two members:
             equal = [len(pair.draft.tokens) == len(pair.target_step.tokens) for pair in pairs]
             return [Verdict(same, why="lengths compared") for same in equal]
 
-An exception in `judge` is a bug and is raised. Only a verifier that declares itself `fallible`, such
-as a judge on a server, turns its failures into rejections; these have `Verdict.failed` set and are
-counted. Read next: `simple.py`, `judge.py`; `choose.py` lists what there is.
+An exception in `judge` is a bug and is raised. Only a verifier that declares itself `fallible`,
+such as a judge on a server, turns its failures into rejections; these have `Verdict.failed` set and
+are counted. Read next: `simple.py`, `judge.py`; `choose.py` lists what there is.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ class DeferredVerifier(ABC):
 
 
 def check_verifier(verifier: object) -> Verifier:
-    """`verifier` itself if it has the members of `Verifier`; else a `SettingError` that names one."""
+    """`verifier` itself if it has the members of `Verifier`; else a `SettingError` that names
+    one.
+    """
     members = ("name", "requires", "early_requires", "fallible", "judge", "judge_early")
     missing = [member for member in members if not hasattr(verifier, member)]
     if missing:

@@ -33,7 +33,9 @@ from lr.types import Verdict, require
 
 @dataclass(frozen=True)
 class JudgePrompt:
-    """A question about two steps (`{first}`, `{second}`), how the answer begins, and its two ends."""
+    """A question about two steps (`{first}`, `{second}`), how the answer begins, and its two
+    ends.
+    """
 
     question: str
     prefill: str = "["
@@ -73,7 +75,9 @@ SCORE_QUESTION = """\
 How good is the step just written, as a next step towards the right answer? 0 means wrong or \
 useless, 9 means right and useful beyond doubt.
 Score from 0 to 9:"""
-"""Follows the chain and its last step in the target's own text; the answer is a space and a digit."""
+"""Follows the chain and its last step in the target's own text; the answer is a space and a
+digit.
+"""
 
 
 def _not_judged(error: LRError) -> Verdict:
@@ -207,8 +211,8 @@ class ScoreVerifier(Verifier):
 class LikelihoodVerifier(Verifier):
     """Accepts if the mean log-probability per token is at least `threshold` (nats, at most 0).
 
-    A mean of -1 nat is a geometric mean probability of 0.37. `runner` computes the log-probabilities
-    of pairs that come without; if it is None, such a pair is a `ProtocolError`.
+    A mean of -1 nat is a geometric mean probability of 0.37. `runner` computes the
+    log-probabilities of pairs that come without; if it is None, such a pair is a `ProtocolError`.
     """
 
     name = "likelihood"

@@ -1,4 +1,6 @@
-"""No alternative is there, so the target is to go on alone, although the draft is only about to begin."""
+"""No alternative is there, so the target is to go on alone, although the draft is only about to
+begin.
+"""
 
 from __future__ import annotations
 

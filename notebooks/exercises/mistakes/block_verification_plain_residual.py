@@ -1,4 +1,6 @@
-"""The token behind the cut comes from (p - q)+, as in rejection sampling; the weight of what stands before it is forgotten."""
+"""The token behind the cut comes from (p - q)+, as in rejection sampling; the weight of what stands
+before it is forgotten.
+"""
 
 from __future__ import annotations
 

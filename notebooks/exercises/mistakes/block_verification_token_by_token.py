@@ -1,4 +1,6 @@
-"""Each guess is judged by itself. Lossless, like rejection sampling, which it is; but fewer guesses stay."""
+"""Each guess is judged by itself. Lossless, like rejection sampling, which it is; but fewer guesses
+stay.
+"""
 
 from __future__ import annotations
 

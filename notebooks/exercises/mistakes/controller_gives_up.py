@@ -1,4 +1,6 @@
-"""Drafting stops where it does not pay. But who does not draft gets no verdicts, and never learns that things are better now."""
+"""Drafting stops where it does not pay. But who does not draft gets no verdicts, and never learns
+that things are better now.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Looks further ahead as long as the run is fast. On another machine, or a busy one, it makes another choice."""
+"""Looks further ahead as long as the run is fast. On another machine, or a busy one, it makes
+another choice.
+"""
 
 from __future__ import annotations
 

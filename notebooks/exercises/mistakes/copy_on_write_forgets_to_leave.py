@@ -1,4 +1,6 @@
-"""The block is copied, but the old one still counts this branch as a holder. It will never be free again."""
+"""The block is copied, but the old one still counts this branch as a holder. It will never be free
+again.
+"""
 
 from __future__ import annotations
 

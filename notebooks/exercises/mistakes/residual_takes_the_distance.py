@@ -1,4 +1,6 @@
-"""The residual is made of |p - q|, "where they differ". It also gives to tokens that had too much already."""
+"""The residual is made of |p - q|, "where they differ". It also gives to tokens that had too much
+already.
+"""
 
 from __future__ import annotations
 

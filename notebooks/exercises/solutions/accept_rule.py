@@ -1,4 +1,6 @@
-"""The reference solution of accept_rule.py; `LookaheadScheduler._decide` in lr/spec/scheduler.py does the same on its tree."""
+"""The reference solution of accept_rule.py; `LookaheadScheduler._decide` in lr/spec/scheduler.py
+does the same on its tree.
+"""
 
 from __future__ import annotations
 

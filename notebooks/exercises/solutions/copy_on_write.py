@@ -1,4 +1,6 @@
-"""The reference solution of copy_on_write.py. `lr/kvcache/append.py` does it for many branches at once, and can be undone."""
+"""The reference solution of copy_on_write.py. `lr/kvcache/append.py` does it for many branches at
+once, and can be undone.
+"""
 
 from __future__ import annotations
 
