@@ -96,9 +96,9 @@ class Writer:
         `branch` has not read of the others is read first, once for both.
         """
         tokens = branch.tokens
-        if branch.cached < length - 1:
+        if branch.num_computed_tokens < length - 1:
             branch.tokens = tokens[: length - 1]
-            self.runner.feed([branch])
+            self.runner.forward([branch])
             branch.tokens = tokens
         self.branches.append(self.runner.fork(branch))
         self.runner.rewind(self.branches[-1], length - 1)
@@ -129,7 +129,7 @@ class Writer:
             rounds = speculate(self.runner, self.sampling, self.speculation, contexts)
             written = [end.tokens for end in rounds]
         else:
-            logits = torch.stack(self.runner.feed([w.branch for w in live]))  # [b, v]
+            logits = torch.stack(self.runner.forward([w.branch for w in live]))  # [b, v]
             probs = distribution(logits, self.sampling)  # [b, v]
             written = [(t,) for t in sample(probs, [c.draws.sample_key(0) for c in contexts])]
             for w, tokens in zip(live, written, strict=True):
@@ -191,7 +191,7 @@ def algorithm_1(
             drafts, starts = list[Step](), [len(trunk)]
             goes_on = may_be_drafted(previous, ignore_half_sentence=limits.ignore_half_sentence)
             while goes_on and len(drafts) < gamma:
-                stream = draft.stream.child(index + len(drafts))
+                stream = draft.stream.fold_in(index + len(drafts))
                 drafts += draft.finish([draft.begin(ahead, stream, room(len(ahead)))])
                 goes_on = drafts[-1].finish is Finish.BOUNDARY and room(len(ahead)) > 0
                 starts += [len(ahead)] if goes_on else []
@@ -200,7 +200,7 @@ def algorithm_1(
             # starts; together they write γ + 1 steps s in one batch.
             trunk.extend(token for step in drafts for token in step.tokens)
             rows = [target.fork(trunk, start) for start in reversed(starts)][::-1]
-            streams = [target.stream.child(index + j) for j in range(len(rows))]
+            streams = [target.stream.fold_in(index + j) for j in range(len(rows))]
             begun = zip(rows, streams, map(room, starts), strict=True)
             steps = target.finish([target.begin(*row) for row in begun])
 
@@ -304,16 +304,16 @@ def lookahead(
             for node in filter(may_draft, nodes):
                 for j in range(width):
                     shared = coupling is Coupling.SHARED and j == 0  # draw with the target's noise
-                    stream = (target if shared else draft).stream.child(node.index)
+                    stream = (target if shared else draft).stream.fold_in(node.index)
                     branch = draft.fork(node.draft_branch, len(node.tokens))
-                    stream = stream.child(j) if j else stream
+                    stream = stream.fold_in(j) if j else stream
                     node.drafts.append(draft.begin(branch, stream, node.limit))
             drafting = [d for n in nodes for d in n.drafts if not d.step]
             rows = [n.target for n in nodes if n.target and not n.step]
             for node in nodes if not (sync and drafting) else []:
                 due = not node.target and node.index - first <= deepest
                 if due and (max_target_rows is None or len(rows) < max_target_rows):
-                    stream = target.stream.child(node.index)
+                    stream = target.stream.fold_in(node.index)
                     node.target = target.begin(node.target_branch, stream, node.limit)
                     rows.append(node.target)
 

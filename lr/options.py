@@ -128,7 +128,7 @@ class GenerateOptions(TokenOptions):
     """A step is cut here; a cut step is never accepted from the draft."""
     segmenter: SegmenterName = "blank_line"
     """Where a step ends. blank_line: at a blank line, as in the paper. sentence: at the white space
-    behind a sentence. fixed: after `segment_tokens` tokens. discourse: at a cue such as "Wait" or
+    after a sentence. fixed: after `segment_tokens` tokens. discourse: at a cue such as "Wait" or
     "So", or at a paragraph that is long enough."""
     segment_tokens: int = 32
     """Tokens per step of segmenter fixed."""

@@ -29,7 +29,7 @@ from lr.model.qwen import CausalLM
 from lr.options import OptionArguments, make_options
 from lr.result import Result
 from lr.spec.protocol import Schedule
-from lr.spec.seams import Variant
+from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.trace import ForwardPass, emission
 from lr.types import Coupling, Role, require

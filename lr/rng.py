@@ -48,7 +48,7 @@ def _absorb(state: int, part: int | str) -> int:
 
 @dataclass(frozen=True)
 class Stream:
-    """A named source of draws. Immutable: `child` gives a new stream, `key` a 64-bit key; neither
+    """A named source of draws. Immutable: `fold_in` gives a new stream, `key` a 64-bit key; neither
     changes anything.
     """
 
@@ -58,7 +58,7 @@ class Stream:
     def root(cls, seed: int) -> Stream:
         return cls(_absorb(0, seed))
 
-    def child(self, *parts: int | str) -> Stream:
+    def fold_in(self, *parts: int | str) -> Stream:
         """The stream below this one named by `parts`, in order."""
         state = self.state
         for part in parts:

@@ -135,8 +135,8 @@ def output_lane() -> list[str]:
         )
         lane.append(box(column(j), OUTPUT_Y, DRAFT_WIDTH, f"{name}{SUBSCRIPTS[j]}", role))
         middle = column(j) + DRAFT_WIDTH / 2
-        style = {"size": 13, "colour": COLOURS[role], "anchor": "middle"}
-        lane.append(text(middle, OUTPUT_Y + 50, says, **style))
+        colour = COLOURS[role]
+        lane.append(text(middle, OUTPUT_Y + 50, says, size=13, colour=colour, anchor="middle"))
     words = "… and the next cycle begins after these three"
     return [*lane, text(BARRIER + 8, OUTPUT_Y + 20, words, size=13, colour=SOFT)]
 

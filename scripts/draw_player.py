@@ -19,7 +19,7 @@ from playwright.sync_api import sync_playwright
 
 from lr.cli import main
 from lr.lab.trace.file import read_trace
-from lr.lab.trace.state import Film
+from lr.lab.trace.state import TraceStates
 from lr.lab.viz.tree import telling_moment
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
@@ -62,7 +62,7 @@ def draw() -> None:
         run(["generate", QUESTION, *settings, "--trace", str(trace)])
         run(["play", str(trace), "-o", str(trace.with_suffix(".html"))])
         run(["draw", str(trace), "-o", str(FIGURES / "answer")])
-        film = Film(read_trace(trace))
+        film = TraceStates(read_trace(trace))
         photograph(trace.with_suffix(".html"), telling_moment(film), FIGURES / "player.png")
 
 

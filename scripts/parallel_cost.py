@@ -40,12 +40,12 @@ def decoding_ms(model: CausalLM, rows: int) -> float:
     """A pass of one new token for each of `rows` branches with some history."""
     runner = ModelRunner(model, num_blocks=rows * 16)
     branches = [runner.open([5] * 64) for _ in range(rows)]
-    runner.feed(branches)
+    runner.forward(branches)
 
     def once() -> None:
         for branch in branches:
             branch.append(7)
-        runner.feed(branches)
+        runner.forward(branches)
 
     return median_ms(once)
 

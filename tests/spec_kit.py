@@ -63,7 +63,7 @@ def writer(
         sampling=SamplingParams(temperature),
         segmenter=BlankLineSegmenter(PIECES.__getitem__),
         eos_ids=frozenset({EOS}),
-        stream=Stream.root(seed).child(stream or role.value),
+        stream=Stream.root(seed).fold_in(stream or role.value),
         trace=trace,
     )
 

@@ -55,7 +55,7 @@ class ByContent(Verifier):
         verdicts = []
         for pair in pairs:
             key = (*pair.prefix, -1, *pair.draft.tokens, -2, *pair.target_step.tokens)
-            drawn = uniform(Stream.root(0).child(*key).key(0))
+            drawn = uniform(Stream.root(0).fold_in(*key).key(0))
             verdicts.append(Verdict(drawn < self.rho, f"{drawn:.3f}"))
         return verdicts
 
@@ -90,7 +90,7 @@ def writers(
             SamplingParams(temperature),
             BlankLineSegmenter(PIECES.__getitem__),
             frozenset({EOS}),
-            Stream.root(seed).child(role.value),
+            Stream.root(seed).fold_in(role.value),
             token_level,
         )
         for role, model, token_level in zip(Role, models, speculation, strict=True)
@@ -138,7 +138,7 @@ class ModelScript:
             path = (len(prefix), sibling) if sibling else (len(prefix),)
             writer = draft if role is Role.DRAFT else target
             branch = writer.open([*PROMPT, *(token for step in prefix for token in step.tokens)])
-            writing = writer.begin(branch, stream.child(*path), 30)
+            writing = writer.begin(branch, stream.fold_in(*path), 30)
             [self.found[key]] = writer.finish([writing])
             writer.keep(set())
         return self.found[key]
@@ -243,18 +243,18 @@ class NoModel:
         return Branch(list(tokens), NoCache())  # type: ignore[arg-type]
 
     def fork(self, branch: Branch) -> Branch:
-        return Branch(list(branch.tokens), NoCache(branch.cached))  # type: ignore[arg-type]
+        return Branch(list(branch.tokens), NoCache(branch.num_computed_tokens))  # type: ignore[arg-type]
 
     def rewind(self, branch: Branch, length: int) -> None:
-        branch.table.length = min(branch.cached, length)
+        branch.table.length = min(branch.num_computed_tokens, length)
         del branch.tokens[length:]
 
-    def feed(self, branches: Sequence[Branch]) -> None:
+    def forward(self, branches: Sequence[Branch]) -> None:
         for branch in branches:
             branch.table.length = len(branch)
 
     def close(self, branch: Branch) -> None:
-        assert branch.cached >= 0, "closed twice"
+        assert branch.num_computed_tokens >= 0, "closed twice"
         branch.table.length = -1
 
 
@@ -275,10 +275,10 @@ class SeededScript:
 
     def draft(self, prefix: Prefix, sibling: int) -> Step:
         path = (len(prefix), sibling) if sibling else (len(prefix),)
-        return self.step(Role.DRAFT, self._tokens(prefix), Stream.root(0).child(*path))
+        return self.step(Role.DRAFT, self._tokens(prefix), Stream.root(0).fold_in(*path))
 
     def target(self, prefix: Prefix) -> Step:
-        return self.step(Role.TARGET, self._tokens(prefix), Stream.root(0).child(len(prefix)))
+        return self.step(Role.TARGET, self._tokens(prefix), Stream.root(0).fold_in(len(prefix)))
 
     def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict:
         pair = Pair(tuple(self._tokens(prefix)), draft, target)
@@ -298,7 +298,7 @@ class ScriptWriter(Writer):
         self.script, self.role, self.pace = script, role, random.Random(script.seed)
 
     def write(self, live: Sequence[Writing]) -> None:
-        self.runner.feed([w.branch for w in live])
+        self.runner.forward([w.branch for w in live])
         for w in live:
             if self.pace.random() < 0.5:
                 w.step = cut(self.script.step(self.role, w.branch.tokens, w.stream), w.limit)

@@ -15,7 +15,7 @@ from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import BlockTable
 from lr.lab.scripted import ScriptedRun, TextScript, shuffled
 from lr.lab.trace.file import Header, no_bytes, records_of
-from lr.lab.trace.state import Film, State, fold, state_at
+from lr.lab.trace.state import State, TraceStates, fold, state_at
 from lr.lab.trace.virtual import scripted_trace
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import Node
@@ -60,7 +60,7 @@ def test_going_back_and_forth() -> None:
     run = ScriptedRun(SchedulerConfig(Limits(100), depth=3, width=2), SCRIPT)
     run.run()
     trace = scripted_trace(run)
-    film = Film(trace, every=7)
+    film = TraceStates(trace, every=7)
     order = random.Random(0).sample(range(len(film) + 1), len(film) + 1)
     assert all(film.at(number) == state_at(trace, number) for number in order)
     assert film.at(-5) == film.at(0)
@@ -102,7 +102,7 @@ class Machine:
             self.tables.remove(chosen)
         else:
             assert self.cache.observer is not None
-            self.cache.observer.belongs(chosen, (0, len(self.tables), 1))
+            self.cache.observer.tag(chosen, (0, len(self.tables), 1))
 
     def append(self, *, fails: bool) -> None:
         batch = self.chance.sample(self.tables, self.chance.randint(1, len(self.tables)))

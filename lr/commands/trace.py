@@ -20,7 +20,7 @@ from lr.errors import LRError, SettingError
 from lr.lab.player.page import player_page, write_page
 from lr.lab.trace.file import TraceFile, read_trace
 from lr.lab.trace.perfetto import write_perfetto
-from lr.lab.trace.state import Film, state_at
+from lr.lab.trace.state import TraceStates, state_at
 from lr.lab.viz.cache import cache_figure, sharing_moment
 from lr.lab.viz.clock import timeline_figure
 from lr.lab.viz.style import require_matplotlib, write
@@ -203,7 +203,7 @@ class Draw:
             raise SettingError(
                 f"output is {str(start)!r}, but there is no folder {start.parent}; create it first."
             )
-        film, out = Film(trace), console()
+        film, out = TraceStates(trace), console()
         for name in self.pictures:
             if name == "cache" and not trace.header.caches:
                 out.print("no cache: this trace has no blocks to draw")

@@ -32,9 +32,9 @@ from lr.spec.protocol import LateDrafts, Limits, Schedule, SchedulerConfig
 from lr.spec.rules import choose_rule
 from lr.spec.runner import Runner
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.seams import Variant
 from lr.spec.segmenters import make_segmenter
 from lr.spec.token_sd import Speculation
+from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.spec.write import StepWriter, Writing
 from lr.trace import Trace
@@ -160,10 +160,10 @@ class Serving:
         self.alone = concurrency == 1
         self.borrowed: dict[str, ModelRunner] = {}
         models, options = engine.models, run.options
-        guesser: ModelRunner | None = None
+        draft_runner: ModelRunner | None = None
         if options.drafts_tokens and isinstance(models.draft, CausalLM):
-            guesser = self._borrow("guesser", Role.DRAFT)
-        self.target = self._writer(run.writing(Role.TARGET, guesser), models.target)
+            draft_runner = self._borrow("drafter", Role.DRAFT)
+        self.target = self._writer(run.writing(Role.TARGET, draft_runner), models.target)
         self.drafts: Callable[[Trace], DraftSide] | None = None
         draft: Part | None = None
         if options.looks_ahead:
@@ -343,23 +343,27 @@ class Run:
 
     def stream(self, role: Role) -> Stream:
         """The randomness of a role in this answer."""
-        return Stream.root(self.options.seed).child(self.question, self.options.sample, role.value)
+        return Stream.root(self.options.seed).fold_in(
+            self.question, self.options.sample, role.value
+        )
 
-    def writing(self, role: Role, guesser: Runner | None = None) -> Writing:
-        """How a role writes. `guesser` runs the draft model for the target's token drafter."""
+    def writing(self, role: Role, draft_runner: Runner | None = None) -> Writing:
+        """How a role writes. `draft_runner` runs the draft model for the target's token drafter."""
         options = self.options
         segmenter = self.variant.segmenter or partial(
             make_segmenter, options.segmenter, segment_tokens=options.segment_tokens
         )
-        speculation = self.speculation(role, guesser) if options.speculates else None
+        speculation = self.speculation(role, draft_runner) if options.speculates else None
         return Writing(role, self.sampling, self.models.codec.eos_ids, segmenter, speculation)
 
-    def speculation(self, role: Role, guesser: Runner | None) -> Speculation | None:
+    def speculation(self, role: Role, draft_runner: Runner | None) -> Speculation | None:
         """How this role's tokens are guessed. A draft model does not draft for itself."""
         options = self.options
         if options.drafts_tokens and role is Role.DRAFT:
             return None
-        return make_speculation(options, self.sampling, self.models.codec.eos_ids, runner=guesser)
+        return make_speculation(
+            options, self.sampling, self.models.codec.eos_ids, runner=draft_runner
+        )
 
 
 def make_speculation(

@@ -40,7 +40,7 @@ from lr.spec.protocol import (
     Targeted,
 )
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.seams import Controller
+from lr.spec.variant import Controller
 from lr.spec.verifiers.base import Pair
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import Trace, summarise
@@ -58,13 +58,13 @@ class Streams:
     coupling: Coupling = Coupling.INDEPENDENT
 
     def of_target(self, index: int) -> Stream:
-        return self.target.child(index)
+        return self.target.fold_in(index)
 
     def of_draft(self, index: int, sibling: int) -> Stream:
         if sibling:
-            return self.draft.child(index, sibling)
+            return self.draft.fold_in(index, sibling)
         shared = self.coupling is Coupling.SHARED
-        return (self.target if shared else self.draft).child(index)
+        return (self.target if shared else self.draft).fold_in(index)
 
 
 @dataclass
@@ -140,7 +140,7 @@ class Request:
 
     def fork_before(self, node: NodeId) -> Branch:
         """A fork of the target's branch where the draft step that leads to `node` begins; the last
-        token before it is still to be computed. Raises what `ModelRunner.feed` raises.
+        token before it is still to be computed. Raises what `ModelRunner.forward` raises.
         """
         parent = self._places[node].parent
         assert parent is not None, "a draft step leads there"
@@ -251,10 +251,10 @@ class Request:
         share it instead of repeating it.
         """
         origin, prefix = self._target_branch(node), len(self._places[node].tokens)
-        if origin.cached < prefix - 1:
+        if origin.num_computed_tokens < prefix - 1:
             rest = origin.tokens[prefix - 1 :]
             del origin.tokens[prefix - 1 :]
-            self.target.runner.feed([origin])
+            self.target.runner.forward([origin])
             origin.extend(rest)
         branch = self.target.runner.fork(origin)
         self.target.runner.rewind(branch, length)
@@ -264,7 +264,7 @@ class Request:
         """`branch` is the node's on the target's side."""
         self._places[node].target = branch
         if self.trace.detailed:
-            self.target.runner.belongs(branch, node)
+            self.target.runner.tag(branch, node)
         return branch
 
     def _move_root(self, node: NodeId, root: NodeId) -> None:
@@ -380,11 +380,13 @@ class LocalDrafts:
         if branch is None:
             return
         parent = self._places[above][0] if above is not None and above in self._places else None
-        if parent is not None and parent.cached < min(branch.cached, len(parent) - 1):
+        if parent is not None and parent.num_computed_tokens < min(
+            branch.num_computed_tokens, len(parent) - 1
+        ):
             runner, tokens = self.writer.runner, parent.tokens
             heir = runner.fork(branch)
-            runner.rewind(heir, min(branch.cached, len(tokens) - 1))
-            runner.become(parent, heir)
+            runner.rewind(heir, min(branch.num_computed_tokens, len(tokens) - 1))
+            runner.swap(parent, heir)
             parent.tokens = tokens
         self.writer.close(branch)
 
@@ -406,4 +408,4 @@ class LocalDrafts:
     def _give(self, node: NodeId, branch: Branch, parent: NodeId | None) -> None:
         self._places[node] = branch, parent
         if self.trace.detailed:
-            self.writer.runner.belongs(branch, node)
+            self.writer.runner.tag(branch, node)

@@ -1,7 +1,7 @@
 """A model, its cache, and branches: the one place where tokens meet tensors.
 
 A `Branch` is a token list and a block table. Tokens of the list that are not in the cache yet are
-*pending*; `feed` pushes whatever is pending on many branches through the model in one ragged
+*pending*; `forward` pushes whatever is pending on many branches through the model in one ragged
 forward. So there is no separate prefill, decode, correction or bonus: a prompt is a branch with
 many pending tokens, a decoded token is one more, a corrected step is a few. Example: a branch of 10
 tokens, all cached; append 3 tokens, feed: one forward of 3 rows, and the logits after the last.
@@ -125,7 +125,7 @@ class ModelRunner:
         """Give the blocks of a branch back. It cannot be used afterwards."""
         self.cache.release(branch.table)
 
-    def become(self, branch: Branch, other: Branch) -> None:
+    def swap(self, branch: Branch, other: Branch) -> None:
         """Let `branch` go on as `other`, with its tokens and its cache; `other` is closed. Nothing
         is copied.
         """
@@ -136,12 +136,12 @@ class ModelRunner:
         self.cache.release(branch.table)
         branch.tokens, branch.table = other.tokens, other.table
 
-    def belongs(self, branch: Branch, node: tuple[int, int, int]) -> None:
+    def tag(self, branch: Branch, node: tuple[int, int, int]) -> None:
         """Tell the cache's observer that a branch holds the prefix of this node."""
         if self.cache.observer is not None:
-            self.cache.observer.belongs(branch.table, node)
+            self.cache.observer.tag(branch.table, node)
 
-    def feed(
+    def forward(
         self, branches: Sequence[Branch], logits: Literal["last", "all"] | Sequence[int] = "last"
     ) -> list[Tensor]:
         """Push the pending tokens of every branch through the model, in one ragged forward (several
@@ -171,7 +171,7 @@ class ModelRunner:
         return [row[0] for row in rows] if logits == "last" else rows
 
     def read(self, branches: Sequence[Branch]) -> list[Reading]:
-        """As `feed` with logits "all", and with the hidden states from which the logits were made:
+        """As `forward` with logits "all", and with the hidden states that the logits are made from:
         what a forward hook on the last norm sees. No forward is replayed.
         """
         if not branches:
@@ -181,7 +181,7 @@ class ModelRunner:
         hook = self.model.norm.register_forward_hook(lambda norm, given, made: seen.append(made))
         graphs, self.graphs = self.graphs, None
         try:
-            logits = self.feed(branches, "all")
+            logits = self.forward(branches, "all")
         finally:
             hook.remove()
             self.graphs = graphs

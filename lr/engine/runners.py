@@ -167,7 +167,7 @@ class CacheRecorder:
     def replaced(self, table: BlockTable, heir: BlockTable) -> None:
         self.trace.record(BranchReplaced(self.cache, self._numbers[table], self._numbers[heir]))
 
-    def belongs(self, table: BlockTable, node: tuple[int, int, int]) -> None:
+    def tag(self, table: BlockTable, node: tuple[int, int, int]) -> None:
         self.trace.record(BranchHolds(self.cache, self._numbers[table], NodeId(*node)))
 
     def _new(self, table: BlockTable) -> int:

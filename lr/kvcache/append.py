@@ -11,7 +11,7 @@ for the whole batch. Four steps, in this order, so that a failure at any of them
    `with` undoes step 4 and 2: blocks, refcounts, lengths and even the order of future block ids are
    as before.
 
-**Copy on write.** New tokens go behind the last valid one, so only a partly filled last block can
+**Copy on write.** New tokens go after the last valid one, so only a partly filled last block can
 be both shared and written; it is copied first. If all holders of a block write into it in the same
 batch, the last of them need not copy: the others have left. That one must be the *longest* of them:
 a shorter one would overwrite tokens which the longer ones need again when the batch is undone.
@@ -71,7 +71,7 @@ class CacheObserver(Protocol):
     def replaced(self, table: BlockTable, heir: BlockTable) -> None:
         """The branch on `table` goes on, on `heir`; `table` is about to be closed."""
 
-    def belongs(self, table: BlockTable, node: tuple[int, int, int]) -> None:
+    def tag(self, table: BlockTable, node: tuple[int, int, int]) -> None:
         """A branch holds the prefix of this node."""
 
 

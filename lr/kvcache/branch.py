@@ -1,9 +1,8 @@
-"""A branch: one sequence of tokens and its blocks. What every runner hands out and every algorithm
-speaks about.
+"""A branch: one sequence of tokens, and the blocks of the cache that hold its keys and values.
 
-Tokens of the list that are not in the cache yet are *pending*. Example: 10 tokens, all cached;
-append 3: `cached` is 10, `pending` the last 3. The runner pushes what is pending through its model;
-nobody else changes the table.
+Tokens that are not in the cache yet are *pending*. Example: 10 tokens, all cached; append 3. Then
+`num_computed_tokens` is 10, and `pending` holds the last 3. The runner computes what is pending;
+nothing else changes the table.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from lr.kvcache.table import BlockTable
 
 
 class Branch:
-    """One sequence of a runner: `tokens` are its ids, `table` says where the first `cached` of them
-    have their K/V.
+    """`tokens` are the ids of the sequence; `table` says where the keys and values of the first
+    `num_computed_tokens` of them are.
     """
 
     __slots__ = ("table", "tokens")
@@ -25,13 +24,13 @@ class Branch:
         self.table = table
 
     @property
-    def cached(self) -> int:
-        """Number of tokens whose K/V are in the cache."""
+    def num_computed_tokens(self) -> int:
+        """Number of tokens whose keys and values are in the cache."""
         return self.table.length
 
     @property
     def pending(self) -> list[int]:
-        """The tokens that the next `feed` will push."""
+        """The tokens that the next `forward` will push."""
         return self.tokens[self.table.length :]
 
     def append(self, token: int) -> None:
@@ -47,4 +46,5 @@ class Branch:
 
     def __repr__(self) -> str:
         blocks = list(self.table.blocks)
-        return f"Branch(tokens={len(self.tokens)}, cached={self.cached}, blocks={blocks})"
+        tokens, computed = len(self.tokens), self.num_computed_tokens
+        return f"Branch(tokens={tokens}, computed={computed}, blocks={blocks})"

@@ -12,7 +12,7 @@ the cache knows its live tables and is the only one to change them:
 hold the block.
 
 **What a block contains.** Memory is not initialised when the cache is built. A block is zeroed, or
-filled by a copy, when it is allocated, so whatever a live table's blocks contain behind its length
+filled by a copy, when it is allocated, so whatever a live table's blocks contain after its length
 is stale but finite: an attention that gathers whole blocks and masks the tail never multiplies zero
 by NaN. With `poison_freed=True` free blocks are full of NaN, so that a test notices whoever still
 reads them.
@@ -132,7 +132,7 @@ class PagedKVCache:
         return twin
 
     def truncate(self, table: BlockTable, length: int) -> None:
-        """Keep the first `length` tokens of `table` and drop the blocks behind them; the tokens
+        """Keep the first `length` tokens of `table` and drop the blocks after them; the tokens
         kept are not touched.
 
         Raises `ProtocolError` unless 0 <= length <= table.length.
@@ -209,7 +209,7 @@ class PagedKVCache:
         """Keys and values of one layer in the blocks `block_ids` [b, nb], two new tensors [b, nb *
         block_size, k, d].
 
-        Column t of row i is position t of branch i; columns behind its length must be masked. Fill
+        Column t of row i is position t of branch i; columns after its length must be masked. Fill
         short rows up with blocks of the same branch (`table.block_rows`), not with arbitrary ids.
         """
         flat = block_ids.flatten()

@@ -3,7 +3,7 @@
 A `BlockTable` is a list of block ids and a `length`. Position t (counted from 0) stands in block
 `blocks[t // block_size]` at offset `t % block_size`; its *slot* numbers all places of the cache in
 a row: `block * block_size + offset`. `length` alone says how many positions are valid; what stands
-behind it in the last block is stale and must be masked. A table never holds a block that it does
+after it in the last block is stale and must be masked. A table never holds a block that it does
 not need, so at all times `len(blocks) == blocks_for(length, block_size)`.
 
 Worked example with `block_size` 4 and `blocks = [7, 2]`, `length = 6`::

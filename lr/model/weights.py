@@ -272,7 +272,7 @@ def fill_dummy(model: torch.nn.Module, seed: int = 0) -> None:
     """
     parameters = list(model.named_parameters())
     layers = max(1, sum(name.endswith(_RESIDUAL[0]) for name, _ in parameters))
-    stream = Stream.root(seed).child("dummy weights")
+    stream = Stream.root(seed).fold_in("dummy weights")
     for number, (name, parameter) in enumerate(parameters):
         if "norm" in name:
             parameter.fill_(1)

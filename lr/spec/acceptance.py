@@ -129,7 +129,7 @@ class Draws:
     @property
     def uniform_key(self) -> int:
         """The key of the round's uniform number."""
-        return self.stream.child("accept").key(self.offset)
+        return self.stream.fold_in("accept").key(self.offset)
 
     def uniform(self) -> float:
         """The round's uniform number in [0, 1), which chooses the outcome."""
@@ -137,7 +137,7 @@ class Draws:
 
     def residual_key(self, depth: int) -> int:
         """The key of a token that replaces rejected drafts `depth` places on."""
-        return self.stream.child("residual").key(self.offset + depth)
+        return self.stream.fold_in("residual").key(self.offset + depth)
 
 
 @dataclass(frozen=True, eq=False)

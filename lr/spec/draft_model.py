@@ -77,7 +77,7 @@ def draft_key(context: Context, depth: int, coupling: Coupling) -> int:
     draws = context.draws
     if coupling is Coupling.SHARED:
         return draws.sample_key(depth)
-    return draws.stream.child("token draft", draws.offset).key(depth)
+    return draws.stream.fold_in("token draft", draws.offset).key(depth)
 
 
 @dataclass
@@ -128,7 +128,7 @@ class ModelDrafter:
         }
         live = [*chains.values()]
         while live:
-            logits = torch.stack(self.runner.feed([chain.branch for chain in live]))  # [b, v]
+            logits = torch.stack(self.runner.forward([chain.branch for chain in live]))  # [b, v]
             probs = distribution(logits, self.sampling)  # [b, v]
             keys = [draft_key(one.context, len(one.tokens), self.coupling) for one in live]
             tokens = sample(probs, keys)
@@ -203,7 +203,7 @@ class TreeDrafter:
             own = self._mirror.follow(tree.context.branch)
             if len(own.pending) > 1:  # read all but the last token, so that the paths share them
                 last = own.tokens.pop()
-                self.runner.feed([own])
+                self.runner.forward([own])
                 own.append(last)
             tree.leaves.append((ROOT, self.runner.fork(own)))
         for level, width in enumerate(self.branching[:deepest]):
@@ -215,7 +215,9 @@ class TreeDrafter:
             ]
             if not growing:
                 break
-            logits = torch.stack(self.runner.feed([branch for _, _, branch in growing]))  # [b, v]
+            logits = torch.stack(
+                self.runner.forward([branch for _, _, branch in growing])
+            )  # [b, v]
             scores = distribution(logits, self.sampling)  # [b, v]
             if self.coupling is Coupling.SHARED:
                 keys = [draft_key(tree.context, level, self.coupling) for tree, _, _ in growing]

@@ -187,7 +187,7 @@ class LookaheadScheduler:
                     self._judge(child, Judge(child.id, node.id, child.draft, target))
 
     def _decide(self) -> bool:
-        """Emit the next step if it is decided, and move the root behind it. Returns whether."""
+        """Emit the next step if it is decided, and move the root after it. Returns whether."""
         root, verdicts, rejected = self.root, list[Verdict](), None
         reject_late = self.config.late_drafts is LateDrafts.REJECT
         for child in root.children:

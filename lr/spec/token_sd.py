@@ -105,7 +105,7 @@ def speculate(
             if fork is not chosen:
                 runner.close(fork)
         if chosen is not branch:
-            runner.become(branch, chosen)
+            runner.swap(branch, chosen)
         runner.rewind(branch, start + accepted)
         branch.append(decision.token)
 
@@ -138,7 +138,7 @@ def run_target(
         if len(paths) > 1 and len(branch.pending) > 1:
             # Read all but the last pending token, so that forks share them.
             last = branch.tokens.pop()
-            runner.feed([branch])
+            runner.forward([branch])
             branch.append(last)
         forks = [branch, *(runner.fork(branch) for _ in paths[1:])]
         for fork, path in zip(forks, paths, strict=True):
@@ -146,7 +146,7 @@ def run_target(
         spread.append(list(zip(forks, paths, strict=True)))
     fed = [fork for forks in spread for fork, _ in forks]
     counts = [len(path) + 1 for forks in spread for _, path in forks]
-    logits = iter(runner.feed(fed, logits=counts))
+    logits = iter(runner.forward(fed, logits=counts))
     return [(_by_node([(next(logits), path) for _, path in forks]), forks) for forks in spread]
 
 

@@ -4,7 +4,7 @@ row.
 A `StepWriter` is a model in its role: the runner, how it samples, where steps end. It writes one
 token (or one round of token-level speculation) on every branch per ragged forward; a job that is
 finished leaves the batch. A branch then ends in its new step, all of it cached except the last
-token, so the next step can begin with the next `feed`: deciding about steps moves no cache.
+token, so the next step can begin with the next `forward`: deciding about steps moves no cache.
 
 A runner is known here by a small protocol (`runner.py`), and a model not at all. Read next:
 `lr/lookahead.py`, `lr/engine/loop.py`.
@@ -143,7 +143,7 @@ class StepWriter:
     def begin(self, jobs: Sequence[StepJob]) -> None:
         """Take jobs in; the next `tick` writes their first tokens."""
         for job in jobs:
-            stream = self.stream.child(job.index) if job.stream is None else job.stream
+            stream = self.stream.fold_in(job.index) if job.stream is None else job.stream
             self.live.append(_Live(job, stream, job.trace or self.trace, self.segmenter.start()))
 
     def cancel(self, job: StepJob) -> None:
@@ -166,7 +166,9 @@ class StepWriter:
         returns the jobs that it finished.
         """
         if self.speculation is None:
-            return self._sample(self.live, self.runner.feed([one.job.branch for one in self.live]))
+            return self._sample(
+                self.live, self.runner.forward([one.job.branch for one in self.live])
+            )
         return self._speculate(self.live, self.speculation)
 
     def end(self) -> None:

@@ -283,7 +283,7 @@ class _Simulation:
         workers = {Kind.DRAFT: draft, Kind.TARGET: target, Kind.JUDGE: judge}
         self.outcome = Outcome(workers=workers)
         purposes = (POSITION, SIBLING, ERROR, *(kind.value for kind in Kind))
-        self.streams = {purpose: Stream.root(world.seed).child(purpose) for purpose in purposes}
+        self.streams = {purpose: Stream.root(world.seed).fold_in(purpose) for purpose in purposes}
 
     def run(self, steps: int) -> Outcome:
         self._obey(self.scheduler.start(), steps)
@@ -363,7 +363,7 @@ class _Simulation:
         return (RIGHTLY if equivalent else WRONGLY) if aligned else REJECTED
 
     def _key(self, purpose: str, node: NodeId) -> int:
-        return self.streams[purpose].child(node.stem, node.index).key(node.number)
+        return self.streams[purpose].fold_in(node.stem, node.index).key(node.number)
 
     def _note(self, emit: Emit) -> None:
         outcome, origin = self.outcome, emit.emitted.origin

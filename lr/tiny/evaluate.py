@@ -175,7 +175,7 @@ class Voice:
             vocab_size=codec.vocab_size,
         )
         segmenter = BlankLineSegmenter(codec.token_bytes)
-        stream = Stream.root(settings.seed).child("tiny eval", role.value)
+        stream = Stream.root(settings.seed).fold_in("tiny eval", role.value)
         self.writer = StepWriter(
             role, self.runner, self.sampling, segmenter, codec.eos_ids, stream, Trace()
         )
@@ -199,7 +199,7 @@ class Voice:
     def logits(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
         """The logits [t, v] for each of the t tokens of `text` after `prompt`."""
         branch = self.runner.open([*prompt, *text[:-1]])
-        logits = self.runner.feed([branch], "all")[0][len(prompt) - 1 :]
+        logits = self.runner.forward([branch], "all")[0][len(prompt) - 1 :]
         self.runner.close(branch)
         return logits
 
@@ -270,7 +270,7 @@ def count_right(
 def _number(what: Exercise, index: int, sibling: int = 0) -> int:
     """A number of its own for every step: problem, place in the chain, and which of several
     tries."""
-    return Stream.root(index).child(what.question, sibling).key(0) >> 1
+    return Stream.root(index).fold_in(what.question, sibling).key(0) >> 1
 
 
 def _token_acceptance(

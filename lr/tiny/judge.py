@@ -130,7 +130,7 @@ class PairSource:
         found: list[TextPair] = []
 
         def number(what: Exercise, index: int, sibling: int) -> int:
-            return Stream.root(seed).child("judge pairs", what.question, index).key(0) >> 1
+            return Stream.root(seed).fold_in("judge pairs", what.question, index).key(0) >> 1
 
         def accepts(own: Sequence[int], drafted: Sequence[int], _: Sequence[int]) -> bool:
             first, second = (self.target.codec.decode(step).strip() for step in (own, drafted))

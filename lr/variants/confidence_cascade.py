@@ -19,7 +19,7 @@ from __future__ import annotations
 from lr.engine.engine import Models
 from lr.engine.load import asked_model, blocks_for_chains
 from lr.errors import SettingError
-from lr.spec.seams import Variant
+from lr.spec.variant import Variant
 from lr.spec.verifiers.judge import ScoreVerifier
 from lr.spec.verifiers.simple import Cascade
 

@@ -21,7 +21,7 @@ from lr.lab.endpoint.judge import ServedScore
 from lr.lab.endpoint.models import ServedModel, refuse_for_logprobs
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
-from lr.spec.seams import Variant
+from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.judge import ScoreReading, ScoreVerifier
 from lr.types import Role, Step

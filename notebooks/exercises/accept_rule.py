@@ -25,7 +25,7 @@ def decide(
 
     `verdicts`: one per alternative, in their order: True aligned, False not aligned, None not known
     yet. Alternatives that the drafter failed to write are left out, so it may be empty.
-    `target_ready`: whether the target's own step is there. `drafts_to_come`: whether drafts behind
+    `target_ready`: whether the target's own step is there. `drafts_to_come`: whether drafts after
     the root will still be asked for; then a missing alternative is not the last word.
     """
     raise NotImplementedError(

@@ -6,12 +6,12 @@ verification (Sun et al., arXiv 2403.10444) keeps it as credit for the tokens be
 and w_i = min(1, w_{i-1} p(x_i) / q(x_i)), where p and q are the rows before x_i. Go down from the
 end. The block is cut
 
-- behind the last guess x_n with probability w_n; the next token then comes from p,
-- else, for i = n-1, ..., 1, behind x_i with probability S_i / (S_i + 1 - w_i), where S_i = sum over
-  x of (w_i p(x) - q(x))+ is made of the rows *behind* x_i,
+- after the last guess x_n with probability w_n; the next token then comes from p,
+- else, for i = n-1, ..., 1, after x_i with probability S_i / (S_i + 1 - w_i), where S_i = sum over
+  x of (w_i p(x) - q(x))+ is made of the rows *after* x_i,
 - else before the first, i = 0.
 
-Where it was cut behind x_i with i < n, the next token comes from (w_i p - q)+, scaled to a law.
+Where it was cut after x_i with i < n, the next token comes from (w_i p - q)+, scaled to a law.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from torch import Tensor
 
 def endings(p_rows: Tensor, q_rows: Tensor, tokens: Sequence[int]) -> list[tuple[float, Tensor]]:
     """For i = 0, ..., n: how likely it is that exactly i of the n guesses stay, and the law [v] of
-    the token behind them.
+    the token after them.
 
-    `p_rows` [n + 1, v]: the target's laws, row i behind the first i guesses. `q_rows` [n, v]: row i
+    `p_rows` [n + 1, v]: the target's laws, row i after the first i guesses. `q_rows` [n, v]: row i
     is the law from which guess number i was drawn. Neither is changed. The probabilities sum to 1.
     Where an ending is impossible its law does not matter (p will do), but it must not be made of
     divisions by zero. Every guess has q > 0.

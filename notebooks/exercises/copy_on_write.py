@@ -6,7 +6,7 @@ You have a pool that counts the holders of each block (`lr/kvcache/pool.py`: `al
 `blocks`, `length`, `block_size`, `room`, `slots`; `blocks_for` says how many blocks a length
 needs).
 
-New tokens go behind the last valid one. So only the last block can be both shared and written, and
+New tokens go after the last valid one. So only the last block can be both shared and written, and
 only if it has room left; it must be copied first. Whatever happens, no other branch may notice.
 """
 

@@ -34,7 +34,7 @@ def laws(kind: str, seed: int) -> tuple[Tensor, Tensor]:
 
 @cache
 def _laws(kind: str, seed: int) -> tuple[Tensor, Tensor]:
-    noise = torch.Generator().manual_seed(Stream.root(seed).child(kind).key(0) >> 2)
+    noise = torch.Generator().manual_seed(Stream.root(seed).fold_in(kind).key(0) >> 2)
     scores = 2 * torch.randn(2, WORDS, dtype=torch.float64, generator=noise)
     if kind == "zeros":
         scores[0, seed % WORDS] = scores[1, (seed + 1) % WORDS] = -torch.inf
@@ -52,6 +52,6 @@ def models(kind: str, seed: int) -> tuple[Model, Model]:
     """
 
     def number(text: tuple[int, ...]) -> int:
-        return Stream.root(seed).child(*text).key(0) >> 40
+        return Stream.root(seed).fold_in(*text).key(0) >> 40
 
     return (lambda text: laws(kind, number(text))[0]), (lambda text: laws(kind, number(text))[1])

@@ -18,7 +18,7 @@ from lr.types import Origin, Step, Verdict
 
 STEPS = 200
 COST, MOST = 0.2, 6
-COINS = Stream.root(0).child("a world")
+COINS = Stream.root(0).fold_in("a world")
 STEADY = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 

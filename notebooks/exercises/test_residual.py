@@ -30,7 +30,7 @@ class Taught(AcceptanceRule):
         self.answer = answer
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """A chain ends at its first rejected token, or behind its last."""
+        """A chain ends at its first rejected token, or after its last."""
         q, found, left = proposal.q, [], 1.0
         assert q is not None
         for i, token in enumerate(proposal.tokens):

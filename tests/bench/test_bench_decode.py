@@ -59,7 +59,7 @@ def model(request: pytest.FixtureRequest) -> CausalLM:
 
 def test_the_bare_loop_computes_what_the_model_computes(model: CausalLM) -> None:
     runner, loop = ModelRunner(model, num_blocks=8), BareLoop(model, 2, len(PROMPT))
-    rows = runner.feed([runner.open(PROMPT), runner.open(PROMPT[::-1])], logits="all")
+    rows = runner.forward([runner.open(PROMPT), runner.open(PROMPT[::-1])], logits="all")
     with torch.inference_mode():
         for i, tokens in enumerate(zip(PROMPT, PROMPT[::-1], strict=True)):
             logits = loop.step(torch.tensor(tokens))

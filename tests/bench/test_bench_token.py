@@ -67,7 +67,7 @@ def problems(count: int, k: int, rate: Callable[[int, int], float]) -> list[Plac
     for n in range(count):
         accepted = []
         for i in range(40):
-            stream = Stream.root(3).child(n, i)
+            stream = Stream.root(3).fold_in(n, i)
             accepted.append(
                 next(
                     (place for place in range(k) if uniform(stream.key(place)) >= rate(n, place)), k

@@ -121,8 +121,10 @@ class Setting:
         return Writing(Role.DRAFT, sampling, self.eos_ids, speculation=speculation)
 
     def streams(self, target: StepWriter, prompt: Sequence[int]) -> Streams:
-        draft = Stream.root(self.seed).child(Role.DRAFT.value)
-        return Streams(target.stream.child(str(prompt)), draft.child(str(prompt)), self.coupling)
+        draft = Stream.root(self.seed).fold_in(Role.DRAFT.value)
+        return Streams(
+            target.stream.fold_in(str(prompt)), draft.fold_in(str(prompt)), self.coupling
+        )
 
     def begin(
         self,

@@ -16,7 +16,7 @@ from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.model.batch import RaggedBatch
 from lr.reasoner import Reasoner
-from lr.spec.seams import Variant
+from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.spec.verifiers.judge import LikelihoodVerifier
 from lr.spec.verifiers.simple import Cascade, ExactVerifier
@@ -200,4 +200,4 @@ def test_an_empty_read_is_empty(reasoner: Reasoner, tmp_path: Path) -> None:
     branch = runner.open([1, 2, 3, 4, 5, 6])
     [(logits, hidden)] = runner.read([branch])  # in two pieces
     assert logits.shape[0] == hidden.shape[0] == 6
-    assert branch.cached == 6
+    assert branch.num_computed_tokens == 6

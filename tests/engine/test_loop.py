@@ -55,7 +55,9 @@ def chain(
     prompt: list[int],
     coupling: Coupling,
 ) -> Request:
-    streams = Streams(target.stream.child(str(prompt)), draft.stream.child(str(prompt)), coupling)
+    streams = Streams(
+        target.stream.fold_in(str(prompt)), draft.stream.fold_in(str(prompt)), coupling
+    )
     trace = Trace()
     return Request(
         prompt, LookaheadScheduler(config), target, LocalDrafts(draft, trace), streams, trace
@@ -85,7 +87,7 @@ def run(
 
 def plain(prompt: list[int], limits: Limits, temperature: float, seed: int) -> list[EmittedStep]:
     target, _ = writers(temperature, seed)
-    target.stream = target.stream.child(str(prompt))
+    target.stream = target.stream.fold_in(str(prompt))
     return list(decode_plainly(prompt, target, limits))
 
 

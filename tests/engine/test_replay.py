@@ -24,7 +24,7 @@ from lr.lab.trace.state import state_at
 from lr.lab.trace.virtual import replay_virtual, scripted_trace, simulated_trace
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.seams import Variant
+from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.theory.distributions import Bernoulli, Lognormal
 from lr.theory.simulate import ENDLESS, World, simulate

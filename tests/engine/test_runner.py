@@ -46,7 +46,7 @@ def tokens(count: int, seed: int) -> list[int]:
 def alone(ids: list[int]) -> torch.Tensor:
     """Logits [t, v] of one sequence in a fresh runner."""
     fresh = runner(reference_attention)
-    return fresh.feed([fresh.open(ids)], logits="all")[0]
+    return fresh.forward([fresh.open(ids)], logits="all")[0]
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -68,12 +68,12 @@ def test_a_ragged_batch_gives_what_each_branch_gives_alone(
         ids = tokens(m + c, i)
         branch = made.open(ids[: m or 1])
         if m:
-            made.feed([branch])
+            made.forward([branch])
         branch.tokens = list(ids)
         branches.append(branch)
     pending = [len(branch.pending) for branch in branches]
     for branch, rows, count in zip(
-        branches, made.feed(branches, logits="all"), pending, strict=True
+        branches, made.forward(branches, logits="all"), pending, strict=True
     ):
         assert close(rows, alone(branch.tokens)[-count:])
 
@@ -82,47 +82,47 @@ def test_a_ragged_batch_gives_what_each_branch_gives_alone(
 def test_forks_share_the_past_and_part_ways(backend: AttentionBackend) -> None:
     made = runner(backend)
     root = made.open(tokens(10, 0))
-    made.feed([root])
+    made.forward([root])
     used = made.cache.pool.num_used
     twins = [made.fork(root) for _ in range(3)]
     assert made.cache.pool.num_used == used  # forking costs no block
     for i, twin in enumerate(twins):
         twin.extend(tokens(i + 1, i + 1))
-    rows = made.feed(twins)
+    rows = made.forward(twins)
     for twin, row in zip(twins, rows, strict=True):
         assert close(row, alone(twin.tokens)[-1])
     assert (
         made.cache.copied_blocks == 3
     )  # one partly filled block each; the root still holds the original
     root.append(5)
-    assert close(made.feed([root])[0], alone(root.tokens)[-1])
+    assert close(made.forward([root])[0], alone(root.tokens)[-1])
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 8, 9])
 def test_rewinding_forgets(length: int) -> None:
     made = runner()
     branch = made.open(tokens(9, 0))
-    made.feed([branch])
+    made.forward([branch])
     made.rewind(branch, length)
-    assert (len(branch), branch.cached, branch.pending) == (length, length, [])
+    assert (len(branch), branch.num_computed_tokens, branch.pending) == (length, length, [])
     branch.extend(tokens(6, 7))
-    assert close(made.feed([branch])[0], alone(branch.tokens)[-1])
+    assert close(made.forward([branch])[0], alone(branch.tokens)[-1])
 
 
 def test_rewinding_pending_tokens_leaves_the_cache_alone() -> None:
     made = runner()
     branch = made.open(tokens(5, 0))
-    made.feed([branch])
+    made.forward([branch])
     branch.extend([1, 2, 3])
     made.rewind(branch, 6)
-    assert (branch.cached, branch.pending) == (5, [1])
+    assert (branch.num_computed_tokens, branch.pending) == (5, [1])
 
 
 def test_last_is_the_last_row_of_all() -> None:
     made, other = runner(), runner()
     branches = [made.open(tokens(n, n)) for n in (3, 1, 7)]
     others = [other.open(tokens(n, n)) for n in (3, 1, 7)]
-    for last, rows in zip(made.feed(branches), other.feed(others, logits="all"), strict=True):
+    for last, rows in zip(made.forward(branches), other.forward(others, logits="all"), strict=True):
         assert close(last, rows[-1])
 
 
@@ -131,7 +131,7 @@ def test_last_is_the_last_row_of_all() -> None:
 def test_long_prompts_go_in_pieces(limit: int, logits: str) -> None:
     whole, pieces = runner(), runner(max_batch_tokens=limit)
     made = [
-        r.feed([r.open(tokens(11, 1)), r.open(tokens(2, 2))], logits=logits)
+        r.forward([r.open(tokens(11, 1)), r.open(tokens(2, 2))], logits=logits)
         for r in (whole, pieces)
     ]  # type: ignore[arg-type]
     for a, b in zip(*made, strict=True):
@@ -140,7 +140,7 @@ def test_long_prompts_go_in_pieces(limit: int, logits: str) -> None:
 
 def test_padded_rows_of_the_vocabulary_never_appear() -> None:
     made = runner(vocab_size=20)
-    assert made.feed([made.open([1, 2])])[0].shape == (20,)
+    assert made.forward([made.open([1, 2])])[0].shape == (20,)
     with pytest.raises(SettingError, match="token id is 20"):
         made.open([20])
 
@@ -148,7 +148,7 @@ def test_padded_rows_of_the_vocabulary_never_appear() -> None:
 def test_several_runners_do_not_disturb_each_other() -> None:
     one, two = runner(), ModelRunner(random_model(), num_blocks=8, block_size=2)
     a, b = one.open([1, 2, 3]), two.open([1, 2, 3])
-    assert close(one.feed([a])[0], two.feed([b])[0])
+    assert close(one.forward([a])[0], two.forward([b])[0])
     one.close(a)
     assert one.cache.pool.num_used == 0
     assert two.cache.pool.num_used == 2
@@ -160,7 +160,7 @@ def test_the_observer_hears_of_every_forward() -> None:
         MODEL, num_blocks=8, block_size=4, observer=lambda b, n, s: heard.append((b, n))
     )
     branches = [made.open([1, 2, 3]), made.open([4])]
-    made.feed(branches)
+    made.forward(branches)
     assert heard == [(2, 4)]
 
 
@@ -173,36 +173,36 @@ def state(made: ModelRunner, branches: list[Branch]) -> object:
 def test_out_of_blocks_changes_nothing() -> None:
     made = runner(num_blocks=3)
     first, second = made.open(tokens(8, 0)), made.open(tokens(8, 1))
-    made.feed([first])
+    made.forward([first])
     second.extend([1])
     before = state(made, [first, second])
     with pytest.raises(OutOfBlocks, match="3 more blocks are needed, 1 of 3 are free"):
-        made.feed([second])
+        made.forward([second])
     assert state(made, [first, second]) == before
     made.close(first)
-    assert close(made.feed([second])[0], alone(second.tokens)[-1])
+    assert close(made.forward([second])[0], alone(second.tokens)[-1])
 
 
 def test_a_failing_forward_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made = runner()
     branch = made.open(tokens(6, 0))
-    made.feed([branch])
+    made.forward([branch])
     branch.extend([1, 2, 3])
     before = state(made, [branch])
     with monkeypatch.context() as patch:
         patch.setattr(made, "backend", lambda batch, cache: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            made.feed([branch])
+            made.forward([branch])
     assert state(made, [branch]) == before
-    assert close(made.feed([branch])[0], alone(branch.tokens)[-1])
+    assert close(made.forward([branch])[0], alone(branch.tokens)[-1])
 
 
 def test_misuse_is_refused() -> None:
     made = runner()
     branch = made.open([1, 2])
-    made.feed([branch])
+    made.forward([branch])
     with pytest.raises(ProtocolError, match="nothing is pending"):
-        made.feed([branch])
+        made.forward([branch])
     with pytest.raises(SettingError, match="rewind to is 3"):
         made.rewind(branch, 3)
     with pytest.raises(SettingError, match="at least one"):
@@ -211,21 +211,21 @@ def test_misuse_is_refused() -> None:
         made.open([1] * 129)
     branch.extend([1] * 127)
     with pytest.raises(ContextError, match="context of 128"):
-        made.feed([branch])
+        made.forward([branch])
     made.rewind(branch, 3)
     with pytest.raises(ProtocolError, match="cannot become itself"):
-        made.become(branch, branch)
+        made.swap(branch, branch)
     branch.append(V)
     with pytest.raises(SettingError, match=f"a token id is {V}"):
-        made.feed([branch])
+        made.forward([branch])
     made.rewind(branch, 2)
     branch.append(1)
     with pytest.raises(SettingError, match="the length of logits is 2"):
-        made.feed([branch], logits=[1, 1])
-    assert made.feed([]) == []
+        made.forward([branch], logits=[1, 1])
+    assert made.forward([]) == []
     made.close(branch)
     with pytest.raises(ProtocolError):
-        made.feed([branch])
+        made.forward([branch])
     for bad in (
         {"num_blocks": 0},
         {"max_batch_tokens": 0},

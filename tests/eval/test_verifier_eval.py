@@ -183,7 +183,7 @@ def test_the_ledger_is_what_one_forward_says(
     for step, value in ((some.draft, made[0].draft), (some.target_step, made[0].target)):
         runner = asked_model(target, reasoner.codec, 100).runner
         branch = runner.open([*some.prefix, *step.tokens])
-        logits = runner.feed([branch], "all")[0][len(some.prefix) - 1 : -1]
+        logits = runner.forward([branch], "all")[0][len(some.prefix) - 1 : -1]
         runner.close(branch)
         chosen = torch.log_softmax(logits.double(), -1).gather(
             -1, torch.tensor(step.tokens)[:, None]

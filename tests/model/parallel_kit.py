@@ -31,23 +31,23 @@ def readings(model: CausalLM, vocabulary: int, backend: AttentionBackend | None 
 
     said: list[Tensor] = []
     trunk = runner.open(tokens(11))  # more than one forward takes
-    said += runner.feed([trunk], "all")
+    said += runner.forward([trunk], "all")
     fork = runner.fork(trunk)  # block 3 is shared and partly filled
     trunk.extend(tokens(1))
     fork.extend(tokens(3))
-    said += runner.feed([trunk, fork], [1, 2])  # one of them copies the block
+    said += runner.forward([trunk, fork], [1, 2])  # one of them copies the block
     other = runner.open(tokens(4))
     for _ in range(3):
         for branch in (trunk, fork, other):
             branch.extend(tokens(1))
-        said += runner.feed([trunk, fork, other])
+        said += runner.forward([trunk, fork, other])
     runner.rewind(fork, 9)
     fork.extend(tokens(2))
     for reading in runner.read([fork]):
         said += reading
     runner.close(trunk)
     other.extend(tokens(5))
-    said += runner.feed([other], "all")  # into blocks that another branch had
+    said += runner.forward([other], "all")  # into blocks that another branch had
     assert runner.cache.copied_blocks == 1
     for branch in (fork, other):
         runner.close(branch)

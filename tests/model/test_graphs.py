@@ -87,7 +87,9 @@ class Pair:
         for side, runner in enumerate(self.runners):
             branches = [self.branches[i][side] for i in chosen]
             results.append(
-                runner.read(branches) if wanted == "read" else runner.feed(branches, logits=wanted)
+                runner.read(branches)
+                if wanted == "read"
+                else runner.forward(branches, logits=wanted)
             )  # type: ignore[arg-type]
         for plain, replayed in zip(*results, strict=True):
             torch.testing.assert_close(replayed, plain, rtol=0, atol=1e-11)
@@ -130,11 +132,11 @@ def test_results_outlive_the_next_replay() -> None:
     for prompts in (1, 3):
         runner, _ = replaying()
         branches = [runner.open([1 + i]) for i in range(prompts)]
-        first = runner.feed(branches)
+        first = runner.forward(branches)
         kept = [row.clone() for row in first]
         for branch in branches:
             branch.append(9)
-        runner.feed(branches)
+        runner.forward(branches)
         assert all(torch.equal(a, b) for a, b in zip(first, kept, strict=True))
 
 
@@ -158,7 +160,7 @@ class Counting:
 def decode(runner: ModelRunner, steps: int, rows: int = 1) -> list[Tensor]:
     branches, found = [runner.open([i]) for i in range(rows)], []
     for token in range(steps):
-        found += runner.feed(branches)
+        found += runner.forward(branches)
         for branch in branches:
             branch.append(token)
     return found

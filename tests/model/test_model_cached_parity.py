@@ -82,9 +82,9 @@ def test_chunk_after_cache(
         for c in CHUNKS:
             branch = runner.open(TOKENS[: m or c].tolist())
             if m:
-                runner.feed([branch])
+                runner.forward([branch])
                 branch.extend(TOKENS[m : m + c].tolist())
-            (logits,) = runner.feed([branch], logits="all")
+            (logits,) = runner.forward([branch], logits="all")
             error = float((logits.double() - expected[m : m + c]).abs().max()) / scale
             assert error < tolerance, f"{m} cached, then {c}"
             runner.close(branch)
@@ -102,11 +102,11 @@ def test_ragged_batch(
     grid = [(m, c) for c in (1, 5, 16) for m in CACHED[1:]]
     grid = [grid[7 * i % len(grid)] for i in range(len(grid))]
     branches = [runner.open(TOKENS[:m].tolist()) for m, _ in grid]
-    last = runner.feed(branches)
+    last = runner.forward(branches)
     for branch, (m, c), logits in zip(branches, grid, last, strict=True):
         torch.testing.assert_close(logits, expected[m - 1], rtol=0, atol=1e-10)
         branch.extend(TOKENS[m : m + c].tolist())
-    for (m, c), logits in zip(grid, runner.feed(branches, logits="all"), strict=True):
+    for (m, c), logits in zip(grid, runner.forward(branches, logits="all"), strict=True):
         torch.testing.assert_close(logits, expected[m : m + c], rtol=0, atol=1e-10)
     runner.cache.check([branch.table for branch in branches])
 
@@ -121,16 +121,16 @@ def test_after_rewind_and_fork(
     directory, expected = checkpoint("qwen3")
     runner = runner_for(load_model(directory, dtype=torch.float64), backend)
     trunk = runner.open(TOKENS[:21].tolist())
-    runner.feed([trunk])
+    runner.forward([trunk])
     wrong = runner.fork(trunk)
     trunk.extend([5, 5, 5, 5])
     wrong.extend([7] * 20)
-    runner.feed([trunk, wrong])
+    runner.forward([trunk, wrong])
     runner.rewind(trunk, 19)
     runner.rewind(wrong, 9)
     trunk.extend(TOKENS[19:40].tolist())
     wrong.extend(TOKENS[9:30].tolist())
-    ours = runner.feed([wrong, trunk], logits="all")
+    ours = runner.forward([wrong, trunk], logits="all")
     torch.testing.assert_close(ours[0], expected[9:30], rtol=0, atol=1e-10)
     torch.testing.assert_close(ours[1], expected[19:40], rtol=0, atol=1e-10)
 
@@ -145,5 +145,5 @@ def test_prompt_in_pieces(
     runner = runner_for(
         load_model(directory, dtype=torch.float64), backend, max_batch_tokens=at_once
     )
-    (logits,) = runner.feed([runner.open(TOKENS.tolist())], logits="all")
+    (logits,) = runner.forward([runner.open(TOKENS.tolist())], logits="all")
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)

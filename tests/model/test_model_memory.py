@@ -130,7 +130,7 @@ def test_what_options_add() -> None:
         return next(one for one in device.needs if one.role.startswith(role))
 
     ngram, drafted = need("draft", PAPER), need("draft", replace(PAPER, drafter="draft"))
-    assert drafted.cache == 2 * ngram.cache  # as the writer of steps, and as the guesser of tokens
+    assert drafted.cache == 2 * ngram.cache  # as the writer of steps, and as the drafter of tokens
     assert need("draft", replace(PAPER, driver="overlapped")).weights == 2 * ngram.weights
     assert need("draft", replace(PAPER, driver="overlapped"), apart=False).weights == ngram.weights
     asked = need("target", PAPER, verifier="score:7").cache - need("target", PAPER).cache

@@ -26,7 +26,7 @@ def test_forward_hooks_see_the_hidden_states() -> None:
         )
     ]
     branch = runner.open([1, 2, 3])
-    [logits] = runner.feed([branch], logits="all")
+    [logits] = runner.forward([branch], logits="all")
     for hook in hooks:
         hook.remove()
     e = model.config.hidden_size
@@ -35,7 +35,7 @@ def test_forward_hooks_see_the_hidden_states() -> None:
     }
     assert seen["norm"][0].shape == seen["layer"][0].shape == (3, e)
     torch.testing.assert_close(model.logits(seen["norm"][0]), logits, rtol=0, atol=1e-12)
-    runner.feed([_with(branch, 4)])
+    runner.forward([_with(branch, 4)])
     assert len(seen["norm"]) == 1
     runner.close(branch)
 
@@ -44,9 +44,9 @@ def test_a_hook_can_change_what_the_model_says() -> None:
     model = load_model("tiny-draft", dtype=torch.float64)
     runner = ModelRunner(model, num_blocks=8)
     plain, changed = runner.open([1, 2]), runner.open([1, 2])
-    [before] = runner.feed([plain])
+    [before] = runner.forward([plain])
     with model.layers[-1].register_forward_hook(lambda _, given, made: made * 0):
-        [after] = runner.feed([changed])
+        [after] = runner.forward([changed])
     assert not torch.allclose(before, after)
     for branch in (plain, changed):
         runner.close(branch)

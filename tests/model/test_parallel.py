@@ -93,7 +93,7 @@ def test_bf16_and_the_ends_of_a_team() -> None:
     for one in (model, alone):
         runner = ModelRunner(one, num_blocks=4)
         branch = runner.open([5, 6, 7, 8, 9])
-        said += runner.feed([branch], "all")
+        said += runner.forward([branch], "all")
         runner.close(branch)
     assert said[0].dtype == torch.bfloat16
     far = (said[0].float().softmax(-1) - said[1].float().softmax(-1)).abs().sum(-1) / 2
@@ -109,12 +109,12 @@ def test_bf16_and_the_ends_of_a_team() -> None:
     assert ("drop", number) in model.team.queue
     runner = ModelRunner(model, num_blocks=4)
     branch = runner.open([5])
-    runner.feed([branch])
+    runner.forward([branch])
     assert not model.team.queue
     model.close()
     branch.append(6)
     with pytest.raises(WorkerError, match="was closed"):
-        runner.feed([branch])
+        runner.forward([branch])
     runner.close(branch)
     assert wait_for(lambda: not alive(pid), 5)
     del model, runner, branch, one

@@ -36,7 +36,7 @@ def feed_for_ever(model: LeaderLM) -> None:
     runner = ModelRunner(model, num_blocks=40)
     branch = runner.open([5, 6, 7])
     while True:
-        runner.feed([branch])
+        runner.forward([branch])
         branch.append(8)
         if len(branch) > 500:
             runner.rewind(branch, 3)

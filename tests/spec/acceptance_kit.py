@@ -96,4 +96,4 @@ def random_rows(rng: random.Random, n: int, v: int) -> Tensor:
 
 def draws(*path: int, offset: int = 0) -> Draws:
     """Randomness of its own for every path of numbers."""
-    return Draws(Stream.root(2024).child(*path), offset)
+    return Draws(Stream.root(2024).fold_in(*path), offset)

@@ -118,7 +118,7 @@ def test_a_draft_model_proposes_what_it_would_write() -> None:
         text = list(seen.tokens)
         assert proposal.q is not None
         for token, law in zip(proposal.tokens, proposal.q, strict=True):
-            expected = distribution(reference.feed([reference.open(text)])[0][None], sampling)[0]
+            expected = distribution(reference.forward([reference.open(text)])[0][None], sampling)[0]
             assert (law - expected).abs().max() < 1e-12
             assert law[token] > 0
             text.append(token)
@@ -131,7 +131,7 @@ def test_shared_coupling_draws_with_the_targets_keys() -> None:
     [proposal] = drafter.propose([seen], 3)
     text = list(seen.tokens)
     for place, token in enumerate(proposal.tokens):
-        probs = distribution(reference.feed([reference.open(text)])[0][None], sampling)
+        probs = distribution(reference.forward([reference.open(text)])[0][None], sampling)
         assert sample(probs, [seen.draws.sample_key(place)]) == [token]
         text.append(token)
 
@@ -169,7 +169,7 @@ def test_a_tree_has_the_shape_it_was_asked_for() -> None:
     for node in range(-1, len(tree)):
         children = [tree.tokens[child] for child in tree.children(node)]
         text = [5, 6, 7, *(tree.tokens[i] for i in tree.path(node))]
-        best = reference.feed([reference.open(text)])[0].topk(3).indices.tolist()
+        best = reference.forward([reference.open(text)])[0].topk(3).indices.tolist()
         assert children == best[: len(children)]
     [cut] = drafter.propose([context([5, 6, 7], limit=2)], 8)
     assert max(cut.depths()) == 2
@@ -185,7 +185,9 @@ def test_a_shared_tree_begins_with_the_draw_itself() -> None:
     drawn = []
     for node in range(-1, len(tree)):
         text = [5, 6, 7, *(tree.tokens[i] for i in tree.path(node))]
-        probs = distribution(reference.feed([reference.open(text)])[0][None], SamplingParams(1.0))
+        probs = distribution(
+            reference.forward([reference.open(text)])[0][None], SamplingParams(1.0)
+        )
         drawn += sample(probs, [seen.draws.sample_key(tree.depths()[node + 1])])
     assert follow(tree, drawn).nodes == (0, 2)
 

@@ -69,7 +69,7 @@ def test_masked_logits_are_never_drawn() -> None:
 
 def test_keyed_draws_follow_the_distribution() -> None:
     probs = distribution(torch.tensor([[2.0, 1.0, 0.0, -1.0, -8.0, 1.5]]), SamplingParams(1.0))
-    stream, n = Stream.root(7).child("sampling test"), 20_000
+    stream, n = Stream.root(7).fold_in("sampling test"), 20_000
     drawn = sample(probs.expand(n, -1), [stream.key(i) for i in range(n)])
     counts = torch.bincount(torch.tensor(drawn), minlength=6).double()
     assert (
@@ -80,7 +80,7 @@ def test_keyed_draws_follow_the_distribution() -> None:
 
 def test_draws_depend_on_their_key_alone() -> None:
     probs = torch.rand(5, 30, generator=torch.Generator().manual_seed(3)).softmax(-1)
-    keys = [Stream.root(1).child("x").key(i) for i in range(5)]
+    keys = [Stream.root(1).fold_in("x").key(i) for i in range(5)]
     together = sample(probs, keys)
     assert together == [sample(probs[i : i + 1], keys[i : i + 1])[0] for i in range(5)]
     order = [3, 0, 4, 1, 2]
@@ -153,17 +153,17 @@ def test_the_vectorised_mixer_is_the_scalar_one(word: int) -> None:
     st.integers(0, 1000),
 )
 def test_streams_tell_paths_apart(path: list[int | str], number: int) -> None:
-    stream = Stream.root(0).child(*path)
-    assert stream.key(number) == Stream.root(0).child(*path).key(number)
+    stream = Stream.root(0).fold_in(*path)
+    assert stream.key(number) == Stream.root(0).fold_in(*path).key(number)
     assert stream.key(number) != stream.key(number + 1)
-    assert stream.key(number) != stream.child("").key(number)
-    assert stream.key(number) != Stream.root(1).child(*path).key(number)
+    assert stream.key(number) != stream.fold_in("").key(number)
+    assert stream.key(number) != Stream.root(1).fold_in(*path).key(number)
 
 
 def test_numbers_and_their_names_are_different_paths() -> None:
     parts = [0, 1, -1, 2**63, -(2**63), 2**64, 2**64 + 1, "0", "1", "", "a"]
-    assert len({Stream.root(0).child(part).state for part in parts}) == len(parts)
-    assert len({Stream.root(0).child(*[0] * depth).state for depth in range(5)}) == 5
+    assert len({Stream.root(0).fold_in(part).state for part in parts}) == len(parts)
+    assert len({Stream.root(0).fold_in(*[0] * depth).state for depth in range(5)}) == 5
 
 
 @pytest.mark.parametrize(

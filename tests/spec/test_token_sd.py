@@ -92,7 +92,7 @@ def test_branches_of_a_batch_do_not_influence_each_other(name: str, rule: str) -
             for steps, new in zip(written, made.write(jobs), strict=True):
                 steps.append(new)
             for branch in branches:
-                assert branch.cached == len(branch) - 1
+                assert branch.num_computed_tokens == len(branch) - 1
         return written
 
     together = run([0, 1, 2, 3])
@@ -209,7 +209,9 @@ def test_padded_vocabularies_of_different_size() -> None:
     made = speculating(0, ModelDrafter(draft, SamplingParams(1.5)), "reject", 4, temperature=1.5)
     assert max(tokens_of(decode_plainly(PROMPT, made, LIMITS))) < tokens
     few = ModelRunner(wide, num_blocks=100, block_size=4, vocab_size=tokens, known_tokens=6)
-    assert few.feed([few.open([11])])[0].isneginf().tolist() == [False] * 6 + [True] * (tokens - 6)
+    assert few.forward([few.open([11])])[0].isneginf().tolist() == [False] * 6 + [True] * (
+        tokens - 6
+    )
 
 
 def test_one_look_is_one_forward_and_reads_every_node() -> None:
@@ -229,7 +231,7 @@ def test_one_look_is_one_forward_and_reads_every_node() -> None:
         fresh = writer(Role.TARGET, MODELS[0]).runner
         text = [6, 5, *(tree.tokens[i] for i in tree.path(node))]
         torch.testing.assert_close(
-            runs[1][0][node + 1], fresh.feed([fresh.open(text)])[0], rtol=0, atol=1e-12
+            runs[1][0][node + 1], fresh.forward([fresh.open(text)])[0], rtol=0, atol=1e-12
         )
 
 

@@ -63,7 +63,7 @@ def writer(dtype: torch.dtype, temperature: float, drafter: str, rule: str, k: i
         sampling=sampling,
         segmenter=BlankLineSegmenter(CODEC.token_bytes),
         eos_ids=CODEC.eos_ids,
-        stream=Stream.root(11).child("tiny law"),
+        stream=Stream.root(11).fold_in("tiny law"),
         trace=Trace(),
         speculation=Speculation(drafters[drafter], choose_rule(rule.split()[0].strip(",")), k),
     )
@@ -86,7 +86,7 @@ def test_the_law_of_two_tokens(rule: str) -> None:
     """
     made = writer(torch.float32, 1.0, RULES[rule], rule, 3)
     root = made.runner.open(CODEC.chat(problem(Split.TEST, 0).question))
-    first = distribution(made.runner.feed([root])[0][None], made.sampling)[0].double()
+    first = distribution(made.runner.forward([root])[0][None], made.sampling)[0].double()
     made.runner.rewind(root, len(root) - 1)
     root.append(CODEC.chat(problem(Split.TEST, 0).question)[-1])
     pairs: list[tuple[int, ...]] = []
@@ -100,7 +100,7 @@ def test_the_law_of_two_tokens(rule: str) -> None:
             made.close(branch)
     likeliest = int(first.argmax())
     root.append(likeliest)
-    second = distribution(made.runner.feed([root])[0][None], made.sampling)[0].double()
+    second = distribution(made.runner.forward([root])[0][None], made.sampling)[0].double()
     assert agrees(first, [pair[0] for pair in pairs])
     assert agrees(second, [pair[1] for pair in pairs if pair[0] == likeliest])
 

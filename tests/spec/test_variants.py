@@ -20,8 +20,8 @@ from lr.errors import SettingError
 from lr.lab.scripted import ScriptedRun, newest, shuffled
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.seams import Variant
 from lr.spec.segmenters import FixedSegmenter, Segmenter
+from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires
 from lr.spec.verifiers.judge import ScoreVerifier
 from lr.spec.verifiers.simple import RandomVerifier

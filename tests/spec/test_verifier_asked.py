@@ -104,7 +104,7 @@ def test_kept_prefixes_change_nothing_but_the_work(
                 assert torch.allclose(got[row.wanted - 1 - back], expected, atol=1e-9)
         assert len(prefixes.kept) <= slots
         assert len({tuple(branch.tokens) for branch in prefixes.kept}) == len(prefixes.kept)
-        assert all(branch.cached == len(branch) > 0 for branch in prefixes.kept)
+        assert all(branch.num_computed_tokens == len(branch) > 0 for branch in prefixes.kept)
     prefixes.close()
     assert watched.used == 0
 

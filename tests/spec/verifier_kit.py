@@ -57,7 +57,7 @@ class Watched:
     def last_logits(self, tokens: Sequence[int]) -> Tensor:
         """The logits [v] after `tokens`, by a forward of its own that leaves nothing behind."""
         branch = self.runner.open(tokens)
-        [logits] = self.runner.feed([branch])
+        [logits] = self.runner.forward([branch])
         self.runner.close(branch)
         return logits
 

@@ -70,7 +70,7 @@ def test_transformers_writes_the_same_greedy_tokens(name: str) -> None:
     )
     branch = runner.open(prompt)
     for _ in expected:
-        branch.append(int(runner.feed([branch])[0].argmax()))
+        branch.append(int(runner.forward([branch])[0].argmax()))
     assert branch.tokens[len(prompt) :] == expected
 
 
@@ -84,7 +84,7 @@ def test_the_target_solves_and_stays_in_the_language() -> None:
     starts = [len(branch) for branch in branches]
     live = list(branches)
     while live:
-        for branch, logits in zip(live, runner.feed(live), strict=True):
+        for branch, logits in zip(live, runner.forward(live), strict=True):
             branch.append(int(logits.argmax()))
         live = [b for b in live if b.tokens[-1] not in codec.eos_ids and len(b) < 400]
     right = 0

@@ -17,7 +17,7 @@ from player_kit import as_file, long, scripted, simulated, tiny
 from lr.cli import main
 from lr.kvcache.cache import PagedKVCache
 from lr.lab.scripted import ScriptedRun, TextScript, newest, oldest
-from lr.lab.trace.state import Film, state_at
+from lr.lab.trace.state import TraceStates, state_at
 from lr.lab.trace.virtual import scripted_trace
 from lr.lab.viz import plots
 from lr.lab.viz.cache import cache_figure, draw_blocks, sharing_moment
@@ -67,7 +67,7 @@ def test_the_timeline_of_a_window_has_less_in_it() -> None:
 
 
 def test_the_tree_says_what_the_state_says() -> None:
-    film = Film(scripted())
+    film = TraceStates(scripted())
     number = telling_moment(film)
     state = film.at(number)
     assert len(state.live) > 2, "a moment with something to see"
@@ -87,7 +87,7 @@ def test_the_tree_says_what_the_state_says() -> None:
 
 
 def test_a_rejected_step_is_marked_by_more_than_colour() -> None:
-    film = Film(scripted())
+    film = TraceStates(scripted())
     refused = next(
         r.number + 1
         for r in film.trace.records
@@ -100,12 +100,12 @@ def test_a_rejected_step_is_marked_by_more_than_colour() -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 10_000_000])
 def test_the_tree_can_be_drawn_at_any_moment(number: int, tmp_path: Path) -> None:
-    with tree_figure(Film(scripted()).at(number)) as made:
+    with tree_figure(TraceStates(scripted()).at(number)) as made:
         write(made, tmp_path / "tree")
 
 
 def test_the_cache_shows_who_holds_which_block() -> None:
-    film = Film(tiny("lr+sd"))
+    film = TraceStates(tiny("lr+sd"))
     number = sharing_moment(film)
     state = film.at(number)
     with cache_figure(film.at(number), len(film)) as made:
@@ -119,7 +119,7 @@ def test_the_cache_shows_who_holds_which_block() -> None:
 
 
 def test_long_tables_show_their_ends() -> None:
-    film = Film(long(40))
+    film = TraceStates(long(40))
     with cache_figure(film.at(len(film) - 3)) as made:
         said = words(made)
         assert any(one.startswith("⋯") for one in said)

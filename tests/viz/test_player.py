@@ -30,7 +30,7 @@ from lr.lab.player.page import (
     title_of,
 )
 from lr.lab.trace.file import KINDS, TraceFile
-from lr.lab.trace.state import CACHE_EVENTS, Film, StepState
+from lr.lab.trace.state import CACHE_EVENTS, StepState, TraceStates
 from lr.lab.viz.clock import CANCELLED, DONE, FAILED, timeline_of
 from lr.lab.viz.style import COLOURS, WASHES
 from lr.lab.viz.tree import cards_of
@@ -135,7 +135,7 @@ def list_at(history: list[Any], number: int) -> list[Any]:
 @pytest.mark.parametrize("make", [scripted, synchronous, simulated, long, lambda: tiny("lr+sd")])
 def test_histories_hold_the_states(make: Callable[[], TraceFile]) -> None:
     trace = make()
-    found, count, film = states_of(trace), len(trace.records), Film(trace)
+    found, count, film = states_of(trace), len(trace.records), TraceStates(trace)
     for number in [0, 1, count, *((7919 * i) % (count + 1) for i in range(1, 24))]:
         state = film.at(number)
         root = value_at(found["roots"], number)

@@ -14,7 +14,7 @@ import pytest
 from player_kit import a_browser, long, nasty, scripted, simulated, synchronous, tiny, wordy
 
 from lr.lab.player.page import headline_of, player_page, write_page
-from lr.lab.trace.state import Film
+from lr.lab.trace.state import TraceStates
 
 TRACES = {
     "scripted": scripted,
@@ -268,7 +268,7 @@ def test_panels_show_the_state(window: Window) -> None:
         if one.kind == "emit" and one.data["origin"] == "correction"
     )
     page.evaluate("n => player.go(n - 1)", first)
-    live = {node.name for node in Film(trace).at(first - 1).live}
+    live = {node.name for node in TraceStates(trace).at(first - 1).live}
     boxes = page.evaluate(
         "[...document.querySelectorAll('.node:not(.ghost) .name span')].map(e => e.textContent)"
     )
@@ -292,12 +292,12 @@ def test_tokens_caches_and_switches(window: Window) -> None:
     )
     assert "by-draft" in kinds + " by-draft"
     tabs = page.locator("#cache-tabs button")
-    assert tabs.all_inner_texts() == ["draft", "target", "guesser"] or tabs.count() == 3
-    page.get_by_role("button", name="guesser").click()
-    assert page.evaluate("player.cache.chosen") == "guesser"
-    assert "guesser's cache" in str(page.get_attribute("#cache", "aria-label"))
+    assert tabs.all_inner_texts() == ["draft", "target", "drafter"] or tabs.count() == 3
+    page.get_by_role("button", name="drafter").click()
+    assert page.evaluate("player.cache.chosen") == "drafter"
+    assert "drafter's cache" in str(page.get_attribute("#cache", "aria-label"))
     page.keyboard.press("c")
-    assert page.evaluate("player.cache.chosen") != "guesser"
+    assert page.evaluate("player.cache.chosen") != "drafter"
     page.click("#show-refused")
     assert page.evaluate("document.body.classList.contains('hide-refused')")
     before = page.evaluate("player.clock.span")

@@ -66,7 +66,7 @@ class Contender(Protocol):
 
 
 class Ours:
-    """`ModelRunner.feed`, paged and ragged, and the likeliest token."""
+    """`ModelRunner.forward`, paged and ragged, and the likeliest token."""
 
     name = "lr"
 
@@ -76,13 +76,13 @@ class Ours:
     def decode(self, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
         runner = runner_for(self.model, rows, len(prompt) + steps)
         branches = [runner.open(prompt) for _ in range(rows)]
-        logits = runner.feed(branches)
+        logits = runner.forward(branches)
         started = time.perf_counter()
         for _ in range(steps):
             tokens = torch.stack(logits).argmax(-1).tolist()
             for branch, token in zip(branches, tokens, strict=True):
                 branch.append(token)
-            logits = runner.feed(branches)
+            logits = runner.forward(branches)
         seconds = time.perf_counter() - started
         return Decoded(seconds, [branch.tokens[len(prompt) :] for branch in branches])
 
@@ -105,10 +105,10 @@ def written_steps(
 ) -> Decoded:
     """One step of `steps` tokens in each of `rows` sequences, which are closed afterwards."""
     branches = [runner.open(prompt[:-1]) for _ in range(rows)]
-    runner.feed(branches)
+    runner.forward(branches)
     for branch in branches:
         branch.append(prompt[-1])
-    stream = Stream.root(0).child("bench")
+    stream = Stream.root(0).fold_in("bench")
     writer = StepWriter(Role.TARGET, runner, sampling, _Endless(), frozenset(), stream, Trace())
     jobs = [StepJob(branch, index, steps) for index, branch in enumerate(branches)]
     started = time.perf_counter()

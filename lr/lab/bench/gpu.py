@@ -184,7 +184,7 @@ def time_passes(
         branch = reader.open(prompt)
         wait_for(model.device)
         started = time.perf_counter()
-        reader.feed([branch])
+        reader.forward([branch])
         wait_for(model.device)
         seconds = time.perf_counter() - started
         reader.close(branch)

@@ -179,12 +179,12 @@ def _decoded(
     if not graphs:
         runner.graphs = None
     branches = [runner.open(prompt) for prompt in prompts]
-    runner.feed(branches)
+    runner.forward(branches)
 
     def step() -> list[Tensor]:
         for branch in branches:
             branch.append(len(branch) % vocabulary)
-        return runner.feed(branches)
+        return runner.forward(branches)
 
     made = [torch.stack(step()).float().softmax(-1) for _ in range(3)]
     seconds, failure = timed(step, model.device, steps), None
@@ -214,13 +214,13 @@ def ragged(model: CausalLM) -> list[Tensor]:
     runner = ModelRunner(model, num_blocks=64)
     prompts = [[(5 * i + j) % 250 for i in range(length)] for j, length in enumerate((90, 17, 3))]
     branches: list[Branch] = [runner.open(prompt) for prompt in prompts]
-    first = runner.feed(branches)
+    first = runner.forward(branches)
     fork = runner.fork(branches[0])
     fork.append(7)
     runner.rewind(branches[1], 9)
     branches[1].extend([1, 2, 3, 4])
     branches[2].append(11)
-    logits = [torch.stack(first), *runner.feed([fork, *branches[1:]], logits="all")]
+    logits = [torch.stack(first), *runner.forward([fork, *branches[1:]], logits="all")]
     return [one.float().softmax(-1) for one in logits]
 
 

@@ -142,7 +142,7 @@ class LengthsOf:
     role: Role
 
     def __call__(self, token_bytes: Callable[[int], bytes]) -> DrawnLengths:
-        stream = Stream.root(self.synthetic.seed).child("step length", self.role.value)
+        stream = Stream.root(self.synthetic.seed).fold_in("step length", self.role.value)
         target = self.role is Role.TARGET
         return DrawnLengths(self.synthetic.target if target else self.synthetic.draft, stream)
 
@@ -234,7 +234,7 @@ class SyntheticRule(AcceptanceRule):
         return [Decision(tuple(range(n)), token) for n, token in zip(kept, tokens, strict=True)]
 
     def _kept(self, k: int, draw: Draws) -> int:
-        stream = draw.stream.child("synthetic")
+        stream = draw.stream.fold_in("synthetic")
         drawn = (uniform(stream.key(draw.offset + i)) for i in range(k))
         return next((n for n, u in enumerate(drawn) if u >= self.alpha), k)
 
@@ -251,7 +251,7 @@ class JudgeReads:
         runner = self.runner
         if self.head is None:
             self.head = runner.open(list(range(INSTRUCTIONS)))
-            runner.feed([self.head])
+            runner.forward([self.head])
         for start in range(0, len(pairs), JUDGED_AT_ONCE):
             some = pairs[start : start + JUDGED_AT_ONCE]
             branches = [runner.fork(self.head) for _ in some]
@@ -259,7 +259,7 @@ class JudgeReads:
                 for branch, pair in zip(branches, some, strict=True):
                     steps = (*pair.target_step.tokens, *pair.draft.tokens)
                     branch.extend([*(token % runner.vocab_size for token in steps), *range(FRAME)])
-                torch.stack(runner.feed(branches)).argmax(-1).tolist()
+                torch.stack(runner.forward(branches)).argmax(-1).tolist()
             finally:
                 for branch in branches:
                     runner.close(branch)

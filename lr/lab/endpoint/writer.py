@@ -54,7 +54,7 @@ class ServedBranch(Branch):
 
 
 class ServedRunner:
-    """The branches of a served model; see `spec/runner.py`. It cannot `feed`: there are no
+    """The branches of a served model; see `spec/runner.py`. It cannot `forward`: there are no
     logits."""
 
     def __init__(self, model: ServedModel) -> None:
@@ -78,16 +78,16 @@ class ServedRunner:
     def rewind(self, branch: Branch, length: int) -> None:
         del branch.tokens[length:]
 
-    def become(self, branch: Branch, other: Branch) -> None:
+    def swap(self, branch: Branch, other: Branch) -> None:
         branch.tokens = other.tokens
 
     def close(self, branch: Branch) -> None:
         pass
 
-    def belongs(self, branch: Branch, node: tuple[int, int, int]) -> None:
+    def tag(self, branch: Branch, node: tuple[int, int, int]) -> None:
         pass
 
-    def feed(self, branches: Sequence[Branch], logits: object = "last") -> list[Any]:
+    def forward(self, branches: Sequence[Branch], logits: object = "last") -> list[Any]:
         raise ProtocolError(
             f"{self.model} is behind a server: it writes steps, but gives no logits."
         )

@@ -326,7 +326,7 @@ def _choice(question: str, texts: list[str], right: int, number: int, seed: int,
         raise SettingError(
             f"problem {number} has {len(texts)} options, expected at most {len(LETTERS)}."
         )
-    stream = Stream.root(seed).child("options", question)
+    stream = Stream.root(seed).fold_in("options", question)
     order = sorted(range(len(texts)), key=lambda place: uniform(stream.key(place)))
     choices = tuple(texts[place].strip() for place in order)
     return Item(number, question, Task.CHOICE, LETTERS[order.index(right)], choices, name=name)

@@ -31,7 +31,7 @@ from lr.lab.eval.verifier_eval import pair_from_json
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.registry import language_of
-from lr.spec.seams import Variant
+from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.tiny.languages import TinyLanguage
 

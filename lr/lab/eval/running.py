@@ -43,7 +43,7 @@ from lr.lab.trace.replay import trace_of
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.result import Result
-from lr.spec.seams import Variant
+from lr.spec.variant import Variant
 from lr.trace import Stats
 from lr.types import Finish, Role
 from lr.variants.specreason import specreason

@@ -3,7 +3,7 @@
 
 const CACHES = {
   target: "The target's cache", draft: "The draft's cache",
-  guesser: "The cache of the draft model that guesses tokens for the target",
+  drafter: "The cache of the draft model that guesses tokens for the target",
 };
 const FLASH = 6; // events for which a copy is marked
 

@@ -22,7 +22,7 @@ function listAt(history, n) {
   return found;
 }
 
-class Film {
+class TraceStates {
   constructor({ states, events }) {
     Object.assign(this, { ...states, events, count: events.length });
     this.starts = this.count ? events[0][0] : 0;

@@ -13,7 +13,7 @@ const LEGEND = [
 class Player {
   constructor(data) {
     this.data = data;
-    this.film = new Film(data);
+    this.film = new TraceStates(data);
     this.count = this.film.count;
     Object.assign(this, { n: 0, time: 0, playing: false });
     // At speed 1 a step of the answer takes three seconds.

@@ -57,8 +57,8 @@ class SideRecorder(CacheRecorder):
         super().__init__(trace, cache)
         self.nodes: dict[BlockTable, NodeName] = {}
 
-    def belongs(self, table: BlockTable, node: NodeName) -> None:
-        super().belongs(table, node)
+    def tag(self, table: BlockTable, node: NodeName) -> None:
+        super().tag(table, node)
         self.nodes[table] = node
 
     def replaced(self, table: BlockTable, heir: BlockTable) -> None:
@@ -91,7 +91,7 @@ class SideRecorder(CacheRecorder):
         forks = {table: cache.fork(table) for table in ours}
         for table, fork in forks.items():
             if table in self.nodes:
-                other.belongs(fork, self.nodes[table])
+                other.tag(fork, self.nodes[table])
         for table in ours:
             other.closed(table, tuple(table.blocks), ())
         return other, forks
@@ -126,7 +126,7 @@ class LiveSource(Running):
         serving = Serving(reasoner.engine, asked, asked.blocks, 1, self._stack)
         request = serving.request(asked)
         self.state = RunState(asked.trace, serving.loop, request)
-        roles = {"target": Role.TARGET, "draft": Role.DRAFT, "guesser": Role.DRAFT}
+        roles = {"target": Role.TARGET, "draft": Role.DRAFT, "drafter": Role.DRAFT}
         self.runners = [
             SharedRunner(runner, roles[name], SideRecorder(asked.trace, name))
             for name, runner in serving.borrowed.items()

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from lr.lab.stepper.sources import FORCED, Source, StepperError, decides
 from lr.lab.trace.file import Record, TraceFile, write_trace
-from lr.lab.trace.state import Film, State
+from lr.lab.trace.state import State, TraceStates
 
 MOMENTS = frozenset({"draft", "target", "judge", "drafted", "targeted", "judged", "emit", "end"})
 """Kinds of event at which `next` and `back` stop; the others (tokens, forwards, blocks) are details
@@ -41,7 +41,7 @@ class Side:
     def __init__(self, name: str, source: Source, place: int = 0, *, shares: bool = False) -> None:
         self.name, self.source, self.place, self.shares = name, source, place, shares
         self.fine = False  # moves event by event
-        self._film = Film(TraceFile(source.header, source.records))
+        self._film = TraceStates(TraceFile(source.header, source.records))
         plain = source.header.driver == "plain" or not source.header.detailed
         self._kinds = MOMENTS | {"written"} if plain else MOMENTS
 
@@ -84,7 +84,7 @@ class Side:
         return self.at_end and self.last is not None and self.last.kind == "end"
 
     def go(self, stop: Callable[[Record], bool]) -> bool:
-        """Forward to behind the first event that `stop` says yes to; False if there is none, and
+        """Go on to the place after the first event that `stop` accepts. False if there is none:
         then to the end.
         """
         while self._one():
@@ -128,7 +128,7 @@ class Side:
         return all(state.nodes[child].verdict is None for child in children)
 
     def _settled(self, number: int) -> int:
-        """The place behind moment `number` and what follows from it at once: when a step has joined
+        """The place after moment `number` and what follows from it at once: when a step has joined
         the answer, the new root is there.
         """
         place = number + 1
@@ -176,11 +176,11 @@ class Session:
         return self._go(Side.back)
 
     def to_step(self) -> bool:
-        """To behind the next step that joins the answer."""
+        """To the place after the next step that joins the answer."""
         return self._go(lambda side: side.go(lambda record: record.kind == "emit"))
 
     def to_rejection(self) -> bool:
-        """To behind the next verdict (or correction) that rejects a draft step."""
+        """To the place after the next verdict (or correction) that rejects a draft step."""
         return self._go(lambda side: side.go(side.is_rejection))
 
     def to_verdict(self) -> bool:
@@ -191,7 +191,7 @@ class Session:
         return self._go(lambda side: side.go(lambda record: record.kind == "end"))
 
     def to(self, number: int) -> None:
-        """Every moved side to behind its first `number` events."""
+        """Every moved side to after its first `number` events."""
         for side in self.moved:
             side.fine = True
             side.place = min(side.place, max(number, 0))

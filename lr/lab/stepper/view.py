@@ -106,7 +106,7 @@ def _row(sign: str, words: Text) -> Table:
 
 
 def tree_lines(state: State) -> list[Text]:
-    """The tree below the root: a line for each draft step, one for the target's step behind each
+    """The tree below the root: a line for each draft step, one for the target's step after each
     node.
     """
     root = state.nodes.get(state.root)

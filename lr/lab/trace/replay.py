@@ -41,7 +41,7 @@ from lr.model.qwen import CausalLM
 from lr.options import make_options
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Draft, Drafted, Emit, Judge, Judged, NodeId
-from lr.spec.seams import Variant
+from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.trace import Ended
 from lr.types import Step, Verdict, require
@@ -53,7 +53,7 @@ def header_of(run: Run) -> Header:
     """What the first line of the trace of an answer says."""
     options, models, variant = run.options, run.models, run.variant
     ahead = options.looks_ahead
-    names = ["target"] + ["draft"] * ahead + ["guesser"] * options.drafts_tokens
+    names = ["target"] + ["draft"] * ahead + ["drafter"] * options.drafts_tokens
     target = models.target
     size = target.attention.block_size if isinstance(target, CausalLM) else BLOCK_SIZE
     blocks = -(-(models.num_blocks or run.blocks) * BLOCK_SIZE // size)

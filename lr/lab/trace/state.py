@@ -1,7 +1,7 @@
 """The state that the events of a trace add up to: the tree, who is writing what, the output, who
 holds which block of the caches; and going back and forth in a trace.
 
-    film = Film(read_trace("trace.jsonl"))
+    film = TraceStates(read_trace("trace.jsonl"))
     state = film.at(120)                      # after the first 120 events
     state.root, state.nodes["0:1"].draft.text, state.work, state.caches["target"].holders(3)
 
@@ -343,7 +343,7 @@ def state_at(trace: TraceFile, number: int) -> State:
     return state
 
 
-class Film:
+class TraceStates:
     """A trace to go back and forth in: `at(n)` folds on from the nearest state kept. A state handed
     out must not be changed.
     """

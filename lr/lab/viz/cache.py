@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lr.lab.trace.state import BranchState, CacheState, Film, State, fold
+from lr.lab.trace.state import BranchState, CacheState, State, TraceStates, fold
 from lr.lab.viz.style import COLOURS, INK, PAPER, SOFT, WASHES, figure, inches
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ CELL, LETTER, LABEL, HEAD, MOST = 0.42, 0.2, 1.35, 0.42, 24
 TITLES = {
     "target": "the target's cache",
     "draft": "the draft's cache",
-    "guesser": "the guesser's cache",
+    "drafter": "the drafter's cache",
 }
 
 
@@ -69,7 +69,7 @@ class Picture:
         return HEAD + lines * (CELL + 0.08) + 0.12
 
 
-def sharing_moment(film: Film) -> int:
+def sharing_moment(film: TraceStates) -> int:
     """After how many events the most blocks are shared, over all caches; the first such moment."""
     best, most = 0, -1
     state = State.begin(film.trace.header)

@@ -19,7 +19,15 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from lr.lab.scripted import ScriptedRun
-from lr.lab.trace.state import EmittedState, Film, NodeState, State, StepState, fold, state_at
+from lr.lab.trace.state import (
+    EmittedState,
+    NodeState,
+    State,
+    StepState,
+    TraceStates,
+    fold,
+    state_at,
+)
 from lr.lab.viz.style import (
     COLOURS,
     INK,
@@ -112,7 +120,7 @@ def words_of(step: StepState | None) -> str:
     return "" if step is None else " ".join(step.text.split())
 
 
-def telling_moment(film: Film) -> int:
+def telling_moment(film: TraceStates) -> int:
     """After how many events there is most to see: most steps and verdicts in the tree; the first
     such moment.
     """

@@ -113,7 +113,7 @@ class PrefixCache:
         try:
             for row in rows:
                 branches.append(self._begin(row))
-            logits = self.runner.feed(branches, [row.wanted for row in rows])
+            logits = self.runner.forward(branches, [row.wanted for row in rows])
         except BaseException as error:
             for branch in branches:
                 self.runner.close(branch)

@@ -64,7 +64,7 @@ class RandomVerifier(Verifier):
     ) -> None:
         require(0 <= rho <= 1, "rho", rho, "a probability, 0 to 1")
         self.name, self.rho, self.requires = f"random:{rho:g}", rho, requires
-        self.stream = Stream.root(seed).child("random verifier")
+        self.stream = Stream.root(seed).fold_in("random verifier")
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         return [self._draw(pair) for pair in pairs]

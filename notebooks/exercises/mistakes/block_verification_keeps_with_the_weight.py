@@ -1,4 +1,4 @@
-"""Going down, the block is cut behind x_i with probability w_i, since that is how much of it "may
+"""Going down, the block is cut after x_i with probability w_i, since that is how much of it "may
 stay".
 """
 

@@ -1,4 +1,4 @@
-"""The token behind the cut comes from (p - q)+, as in rejection sampling; the weight of what stands
+"""The token after the cut comes from (p - q)+, as in rejection sampling; the weight of what stands
 before it is forgotten.
 """
 

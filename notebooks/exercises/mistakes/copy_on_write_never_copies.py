@@ -1,4 +1,4 @@
-"""New tokens are simply written behind the last one. Right as long as nobody has forked."""
+"""New tokens are simply written after the last one. Right as long as nobody has forked."""
 
 from __future__ import annotations
 
