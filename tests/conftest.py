@@ -3,6 +3,7 @@ cache that is alive.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
@@ -12,6 +13,17 @@ import torch
 from lr.kvcache.cache import PagedKVCache
 
 torch.set_num_threads(1)  # the tensors are tiny: threads only get in each other's way
+
+
+CORE = ("kvcache", "spec", "test_sources.py", "test_recorded_answers.py", "test_lookahead.py")
+"""What `pytest -m core` runs: the cache, the scheduler, the token level, the page."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).parts[0] in CORE and "slow" not in item.keywords:
+            item.add_marker(pytest.mark.core)
 
 
 @pytest.fixture(scope="session", autouse=True)
