@@ -1,6 +1,6 @@
 """Lookahead Reasoning on one page: the whole method of arXiv 2506.19830, and it runs.
 
-    python -m lr.lookahead "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. ..."
+    python -m lr.lookahead        # a sample problem, on the tiny models; --help for more
 
 Reasoning models write in steps, one blank line apart. Most steps are easy, and what matters is what
 they say, not in which words. So a small *draft* model writes the next steps ahead, ŝ₁ ŝ₂ ŝ₃, and
@@ -17,14 +17,13 @@ step is emitted instead, the *correction*, and all that follows the draft step i
 `algorithm_1` is the synchronous method as the paper prints it. `lookahead` is all of it: the
 asynchronous method of section 3.2, where neither model waits, with alternatives for each step.
 
-Nothing is computed twice. A *branch* is a list of tokens with its keys and values in a paged cache,
-and a fork shares the cache of its origin. A node's target branch holds the node's prefix and then
-the target's step. So after any decision the branch of the new root is there: the accepted node's
-own, or the old root's, which ends in the correction. Deciding runs no model.
+Nothing but a fork's last token is computed twice. A *branch* is a list of tokens with its keys and
+values in a paged cache, and a fork shares them. A node's target branch holds the node's prefix,
+then the target's step. So after any decision the branch of the new root is there: the accepted
+node's own, or the old root's, which ends in the correction. Deciding runs no model.
 
-Shapes: b steps in a batch, v vocabulary. Read next: `engine/runner.py`, branches and the forward
-pass; `spec/sampling.py`, how a token is drawn; `spec/scheduler.py`, the same method as events and
-commands, which the engine runs. Tests hold it and this page to the same output.
+Shapes: b steps in a batch, v vocabulary. Read next: `engine/runner.py`, the forward pass;
+`spec/sampling.py`, how a token is drawn; `spec/scheduler.py`, the same as events and commands.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from dataclasses import dataclass, field
 import torch
 
 from lr.engine.runner import ModelRunner
+from lr.errors import LRError
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
@@ -49,8 +49,8 @@ from lr.spec.verifiers.base import Pair, Verifier, verdicts_of
 from lr.types import Coupling, EmittedStep, Finish, Origin, SamplingParams, Step, Verdict
 
 QUESTION = (
-    "At first Cleo has 4 apples. Then Dan gets twice as many apples as Cleo. "
-    "Then Cleo gives 2 apples to Dan. How many apples does Dan have?"
+    "At first Finn has 36 shells. Then Nora gets half as many shells as Finn. "
+    "Then Eva gets 9 fewer shells than Nora. How many shells does Eva have?"
 )
 
 
@@ -159,8 +159,7 @@ class Writer:
 
 
 def verify(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
-    """V(ŝ, s) of each pair: by its form if that decides, else by the verifier, in one batch."""
-    # A cut step is half a sentence, and a step that ends the text never means the same as another.
+    """V(ŝ, s) of each pair: by how the two steps end if that decides, else by the verifier."""
     by_form = [verdict_by_form(pair.draft, pair.target_step) for pair in pairs]
     unclear = [pair for pair, verdict in zip(pairs, by_form, strict=True) if not verdict]
     judged = iter(verdicts_of(verifier, unclear) if unclear else [])
@@ -317,8 +316,8 @@ def lookahead(
                     node.target = target.begin(node.target_branch, stream, node.limit)
                     rows.append(node.target)
 
-            # 2. One ragged forward of each model. A finished draft step leads to a new node, whose
-            #    target branch is forked from its parent's; but a cut one is never accepted.
+            # 2. One ragged forward of the draft; every `draft_forwards`-th turn one of the target.
+            #    A finished draft step leads to a new node; but a cut one is never accepted.
             turn += 1
             if rows and (not drafting or turn % draft_forwards == 0):
                 for node in nodes:
@@ -359,9 +358,8 @@ def lookahead(
                         last = root.drafts[-1]
                         out = EmittedStep(i, s, Origin.CORRECTION, last.verdict, last.step)
                     else:
-                        out = EmittedStep(
-                            i, s, Origin.BONUS if sync and i > first else Origin.TARGET
-                        )
+                        origin = Origin.BONUS if sync and i > first else Origin.TARGET
+                        out = EmittedStep(i, s, origin)
                     root.draft_branch.extend(s.tokens)
                     root = node_after(root, s, root.draft_branch, root.target_branch)
                     first = root.index
@@ -388,11 +386,14 @@ def main() -> None:
     models = {"model": "tiny-target", "draft_model": "tiny-draft", "verifier": "oracle"}
     settings = {"schedule": "depth", "depth": 4, "width": 1, "seed": 0}
     for name, default in {**models, **settings}.items():
-        parser.add_argument(f"--{name}", type=type(default), default=default)
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=str(default))
     options = vars(parser.parse_args())
-    reasoner = Reasoner(*(options.pop(name) for name in models))
-    for step in reasoner.run(options.pop("question"), engine="page", **options):
-        print(f"{step.origin.value:>10}  {step.text.strip()}", flush=True)  # noqa: T201
+    try:
+        reasoner = Reasoner(*(options.pop(name) for name in models))
+        for step in reasoner.run(options.pop("question"), engine="page", **options):
+            print(f"{step.origin.value:>10}  {step.text.strip()}", flush=True)  # noqa: T201
+    except LRError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

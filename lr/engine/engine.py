@@ -35,7 +35,7 @@ from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.segmenters import make_segmenter
 from lr.spec.token_sd import Speculation
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import Requires, Verifier
+from lr.spec.verifiers.base import Requires, Verifier, check_verifier
 from lr.spec.write import StepWriter, Writing
 from lr.trace import Trace
 from lr.types import Coupling, EmittedStep, Role, SamplingParams, require
@@ -231,7 +231,9 @@ class Run:
         self.engine, self.models = engine, engine.models
         self.question, self.options = question, options
         self.variant = Variant() if variant is None else variant
-        self.verifier = self.variant.verifier or verifier
+        self.verifier = verifier
+        if self.variant.verifier is not None:
+            self.verifier = check_verifier(self.variant.verifier)
         self.detailed, self.trace = detailed, Trace(detailed=detailed)
         self.alone = True  # forwards and caches serve this answer only
         self.steps: list[AnswerStep] = []
@@ -315,7 +317,7 @@ class Run:
         needs_target = isinstance(verifier, str) or (
             bool(verifier.requires & Requires.TARGET_STEP) and verifier.early_requires is None
         )
-        config = SchedulerConfig(
+        config = (self.variant.schedule or SchedulerConfig)(
             self.limits,
             Schedule(options.schedule) if drafts is not None else Schedule.DEPTH,
             options.depth if drafts is not None else 0,

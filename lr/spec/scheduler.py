@@ -163,7 +163,12 @@ class LookaheadScheduler:
                 self._start_drafts()
                 if not (self.config.barrier and self._in_work):
                     self._start_rows()
-                assert self._in_work, "nothing is in work and the answer is not complete"
+                if not self._in_work:
+                    raise ProtocolError(
+                        f"nothing is in work and the answer is not complete: schedule "
+                        f"{type(self.config).__name__} allows neither drafts nor a target step at "
+                        f"the root {self.root.id}. `targets_at(0)` must be true."
+                    )
         commands, self._commands = self._commands, []
         return commands
 

@@ -1,10 +1,9 @@
-"""The seams that are not part of the algorithm itself: who writes the next step, how far to look
-ahead, and a variant as one bundle.
+"""A variant of the method as one bundle, and the controller: how far to look ahead from here.
 
-The other seams are protocols where they are used: `Router` (`protocol.py`), `Segmenter`
-(`steps.py`), `Verifier` (`verifiers/base.py`), `Drafter` and `AcceptanceRule` on tokens, `Runner`,
-`DraftSide` (`engine/request.py`). `docs/variants_steps.md` has all of them in one table, with the
-published methods that would plug in there.
+The other extension points are protocols where they are used: `Router` (`protocol.py`), `Segmenter`
+(`segmenters.py`), `Verifier` (`verifiers/base.py`), `Drafter` and `AcceptanceRule` on tokens,
+`Runner`, `DraftSide` (`engine/request.py`). `docs/variants_steps.md` has all of them in one table,
+with the published methods that would plug in there.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from lr.spec.protocol import Router
+from lr.spec.protocol import Router, SchedulerConfig
 from lr.spec.segmenters import Segmenter
 from lr.spec.verifiers.base import Verifier
 from lr.trace import Stats
@@ -38,10 +37,12 @@ class Variant:
     """What a variant of the algorithm replaces; None: nothing there. Hand it to `Reasoner.run` or
     `Reasoner.generate`.
 
-    `segmenter` is made from the function that maps a token id to its bytes.
+    `segmenter` is made from the function that maps a token id to its bytes. `schedule` is a
+    subclass of `SchedulerConfig` with rules of its own for when drafts and target steps may start.
     """
 
     verifier: Verifier | None = None
     segmenter: Callable[[Callable[[int], bytes]], Segmenter] | None = None
     router: Router | None = None
     controller: Controller | None = None
+    schedule: type[SchedulerConfig] | None = None

@@ -119,9 +119,16 @@ class DeferredVerifier(ABC):
 
 
 def check_verifier(verifier: object) -> Verifier:
-    """`verifier` itself if it has the members of `Verifier`; else a `SettingError` that names
-    one.
+    """`verifier` itself if it has the members of `Verifier`; else a `SettingError` that says what
+    is missing.
     """
+    if isinstance(verifier, (str, type)):
+        raise SettingError(
+            f"the verifier is {verifier!r}, expected an object with `name` and `judge`: make one "
+            "of the class; a verifier's name goes to Reasoner(verifier=...)."
+        )
+    if getattr(type(verifier), "judge", None) is Verifier.judge:
+        raise SettingError(f"the verifier {verifier!r} has no method judge(pairs).")
     members = ("name", "requires", "early_requires", "fallible", "judge", "judge_early")
     missing = [member for member in members if not hasattr(verifier, member)]
     if missing:
