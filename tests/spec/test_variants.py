@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_kit import RandomScript, run_and_check
 
-from lr.errors import SettingError
+from lr.errors import ProtocolError, SettingError
 from lr.lab.scripted import ScriptedRun, newest, shuffled
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
@@ -282,3 +282,40 @@ def test_variants_are_short() -> None:
         for path in folder.glob("[a-z]*.py")
     }
     assert len(lengths) >= 2 and max(lengths.values()) < 80, lengths
+
+
+class OneAhead(SchedulerConfig):
+    """Drafts at the root only, whatever the depth."""
+
+    def drafts_at(self, level: int) -> bool:
+        return level == 0
+
+
+class Deadlock(SchedulerConfig):
+    """The target never writes."""
+
+    def targets_at(self, level: int) -> bool:
+        return False
+
+    def drafts_at(self, level: int) -> bool:
+        return False
+
+
+def test_a_schedule_of_ones_own(reasoner: Reasoner) -> None:
+    """With exact verification every schedule gives the target's answer; this one looks one step
+    ahead, so it needs at least as many passes of the target.
+    """
+    usual = reasoner.generate(QUESTION, mode="lr", depth=4, seed=3, **HOW)
+    mine = reasoner.generate(
+        QUESTION, mode="lr", depth=4, seed=3, variant=Variant(schedule=OneAhead), **HOW
+    )
+    assert mine.tokens == usual.tokens
+    assert len(steps_written(mine, Role.DRAFT)) <= len(steps_written(usual, Role.DRAFT))
+    with pytest.raises(ProtocolError, match="Deadlock allows neither drafts nor a target step"):
+        reasoner.generate(QUESTION, mode="lr", variant=Variant(schedule=Deadlock), **HOW)
+
+
+@pytest.mark.parametrize("wrong", ["exact", RandomVerifier, object()])
+def test_what_is_no_verifier_is_refused(reasoner: Reasoner, wrong: object) -> None:
+    with pytest.raises(SettingError, match="verifier"):
+        reasoner.generate(QUESTION, variant=Variant(verifier=wrong))  # type: ignore[arg-type]
