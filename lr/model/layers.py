@@ -2,15 +2,15 @@
 know nothing of caches, sequences or batches.
 
 Tokens come flat: x is [n, e], whichever sequences the n rows belong to. Who attends to whom is
-decided by the `attend` function that a layer is given (`attention.py`). Everything is an ordinary
-`nn.Module`: forward hooks fire. Letters: n tokens, e hidden size, h query heads, k KV heads, d head
-dim.
+decided by the `attend` function that a layer is given (`attention.py`). Forward hooks fire.
+Letters: n tokens, e hidden size, h query heads, k KV heads, d head dim.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +23,29 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 then attend."""
 
 
-class RMSNorm(nn.Module):
+class Module(nn.Module):
+    """An `nn.Module` that calls `forward` at once as long as it has no hooks.
+
+    PyTorch looks for hooks on every call, which takes longer than the arithmetic of a tiny model's
+    norm. Hooks of a module fire; hooks for all modules (`register_module_forward_hook`) do not.
+    """
+
+    def __call__(self, *args: Any) -> Any:
+        if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
+            return super().__call__(*args)
+        return self.forward(*args)
+
+
+class Linear(Module, nn.Linear):
+    """y = W x (+ b)."""
+
+
+class RMSNorm(Module):
     """weight * x / sqrt(mean(x^2) + eps) over the last axis (Zhang and Sennrich, arXiv 1910.07467).
 
-    The mean is taken in fp32 whatever the dtype, as Hugging Face does. PyTorch's function does so
-    for half precision by itself; an fp64 model is converted here, so that it agrees with Hugging
-    Face to 1e-12.
+    The mean is taken in fp32 whatever the dtype, as Hugging Face does; so an fp64 model agrees with
+    it to 1e-12. In fp32 the formula is written out: on a CPU and few tokens, PyTorch's function
+    takes twice as long.
     """
 
     def __init__(self, size: int, eps: float) -> None:
@@ -39,12 +56,16 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x [..., size] -> [..., size]."""
         weight = self.weight
+        if x.dtype is torch.float32:  # eps + mean(x^2) is one sum, of eps / size + x^2 / size
+            size = x.shape[-1]
+            shares = torch.addcmul(x.new_full((), self.eps / size), x, x, value=1 / size)
+            return (x * shares.sum(-1, keepdim=True).rsqrt_()).mul_(weight)
         if x.dtype is torch.float64:
             return weight * F.rms_norm(x.float(), weight.shape, eps=self.eps).double()
         return F.rms_norm(x, weight.shape, weight, self.eps)
 
 
-class Attention(nn.Module):
+class Attention(Module):
     """The projections around attention. q, k and v come from one fused matrix: rows [q heads | k
     heads | v heads].
     """
@@ -55,8 +76,8 @@ class Attention(nn.Module):
         self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
         self.head_dim = d = config.head_dim
         rows = (config.num_heads + 2 * config.num_kv_heads) * d
-        self.qkv = nn.Linear(config.hidden_size, rows, bias=config.qkv_bias)
-        self.out = nn.Linear(config.num_heads * d, config.hidden_size, bias=False)
+        self.qkv = Linear(config.hidden_size, rows, bias=config.qkv_bias)
+        self.out = Linear(config.num_heads * d, config.hidden_size, bias=False)
         self.q_norm = RMSNorm(d, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(d, config.rms_norm_eps) if config.qk_norm else None
 
@@ -66,27 +87,28 @@ class Attention(nn.Module):
         queries, keys, values = heads.split_with_sizes((h, k, k), dim=1)  # [n, h or k, d]
         if self.q_norm is not None and self.k_norm is not None:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
-        queries, keys = rotate(queries, cos, signed_sin), rotate(keys, cos, signed_sin)
+        both = rotate(torch.cat((queries, keys), dim=1), cos, signed_sin)  # [n, h + k, d]
+        queries, keys = both.split_with_sizes((h, k), dim=1)
         mixed = attend(self.layer, queries, keys, values)  # [n, h, d]
         return self.out(mixed.reshape(n, h * self.head_dim))
 
 
-class MLP(nn.Module):
+class MLP(Module):
     """SwiGLU (Shazeer, arXiv 2002.05202): down(silu(gate(x)) * up(x)). Gate and up are one
     matrix.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
-        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_up = Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.down = Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(F.silu(gate) * up)
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(Module):
     """Pre-norm residual block: attention, then MLP."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
