@@ -45,7 +45,7 @@ class ServedBranch(Branch):
         self.head, self.start = head, start
 
     @property
-    def cached(self) -> int:
+    def num_computed_tokens(self) -> int:
         return max(0, len(self.tokens) - 1)
 
     @property
