@@ -35,7 +35,7 @@ from lr.kvcache.cache import PagedKVCache
 from lr.model.config import ModelConfig, read_config
 from lr.model.dummy import is_dummy, shape
 from lr.model.files import open_tensors, resolve
-from lr.model.layers import DecoderLayer
+from lr.model.layers import DecoderLayer, Linear
 from lr.model.qwen import CausalLM
 from lr.model.weights import account, checkpoint_dtype, fill_dummy, pieces
 
@@ -137,7 +137,7 @@ def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Cut]:
     return found
 
 
-class RowParallelLinear(nn.Linear):
+class RowParallelLinear(Linear):
     """y = sum over the ranks of W_r x_r: every rank has some columns of W, and the part of x that
     belongs to them.
     """
