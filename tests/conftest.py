@@ -22,7 +22,7 @@ CORE = ("kvcache", "spec", "test_sources.py", "test_recorded_answers.py", "test_
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(here).parts[0] in CORE and "slow" not in item.keywords:
+        if item.path.relative_to(here).parts[0] in CORE:
             item.add_marker(pytest.mark.core)
 
 

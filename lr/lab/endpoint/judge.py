@@ -202,10 +202,7 @@ class ServedScore(ServedVerifier):
         if mass < self.least_mass:
             why = f"the target gives no score ({said!r}; the ten digits hold {mass:.1e})"
             return Verdict(aligned=False, why=why)
-        if self.reading is ScoreReading.EXPECTED:
-            score = sum(digit * share for digit, share in enumerate(shares))
-        else:
-            score = float(max(range(10), key=shares.__getitem__))
+        score = self.reading.score(shares)
         why = f"the target scores it {score:.2f} of 9"
         return Verdict(score >= self.threshold, why=why, score=score)
 

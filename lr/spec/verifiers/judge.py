@@ -156,6 +156,12 @@ class ScoreReading(Enum):
     LIKELIEST = "likeliest"
     """The digit that greedy decoding would write."""
 
+    def score(self, p: Sequence[float]) -> float:
+        """The score that ten probabilities make, 0 to 9."""
+        if self is ScoreReading.EXPECTED:
+            return sum(digit * weight for digit, weight in enumerate(p))
+        return float(max(range(10), key=p.__getitem__))
+
 
 class ScoreVerifier(Verifier):
     """Accepts if the score that `target` gives the draft step is at least `threshold` (0 to 9).
@@ -200,10 +206,7 @@ class ScoreVerifier(Verifier):
         if mass < self.least_mass:
             why = f"the target gives no score (the ten digits hold {mass:.1e})"
             return Verdict(aligned=False, why=why)
-        if self.reading is ScoreReading.EXPECTED:
-            score = sum(digit * weight for digit, weight in enumerate(p))
-        else:
-            score = float(max(range(10), key=p.__getitem__))
+        score = self.reading.score(p)
         why = f"the target scores it {score:.2f} of 9"
         return Verdict(score >= self.threshold, why=why, score=score)
 
