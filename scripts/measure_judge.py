@@ -12,20 +12,25 @@ texts left out, as many of equal meaning as of different meaning, each judged in
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
+from statistics import fmean
 
 import torch
 
 from lr.engine.load import asked_model
+from lr.lab.eval.verifier_eval import auc, replay, swapped
 from lr.model.codec import Codec
 from lr.model.weights import load_model
-from lr.spec.verifiers.base import Verifier
+from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.judge import JudgeVerifier
 from lr.spec.verifiers.simple import EmbeddingVerifier, load_encoder
-from lr.tiny.judge import THRESHOLDS, JudgeReport, PairSource, balanced, judge_pairs, milliseconds
+from lr.tiny.judge import PairSource, as_pair
 from lr.tiny.language import Split
-from lr.tiny.pairs import TextPair, grammar_pair
+from lr.tiny.pairs import TextPair, grammar_pair, kind_of_difference
 
+THRESHOLDS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+CALLS = 30
 COSINES = (0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
 
 
@@ -50,40 +55,62 @@ def held_out_pairs(args: argparse.Namespace) -> list[TextPair]:
     source = PairSource(args.target, args.draft)
     pairs: list[TextPair] = []
     batch = 0
-    while min(sum(pair.same is same for pair in pairs) for same in (True, False)) < args.pairs:
+    while min(len(of_class(pairs, same)) for same in (True, False)) < args.pairs:
         pairs += source.pairs(Split.TEST, batch, args.seed)
         batch += 1
-    different = sum(not pair.same for pair in pairs)
+    different = len(of_class(pairs, False))
     print(
         f"{len(pairs)} pairs of different text from {32 * batch} problems; {different} differ in "
         "meaning\n"
     )
-    return balanced(pairs, args.pairs)
+    return [pair for same in (True, False) for pair in of_class(pairs, same)[: args.pairs]]
 
 
-def show(title: str, report: JudgeReport, default: float, thresholds: Sequence[float]) -> None:
-    """The tables of one kind of pairs; the mistakes are those at the threshold `default`."""
-    print(f"{title}: {len(report.scores)} verdicts, both orders")
-    print(f"  at {default:g}: agreement with the oracle {report.agreement(default):.4f}", end="   ")
-    print(
-        f"precision {report.precision(default):.4f}   recall {report.recall(default):.4f}",
-        end="   ",
-    )
-    print(f"same verdict in both orders {report.order_agreement(default):.4f}")
-    print(f"  area under the ROC curve {report.area:.4f}\n")
+def of_class(pairs: Sequence[TextPair], same: bool) -> list[TextPair]:
+    """The pairs of equal meaning, or those of different meaning."""
+    return [pair for pair in pairs if pair.same is same]
+
+
+def rates(scores: Sequence[float], truths: Sequence[bool], at: float) -> tuple[float, ...]:
+    """Agreement with the truth, precision, recall and false accepts, where scores from `at` on are
+    accepted."""
+    right = [s for s, truth in zip(scores, truths, strict=True) if truth]
+    wrong = [s for s, truth in zip(scores, truths, strict=True) if not truth]
+    true, false = (sum(score >= at for score in some) for some in (right, wrong))
+    agreement = (true + len(wrong) - false) / len(scores)
+    precision = true / (true + false) if true + false else 1.0
+    return agreement, precision, true / max(1, len(right)), false / max(1, len(wrong))
+
+
+def show(
+    title: str,
+    verifier: Verifier,
+    asked: Sequence[Pair],
+    pairs: Sequence[TextPair],
+    default: float,
+    thresholds: Sequence[float],
+) -> None:
+    """The tables of one kind of pairs, each put in both orders; the mistakes are those at the
+    threshold `default`."""
+    scores = replay(verifier, [*asked, *swapped(asked)], batch=64).scores
+    truths, kinds = [p.same for p in pairs] * 2, [kind_of_difference(p) for p in pairs] * 2
+    agreement, precision, recall, _ = rates(scores, truths, default)
+    said = [score >= default for score in scores]
+    alike = fmean(a == b for a, b in zip(said, said[len(pairs) :], strict=False))
+    print(f"{title}: {len(scores)} verdicts, both orders")
+    print(f"  at {default:g}: agreement with the oracle {agreement:.4f}", end="   ")
+    print(f"precision {precision:.4f}   recall {recall:.4f}", end="   ")
+    print(f"same verdict in both orders {alike:.4f}")
+    print(f"  area under the ROC curve {auc(scores, truths):.4f}\n")
     print("  | threshold | agreement | precision | recall | false accepts |")
     print("  | --- | --- | --- | --- | --- |")
     for at in thresholds:
-        row = (
-            report.agreement(at),
-            report.precision(at),
-            report.recall(at),
-            report.false_accepts(at),
-        )
-        print(f"  | {at:g} | " + " | ".join(f"{value:.4f}" for value in row) + " |")
+        row = " | ".join(f"{value:.4f}" for value in rates(scores, truths, at))
+        print(f"  | {at:g} | {row} |")
     print("\n  what differs      wrong / verdicts")
-    for kind, (wrong, count) in report.mistakes(default).items():
-        print(f"  {kind or 'nothing':16}  {wrong} / {count}")
+    mistakes = Counter(k for k, a, b in zip(kinds, said, truths, strict=True) if a != b)
+    for kind, count in sorted(Counter(kinds).items()):
+        print(f"  {kind or 'nothing':16}  {mistakes[kind]} / {count}")
     print()
 
 
@@ -107,13 +134,15 @@ def main() -> None:
     verifier, default, thresholds, size = measured(args)
     encode = Codec.load(args.target).encode
     real = held_out_pairs(args)
-    show("pairs from runs", judge_pairs(verifier, encode, real), default, thresholds)
     grammar = [grammar_pair(i, args.seed, Split.TEST) for i in range(2 * args.pairs)]
-    show("pairs from the grammar", judge_pairs(verifier, encode, grammar), default, thresholds)
-    times = "   ".join(
-        f"{batch}: {milliseconds(verifier, encode, real, batch):.1f}" for batch in (1, 4, 8)
-    )
-    print(f"{size}, one thread, float32; median ms per call, by pairs in it:  {times}")
+    for title, pairs in (("pairs from runs", real), ("pairs from the grammar", grammar)):
+        asked = [as_pair(pair, encode) for pair in pairs]
+        show(title, verifier, asked, pairs, default, thresholds)
+    times = []
+    for batch in (1, 4, 8):
+        calls = [as_pair(pair, encode) for pair in (real * CALLS)[: CALLS * batch]]
+        times.append(f"{batch}: {1e3 * replay(verifier, calls, batch).seconds / CALLS:.1f}")
+    print(f"{size}, one thread, float32; mean ms per call, by pairs in it:  {'   '.join(times)}")
 
 
 if __name__ == "__main__":

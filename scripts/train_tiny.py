@@ -21,9 +21,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.tiny.dense import solve, write_steps
+from lr.tiny.evaluate import held_out_counts
 from lr.tiny.grammar import Style
 from lr.tiny.languages import LANGUAGES
 from lr.tiny.rows import RowMaker
@@ -108,10 +109,9 @@ def work(rank: int, args: argparse.Namespace) -> None:
 
     def check() -> None:
         """Accuracy on held-out problems, shared out over the processes; and an exported copy."""
-        torch.manual_seed(0)
-        trainer.model.eval()
         mine = range(rank, args.eval_problems, trainer.world)
-        counts = solve(trainer.model, rows, mine) + write_steps(trainer.model, rows, mine)
+        codec = Codec(tokenizer, name=args.language)
+        counts = held_out_counts(trainer.model, codec, mine)
         total = torch.tensor(counts, dtype=torch.float64)
         if trainer.world > 1:
             dist.all_reduce(total)
@@ -122,7 +122,6 @@ def work(rank: int, args: argparse.Namespace) -> None:
                 f"{hard_right}/{hard} operation steps right"
             )
             export(trainer.model, args.out / "hf", language)
-        trainer.model.train()
 
     trainer.train(state, say, args.steps, check, args.eval_every)
     if rank == 0:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import quantiles
+from typing import Any
 
 import tyro
 from rich.console import Console
@@ -36,8 +37,8 @@ from lr.reasoner import Reasoner
 from lr.registry import language_of
 from lr.result import Result
 from lr.spec.protocol import Emit
-from lr.tiny.language import Split
-from lr.tiny.languages import QUANTITIES, Exercise
+from lr.tiny.language import Problem, Split
+from lr.tiny.languages import QUANTITIES
 from lr.trace import Stats
 from lr.types import require
 
@@ -132,7 +133,7 @@ speedup: in tokens per second against ar, all modes in turn on every problem; mi
 quartiles over the problems. In lr and lr+sd the draft's steps are written in a second process
 (--driver lockstep: in turns, on one core)."""
 
-Solved = list[tuple[Exercise, dict[Mode, Result]]]
+Solved = list[tuple[Problem[Any], dict[Mode, Result]]]
 """Problems, each with its results by mode."""
 
 
@@ -201,7 +202,7 @@ class Demo:
         }
 
     def _solve(
-        self, reasoner: Reasoner, task: Exercise, index: int, out: Console
+        self, reasoner: Reasoner, task: Problem[Any], index: int, out: Console
     ) -> dict[Mode, Result]:
         """One problem in every mode. The modes take turns in going first, so that drifts of the
         machine's speed cancel."""

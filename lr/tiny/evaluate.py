@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import copy
 import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,8 +36,9 @@ from lr.rng import Stream
 from lr.spec.sampling import distribution
 from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.write import Limits, StepJob, StepWriter
-from lr.tiny.language import Split, problem
-from lr.tiny.languages import QUANTITIES, Exercise, TinyLanguage
+from lr.tiny.grammar import Style
+from lr.tiny.language import Kind, Problem, Split, problem
+from lr.tiny.languages import QUANTITIES, TinyLanguage
 from lr.trace import Trace
 from lr.types import Role, SamplingParams, require
 
@@ -229,7 +232,9 @@ def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> T
     return TinyReport(count, temperature, right[0], right[1], tallies, ablation)
 
 
-def draw(language: TinyLanguage, indices: Sequence[int], settings: EvalSettings) -> list[Exercise]:
+def draw(
+    language: TinyLanguage, indices: Sequence[int], settings: EvalSettings
+) -> list[Problem[Any]]:
     """Held-out problems of a language by index."""
     if not settings.far:
         return [language.problem(Split.TEST, i, settings.seed) for i in indices]
@@ -241,7 +246,7 @@ def draw(language: TinyLanguage, indices: Sequence[int], settings: EvalSettings)
     return [problem(Split.TEST, i, settings.seed, settings.far) for i in indices]
 
 
-def solve(voice: Voice, problems: Sequence[Exercise]) -> list[list[Tokens]]:
+def solve(voice: Voice, problems: Sequence[Problem[Any]]) -> list[list[Tokens]]:
     """The model's own solution of each problem, in steps."""
     branches = [voice.runner.open(voice.codec.chat(what.question)) for what in problems]
     ends = [len(branch) + LIMITS.max_tokens for branch in branches]
@@ -259,7 +264,7 @@ def solve(voice: Voice, problems: Sequence[Exercise]) -> list[list[Tokens]]:
 
 
 def count_right(
-    voice: Voice, problems: Sequence[Exercise], solutions: Sequence[list[Tokens]]
+    voice: Voice, problems: Sequence[Problem[Any]], solutions: Sequence[list[Tokens]]
 ) -> int:
     """How many solutions have the right answer in the last box."""
     texts = ("".join(voice.codec.decode(step) for step in steps) for steps in solutions)
@@ -267,14 +272,45 @@ def count_right(
     return sum(answer == what.answer for answer, what in zip(answers, problems, strict=True))
 
 
-def _number(what: Exercise, index: int, sibling: int = 0) -> int:
+def held_out_counts(model: CausalLM, codec: Codec, indices: Sequence[int]) -> list[int]:
+    """[problems, right answers, steps, right steps, operation steps, right ones] of a model in
+    training. The steps, one per problem, are written from true prefixes in mixed styles."""
+    settings = EvalSettings()
+    voice, counts = Voice(Role.TARGET, model, codec, settings), [0] * 6
+    language = voice.language
+    for first in range(0, len(indices), BATCH):
+        some = indices[first : first + BATCH]
+        problems = draw(language, some, settings)
+        right = count_right(voice, problems, solve(voice, problems))
+        branches, wanted = [], []
+        for i, what in zip(some, problems, strict=True):
+            rng = random.Random(i)
+            at = rng.randrange(len(what.steps))
+            said = (language.render(s, rng.choice(list(Style)), rng) for s in what.steps[:at])
+            text = codec.encode("".join(step + "\n\n" for step in said))
+            branches.append(voice.runner.open([*codec.chat(what.question), *text]))
+            wanted.append(what.steps[at])
+        written = voice.write(branches, [_number(what, -1) for what in problems])
+        for branch in branches:
+            voice.runner.close(branch)
+        same = [
+            language.parse(codec.decode(step)) == meaning
+            for step, meaning in zip(written, wanted, strict=True)
+        ]
+        hard = [r for r, step in zip(same, wanted, strict=True) if step.kind is Kind.OPERATION]
+        new = (len(some), right, len(same), sum(same), len(hard), sum(hard))
+        counts = [old + more for old, more in zip(counts, new, strict=True)]
+    return counts
+
+
+def _number(what: Problem[Any], index: int, sibling: int = 0) -> int:
     """A number of its own for every step: problem, place in the chain, and which of several
     tries."""
     return Stream.root(index).fold_in(what.question, sibling).key(0) >> 1
 
 
 def _token_acceptance(
-    target: Voice, draft: Voice, what: Exercise, steps: list[Tokens], tallies: dict[str, Tally]
+    target: Voice, draft: Voice, what: Problem[Any], steps: list[Tokens], tallies: dict[str, Tally]
 ) -> None:
     """Add sum_x min(p, q) at every token of the target's solution to the tally of its step's
     kind."""
@@ -292,8 +328,8 @@ def _token_acceptance(
 def grow_chains(
     target: Voice,
     draft: Voice,
-    problems: Sequence[Exercise],
-    number: Callable[[Exercise, int, int], int],
+    problems: Sequence[Problem[Any]],
+    number: Callable[[Problem[Any], int, int], int],
     accepts: Callable[[Tokens, Tokens, Tokens], bool],
     *,
     twice: bool = False,
@@ -331,7 +367,7 @@ def grow_chains(
 
 
 def _step_acceptance(
-    target: Voice, draft: Voice, problems: Sequence[Exercise], tallies: dict[str, Tally]
+    target: Voice, draft: Voice, problems: Sequence[Problem[Any]], tallies: dict[str, Tally]
 ) -> None:
     """Add up, by kind of the target's step, what the oracle says of the draft's step, and of the
     target's second try, against the target's step."""

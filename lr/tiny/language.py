@@ -16,9 +16,10 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 NAMES = tuple("Ann Ben Cleo Dan Eva Finn Gus Hana Ivan Jo Kim Leo Mia Nora Omar Pia".split())
 ITEMS = tuple("apples pears coins marbles stickers cards shells buttons pencils stamps".split())
@@ -61,14 +62,17 @@ class Meaning(NamedTuple):
     item: str = ""
 
 
+M = TypeVar("M")
+
+
 @dataclass(frozen=True)
-class Problem:
-    """A question with its solution. `steps` runs goal, given, operations, answer; `answer` is the
-    number in the box."""
+class Problem(Generic[M]):
+    """A question with its solution. `steps` are the meanings of its steps: goal, given, operations,
+    answer; `answer` is what stands in the box."""
 
     question: str
-    steps: tuple[Meaning, ...]
-    answer: int
+    steps: tuple[M, ...]
+    answer: int | str
 
 
 def split_of(question: str) -> Split:
@@ -78,17 +82,21 @@ def split_of(question: str) -> Split:
     return Split.TEST if digest[0] % TEST_SHARE == 0 else Split.TRAIN
 
 
-def problem(split: Split, index: int, seed: int = 0, far: float = 0.0) -> Problem:
-    """Problem number `index` of a split. Deterministic; candidates of the other split are
-    skipped."""
-    rng = random.Random(f"problem/{split.value}/{seed}/{index}/{far}")
+def first_in(split: Split, draw: Callable[[], Problem[M] | None]) -> Problem[M]:
+    """The first problem that `draw` gives and that belongs to a split."""
     while True:
-        candidate = _draw(rng, far)
+        candidate = draw()
         if candidate is not None and split_of(candidate.question) is split:
             return candidate
 
 
-def _draw(rng: random.Random, far: float) -> Problem | None:
+def problem(split: Split, index: int, seed: int = 0, far: float = 0.0) -> Problem[Meaning]:
+    """Problem number `index` of a split. Deterministic."""
+    rng = random.Random(f"problem/{split.value}/{seed}/{index}/{far}")
+    return first_in(split, lambda: _draw(rng, far))
+
+
+def _draw(rng: random.Random, far: float) -> Problem[Meaning] | None:
     """One random problem, or None where the query that was drawn has no answer within the
     bounds."""
     names, item = list(NAMES), ITEMS[rng.randrange(len(ITEMS))]

@@ -13,31 +13,11 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from lr.tiny import grammar, language, oracle, plans
 from lr.tiny.grammar import Piece, Style
-from lr.tiny.language import Kind, Split
-
-
-class Exercise(Protocol):
-    """A problem of any of the languages: `language.Problem` and `plans.Plan` are such."""
-
-    @property
-    def question(self) -> str: ...
-
-    @property
-    def steps(self) -> tuple[Any, ...]: ...
-
-    @property
-    def answer(self) -> int | str: ...
-
-
-class Reads(Protocol):
-    """An oracle: the meaning of a step (a named tuple with a `kind`), or None if it is not a
-    sentence of the language."""
-
-    def __call__(self, text: str, /) -> Any | None: ...
+from lr.tiny.language import Kind, Problem, Split
 
 
 @dataclass(frozen=True)
@@ -47,16 +27,17 @@ class TinyLanguage:
     `family` begins the names of its checkpoints and data sets ("plans-target", "plans:20").
     `question` is what a question looks like. `problem(split, index, seed)` draws a problem,
     `render(meaning, style, rng)` words a step,
-    `parse` reads it back, `boxed` finds the answer in a solution. `templates` are all templates by
-    kind and operation, `slot_words` what stands in their slots, `boxed_words` what stands in the
-    box. `drill(rng, bare)` gives a text of practice and its result. `results` are the words that
-    have to be worked out, `names` those that have to be copied: both weigh more in the loss."""
+    `parse` reads its meaning back (a named tuple with a `kind`; None if it is not a sentence of the
+    language), `boxed` finds the answer in a solution. `templates` are all templates by kind and
+    operation, `slot_words` what stands in their slots, `boxed_words` what stands in the box.
+    `drill(rng, bare)` gives a text of practice and its result. `results` are the words that have to
+    be worked out, `names` those that have to be copied: both weigh more in the loss."""
 
     family: str
     question: re.Pattern[str]
-    problem: Callable[[Split, int, int], Exercise]
+    problem: Callable[[Split, int, int], Problem[Any]]
     render: Callable[[Any, Style, random.Random], str]
-    parse: Reads
+    parse: Callable[[str], Any]
     boxed: Callable[[str], int | str | None]
     templates: Mapping[tuple[Kind, str], Sequence[tuple[Piece, ...]]]
     slot_words: tuple[str, ...]

@@ -77,7 +77,7 @@ def _same(step: Meaning, styles: tuple[Style, Style], rng: random.Random) -> tup
 
 
 def _different(
-    what: Problem, step: Meaning, styles: tuple[Style, Style], rng: random.Random
+    what: Problem[Meaning], step: Meaning, styles: tuple[Style, Style], rng: random.Random
 ) -> tuple[str, str]:
     how = _drawn(DIFFERENCES, rng)
     first = render(step, styles[0], rng)

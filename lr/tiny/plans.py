@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from lr.tiny.grammar import Style, pieces, say
-from lr.tiny.language import Kind, Split, split_of
+from lr.tiny.language import Kind, Problem, Split, first_in
 from lr.tiny.oracle import pattern, read
 
 HOUSE = (
@@ -61,16 +60,6 @@ class Deed(NamedTuple):
     room: str = ""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A question with its solution. `steps` runs goal, start, orders, answer; `answer` is the word
-    in the box."""
-
-    question: str
-    steps: tuple[Deed, ...]
-    answer: str
-
-
 def neighbour(room: str, direction: str) -> str | None:
     """The room on that side of a room, or None where the house ends: north of the hall is the
     tower, north of the tower nothing."""
@@ -79,17 +68,13 @@ def neighbour(room: str, direction: str) -> str | None:
     return HOUSE[row][column] if 0 <= row < 4 and 0 <= column < 4 else None
 
 
-def plan(split: Split, index: int, seed: int = 0) -> Plan:
-    """Problem number `index` of a split. Deterministic; candidates of the other split are
-    skipped."""
+def plan(split: Split, index: int, seed: int = 0) -> Problem[Deed]:
+    """Problem number `index` of a split. Deterministic."""
     rng = random.Random(f"plan/{split.value}/{seed}/{index}")
-    while True:
-        candidate = _draw(rng)
-        if split_of(candidate.question) is split:
-            return candidate
+    return first_in(split, lambda: _draw(rng))
 
 
-def _draw(rng: random.Random) -> Plan:
+def _draw(rng: random.Random) -> Problem[Deed]:
     """One random problem."""
     start = room = ROOMS[rng.randrange(len(ROOMS))]
     things = list(THINGS)
@@ -108,9 +93,8 @@ def _draw(rng: random.Random) -> Plan:
         orders.append(deed)
     goal, answer = _query(rng, room, held, lying)
     given = Deed(Kind.GIVEN, "", room=start)
-    return Plan(
-        _question(given, orders, goal), (goal, given, *orders, answer), answer.room or answer.thing
-    )
+    solution = goal, given, *orders, answer
+    return Problem(_question(given, orders, goal), solution, answer.room or answer.thing)
 
 
 def walk(rng: random.Random, room: str) -> Deed:

@@ -15,15 +15,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from lr.tiny.grammar import Style
-from lr.tiny.language import Split
-from lr.tiny.languages import QUANTITIES, Exercise, TinyLanguage
+from lr.tiny.language import Problem, Split
+from lr.tiny.languages import QUANTITIES, TinyLanguage
 
 NAME_WEIGHT, RESULT_WEIGHT = 2.0, 3.0
 POOL_ROWS = 192
@@ -87,7 +87,7 @@ class RowMaker:
             self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         )
 
-    def problem_row(self, what: Exercise, rng: random.Random) -> Row:
+    def problem_row(self, what: Problem[Any], rng: random.Random) -> Row:
         """Prompt and solution; in half of the rows, half of the steps are foreign context without
         loss."""
         ids = self.prompt(what.question)

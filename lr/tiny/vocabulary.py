@@ -34,32 +34,15 @@ CHAT_TEMPLATE = (
 def vocabulary(language: TinyLanguage = QUANTITIES) -> list[str]:
     """Every word of a language as it stands in text, with and without leading space where both
     occur. Sorted."""
-    words: set[str] = {
-        "system",
-        "user",
-        "assistant",
-        "\n\n",
-        " \\boxed{",
-        "\\boxed{",
-        *language.boxed_words,
-    }
+    words = {"system", "user", "assistant", "\n\n", " \\boxed{", "\\boxed{", *language.boxed_words}
     words |= {f" {word}" for word in language.slot_words}
-    for templates in language.templates.values():
-        for template in templates:
-            plain = [
-                word
-                for places in template
-                for run in places
-                for word in run.split()
-                if not word.startswith("{")
-            ]
-            words |= {word for word in plain if word[0].isupper()}
-            words |= {
-                f" {word}" for word in plain if word not in ",.:;}" and not word.startswith("\\")
-            }
-    for index in range(
-        200
-    ):  # the questions have a fixed wording: two hundred of them use every word there is
+    places = (place for some in language.templates.values() for one in some for place in one)
+    for word in " ".join(run for place in places for run in place).split():
+        if word[0].isupper():
+            words.add(word)
+        if word[0] not in "{\\" and word not in ",.:;}":
+            words.add(f" {word}")
+    for index in range(200):  # the wording of questions is fixed: so many use all of its words
         words |= set(re.findall(r" ?[A-Za-z]+", language.problem(Split.TRAIN, index, 0).question))
     return sorted(word for word in words if len(word) > 1)
 

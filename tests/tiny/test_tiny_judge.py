@@ -14,24 +14,14 @@ import torch
 
 from lr.engine.load import asked_model
 from lr.model.codec import Codec
-from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.judge import JudgeVerifier
 from lr.tiny.grammar import Style, render, unglue
-from lr.tiny.judge import (
-    RUNNING_WEIGHT,
-    JudgeReport,
-    JudgeRows,
-    as_pair,
-    balanced,
-    judge_pairs,
-    milliseconds,
-)
+from lr.tiny.judge import RUNNING_WEIGHT, JudgeRows, as_pair
 from lr.tiny.language import Meaning, Split, problem
 from lr.tiny.oracle import parse, same_meaning
 from lr.tiny.pairs import TextPair, agreeing_prefix, change, grammar_pair, kind_of_difference
 from lr.tiny.training import Recipe, Trainer, fresh_model, tiny_config
 from lr.tiny.vocabulary import build_tokenizer
-from lr.types import Verdict
 
 TOKENIZER = build_tokenizer()
 PAIRS = [grammar_pair(i, seed=3) for i in range(600)]
@@ -185,64 +175,6 @@ def test_an_interrupted_training_ends_in_the_same_weights(tmp_path: Path) -> Non
     assert [second.step()[0] for _ in range(2)] == losses[1:]
     for a, b in zip(straight.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(a, b)
-
-
-def test_balancing() -> None:
-    pairs = [TextPair(str(i), "", i % 3 == 0) for i in range(10)]
-    assert [pair.first for pair in balanced(pairs, 3)] == ["0", "3", "6", "1", "2", "4"]
-    assert len(balanced(pairs, 100)) == 10
-
-
-# ---- measurement
-
-
-def test_a_report_by_hand() -> None:
-    """Equal pairs score .9 and .4, different ones .6 and .1: at .5 one of each is wrong, and 3 of 4
-    comparisons are won.
-    """
-    report = JudgeReport(
-        (0.9, 0.4, 0.6, 0.1), (True, True, False, False), ("", "", "item", "result")
-    )
-    assert (report.agreement(), report.precision(), report.recall(), report.false_accepts()) == (
-        0.5,
-        0.5,
-        0.5,
-        0.5,
-    )
-    assert (report.agreement(0.7), report.precision(0.7), report.recall(0.7)) == (0.75, 1.0, 0.5)
-    assert report.precision(1.0) == 1.0
-    assert report.area == 0.75
-    assert report.mistakes() == {"": (1, 2), "item": (1, 1), "result": (0, 1)}
-    assert (report.order_agreement(), report.order_agreement(0.7)) == (
-        1.0,
-        0.5,
-    )  # .9 goes with .6, .4 with .1
-
-
-class Knows(Verifier):
-    """A verifier that scores by the oracle and prefers one order a little."""
-
-    name = "knows"
-
-    def judge(self, pairs):
-        texts = [
-            [TOKENIZER.decode(s.tokens).strip() for s in (one.target, one.draft)] for one in pairs
-        ]
-        return [
-            Verdict(True, "", 0.8 * same_meaning(*two) + 0.1 * (two[0] < two[1])) for two in texts
-        ]
-
-
-def test_pairs_are_put_in_both_orders() -> None:
-    codec = Codec(TOKENIZER, name="tiny")
-    report = judge_pairs(Knows(), codec.encode, PAIRS[:70])  # type: ignore[arg-type]
-    assert len(report.scores) == 140
-    assert report.agreement() == report.order_agreement() == report.area == 1.0
-    assert all(
-        abs(a - b) == pytest.approx(0.1)
-        for a, b in zip(report.scores[:70], report.scores[70:], strict=True)
-    )
-    assert milliseconds(Knows(), codec.encode, PAIRS[:5], 3, repeats=2) > 0  # type: ignore[arg-type]
 
 
 def test_the_first_text_is_the_targets() -> None:

@@ -15,15 +15,17 @@ import pytest
 import torch
 from tests_root import ROOT
 
+from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
+from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.tiny.dense import hidden_rows, sample_rows
+from lr.tiny.evaluate import held_out_counts
 from lr.tiny.grammar import Style
 from lr.tiny.language import Split, problem
 from lr.tiny.oracle import parse
 from lr.tiny.rows import RESULT_WEIGHT, RowMaker
-from lr.tiny.training import Recipe, Trainer, fresh_model, tiny_config
+from lr.tiny.training import Recipe, Trainer, fresh_model, hidden_rows, tiny_config
 from lr.tiny.vocabulary import build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -163,21 +165,30 @@ def test_the_script_trains_a_judge(tmp_path: Path) -> None:
     assert load_model(tmp_path / "hf").config.num_layers == 1
 
 
-def test_rectangles_agree_with_the_sampler() -> None:
-    """Greedy continuations, token by token with a cache, are the argmax of the full causal pass
-    over prompt and continuation.
+def test_rectangles_agree_with_the_engine() -> None:
+    """Greedy tokens, one by one with the paged cache, are the argmax of the causal pass over whole
+    rows.
     """
     model = fresh_model(tiny_config(2, len(TOKENIZER)), seed=1)
     torch.nn.init.normal_(model.layers[0].mlp.down.weight, std=0.1)
-    prompts = [[5, 6, 7], [8, 9, 10, 11, 12]]
-    written = sample_rows(model, prompts, {-1}, 10, 0.0, torch.Generator())
-    assert [len(prompt) + len(text) for prompt, text in zip(prompts, written, strict=True)] == [
-        10,
-        10,
-    ]
+    runner = ModelRunner(model, num_blocks=8, vocab_size=len(TOKENIZER))
+    branches = [runner.open(prompt) for prompt in ([5, 6, 7], [8, 9, 10, 11, 12])]
+    while any(len(branch) < 10 for branch in branches):
+        live = [branch for branch in branches if len(branch) < 10]
+        for branch, logits in zip(live, runner.forward(live), strict=True):
+            branch.append(int(logits.argmax()))
     with torch.no_grad():
-        logits = model.logits(
-            hidden_rows(model, torch.tensor([p + w for p, w in zip(prompts, written, strict=True)]))
-        )
-    for row, (prompt, text) in enumerate(zip(prompts, written, strict=True)):
-        assert logits[row, len(prompt) - 1 : -1].argmax(-1).tolist() == text
+        tokens = torch.tensor([branch.tokens for branch in branches])
+        best = model.logits(hidden_rows(model, tokens)).argmax(-1)
+    for row, start in enumerate((3, 5)):
+        assert torch.equal(best[row, start - 1 : -1], tokens[row, start:])
+
+
+def test_a_check_leaves_the_training_as_it_was() -> None:
+    """Held-out problems are answered between two steps, and the losses are those without it."""
+    checked, plain = trainer(), trainer()
+    losses = [plain.step()[0] for _ in range(3)]
+    again = [checked.step()[0]]
+    counts = held_out_counts(checked.model, Codec(TOKENIZER, name="tiny"), range(2))
+    assert counts[0] == counts[2] == 2 and counts[1] <= 2 and counts[5] <= counts[4] <= 2
+    assert again + [checked.step()[0] for _ in range(2)] == losses

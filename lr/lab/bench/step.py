@@ -157,7 +157,7 @@ class StepRow:
 def measure(
     reasoner: Reasoner,
     ways: Sequence[Way],
-    problems: Sequence[Problem],
+    problems: Sequence[Problem[Any]],
     repeats: int,
     settings: dict[str, Any],
     progress: Callable[[], None] = lambda: None,
@@ -169,7 +169,7 @@ def measure(
     """
     tallies = [Tally(way) for way in ways]
 
-    def answer(way: Way, problem: Problem, sample: int) -> tuple[Result, float]:
+    def answer(way: Way, problem: Problem[Any], sample: int) -> tuple[Result, float]:
         started = time.perf_counter()
         options = {**settings, **way.settings, "mode": way.mode, "sample": sample}
         result = reasoner.generate(problem.question, **options)
