@@ -432,7 +432,7 @@ class PlanRun:
 
     def run(self) -> None:
         from lr.lab.bench.report import write_json
-        from lr.theory.planner import Machine, compare, plan, simulated
+        from lr.theory.planner import compare, plan, simulated
 
         require(self.budget >= 1, "budget", self.budget, "a whole number >= 1")
         require(self.budget <= 256, "budget", self.budget, "at most 256: every choice is tried")
@@ -440,8 +440,8 @@ class PlanRun:
         found = self._calibration()
         comparison = None
         if self.gpus is not None:
-            machine = Machine(self.gpus, self.calibrated_on, self.for_draft, self.serial)
-            comparison = compare(found, self.budget, machine)
+            machine = self.gpus, self.calibrated_on, self.for_draft, self.serial
+            comparison = compare(found, self.budget, *machine)
         advice = plan(found, self.budget)
         shown = [(title, one, simulated(found, one)) for title, one in _chosen(advice)]
         out = console()

@@ -1,38 +1,45 @@
 """Asynchronous Lookahead Reasoning: draft, target and verifier work at the same time.
 
-Four rules say how far the draft may run ahead. With T = 1, a = alpha and G_n as in `domain.py`:
+A *pair* is a draft step and the target's step for the same position. A *window* says how far the
+draft may run ahead of the verdicts. In the table a target step takes 1, a draft step takes c, a
+draft step is accepted with probability a = alpha, and G_n = 1 + a + ... + a^(n-1):
 
-    window  rule                               target steps in flight  speedup
-    ------  ---------------------------------  ----------------------  ----------------------------
-    paper   P: k pairs in flight (Appendix B)  min(k, ceil(1/c))       G_k / (1 + c (a G_k - k a^k))
-    depth   D: k unverified drafts (official   min(k+1, ceil(1/c))     G_K / (1 + c (a G_K - k a^K))
-               code)                                                   with K = k + 1
-    cycle   C: asynchronous inside a cycle of  k                       G_k / (1 + c (G_k - 1))
-               k target steps, then a barrier
-    none    no window (k c >= 1)               ceil(1/c)               1 / (c + (1-c) (1-a))
+    window   what may be under way                  most target steps at once
+    -------  -------------------------------------  -------------------------
+    "paper"  k pairs that are not yet judged        min(k, ceil(1/c))
+    "depth"  k draft steps that are not yet judged  min(k + 1, ceil(1/c))
+    "cycle"  k target steps, then wait for all      min(k, ceil(1/c))
+    none     everything                             ceil(1/c)
 
-"paper" is the printed S2(k), "none" the printed S1 (Theorem 2). P and D become "none" where
-k c >= 1: the draft is then never held up. For every sequence of verdicts,
+    window   speedup                                  holds for
+    -------  ---------------------------------------  ---------
+    "paper"  S_P = G_k / (1 + c (a G_k - k a^k))      k c < 1
+    "depth"  S_D = G_n / (1 + c (a G_n - k a^n))      k c < 1; n = k + 1
+    "cycle"  S_C = G_k / (1 + c (G_k - 1))            all k
+    none     S_1 = 1 / (c + (1 - c) (1 - a))          also "paper" and "depth" where k c >= 1
 
-    f_sync(k) <= C(k) <= P(k) <= D(k) <= P(k+1) <= none <= min(1/(1-a), 1/c)
+Where k c >= 1 the window never holds the draft up. For every sequence of verdicts
 
-so asynchronous lookahead is never below 1 and the best k is ceil(1/c). As a -> 1 the limits are
-k (P), (k+1)/(1+c) (D) and 1/c (none).
+    synchronous f(k) <= S_C(k) <= S_P(k) <= S_D(k) <= S_P(k + 1) <= S_1 <= min(1/(1-a), 1/c)
 
-The formulas solve three recurrences. A stage begins at a corrected step, with draft and target
-starting at once, and ends when the first rejected pair is judged. For pair j = 0, 1, ...: tau_j is
-when the target begins s_j, d_j when the draft step is ready, V_j when the pair is judged:
+so asynchronous lookahead is never slower than plain decoding, and the best k is ceil(1/c).
 
-    paper   tau_j = max(d_(j-1), V_(j-k))    d_j = tau_j + c
-    depth   tau_j = d_(j-1)                  d_j = max(d_(j-1), V_(j-k)) + c
-    both    V_j = max(tau_j + 1, d_j) + v    d_(-1) = V_(-i) = 0
+Where the formulas come from: after each correction draft and target start anew, together, and this
+stage ends when a pair is rejected. For pair j = 0, 1, 2, ... the target starts at t_j, the draft
+step is ready at d_j, and the verdict comes at V_j. A verdict takes v; d_j = V_j = 0 for j < 0:
 
-If X drafts are accepted, the stage emits X + 1 steps in time V_X: speedup = E[X + 1] / E V_X.
+    "paper"  t_j = max(d_(j-1), V_(j-k))    d_j = t_j + c
+    "depth"  t_j = d_(j-1)                  d_j = max(d_(j-1), V_(j-k)) + c
+    both     V_j = max(t_j + 1, d_j) + v
 
-Assumptions: constant times, 0 <= c < 1, every target row at full speed, as many verifiers as
-needed, instant cancellation, independent acceptance. Random times make all formulas optimistic.
-Sources: the paper, Theorem 2 and Appendices B and C; D and C are derived here from the recurrences.
-Slips in the paper: k1 = gamma1 holds for P only; ParallelDim prints 1/c for 1/c1.
+A stage that accepts X drafts emits X + 1 steps and takes V_X, so the speedup is E[X + 1] / E[V_X].
+
+Assumptions: constant times, 0 <= c < 1, no target step slows another, a verifier for every pair,
+instant cancellation, independent acceptance. If times vary, the true speedup is lower.
+
+Sources: "paper" is S2 and none is S1 of the paper's Theorem 2 (Appendices B, C), "depth" the rule
+of the official code; S_D and S_C are derived here. Two slips in the paper: k1 = gamma1 holds for
+"paper" only, and ParallelDim prints 1/c where 1/c1 is meant.
 """
 
 from __future__ import annotations
@@ -54,11 +61,10 @@ from lr.theory.domain import (
 )
 
 Window = Literal["paper", "depth", "cycle"]
-WINDOWS = ("paper", "depth", "cycle")
 
 
 def lr_async_limit(alpha: Reals, c: Reals, verifier_latency: Reals = 0.0) -> Reals:
-    """S1 = 1 / ((1+v)(1-alpha) + c alpha): no window, verifier latency v (Theorem 2, case 1).
+    """S_1 = 1 / ((1+v)(1-alpha) + c alpha): no window, verifier latency v (Theorem 2, case 1).
 
     The latency counts once per rejection, not once per step. It needs k c >= 1 + v. Example: alpha
     0.6, c 0.1: 2.1739130435. Raises `DomainError`, also for alpha = 1 with c = 0 (infinite).
@@ -76,33 +82,27 @@ def lr_async_speedup(
 ) -> Reals:
     """Speedup of a `window` of k >= 1, which counts what the table above says.
 
-    Verifier latency v keeps a slot occupied, so for "paper" the unit grows from 1 to 1 + v:
-    S2(k; c/(1+v)) / (1+v) while k c < 1 + v, then `lr_async_limit`. "depth" likewise with its own
-    formula while v <= (k-1) c; for larger v drafts are late, no closed form is known and the
-    recurrence is summed. "cycle" adds v to each cycle. Examples: alpha 0.6, k 6, c 0.1:
-    2.1375272644 ("paper"), 2.1523522309 ("depth"), 2.0937227673 ("cycle"). Raises `DomainError`.
+    A pair keeps its place in the window until it is judged, so with verifier latency v the unit of
+    "paper" is 1 + v instead of 1: S_P(k; c/(1+v)) / (1+v) while k c < 1 + v, then `lr_async_limit`.
+    "depth" likewise while v <= (k-1) c; for larger v no closed form is known and the recurrence is
+    summed. "cycle" adds v to each cycle. Examples: alpha 0.6, k 6, c 0.1: 2.1375272644 ("paper"),
+    2.1523522309 ("depth"), 2.0937227673 ("cycle"). Raises `DomainError`.
     """
-    if window not in WINDOWS:
-        raise DomainError("window", window, ", ".join(WINDOWS))
     a, k, c, v = np.broadcast_arrays(
         probability("alpha", alpha),
         whole("k", k, 1),
         ratio("c", c),
         nonnegative("verifier_latency", verifier_latency),
     )
-    if window == "cycle":
-        steps = geometric(a, k)
-        return plain(steps / (1 + v + c * (steps - 1)))
-    n: Any = k + (window == "depth")  # target steps per period of the window; it writes k drafts
-    unit = c / (1 + v)
+    n: Any = target_steps(k, window)
     steps = geometric(a, n)
+    if window == "cycle":
+        return plain(steps / (1 + v + c * (steps - 1)))
+    unit = c / (1 + v)
     windowed = steps / (1 + unit * (a * steps - k * a**n)) / (1 + v)
     held = k * c < 1 + v  # the window holds the draft up
-    free = ~held & ((a < 1) | (c > 0))
-    limit: Any = lr_async_limit(
-        np.where(free, a, 0.0), np.where(free, c, 0.5), np.where(free, v, 0.0)
-    )
-    speedup: np.ndarray = np.array(np.where(held, windowed, limit))
+    with np.errstate(divide="ignore"):  # alpha = 1 with c = 0 is always held
+        speedup: np.ndarray = np.array(np.where(held, windowed, 1 / ((1 + v) * (1 - a) + c * a)))
     if window == "depth":
         late = held & (v > (k - 1) * c)
         cases: Any = zip(*(np.asarray(x)[late] for x in (a, k, c, v)), strict=True)
@@ -110,15 +110,20 @@ def lr_async_speedup(
     return plain(speedup)
 
 
+def target_steps(k: Any, window: Window) -> Any:
+    """Target steps in a full window: k + 1 for "depth", else k. Raises `DomainError`."""
+    if window not in ("paper", "depth", "cycle"):
+        raise DomainError("window", window, "paper, depth or cycle")
+    return k + (window == "depth")
+
+
 def async_parallelism(k: Reals, c: Reals, window: Window = "paper") -> Reals:
-    """ParallelDim_f: most target steps in flight, min(k, ceil(1/c)); "depth": min(k+1, ceil(1/c)).
+    """ParallelDim_f, the second column of the first table: most target steps at the same time.
 
     Where 1/c is whole, one target step ends as the next begins. Source: the paper, section 3.3.
     """
-    if window not in WINDOWS:
-        raise DomainError("window", window, ", ".join(WINDOWS))
     k, c = np.broadcast_arrays(whole("k", k, 1), ratio("c", c))
-    return plain(np.minimum(k + (window == "depth"), ceil_inverse(c)))
+    return plain(np.minimum(target_steps(k, window), ceil_inverse(c)))
 
 
 def ceil_inverse(c: Any) -> Any:

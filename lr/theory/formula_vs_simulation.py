@@ -154,23 +154,6 @@ def bonus_cycles(at: Point) -> Measured:
     return share(sum(stage.accepted == at.k for stage in stages), len(stages))
 
 
-def no_window(at: Point) -> Measured:
-    """A window so wide that it never holds the draft up."""
-    return rate(run(at, Schedule.PAPER, 1 + math.ceil((1 + at.v) / max(at.c, 0.01))))
-
-
-def small_tree(at: Point) -> Measured:
-    """Trees of depth 2."""
-    small = Point(at.alpha, at.c, b=at.b, steps=at.steps // 4, seed=at.seed)
-    return rate(run(small, Schedule.SYNC, 2, at.width))
-
-
-def wrong(at: Point) -> Measured:
-    """Wrong steps per step."""
-    outcome = erring(at)
-    return share(outcome.wrong, outcome.steps)
-
-
 # fmt: off
 FORMULAS = (
     Formula("sd_tokens", "G_(k+1), tokens per round of k drafts",
@@ -198,7 +181,8 @@ FORMULAS = (
     Formula("lr_async_speedup cycle", "G_k / (1 + v + c (G_k - 1))",
             lambda p: lr_async_speedup(p.alpha, p.k, p.c, "cycle", p.v)),
     Formula("lr_async_limit", "1 / ((1+v)(1-alpha) + c alpha), no window",
-            lambda p: lr_async_limit(p.alpha, p.c, p.v), no_window),
+            lambda p: lr_async_limit(p.alpha, p.c, p.v),  # a window too wide to hold the draft up
+            lambda p: rate(run(p, Schedule.PAPER, 1 + math.ceil((1 + p.v) / max(p.c, 0.01))))),
     Formula("width_acceptance", "1 - (1 - alpha)^W",
             lambda p: width_acceptance(p.alpha, p.width), lambda p: accepted(first_position(p))),
     Formula("beta_width_acceptance", "1 - prod (q+i)/(p+q+i)",
@@ -206,12 +190,13 @@ FORMULAS = (
             lambda p: accepted(first_position(p, BetaSiblings(*siblings(p))))),
     Formula("tree_sync_speedup", "G_3(alpha_W) over a cycle of depth 2",
             lambda p: tree_sync_speedup(width_acceptance(p.alpha, p.width), p.width, 2, p.c, p.b),
-            small_tree),
+            lambda p: rate(run(replace(p, v=0.0, steps=p.steps // 4), Schedule.SYNC, 2, p.width))),
     Formula("judged_acceptance", "p (1-fr) + (1-p) fa, p = alpha",
             lambda p: judged_acceptance(p.alpha, p.false_reject, p.false_accept),
             lambda p: accepted(erring(p))),
     Formula("wrong_share", "(1-p) fa, p = alpha",
-            lambda p: wrong_share(p.alpha, p.false_accept), wrong),
+            lambda p: wrong_share(p.alpha, p.false_accept),
+            lambda p: share(erring(p).wrong, p.steps)),
     Formula("hybrid_speedup sync", "f_sync(k) g(k2)",
             lambda p: hybrid_speedup(p.alpha, p.alpha, p.c, p.c, p.k, p.k2, "sync")),
     Formula("hybrid_speedup async", "S(k) g(k2)",

@@ -81,12 +81,11 @@ TABLE_3_DEPTH = 2
 
 @dataclass(frozen=True)
 class SpeedFit:
-    """Table 1 fitted: `c`, `v`, predicted speedups, predicted - printed, R² of the speedups."""
+    """Table 1 fitted: `c`, `v`, predicted speedups, R² of the speedups."""
 
     c: float
     v: float
     predicted: tuple[float, ...]
-    residuals: tuple[float, ...]
     r_squared: float
 
 
@@ -101,7 +100,7 @@ def fit_speedups(pair: Pair) -> SpeedFit:
     c, v, left = float(found.x[0]), float(found.x[1]), found.fun
     spread = printed - printed.mean()
     r_squared = float(1 - left @ left / (spread @ spread))
-    return SpeedFit(c, v, tuple((printed + left).tolist()), tuple(left.tolist()), r_squared)
+    return SpeedFit(c, v, tuple((printed + left).tolist()), r_squared)
 
 
 @dataclass(frozen=True)
@@ -111,11 +110,8 @@ class WidthFit:
     p: float
     q: float
     predicted: tuple[float, ...]
-    residuals: tuple[float, ...]
-    cycle_times: tuple[float, ...]
-    """G_3(alpha_W) / speedup, with the printed acceptance, in target steps."""
     base_time: float
-    """The line through the cycle times: at one alternative ..."""
+    """The line through the cycle times G_3(alpha_W) / speedup: at one alternative ..."""
     per_row: float
     """... and per further target row."""
 
@@ -128,12 +124,11 @@ def fit_width(row: WidthRow) -> WidthFit:
         return np.asarray(beta_width_acceptance(pq[0], pq[1], widths)) - printed
 
     found = least_squares(residuals, (0.4, 0.3), bounds=(1e-9, np.inf), xtol=1e-12)
-    p, q, left = float(found.x[0]), float(found.x[1]), found.fun
+    p, q = map(float, found.x)
     times = geometric(printed, TABLE_3_DEPTH + 1) / np.array(row.speedup)
     extra = np.asarray(tree_rows(widths, TABLE_3_DEPTH)) - (TABLE_3_DEPTH + 1)
     per_row, base = np.polyfit(extra, times, 1)
-    predicted, residual = tuple((printed + left).tolist()), tuple(left.tolist())
-    return WidthFit(p, q, predicted, residual, tuple(times.tolist()), float(base), float(per_row))
+    return WidthFit(p, q, tuple((printed + found.fun).tolist()), float(base), float(per_row))
 
 
 def paper_calibration(pair: str = "r1", dataset: str = "GSM8K") -> Calibration:

@@ -40,17 +40,12 @@ SERIAL = 0.1
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A way to decode, and its predicted speedup over plain decoding. `depth` 0: no lookahead."""
+class Plan(Way):
+    """A way of decoding, and its predicted speedup over plain decoding."""
 
-    schedule: Schedule
-    depth: int
-    width: int
-    tokens: int
-    """Draft tokens per round; 0: no token-level speculation."""
-    rows: int
+    rows: int = 1
     """Target rows at a time, at most."""
-    speedup: float
+    speedup: float = 1.0
 
     @property
     def positions(self) -> int:
@@ -71,7 +66,7 @@ class Plan:
         return self.depth > 0 and self.schedule, self.width, self.tokens > 0
 
 
-PLAIN = Plan(Schedule.SYNC, 0, 1, 0, 1, 1.0)
+PLAIN = Plan()
 
 
 @dataclass(frozen=True)
@@ -141,11 +136,11 @@ def simulated(found: Calibration, plan: Plan, steps: int = 2000) -> float:
     """
     if not plan.depth:
         return plan.speedup
-    way = Way(plan.schedule, plan.depth, plan.tokens, plan.width)
-    load, siblings_ = found.expected_load(plan.tokens), BetaSiblings(*siblings(found))
+    load, drawn = found.expected_load(plan.tokens), BetaSiblings(*siblings(found))
     costs = found.target, found.draft
-    seconds = seconds_per_step(way, load, costs, None, acceptance=siblings_, steps=steps)
-    return plain_seconds(found) / seconds
+    return plain_seconds(found) / seconds_per_step(
+        plan, load, costs, None, acceptance=drawn, steps=steps
+    )
 
 
 def _plans(found: Calibration, budget: int) -> Iterator[Plan]:
@@ -153,7 +148,7 @@ def _plans(found: Calibration, budget: int) -> Iterator[Plan]:
     rates = {width: float(beta_width_acceptance(p, q, width)) for width in WIDTHS}
     for tokens in range(min(budget, MOST_TOKENS + 1)):
         gain = token_gain(found, tokens)
-        yield Plan(Schedule.SYNC, 0, 1, tokens, 1, gain)
+        yield Plan(tokens=tokens, speedup=gain)
         rows_left = budget // (tokens + 1)
         for width in WIDTHS:
             for depth in range(1, min(DEEPEST, rows_left) + 1):
@@ -176,7 +171,7 @@ def _lookahead(found: Calibration, way: Way, gain: float, alpha: float) -> Plan 
         rows = int(tree_rows(width, depth))
         time = float(tree_cycle_time(width, depth, (found.c1 + reading) * gain, b)) + v
         steps = float(lr_sync_cycle_speedup(alpha, depth, 0.0))
-        return Plan(way.schedule, depth, width, way.tokens, rows, gain * steps / time)
+        return Plan(way.schedule, depth, way.tokens, width, rows, gain * steps / time)
     c = (found.c1 + found.reading) * gain
     levels = depth + (way.schedule is Schedule.DEPTH)
     if c > 0:
@@ -188,7 +183,7 @@ def _lookahead(found: Calibration, way: Way, gain: float, alpha: float) -> Plan 
     window = way.schedule.value
     assert window == "paper" or window == "depth"
     f = float(lr_async_speedup(min(alpha, 0.9997), depth, c / slow, window, v / slow)) / slow
-    return Plan(way.schedule, depth, width, way.tokens, rows, gain * f)
+    return Plan(way.schedule, depth, way.tokens, width, rows, gain * f)
 
 
 def pass_time(gpus: int, serial: float = SERIAL) -> float:
@@ -208,21 +203,6 @@ def share_from(few: int, many: int, gain: float) -> float:
         expected = f"1 to {many / few:g}, from {few} to {many} GPUs, few < many"
         raise DomainError("gain", gain, expected)
     return above / below
-
-
-@dataclass(frozen=True)
-class Machine:
-    """`gpus` in all, `for_draft` of them for draft and judge; calibrated on `calibrated_on`."""
-
-    gpus: int
-    calibrated_on: int = 1
-    for_draft: int = 1
-    serial: float = SERIAL
-
-    @property
-    def target_gpus(self) -> int:
-        """What is left for the target."""
-        return self.gpus - self.for_draft
 
 
 @dataclass(frozen=True)
@@ -247,13 +227,23 @@ class Comparison:
         return self.with_speculation > self.all_for_target
 
 
-def compare(found: Calibration, budget: int, machine: Machine) -> Comparison:
-    """The best plan on these GPUs against none. `DomainError` if no GPU is left for the target."""
-    least = machine.for_draft + 1
-    if machine.gpus < least:
-        expected = f"at least {least}: {machine.for_draft} for the draft, one for the target"
-        raise DomainError("gpus", machine.gpus, expected)
-    base = pass_time(machine.calibrated_on, machine.serial)
-    left = base / pass_time(machine.target_gpus, machine.serial)
-    everything = base / pass_time(machine.gpus, machine.serial)
+def compare(
+    found: Calibration,
+    budget: int,
+    gpus: int,
+    calibrated_on: int = 1,
+    for_draft: int = 1,
+    serial: float = SERIAL,
+) -> Comparison:
+    """The best plan on `gpus` GPUs, `for_draft` of them for draft and judge, against plain decoding
+    on all of them; the target was calibrated on `calibrated_on`. `DomainError` if no GPU is left
+    for the target.
+    """
+    least = for_draft + 1
+    if gpus < least:
+        expected = f"at least {least}: {for_draft} for the draft, one for the target"
+        raise DomainError("gpus", gpus, expected)
+    base = pass_time(calibrated_on, serial)
+    left = base / pass_time(gpus - for_draft, serial)
+    everything = base / pass_time(gpus, serial)
     return Comparison(everything, left, plan(found.with_faster_target(left), budget))

@@ -19,12 +19,11 @@ rows in flight on average: a step takes 20 (4 + 2 * 0.5) = 100 ms. Read next: `p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from math import sqrt
 from statistics import fmean
-from typing import Any
+from typing import TypeVar
 
 from lr.spec.protocol import Kind, Limits, Schedule, SchedulerConfig
 from lr.theory.asynchronous import lr_async_speedup
@@ -36,6 +35,7 @@ from lr.theory.trace_metrics import Load, PassCost
 
 DRAFT_TICKS = 8
 """Draft passes per target pass of the lockstep driver, by default."""
+T = TypeVar("T")
 LONG_CHAIN = 100
 """Steps of a long answer, such as those of the paper's data sets."""
 
@@ -106,11 +106,9 @@ def seconds_per_step(
         reading_before=alone / unit,
         draft_workers=None if way.width > 1 else 1,
     )
-    seconds, done = 0.0, 0
-    for number in count():
-        if done >= steps:
-            return seconds / done
-        chain = load.chain_lengths[number % len(load.chain_lengths)] if load.chain_lengths else 0
+    seconds, done, chains, number = 0.0, 0, load.chain_lengths or [0], 0
+    while done < steps:
+        chain = chains[number % len(chains)]
         limits = Limits(chain) if chain else ENDLESS  # a simulated step has one token
         config = SchedulerConfig(limits, way.schedule, way.depth, way.width)
         run = simulate(config, replace(world, seed=number), chain or steps, history=True)
@@ -122,8 +120,8 @@ def seconds_per_step(
             seconds += ticks * each.seconds(rows) + run.judged * load.verdict
             seconds += drafting * draft_ticks * draft.seconds(drafts)
         seconds += load.start if chain else 0.0
-        done += run.steps
-    raise AssertionError("unreachable")
+        done, number = done + run.steps, number + 1
+    return seconds / done
 
 
 def at_work(spans: Iterable[Span], kind: Kind) -> tuple[float, float]:
@@ -207,22 +205,18 @@ class Compared:
 
 
 def ratio_with_error(above: Sequence[float], below: Sequence[float]) -> tuple[float, float]:
-    """sum(above) / sum(below) over at least two problems, and its jackknife standard error."""
-    n, a, b = len(above), sum(above), sum(below)
-    without = [(a - x) / (b - y) for x, y in zip(above, below, strict=True)]
+    """sum(above) / sum(below) over at least two problems, and its standard error."""
+
+    def ratio(pairs: Sequence[tuple[float, float]]) -> float:
+        return sum(x for x, _ in pairs) / sum(y for _, y in pairs)
+
+    problems = list(zip(above, below, strict=True))
+    return ratio(problems), standard_error(ratio, problems)
+
+
+def standard_error(estimate: Callable[[Sequence[T]], float], problems: Sequence[T]) -> float:
+    """Of an estimate over independent problems, by the jackknife: each is left out once."""
+    n = len(problems)
+    without = [estimate([*problems[:i], *problems[i + 1 :]]) for i in range(n)]
     mean = fmean(without)
-    return a / b, sqrt((n - 1) / n * sum((value - mean) ** 2 for value in without))
-
-
-def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table of `docs/theory.md`, from the rows that `lr theory reality --json` writes."""
-    lines = [
-        "| way | closed form | expected | predicted | measured | expected is off by |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for row in rows:
-        known = (row[name] for name in ("formula", "expected", "predicted"))
-        figures = ["" if x is None else f"{x:.2f}" for x in known]
-        figures += [f"{row['measured']:.2f} ± {row['error']:.2f}", f"{row['gap']:+.1%}"]
-        lines.append(f"| {' | '.join([row['way'], *figures])} |")
-    return "\n".join(lines)
+    return sqrt((n - 1) / n * sum((value - mean) ** 2 for value in without))

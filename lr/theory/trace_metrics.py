@@ -20,7 +20,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.optimize import nnls
 
 from lr.spec.protocol import Emit
 from lr.trace import Event, ForwardPass, StepWritten, TokenRound, VerifierCall
@@ -30,12 +29,6 @@ Timed = tuple[float, Event]
 """(time of the event in seconds, event)."""
 Passes = dict[tuple[int, int], tuple[int, float]]
 """By (rows, tokens more than one per row): how many passes, and their seconds together."""
-
-
-def add_pass(passes: Passes, rows: int, more: int, seconds: float) -> None:
-    """Count one more pass."""
-    count, total = passes.get((rows, more), (0, 0.0))
-    passes[rows, more] = count + 1, total + seconds
 
 
 def passes_of(events: Iterable[Timed], *, alone: bool = True) -> dict[Role, Passes]:
@@ -52,8 +45,9 @@ def passes_of(events: Iterable[Timed], *, alone: bool = True) -> dict[Role, Pass
         elif isinstance(event, ForwardPass):
             seconds = time - last if alone else event.seconds
             if event.role in met:
-                more = event.tokens - event.branches
-                add_pass(found[event.role], event.branches, more, seconds)
+                shape = event.branches, event.tokens - event.branches
+                count, total = found[event.role].get(shape, (0, 0.0))
+                found[event.role][shape] = count + 1, total + seconds
             met.add(event.role)
             last = time
     return found
@@ -73,6 +67,8 @@ class PassCost:
         groups = [(*key, *value) for passes in runs for key, value in passes.items()]
         if not groups:
             return cls(0.0)
+        from scipy.optimize import nnls  # takes half a second to import
+
         rows, more, count, total = np.array(groups, dtype=float).T
         columns = np.stack([np.ones_like(rows), rows - 1, more], axis=1)
         weight = np.sqrt(count)
@@ -82,10 +78,6 @@ class PassCost:
     def seconds(self, rows: float, more: float = 0.0) -> float:
         """Of a pass over `rows` rows with `more` tokens beyond one per row."""
         return self.first + self.row * (rows - 1) + self.token * more
-
-    def scaled(self, factor: float) -> PassCost:
-        """The line of a machine that takes `factor` times as long."""
-        return PassCost(self.first * factor, self.row * factor, self.token * factor)
 
 
 @dataclass(frozen=True)
@@ -216,12 +208,3 @@ class Seen:
         found = passes_of(events)
         self.target.append(found[Role.TARGET])
         self.draft.append(found[Role.DRAFT])
-
-
-def outcomes(events: Iterable[Timed]) -> tuple[bool, ...]:
-    """Whether any draft step was accepted at each judged place of a chain: for `Replay`."""
-    accepted: dict[int, bool] = {}
-    for _, event in events:
-        if isinstance(event, Emit) and event.verdicts:
-            accepted[event.emitted.index] = any(verdict.aligned for verdict in event.verdicts)
-    return tuple(accepted[index] for index in sorted(accepted))

@@ -29,7 +29,7 @@ from lr.theory.predicted import (
 )
 from lr.theory.simulate import ENDLESS, World, simulate
 from lr.theory.synchronous import lr_sync_cycle_speedup
-from lr.theory.trace_metrics import Answers, Load, PassCost, Seen, Timed, outcomes, passes_of
+from lr.theory.trace_metrics import Answers, Load, PassCost, Seen, Timed, passes_of
 from lr.trace import Event, ForwardPass, StepWritten, TokenRound, VerifierCall, emission
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 
@@ -288,13 +288,9 @@ def test_drawn_rounds() -> None:
     assert set(draws) == {1, 2} and sum(draws) / 4000 == pytest.approx(1.5, abs=0.05)
 
 
-def test_a_recorded_run_is_replayed_in_the_simulation() -> None:
+def test_recorded_outcomes_are_replayed_in_the_simulation() -> None:
     """Accepted, rejected, accepted at the places 0, 1, 2."""
-    tape = Tape()
-    for index, aligned in ((2, True), (0, True), (1, False)):
-        tape.add(0, judged(index, aligned))
-    assert outcomes(tape.events) == (True, False, True)
-    world = World(Replay(outcomes(tape.events)), target=Constant(0.3), draft=Constant(0.1))
+    world = World(Replay((True, False, True)), target=Constant(0.3), draft=Constant(0.1))
     run = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 1), world, 3, history=True)
     origins = [emitted.origin for _, emitted in run.emissions]
     assert origins == [Origin.ACCEPTED, Origin.BONUS, Origin.ACCEPTED]

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from lr.theory import acceptance, asynchronous, hybrid, synchronous
 from lr.theory.paper import TABLE_1, TABLE_3, fit_speedups, fit_width
-from lr.theory.predicted import as_markdown
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "theory.md").read_text(encoding="utf-8")
@@ -25,6 +27,20 @@ def test_the_example_prints_what_it_says(capsys) -> None:
     for printed, written in zip(capsys.readouterr().out.splitlines(), said, strict=True):
         for number, text in zip(printed.split(), written.split(), strict=True):
             assert abs(float(number) - float(text)) < 1e-5
+
+
+def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table of the page, from the rows that `lr theory reality --json` writes."""
+    lines = [
+        "| way | closed form | expected | predicted | measured | expected is off by |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        known = (row[name] for name in ("formula", "expected", "predicted"))
+        figures = ["" if x is None else f"{x:.2f}" for x in known]
+        figures += [f"{row['measured']:.2f} ± {row['error']:.2f}", f"{row['gap']:+.1%}"]
+        lines.append(f"| {' | '.join([row['way'], *figures])} |")
+    return "\n".join(lines)
 
 
 @pytest.mark.parametrize("name", ["theory_reality", "theory_reality_overlapped"])
@@ -41,7 +57,7 @@ def test_the_fits_in_the_page_are_those_of_the_code() -> None:
         )
         for name, values, style in (
             ("fitted", found.predicted, ".2f"),
-            ("residual", found.residuals, "+.2f"),
+            ("residual", np.subtract(found.predicted, pair.lookahead), "+.2f"),
         ):
             assert f"| {name} | {' | '.join(format(x, style) for x in values)} |" in PAGE
     for row in TABLE_3:

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import sqrt
 from operator import mul
 from pathlib import Path
 from typing import Any
 
 from lr.lab.viz.style import INK, SERIES, figure, write
+from lr.theory.predicted import standard_error
 from lr.theory.synchronous import sd_tokens
 from lr.trace import TokenRound
 
@@ -116,14 +116,6 @@ def by_place(parts: Sequence[Places]) -> float:
 def measured(parts: Sequence[Places]) -> float:
     """The mean acceptance length."""
     return Places.total(parts).length
-
-
-def standard_error(estimate: Estimate, parts: Sequence[Places]) -> float:
-    """Of an estimate over independent problems, by the jackknife."""
-    n = len(parts)
-    without = [estimate([*parts[:i], *parts[i + 1 :]]) for i in range(n)]
-    mean = sum(without) / n
-    return sqrt((n - 1) / n * sum((value - mean) ** 2 for value in without))
 
 
 @dataclass(frozen=True)
