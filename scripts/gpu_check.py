@@ -133,9 +133,9 @@ def main() -> int:
     if not asked.small and not torch.cuda.is_available():
         print("no CUDA device here: nothing was checked. --small runs the checks on the CPU.")
         return 0
-    from lr.lab.bench.gpu import table
     from lr.lab.bench.gpu_check import CHECKS
     from lr.lab.bench.report import conditions
+    from lr.lab.eval.report import table
 
     limits = {name: seconds for name, (_, seconds) in CHECKS.items()} | TIMINGS
     if unknown := [name for name in asked.only or [] if name not in limits]:
@@ -162,9 +162,8 @@ def main() -> int:
             print(json.dumps(one), file=lines, flush=True)
             print(f"{word(one):<8} {name}: {one['what']} ({one['seconds']} s)", flush=True)
     rows = [[one["name"], word(one), str(one["what"]), str(one["seconds"])] for one in found]
-    shown = table(
-        ["check", "outcome", "what", "s"], [[c.replace("|", "/") for c in r] for r in rows]
-    )
+    cells = [[cell.replace("|", "/") for cell in row] for row in rows]
+    shown = "\n".join(table([["check", "outcome", "what", "s"], *cells]))
     machine = ", ".join(f"{name} {value}" for name, value in facts.items())
     text = f"# GPU checks, {facts['date']}\n\n{machine}\n\n{shown}\n"
     text += "".join(f"\n## {one['name']}\n\n{one['report']}\n" for one in found if "report" in one)

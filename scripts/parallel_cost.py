@@ -11,29 +11,16 @@ cores than ranks they take turns. What the ranks do: docs/parallel.md.
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
 
 import torch
 
 from lr.engine.runner import ModelRunner
+from lr.lab.bench.report import timed
 from lr.model.qwen import CausalLM
 from lr.model.ranks import load_parallel, spread_over
 from lr.model.weights import load_model
 
 WARM_UP, PASSES = 20, 100
-
-
-def median_ms(once: Callable[[], object]) -> float:
-    """The median of some repetitions, in milliseconds."""
-    taken = []
-    for number in range(WARM_UP + PASSES):
-        started = time.perf_counter()
-        once()
-        if number >= WARM_UP:
-            taken.append(1e3 * (time.perf_counter() - started))
-    return statistics.median(taken)
 
 
 def decoding_ms(model: CausalLM, rows: int) -> float:
@@ -47,7 +34,7 @@ def decoding_ms(model: CausalLM, rows: int) -> float:
             branch.append(7)
         runner.forward(branches)
 
-    return median_ms(once)
+    return 1e3 * timed(once, torch.device("cpu"), PASSES, WARM_UP)
 
 
 def main() -> None:

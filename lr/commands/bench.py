@@ -132,20 +132,15 @@ def _threads(count: int) -> Iterator[None]:
 def _lanes(names: Sequence[str], out: Console) -> list[Lane]:
     """All contenders on all models that are there; a checkpoint that is missing is named and left
     out."""
-    from lr.lab.bench.decode import Bare, Lane, Ours, OursSampled, Transformers, load_subject
+    from lr.lab.bench.decode import lanes
 
-    lanes = []
+    found = []
     for name in names:
         try:
-            subject = load_subject(name)
+            found += lanes(name)
         except CheckpointError as error:
             out.print(f"{name} is left out: {error}")
-            continue
-        model = subject.model
-        ours = (Ours(model), OursSampled(model, subject.sampling))
-        contenders = (*ours, Bare(model), Transformers(model))
-        lanes += [Lane(name, contender, subject.prompt) for contender in contenders]
-    return lanes
+    return found
 
 
 def _print_tables(timings: Sequence[Timing], out: Console) -> None:

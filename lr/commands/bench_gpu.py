@@ -139,12 +139,15 @@ class BenchGpu:
         from lr.lab.bench.synthetic import Synthetic
         from lr.theory.calibration import Calibration
         from lr.theory.distributions import Lognormal
+        from lr.theory.paper import paper_calibration
 
         lengths = Lognormal(self.step_tokens, 0.5)
-        if self.calibration is not None:
-            found = Synthetic.of_calibration(Calibration.load(self.calibration), lengths)
-        else:
-            found = Synthetic.of_paper(self.pair, self.dataset, lengths)
+        known = (
+            paper_calibration(self.pair, self.dataset)
+            if self.calibration is None
+            else Calibration.load(self.calibration)
+        )
+        found = Synthetic.of_calibration(known, lengths)
         if self.alpha1 is not None:
             found = replace(found, alpha1=self.alpha1)
         if self.alpha2 is not None:

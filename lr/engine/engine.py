@@ -241,7 +241,7 @@ class Run:
         self.prompt = codec.chat(
             question, system=options.system, enable_thinking=options.enable_thinking
         )
-        self.sampling = options.sampling(_recommended(codec))
+        self.sampling = options.sampling(recommended_sampling(codec))
         if options.needs_draft and models.draft is None:
             raise SettingError(
                 f"mode {options.mode!r} needs a draft model here; give one, or use mode 'ar'."
@@ -405,7 +405,7 @@ def context_of(model: Model) -> int:
     return model.config.max_position_embeddings if isinstance(model, CausalLM) else model.context
 
 
-def _recommended(codec: Codec) -> SamplingParams:
+def recommended_sampling(codec: Codec) -> SamplingParams:
     """What the checkpoint recommends; where it says nothing, the paper's temperature 0.6 and no
     filter.
     """

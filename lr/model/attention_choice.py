@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -156,46 +156,69 @@ def _tried(name: str, make: Maker, sizes: tuple[int, ...], needs: AttentionNeeds
     return Candidate(name, None, "; ".join(reasons))
 
 
-@torch.inference_mode()
 def probe(kind: AttentionKind, needs: AttentionNeeds) -> str | None:
     """Why `kind` does not work there with its block size, in a few words; None if it does. One
     forward of a sequence, its fork and a prompt. Raises nothing.
     """
     try:
-        return _wrong(kind, needs)
+        found = distances(kind, needs, (kind.block_size + 3, 5), (2, 3), forks=1)
     except Exception as error:  # a kernel that does not fit may raise anything
         lines = str(error).strip().splitlines()
         return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+    bound = ROUNDINGS * torch.finfo(needs.dtype).eps
+    for name, off in found.items():
+        if not off <= bound:  # NaN is not
+            return (
+                f"wrong result ({name}): off by {off:.2g} of the row's size, {bound:.2g} are "
+                "allowed"
+            )
+    return None
 
 
-def _wrong(kind: AttentionKind, needs: AttentionNeeds) -> str | None:
-    """As `probe`, but what the kernel raises comes through."""
+@torch.inference_mode()
+def distances(
+    kind: AttentionKind,
+    needs: AttentionNeeds,
+    cached: Sequence[int],
+    new: Sequence[int],
+    forks: int = 0,
+) -> dict[str, float]:
+    """How far the worst output row is from the reference in fp64, relative to the row's size, by
+    the function of `kind` that made it: "ragged", and "rows" if there is one.
+
+    The batch: sequence i has cached[i] tokens and new[i] new ones, each of `forks` forks of the
+    first one more. The sequences grow in turns, so that their blocks lie mixed.
+    """
+    h, k, size = needs.num_heads, needs.num_kv_heads, kind.block_size
+    blocks = sum((a + b) // size + 2 for a, b in zip(cached, new, strict=True)) + 2 * forks
     cache, exact = (
         PagedKVCache(
             num_layers=1,
-            num_kv_heads=needs.num_kv_heads,
+            num_kv_heads=k,
             head_dim=needs.head_dim,
-            num_blocks=8,
-            block_size=kind.block_size,
+            num_blocks=blocks,
+            block_size=size,
             dtype=dtype,
             device=needs.device,
         )
         for dtype in (needs.dtype, torch.float64)
     )
-    tables = [cache.new(), cache.new()]
-    with cache.append(tables, [kind.block_size + 3, 5]):
-        pass
-    tables.insert(1, cache.fork(tables[0]))
-    counts = [2, 1, 3]
+    tables = [cache.new() for _ in cached]
+    for done in range(0, max(cached), size):
+        growing = [i for i, count in enumerate(cached) if count > done]
+        counts = [min(cached[i] - done, size) for i in growing]
+        with cache.append([tables[i] for i in growing], counts):
+            pass
+    tables += [cache.fork(tables[0]) for _ in range(forks)]
+    counts = [*new, *[1] * forks]
     with cache.append(tables, counts) as slots:
         tokens = [[0] * count for count in counts]
         batch = RaggedBatch.build(tables, tokens, slots, wanted=counts, device=needs.device)
         noise = torch.Generator(needs.device).manual_seed(0)
         for memory, copy in ((cache.keys, exact.keys), (cache.values, exact.values)):
             copy.copy_(memory.normal_(generator=noise))
-        h, k = needs.num_heads, needs.num_kv_heads
-        heads = torch.empty(6, h + 2 * k, needs.head_dim, device=needs.device, dtype=torch.float32)
-        heads = heads.normal_(generator=noise).to(needs.dtype)
+        shape = len(slots), h + 2 * k, needs.head_dim
+        heads = torch.randn(shape, generator=noise, device=needs.device).to(needs.dtype)
 
         def mixed(attend: Attend, dtype: torch.dtype) -> Tensor:
             q, keys, values = heads.to(dtype).split((h, k, k), 1)  # views, as a layer makes them
@@ -205,16 +228,12 @@ def _wrong(kind: AttentionKind, needs: AttentionNeeds) -> str | None:
         ways = {"ragged": kind.ragged(batch, cache)}
         if kind.rows is not None:
             ways["rows"] = kind.rows(row_pages(batch), cache)
-        bound = ROUNDINGS * torch.finfo(needs.dtype).eps
-        for name, attend in ways.items():
-            distance = (mixed(attend, needs.dtype) - expected).norm(dim=1) / expected.norm(dim=1)
-            off = distance.max().item()
-            if not off <= bound:  # NaN is not
-                return (
-                    f"wrong result ({name}): off by {off:.2g} of the row's size, {bound:.2g} are "
-                    "allowed"
-                )
-    return None
+        return {
+            name: float(
+                ((mixed(one, needs.dtype) - expected).norm(dim=1) / expected.norm(dim=1)).max()
+            )
+            for name, one in ways.items()
+        }
 
 
 def row_pages(batch: RaggedBatch) -> RowPages:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,19 +20,17 @@ from lr.lab.bench.decode import (
     GIVEN_MARKS,
     QWEN3_06B,
     VLLM,
-    Bare,
     BareLoop,
     Decoded,
     Goal,
     Lane,
-    Ours,
-    OursSampled,
     Plan,
     Timing,
-    Transformers,
+    contenders,
     goals,
     hugging_face_model,
     measure,
+    ours_sampled,
     random_model,
 )
 from lr.lab.bench.report import Spread, write_json
@@ -70,13 +69,8 @@ def test_the_bare_loop_computes_what_the_model_computes(model: CausalLM) -> None
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_greedy_contenders_write_the_same_tokens(model: CausalLM, rows: int) -> None:
-    greedy = [
-        Ours(model),
-        OursSampled(model, SamplingParams(0.0)),
-        Bare(model),
-        Transformers(model),
-    ]
-    written = [contender.decode(PROMPT, rows, 12) for contender in greedy]
+    greedy = contenders(model, SamplingParams(0.0)).values()
+    written = [decode(PROMPT, rows, 12) for decode in greedy]
     assert all(one.tokens == written[0].tokens for one in written)
     assert all(one.seconds > 0 for one in written)
     assert written[0].tokens == written[0].tokens[:1] * rows
@@ -84,7 +78,7 @@ def test_greedy_contenders_write_the_same_tokens(model: CausalLM, rows: int) -> 
 
 
 def test_sampling_draws(model: CausalLM) -> None:
-    first, second = OursSampled(model, SamplingParams(2.0)).decode(PROMPT, 2, 12).tokens
+    first, second = ours_sampled(model, SamplingParams(2.0), PROMPT, 2, 12).tokens
     assert first != second
 
 
@@ -105,20 +99,15 @@ def test_spreads_and_ratios_are_taken_by_repeat() -> None:
     assert ours.tokens_per_second == 1000.0
 
 
-class Counting:
-    """A contender that takes a second per row and step, and writes down its calls."""
+def test_contenders_take_turns_and_the_warm_up_is_dropped() -> None:
+    """Contenders that take a second per row and step, and write down their calls."""
+    calls: list[tuple[str, int, int]] = []
 
-    def __init__(self, name: str, calls: list[tuple[str, int, int]]) -> None:
-        self.name, self.calls = name, calls
-
-    def decode(self, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
-        self.calls.append((self.name, rows, steps))
+    def counting(name: str, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
+        calls.append((name, rows, steps))
         return Decoded(float(rows * steps), [])
 
-
-def test_contenders_take_turns_and_the_warm_up_is_dropped() -> None:
-    calls: list[tuple[str, int, int]] = []
-    lanes = [Lane("m", Counting(name, calls), (1,)) for name in "ab"]
+    lanes = [Lane("m", name, partial(counting, name), (1,)) for name in "ab"]
     done: list[None] = []
     plan = Plan(batches=(1, 4), tokens=6, repeats=3, threads=1, warm_up=2)
     timings = measure(lanes, plan, lambda: done.append(None))

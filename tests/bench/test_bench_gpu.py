@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lr.cli import main
-from lr.lab.bench.gpu import Peaks, measure_peaks, pass_cost, table, ways
+from lr.lab.bench.gpu import Peaks, measure_peaks, pass_cost, ways
 from lr.model.dummy import SHAPES, shape
 from lr.model.weights import load_model
 
@@ -50,11 +50,6 @@ def test_peaks_are_measured() -> None:
 def test_ways() -> None:
     names = [way.name for way in ways(["ar", "lr"], ["lockstep", "overlapped"])]
     assert names == ["ar", "lr, lockstep", "lr, overlapped"]
-
-
-def test_tables() -> None:
-    lines = table(["a", "bcd"], [["long one", "x"]]).splitlines()
-    assert lines == ["| a        | bcd |", "|----------|-----|", "| long one | x   |"]
 
 
 def test_the_command_times_all_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

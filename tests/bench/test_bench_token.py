@@ -15,7 +15,7 @@ from lr.commands.bench import verdict
 from lr.errors import SettingError
 from lr.lab.bench.alpha import Places, by_place, constant, measured, point, standard_error
 from lr.lab.bench.report import in_turn
-from lr.lab.bench.token import Answer, counted, measure, rows
+from lr.lab.bench.token import Answer, Answerer, counted, measure, rows
 from lr.rng import Stream, uniform
 from lr.theory.synchronous import sd_tokens
 from lr.trace import TokenRound, TokenRounds
@@ -113,33 +113,28 @@ def test_passes_of_the_other_side() -> None:
     assert counted(1.0, 10, 3, [10, 1, 1]).acceptance_rate is None
 
 
-class Scripted:
+def scripted(side: str, name: str, kind: str, seconds: float) -> Answerer:
     """A contender whose speed is given."""
-
-    def __init__(self, side: str, name: str, kind: str, seconds: float) -> None:
-        self.side, self.name, self.kind, self.seconds = side, name, kind, seconds
-
-    def answer(self, question: str, temperature: float, seed: int) -> Answer:
-        return Answer(self.seconds * (1 + seed), 100, 50)
+    return Answerer(side, name, kind, lambda _, __, seed: Answer(seconds * (1 + seed), 100, 50))
 
 
 FIELD = [
-    Scripted("lr", "ar", "plain", 1.0),
-    Scripted("transformers", "generate", "plain", 2.0),
-    Scripted("lr", "draft", "draft model", 0.5),
-    Scripted("transformers", "slow", "draft model", 0.8),
-    Scripted("transformers", "fast", "draft model", 0.4),
+    scripted("lr", "ar", "plain", 1.0),
+    scripted("transformers", "generate", "plain", 2.0),
+    scripted("lr", "draft", "draft model", 0.5),
+    scripted("transformers", "slow", "draft model", 0.8),
+    scripted("transformers", "fast", "draft model", 0.4),
 ]
 
 
 def test_everybody_answers_in_turn_and_is_compared_within_a_problem() -> None:
     asked: list[tuple[str, float, int]] = []
 
-    def ask(contender: Scripted, temperature: float, number: int) -> Answer:
+    def ask(contender: Answerer, temperature: float, number: int) -> Answer:
         asked.append((contender.name, temperature, number))
         return contender.answer("", temperature, number)
 
-    made = measure(FIELD, [0.6], 3, ask)  # type: ignore[arg-type]
+    made = measure(FIELD, [0.6], 3, ask)
     names = [one.name for one in FIELD]
     assert [name for name, _, number in asked if number == 3] == names, "the warm-up, dropped"
     assert [name for name, _, number in asked if number == 1] == [*names[1:], names[0]]

@@ -22,9 +22,9 @@ from lr.lab.bench.gpu_check import (
     attention_equal,
     model_equal,
     modes_equal,
-    off_in_scene,
 )
 from lr.model.attention import SDPA, reference_attention
+from lr.model.attention_choice import distances
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -98,8 +98,9 @@ def test_wrong_attention_is_seen() -> None:
 
     needs = gpu_check.AttentionNeeds(CPU, torch.float32, 4, 2, 16)
     for scene in SMALL_SCENES:
-        assert off_in_scene(SDPA, scene, needs) < 1e-5
-        assert off_in_scene(replace(SDPA, ragged=short), scene, needs) > 1e-3
+        batch = needs, scene.cached, scene.new, scene.forks
+        assert max(distances(SDPA, *batch).values()) < 1e-5
+        assert distances(replace(SDPA, ragged=short), *batch)["ragged"] > 1e-3
     assert attention_equal(CPU, Sizes.small())[0]
 
 

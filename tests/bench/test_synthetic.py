@@ -154,7 +154,7 @@ def test_the_drafter_always_finds_k() -> None:
 
 
 def test_synthetices_from_the_paper_and_from_a_calibration() -> None:
-    paper = Synthetic.of_paper("qwen3", "GSM8K")
+    paper = Synthetic.of_calibration(paper_calibration("qwen3", "GSM8K"))
     assert paper.alpha1 == 0.50 and 0 < paper.alpha2 < 1
     assert "assumed" in str(paper.facts()["target_lengths"])
     found = paper_calibration("r1", "AIME24")

@@ -11,21 +11,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lr.engine.engine import recommended_sampling
 from lr.engine.runner import ModelRunner
-from lr.errors import SettingError
 from lr.lab.bench.report import Spread
+from lr.model.codec import Codec
 from lr.model.config import ModelConfig, config_json
 from lr.model.dummy import SHAPES as SHAPES_BY_NAME
 from lr.model.layers import DecoderLayer, rotate, rotation
 from lr.model.qwen import CausalLM
-from lr.model.weights import empty_model, load_model, pieces
+from lr.model.weights import empty_model, fill_dummy, load_model, pieces
 from lr.rng import Stream
+from lr.spec.segmenters import FixedSegmenter
 from lr.spec.write import StepJob, StepWriter
 from lr.tiny.names import CHECKPOINTS
 from lr.tiny.training import tiny_config
@@ -36,13 +39,16 @@ PROMPT_TOKENS = 40
 """About a question of the tiny language. Large shapes take 8: the bare loop reads them singly."""
 QWEN3_06B = SHAPES_BY_NAME["Qwen3-0.6B"]
 RANDOM_12 = "random-12"
+OURS, SAMPLED, BARE, THEIRS = "lr", "lr, sampled", "bare loop", "transformers"
+"""The contenders."""
+CPU = torch.device("cpu")
 SHAPES = {"0.6b-fp32": torch.float32, "0.6b-bf16": torch.bfloat16}
 NAMES = (*CHECKPOINTS, RANDOM_12, *SHAPES)
 VLLM = "vLLM on CPU, compiled"
 GIVEN_MARKS = {
-    "transformers": {1: 7.0, 4: 8.1, 8: 10.3},
+    THEIRS: {1: 7.0, 4: 8.1, 8: 10.3},
     VLLM: {1: 3.3, 4: 4.0, 8: 5.1},
-    "bare loop": {1: 2.8, 4: 3.5, 8: 4.7},
+    BARE: {1: 2.8, 4: 3.5, 8: 4.7},
 }
 """ms per step of random-12 by batch size, measured elsewhere: one thread, an idle two-core CPU."""
 
@@ -55,49 +61,31 @@ class Decoded:
     tokens: list[list[int]]
 
 
-class Contender(Protocol):
-    """One way to decode with one model."""
-
-    name: str
-
-    def decode(self, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
-        """Continue `rows` copies of `prompt`, in one batch, by `steps` tokens each."""
-        ...
+Decode = Callable[[Sequence[int], int, int], Decoded]
+"""A contender on a model: continues copies of a prompt, so many in one batch, by so many tokens."""
 
 
-class Ours:
+def ours(model: CausalLM, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
     """`ModelRunner.forward`, paged and ragged, and the likeliest token."""
-
-    name = "lr"
-
-    def __init__(self, model: CausalLM) -> None:
-        self.model = model
-
-    def decode(self, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
-        runner = runner_for(self.model, rows, len(prompt) + steps)
-        branches = [runner.open(prompt) for _ in range(rows)]
+    runner = runner_for(model, rows, len(prompt) + steps)
+    branches = [runner.open(prompt) for _ in range(rows)]
+    logits = runner.forward(branches)
+    started = time.perf_counter()
+    for _ in range(steps):
+        tokens = torch.stack(logits).argmax(-1).tolist()
+        for branch, token in zip(branches, tokens, strict=True):
+            branch.append(token)
         logits = runner.forward(branches)
-        started = time.perf_counter()
-        for _ in range(steps):
-            tokens = torch.stack(logits).argmax(-1).tolist()
-            for branch, token in zip(branches, tokens, strict=True):
-                branch.append(token)
-            logits = runner.forward(branches)
-        seconds = time.perf_counter() - started
-        return Decoded(seconds, [branch.tokens[len(prompt) :] for branch in branches])
+    seconds = time.perf_counter() - started
+    return Decoded(seconds, [branch.tokens[len(prompt) :] for branch in branches])
 
 
-class OursSampled:
+def ours_sampled(
+    model: CausalLM, sampling: SamplingParams, prompt: Sequence[int], rows: int, steps: int
+) -> Decoded:
     """As it is used: a `StepWriter` with keyed sampling and a segmenter, whose steps never end."""
-
-    name = "lr, sampled"
-
-    def __init__(self, model: CausalLM, sampling: SamplingParams) -> None:
-        self.model, self.sampling = model, sampling
-
-    def decode(self, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
-        runner = runner_for(self.model, rows, len(prompt) + steps)
-        return written_steps(runner, self.sampling, prompt, rows, steps)
+    runner = runner_for(model, rows, len(prompt) + steps)
+    return written_steps(runner, sampling, prompt, rows, steps)
 
 
 def written_steps(
@@ -109,7 +97,8 @@ def written_steps(
     for branch in branches:
         branch.append(prompt[-1])
     stream = Stream.root(0).fold_in("bench")
-    writer = StepWriter(Role.TARGET, runner, sampling, _Endless(), frozenset(), stream, Trace())
+    endless = FixedSegmenter(lambda token: b"", steps + 1)
+    writer = StepWriter(Role.TARGET, runner, sampling, endless, frozenset(), stream, Trace())
     jobs = [StepJob(branch, index, steps) for index, branch in enumerate(branches)]
     started = time.perf_counter()
     written = writer.write(jobs)
@@ -119,37 +108,20 @@ def written_steps(
     return Decoded(seconds, [list(step.tokens) for step in written])
 
 
-class _Endless:
-    """A segmenter under which no step ends."""
-
-    def start(self) -> _Endless:
-        return self
-
-    def feed(self, token: int) -> bool:
-        return False
-
-
-class Bare:
+@torch.inference_mode()
+def bare(model: CausalLM, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
     """`BareLoop` and the likeliest token."""
-
-    name = "bare loop"
-
-    def __init__(self, model: CausalLM) -> None:
-        self.model = model
-
-    @torch.inference_mode()
-    def decode(self, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
-        loop = BareLoop(self.model, rows, len(prompt) + steps)
-        for token in prompt:
-            logits = loop.step(torch.full((rows,), token))
-        chosen = []
-        started = time.perf_counter()
-        for _ in range(steps):
-            tokens = logits.argmax(-1)
-            chosen.append(tokens.tolist())
-            logits = loop.step(tokens)
-        seconds = time.perf_counter() - started
-        return Decoded(seconds, [list(row) for row in zip(*chosen, strict=True)])
+    loop = BareLoop(model, rows, len(prompt) + steps)
+    for token in prompt:
+        logits = loop.step(torch.full((rows,), token))
+    chosen = []
+    started = time.perf_counter()
+    for _ in range(steps):
+        tokens = logits.argmax(-1)
+        chosen.append(tokens.tolist())
+        logits = loop.step(tokens)
+    seconds = time.perf_counter() - started
+    return Decoded(seconds, [list(row) for row in zip(*chosen, strict=True)])
 
 
 class BareLoop:
@@ -197,34 +169,27 @@ class BareLoop:
         return F.linear(self.norm(x), self.head)
 
 
-class Transformers:
-    """`generate` of transformers, greedy, with its default cache and attention, on our weights."""
+def generate(model: Any, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
+    """`generate` of a model of transformers, greedy, with its default cache and attention."""
+    from transformers import LogitsProcessorList
 
-    name = "transformers"
+    stamps: list[float] = []
 
-    def __init__(self, model: CausalLM) -> None:
-        self.model = hugging_face_model(model)
+    def stamp(ids: Tensor, scores: Tensor) -> Tensor:
+        # called between a forward and the choice that follows it
+        stamps.append(time.perf_counter())
+        return scores
 
-    def decode(self, prompt: Sequence[int], rows: int, steps: int) -> Decoded:
-        from transformers import LogitsProcessorList
-
-        stamps: list[float] = []
-
-        def stamp(ids: Tensor, scores: Tensor) -> Tensor:
-            # called between a forward and the choice that follows it
-            stamps.append(time.perf_counter())
-            return scores
-
-        ids = torch.tensor([list(prompt)] * rows)
-        written = self.model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=steps + 1,
-            do_sample=False,
-            logits_processor=LogitsProcessorList([stamp]),
-        )
-        assert len(stamps) == steps + 1
-        return Decoded(stamps[-1] - stamps[0], written[:, len(prompt) : -1].tolist())
+    ids = torch.tensor([list(prompt)] * rows)
+    written = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=steps + 1,
+        do_sample=False,
+        logits_processor=LogitsProcessorList([stamp]),
+    )
+    assert len(stamps) == steps + 1
+    return Decoded(stamps[-1] - stamps[0], written[:, len(prompt) : -1].tolist())
 
 
 def hugging_face_model(model: CausalLM) -> Any:
@@ -257,48 +222,10 @@ def runner_for(model: CausalLM, rows: int, length: int) -> ModelRunner:
     return runner
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A model in memory, by its name in the report, and how its tokens are drawn."""
-
-    name: str
-    model: CausalLM
-    sampling: SamplingParams
-
-    @property
-    def prompt(self) -> tuple[int, ...]:
-        """Some tokens; which ones does not matter to the speed."""
-        length = 8 if self.name in SHAPES else PROMPT_TOKENS
-        return tuple((7 * i + 3) % self.model.config.vocab_size for i in range(length))
-
-
-def load_subject(name: str) -> Subject:
-    """A name in `NAMES`. `CheckpointError` for a tiny model that is missing, or `SettingError`."""
-    if name in CHECKPOINTS:
-        from lr.model.codec import Codec
-
-        stated = Codec.load(name).generation_defaults
-        values = {key: getattr(stated, key) for key in ("temperature", "top_p", "top_k", "min_p")}
-        given = {key: value for key, value in values.items() if value is not None}
-        return Subject(name, load_model(name, dtype=torch.float32), SamplingParams(**given))
-    if name == RANDOM_12:
-        return Subject(name, random_model(tiny_config(12, 800), torch.float32), SamplingParams(0.6))
-    if name in SHAPES:
-        # what Qwen3's own generation_config.json recommends
-        sampling = SamplingParams(0.6, top_p=0.95, top_k=20)
-        return Subject(name, random_model(QWEN3_06B, SHAPES[name]), sampling)
-    raise SettingError(f"models has {name!r}, expected names among {', '.join(NAMES)}.")
-
-
-def random_model(config: ModelConfig, dtype: torch.dtype) -> CausalLM:
-    """A model of that shape with norms of 1 and small random weights, always the same."""
-    model = empty_model(config, dtype, torch.device("cpu"))
-    noise = torch.Generator().manual_seed(0)
-    for name, parameter in model.named_parameters():
-        if "norm" in name:
-            parameter.fill_(1)
-        else:
-            parameter.uniform_(-0.05, 0.05, generator=noise)
+def random_model(config: ModelConfig, dtype: torch.dtype, device: torch.device = CPU) -> CausalLM:
+    """A model of that shape with random weights, always the same."""
+    model = empty_model(config, dtype, device)
+    fill_dummy(model)
     return model
 
 
@@ -307,8 +234,36 @@ class Lane:
     """One contender on one model: `prompt` is what it continues."""
 
     model: str
-    contender: Contender
+    contender: str
+    decode: Decode
     prompt: tuple[int, ...]
+
+
+def contenders(model: CausalLM, sampling: SamplingParams) -> dict[str, Decode]:
+    """All ways to decode with a model, by name; on its own weights, nothing is copied."""
+    return {
+        OURS: partial(ours, model),
+        SAMPLED: partial(ours_sampled, model, sampling),
+        BARE: partial(bare, model),
+        THEIRS: partial(generate, hugging_face_model(model)),
+    }
+
+
+def lanes(name: str) -> list[Lane]:
+    """All contenders on a model of `NAMES`. `CheckpointError` for a tiny model that is missing."""
+    if name in CHECKPOINTS:
+        model = load_model(name, dtype=torch.float32)
+        sampling = recommended_sampling(Codec.load(name))
+    elif name == RANDOM_12:
+        model, sampling = random_model(tiny_config(12, 800), torch.float32), SamplingParams(0.6)
+    else:
+        model = random_model(QWEN3_06B, SHAPES[name])
+        # what Qwen3's own generation_config.json recommends
+        sampling = SamplingParams(0.6, top_p=0.95, top_k=20)
+    length = 8 if name in SHAPES else PROMPT_TOKENS
+    # which tokens does not matter to the speed
+    prompt = tuple((7 * i + 3) % model.config.vocab_size for i in range(length))
+    return [Lane(name, who, decode, prompt) for who, decode in contenders(model, sampling).items()]
 
 
 @dataclass
@@ -357,13 +312,13 @@ def measure(
     """Time all lanes at every batch size; `progress` is called after each of their runs."""
     timings: list[Timing] = []
     for batch in plan.batches:
-        row = [Timing(lane.model, lane.contender.name, batch, plan.threads) for lane in lanes]
+        row = [Timing(lane.model, lane.contender, batch, plan.threads) for lane in lanes]
         for lane in lanes:
-            lane.contender.decode(lane.prompt, batch, plan.warm_up)
+            lane.decode(lane.prompt, batch, plan.warm_up)
             progress()
         for _ in range(plan.repeats):
             for lane, timing in zip(lanes, row, strict=True):
-                seconds = lane.contender.decode(lane.prompt, batch, plan.tokens).seconds
+                seconds = lane.decode(lane.prompt, batch, plan.tokens).seconds
                 timing.ms.append(1000 * seconds / plan.tokens)
                 progress()
         timings += row
@@ -397,12 +352,12 @@ def _goals(found: dict[tuple[str, str, int], Timing]) -> Iterator[Goal]:
 
     target, draft = "tiny-target", "tiny-draft"
     text = f"{target}, batch 1: at least 2 times the tokens/s of transformers"
-    yield ratio(text, (target, Transformers.name), (target, Ours.name), lambda x: x >= 2)
+    yield ratio(text, (target, THEIRS), (target, OURS), lambda x: x >= 2)
     text = f"{target}, batch 1: at most 1.2 times the ms of the bare loop"
-    yield ratio(text, (target, Ours.name), (target, Bare.name), lambda x: x <= 1.2)
+    yield ratio(text, (target, OURS), (target, BARE), lambda x: x <= 1.2)
     for batch, mark in GIVEN_MARKS[VLLM].items():
         text = f"{RANDOM_12}, batch {batch}: under the given mark of {VLLM}, {mark} ms"
-        timing = found.get((RANDOM_12, Ours.name, batch))
+        timing = found.get((RANDOM_12, OURS, batch))
         if timing is None:
             yield Goal(text, "-", None)
         else:
@@ -410,10 +365,9 @@ def _goals(found: dict[tuple[str, str, int], Timing]) -> Iterator[Goal]:
             yield Goal(text, f"{ms:.2f} ms", ms < mark)
     for shape in SHAPES:
         text = f"{shape}, batch 1: at least the tokens/s of transformers"
-        yield ratio(text, (shape, Transformers.name), (shape, Ours.name), lambda x: x >= 1)
+        yield ratio(text, (shape, THEIRS), (shape, OURS), lambda x: x >= 1)
     text = f"c, ms per token of {draft} over {target}, batch 1, sampling included: at most 0.2"
-    sampled = OursSampled.name
-    yield ratio(text, (draft, sampled), (target, sampled), lambda x: x <= 0.2)
+    yield ratio(text, (draft, SAMPLED), (target, SAMPLED), lambda x: x <= 0.2)
 
 
 def show(spread: Spread) -> str:

@@ -27,8 +27,10 @@ from lr.engine.engine import Run
 from lr.engine.load import JUDGE_TOKENS
 from lr.engine.runner import ModelRunner
 from lr.lab.bench.decode import written_steps
-from lr.lab.bench.report import Spread, conditions
+from lr.lab.bench.report import Spread, conditions, timed, wait_for
+from lr.lab.bench.step import Way
 from lr.lab.bench.synthetic import JudgeReads, Synthetic, SyntheticRun, SyntheticVerifier
+from lr.lab.eval.report import table
 from lr.model.attention_choice import equip
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
@@ -104,27 +106,6 @@ def measure_peaks(device: torch.device, dtype: torch.dtype, *, small: bool = Fal
     return Peaks(copied, 2 * edge**3 / timed(lambda: left @ right, device))
 
 
-@torch.inference_mode()
-def timed(work: Callable[[], object], device: torch.device, repeats: int = 7) -> float:
-    """Median seconds of `work`, waited for to its end, after two that do not count."""
-    seconds = []
-    for _ in range(repeats + 2):
-        wait_for(device)
-        started = time.perf_counter()
-        work()
-        wait_for(device)
-        seconds.append(time.perf_counter() - started)
-    return median(seconds[2:])
-
-
-def wait_for(device: torch.device) -> None:
-    """Until everything that was started on a device is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
-
-
 @dataclass(frozen=True)
 class Plan:
     """How much is timed. `options` are the engine's, but for mode and driver."""
@@ -195,22 +176,10 @@ def time_passes(
     return rows
 
 
-@dataclass(frozen=True)
-class Way:
-    """A mode with its driver."""
-
-    mode: str
-    driver: str = "lockstep"
-
-    @property
-    def name(self) -> str:
-        return f"{self.mode}, {self.driver}" if self.mode in LOOKAHEAD else self.mode
-
-
 def ways(modes: Sequence[str], drivers: Sequence[str]) -> list[Way]:
     """Every mode, those that look ahead with every driver."""
     return [
-        Way(mode, driver)
+        Way(f"{mode}, {driver}" if mode in LOOKAHEAD else mode, mode, {"driver": driver})
         for mode in modes
         for driver in (drivers if mode in LOOKAHEAD else ["lockstep"])
     ]
@@ -277,7 +246,7 @@ def _answers(
 ) -> Generator[Run, None, None]:
     """Answers in one way, one after the other, on the same caches."""
     assert isinstance(reasoner.verifier, SyntheticVerifier)
-    options = replace(plan.options, mode=way.mode, driver=way.driver)  # type: ignore[arg-type]
+    options = replace(plan.options, mode=way.mode, **way.settings)
     engine, verifier, prompt = reasoner.engine, reasoner.verifier, "x" * plan.prompt
     samples = [replace(options, sample=sample) for sample in range(plan.repeats + 1)]
     asked = [SyntheticRun(engine, verifier, prompt, one, synthetic) for one in samples]
@@ -353,17 +322,6 @@ def bench(
     }
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table with columns of equal width."""
-    lines = [head, *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    shown = [
-        "| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |"
-        for line in lines
-    ]
-    return "\n".join([shown[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *shown[1:]])
-
-
 def report(document: dict[str, Any]) -> str:
     """The tables of a run, as Markdown, from its document."""
     lines = [", ".join(f"{name} {value}" for name, value in document["conditions"].items()), ""]
@@ -381,7 +339,7 @@ def report(document: dict[str, Any]) -> str:
         cells += [f"{1e3 * limit:.3f}", row["bound"], f"{row['share_of_limit']:.2f}"]
         passes.append(cells)
     head = ["model", "what", "ms", "quartiles", "tok/s", "limit ms", "bound", "share"]
-    lines += ["", table(head, passes), ""]
+    lines += ["", *table([head, *passes]), ""]
     facts = document["synthetic"]
     lines += [
         f"steps accepted with {facts['alpha1']:.2f}, tokens with {facts['alpha2']:.3f} "
@@ -396,5 +354,5 @@ def report(document: dict[str, Any]) -> str:
         for name in ("step_acceptance", "tokens_per_target_pass", "share_of_limit"):
             cells.append("" if row[name] is None else f"{row[name]:.2f}")
         modes.append(cells)
-    lines.append(table(["way", "tok/s", "/ ar", "steps kept", "tok/pass", "share"], modes))
-    return "\n".join(lines)
+    head = ["way", "tok/s", "/ ar", "steps kept", "tok/pass", "share"]
+    return "\n".join([*lines, *table([head, *modes])])

@@ -1,4 +1,6 @@
-"""What all benchmarks share: the machine a figure belongs to, spreads over repeats, JSON files."""
+"""What all benchmarks share: timing, spreads over repeats, the machine a figure belongs to, JSON
+files.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -42,6 +45,29 @@ def in_turn(count: int, number: int) -> list[int]:
     """The order in repeat `number`: everybody begins once. Example: 3 ways, repeat 1: 1, 2, 0."""
     first = number % count
     return [*range(first, count), *range(first)]
+
+
+@torch.inference_mode()
+def timed(
+    work: Callable[[], object], device: torch.device, repeats: int = 7, warm_up: int = 2
+) -> float:
+    """Median seconds of `work`, waited for to its end, after `warm_up` times that do not count."""
+    seconds = []
+    for _ in range(repeats + warm_up):
+        wait_for(device)
+        started = time.perf_counter()
+        work()
+        wait_for(device)
+        seconds.append(time.perf_counter() - started)
+    return median(seconds[warm_up:])
+
+
+def wait_for(device: torch.device) -> None:
+    """Until everything that was started on a device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
 def conditions() -> dict[str, Any]:

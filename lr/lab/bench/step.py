@@ -205,34 +205,28 @@ def fitted_costs(tallies: Sequence[Tally]) -> Costs:
 
 def rows(tallies: Sequence[Tally], costs: Costs, depth: int, draft_ticks: int) -> list[StepRow]:
     """The rows of the table; the first tally is plain decoding."""
+    made, plain = [], tallies[0].rates
+    for tally in tallies:
+        rate, emitted = None, tally.answers.emitted
+        if emitted:
+            work = modelled(tally, costs, depth, draft_ticks)
+            rate = fmean(emitted) / predicted.seconds_per_step(*work)
+        speedup = Spread.of_ratios(tally.rates, plain)
+        made.append(StepRow(tally, Spread.of(tally.rates), speedup, rate))
+    return made
 
-    def rate(tally: Tally) -> float | None:
-        seconds = seconds_per_step(tally, costs, depth, draft_ticks)
-        return None if seconds is None else fmean(tally.answers.emitted) / seconds
 
-    plain = tallies[0].rates
-    return [
-        StepRow(t, Spread.of(t.rates), Spread.of_ratios(t.rates, plain), rate(t)) for t in tallies
-    ]
-
-
-def _modelled(tally: Tally, depth: int) -> predicted.Way:
-    settings = tally.way.settings
+def modelled(
+    tally: Tally, costs: Costs, depth: int, draft_ticks: int
+) -> tuple[predicted.Way, Load, Costs, int | None]:
+    """What `predicted.seconds_per_step` takes: the way, its answers' work, costs and ticks."""
+    way, settings = tally.way, tally.way.settings
     schedule = Schedule(settings.get("schedule", "depth"))
-    return predicted.Way(schedule, depth if tally.way.mode in LOOKAHEAD else 0)
-
-
-def seconds_per_step(tally: Tally, costs: Costs, depth: int, draft_ticks: int) -> float | None:
-    """Predicted, at these costs, for the work that the answers had. None without any answer."""
-    if not tally.answers.emitted:
-        return None
-    ticks = None if tally.way.overlapped else draft_ticks
-    return predicted.seconds_per_step(_modelled(tally, depth), tally.load, costs, ticks)
+    plain = predicted.Way(schedule, depth if way.mode in LOOKAHEAD else 0)
+    return plain, tally.load, costs, None if way.overlapped else draft_ticks
 
 
 def what_if(tally: Tally, costs: Costs, depth: int, draft_ticks: int) -> dict[str, float]:
     """Predicted tokens per second if one thing were different, and if all were."""
-    ticks = None if tally.way.overlapped else draft_ticks
-    tokens = fmean(tally.answers.emitted)
-    cases = predicted.what_if(_modelled(tally, depth), tally.load, costs, ticks)
-    return {name: tokens / seconds for name, seconds in cases.items()}
+    cases = predicted.what_if(*modelled(tally, costs, depth, draft_ticks))
+    return {name: fmean(tally.answers.emitted) / seconds for name, seconds in cases.items()}

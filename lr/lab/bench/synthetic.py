@@ -76,13 +76,6 @@ class Synthetic:
         )
         return cls(found.alpha1.value, found.alpha2.value, target, draft, found.name)
 
-    @classmethod
-    def of_paper(cls, pair: str, dataset: str, lengths: Duration = ASSUMED_LENGTH) -> Synthetic:
-        """A pair of Table 1 on a data set: alpha1 is printed there, alpha2 fitted."""
-        from lr.theory.paper import paper_calibration
-
-        return cls.of_calibration(paper_calibration(pair, dataset), lengths)
-
     def facts(self) -> Mapping[str, object]:
         """For a report."""
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -64,96 +64,72 @@ class Answer:
         return 1 + self.accepted / self.rounds if self.rounds else None
 
 
-class Answerer(Protocol):
+@dataclass(frozen=True)
+class Answerer:
     """A way to answer. `kind` is one of KINDS: rows of one kind are compared with each other."""
 
     side: str
     name: str
     kind: str
-
-    def answer(self, question: str, temperature: float, seed: int) -> Answer: ...
-
-
-class Ours:
-    """A `Reasoner` with some settings."""
-
-    side = OURS
-
-    def __init__(self, name: str, kind: str, reasoner: Reasoner, **settings: Any) -> None:
-        self.name, self.kind, self.reasoner, self.settings = name, kind, reasoner, settings
-
-    def answer(self, question: str, temperature: float, seed: int) -> Answer:
-        started = time.perf_counter()
-        result = self.reasoner.generate(
-            question,
-            seed=seed,
-            temperature=temperature,
-            top_p=1.0,
-            top_k=0,
-            min_p=0.0,
-            max_tokens=MAX_TOKENS,
-            **self.settings,
-        )
-        seconds, stats = time.perf_counter() - started, result.stats
-        rounds = stats.rounds
-        counts = rounds.count, rounds.drafted, rounds.accepted
-        return Answer(seconds, stats.tokens, stats.target_passes, *counts)
+    answer: Callable[[str, float, int], Answer]
+    """Of a question, a temperature and a seed."""
 
 
-class Theirs:
+def ours(
+    reasoner: Reasoner, settings: Mapping[str, Any], question: str, temperature: float, seed: int
+) -> Answer:
+    """The answer of a `Reasoner` with some settings."""
+    pure: dict[str, Any] = {"temperature": temperature, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    started = time.perf_counter()
+    result = reasoner.generate(question, seed=seed, max_tokens=MAX_TOKENS, **pure, **settings)
+    seconds, stats = time.perf_counter() - started, result.stats
+    rounds = stats.rounds
+    counts = rounds.count, rounds.drafted, rounds.accepted
+    return Answer(seconds, stats.tokens, stats.target_passes, *counts)
+
+
+def theirs(
+    reasoner: Reasoner, *, assistant: Mapping[str, Any] | None = None, **settings: Any
+) -> Callable[[str, float, int], Answer]:
     """`generate` of transformers. `settings` go to it, `assistant` to the draft model's config.
 
     A hook on the target counts passes. A pass over n new positions had n - 1 drafts; it emits its
     accepted drafts and one token more, so all passes together accepted (tokens - passes).
     """
+    models = reasoner.models
+    codec, model = models.codec, hugging_face_model(models.target)
+    ends, positions = sorted(codec.eos_ids), list[int]()
 
-    side = THEIRS
+    def saw(module: object, inputs: tuple[Any, ...], named: Mapping[str, Any], _: object) -> None:
+        ids = named["input_ids"] if "input_ids" in named else inputs[0]
+        positions.append(ids.shape[1])
 
-    def __init__(
-        self,
-        name: str,
-        kind: str,
-        reasoner: Reasoner,
-        *,
-        assistant: Mapping[str, Any] | None = None,
-        **settings: Any,
-    ) -> None:
-        self.name, self.kind, self.settings = name, kind, settings
-        models = reasoner.models
-        self.codec, self.model = models.codec, hugging_face_model(models.target)
-        self.ends = sorted(self.codec.eos_ids)
-        self.positions: list[int] = []
-        self.model.register_forward_hook(self._saw, with_kwargs=True)
-        if assistant is not None:
-            assert models.draft is not None
-            draft = hugging_face_model(models.draft)
-            draft.generation_config.update(**assistant)
-            self.settings["assistant_model"] = draft
+    model.register_forward_hook(saw, with_kwargs=True)
+    if assistant is not None:
+        assert models.draft is not None
+        settings["assistant_model"] = hugging_face_model(models.draft)
+        settings["assistant_model"].generation_config.update(**assistant)
 
-    def answer(self, question: str, temperature: float, seed: int) -> Answer:
-        prompt = self.codec.chat(question)
+    def answer(question: str, temperature: float, seed: int) -> Answer:
+        prompt = codec.chat(question)
         ids = torch.tensor([prompt])
         torch.manual_seed(seed)
         how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-        self.positions.clear()
+        positions.clear()
         started = time.perf_counter()
-        written = self.model.generate(
+        written = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=MAX_TOKENS,
-            eos_token_id=self.ends,
-            pad_token_id=self.ends[0],
+            eos_token_id=ends,
+            pad_token_id=ends[0],
             **(how if temperature > 0 else {"do_sample": False}),
-            **self.settings,
+            **settings,
         )
         seconds = time.perf_counter() - started
-        return counted(seconds, len(prompt), written.shape[1] - len(prompt), self.positions)
+        return counted(seconds, len(prompt), written.shape[1] - len(prompt), positions)
 
-    def _saw(
-        self, module: object, inputs: tuple[Any, ...], named: Mapping[str, Any], output: object
-    ) -> None:
-        ids = named["input_ids"] if "input_ids" in named else inputs[0]
-        self.positions.append(ids.shape[1])
+    return answer
 
 
 def counted(seconds: float, prompt: int, tokens: int, positions: list[int]) -> Answer:
@@ -177,19 +153,26 @@ def answerers(reasoner: Reasoner, k: int, branching: tuple[int, ...]) -> list[An
         "num_assistant_tokens_schedule": "constant",
         "assistant_confidence_threshold": 0.0,
     }
+
+    def mine(name: str, kind: str, **settings: Any) -> Answerer:
+        return Answerer(OURS, name, kind, partial(ours, reasoner, settings))
+
+    def other(name: str, kind: str, **settings: Any) -> Answerer:
+        return Answerer(THEIRS, name, kind, theirs(reasoner, **settings))
+
     return [
-        Ours("ar", "plain", reasoner, mode="ar"),
-        Theirs("generate", "plain", reasoner),
-        Ours("n-gram", "lookup", reasoner, **plain, drafter="ngram"),
-        Ours("suffix", "lookup", reasoner, **plain, drafter="suffix"),
-        Theirs("prompt lookup", "lookup", reasoner, prompt_lookup_num_tokens=k),
-        Ours("draft, reject", "draft model", reasoner, **draft, acceptance="reject"),
-        Ours("draft, block", "draft model", reasoner, **draft, acceptance="block"),
-        Ours("draft, match shared", "draft model", reasoner, **draft, **shared),
-        Ours("tree, reject", "draft model", reasoner, **tree, acceptance="reject"),
-        Ours("tree, match shared", "draft model", reasoner, **tree, **shared),
-        Theirs("assisted, its defaults", "draft model", reasoner, assistant={}),
-        Theirs("assisted, constant k", "draft model", reasoner, assistant=constant),
+        mine("ar", "plain", mode="ar"),
+        other("generate", "plain"),
+        mine("n-gram", "lookup", **plain, drafter="ngram"),
+        mine("suffix", "lookup", **plain, drafter="suffix"),
+        other("prompt lookup", "lookup", prompt_lookup_num_tokens=k),
+        mine("draft, reject", "draft model", **draft, acceptance="reject"),
+        mine("draft, block", "draft model", **draft, acceptance="block"),
+        mine("draft, match shared", "draft model", **draft, **shared),
+        mine("tree, reject", "draft model", **tree, acceptance="reject"),
+        mine("tree, match shared", "draft model", **tree, **shared),
+        other("assisted, its defaults", "draft model", assistant={}),
+        other("assisted, constant k", "draft model", assistant=constant),
     ]
 
 
