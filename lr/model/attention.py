@@ -220,17 +220,22 @@ def _read(
         bias = _bias(batch, cache, members, blocks)[:, :span]
     in_place = list(blocks) == list(range(first, first + len(blocks)))
     pages = None if in_place else integers([blocks], device)
+    if pages is None:  # read where they lie: the views of all layers at once
+        start = first * cache.block_size
+        of_layers = (
+            memory.flatten(1, 2)[:, None, start : start + span]
+            for memory in (cache.keys, cache.values)
+        )  # [l, 1, s, k, d]
+        views = list(zip(*(memory.transpose(2, 3).unbind() for memory in of_layers), strict=True))
     folded: Tensor | None = None
 
     def look(layer: int, q: Tensor) -> Tensor:
         nonlocal folded
         n, h, d = q.shape
         if pages is None:
-            start = first * cache.block_size
-            keys, values = (slots[None, start : start + span] for slots in cache.slots(layer))
+            keys, values = views[layer]  # [1, k, s, d]
         else:
-            keys, values = (page[:, :span] for page in cache.gather(layer, pages))
-        keys, values = keys.transpose(1, 2), values.transpose(1, 2)  # [1, k, s, d]
+            keys, values = (page[:, :span].transpose(1, 2) for page in cache.gather(layer, pages))
         k = keys.shape[1]
         if long:
             heads = q.transpose(0, 1)[None]  # [1, h, n, d]
@@ -239,6 +244,9 @@ def _read(
             )
             return mixed[0].transpose(0, 1)
         # few rows: the query heads that share a KV head are rows of one matrix, [1, k, n * h/k, d]
+        if n == 1:
+            rows = q.view(1, k, -1, d)
+            return F.scaled_dot_product_attention(rows, keys, values, attn_mask=bias).view(1, h, d)
         if folded is None and bias is not None:
             folded = bias.repeat_interleave(h // k, dim=0)
         rows = q.view(n, k, -1, d).transpose(0, 1).reshape(1, k, -1, d)

@@ -24,11 +24,24 @@ then attend."""
 
 
 class Module(nn.Module):
-    """An `nn.Module` that calls `forward` at once as long as it has no hooks.
+    """An `nn.Module` that calls `forward` at once as long as it has no hooks, and whose parameters
+    and submodules are ordinary attributes too.
 
-    PyTorch looks for hooks on every call, which takes longer than the arithmetic of a tiny model's
-    norm. Hooks of a module fire; hooks for all modules (`register_module_forward_hook`) do not.
+    PyTorch looks for hooks on every call, and for a weight in three dictionaries; together that
+    takes as long as the arithmetic of a tiny model. Hooks of a module fire; hooks for all modules
+    (`register_module_forward_hook`) do not.
     """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in self._parameters or name in self._modules:
+            self.__dict__[name] = value
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Module:
+        """What `to` and `to_empty` work with: it may put new parameters in the place of the old."""
+        super()._apply(fn, recurse)
+        self.__dict__.update(self._parameters)
+        return self
 
     def __call__(self, *args: Any) -> Any:
         if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
@@ -44,25 +57,56 @@ class RMSNorm(Module):
     """weight * x / sqrt(mean(x^2) + eps) over the last axis (Zhang and Sennrich, arXiv 1910.07467).
 
     The mean is taken in fp32 whatever the dtype, as Hugging Face does; so an fp64 model agrees with
-    it to 1e-12. In fp32 the formula is written out: on a CPU and few tokens, PyTorch's function
-    takes twice as long.
+    it to 1e-12. In fp32 on a CPU the formula is written out: for few tokens, PyTorch's function
+    takes nearly twice as long.
     """
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
+        self.share = torch.tensor(eps / size, dtype=torch.float32, device="cpu")
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., size] -> [..., size]."""
-        weight = self.weight
-        if x.dtype is torch.float32:  # eps + mean(x^2) is one sum, of eps / size + x^2 / size
-            size = x.shape[-1]
-            shares = torch.addcmul(x.new_full((), self.eps / size), x, x, value=1 / size)
+        return self.scaled(x, self.weight)
+
+    def scaled(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The formula, with this weight [..., size]."""
+        if x.dtype is torch.float32 and x.is_cpu:  # eps + mean(x^2) = sum(eps / size + x^2 / size)
+            shares = torch.addcmul(self.share, x, x, value=1 / x.shape[-1])
             return (x * shares.sum(-1, keepdim=True).rsqrt_()).mul_(weight)
         if x.dtype is torch.float64:
-            return weight * F.rms_norm(x.float(), weight.shape, eps=self.eps).double()
-        return F.rms_norm(x, weight.shape, weight, self.eps)
+            return weight * F.rms_norm(x.float(), x.shape[-1:], eps=self.eps).double()
+        return weight * F.rms_norm(x, x.shape[-1:], eps=self.eps)
+
+
+class HeadNorm(RMSNorm):
+    """RMSNorm of every query and key head, in one go. `weight` is [query weight | key weight], each
+    of the head's size: a checkpoint's q_norm and k_norm.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config.head_dim, config.rms_norm_eps)
+        self.weight = nn.Parameter(torch.ones(2 * config.head_dim))
+        self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
+        self.kept: tuple[Tensor, int, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [n, h + k, d] -> [n, h + k, d]."""
+        return self.scaled(x, self.of_heads(self.weight))
+
+    def of_heads(self, weight: Tensor) -> Tensor:
+        """The weight of each head [h + k, d], kept from call to call while `weight` stays as it
+        is.
+        """
+        if self.kept and self.kept[0] is weight and self.kept[1] == weight._version:
+            return self.kept[2]
+        query, key = weight.chunk(2)
+        rows = torch.stack((query,) * self.num_heads + (key,) * self.num_kv_heads)
+        if not (rows.requires_grad or weight.is_inference()):  # inference tensors have no version
+            self.kept = (weight, weight._version, rows)
+        return rows
 
 
 class Attention(Module):
@@ -78,17 +122,15 @@ class Attention(Module):
         rows = (config.num_heads + 2 * config.num_kv_heads) * d
         self.qkv = Linear(config.hidden_size, rows, bias=config.qkv_bias)
         self.out = Linear(config.num_heads * d, config.hidden_size, bias=False)
-        self.q_norm = RMSNorm(d, config.rms_norm_eps) if config.qk_norm else None
-        self.k_norm = RMSNorm(d, config.rms_norm_eps) if config.qk_norm else None
+        self.qk_norm = HeadNorm(config) if config.qk_norm else None
 
     def forward(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
         n, h, k = x.shape[0], self.num_heads, self.num_kv_heads
         heads = self.qkv(x).view(n, h + 2 * k, self.head_dim)
-        queries, keys, values = heads.split_with_sizes((h, k, k), dim=1)  # [n, h or k, d]
-        if self.q_norm is not None and self.k_norm is not None:
-            queries, keys = self.q_norm(queries), self.k_norm(keys)
-        both = rotate(torch.cat((queries, keys), dim=1), cos, signed_sin)  # [n, h + k, d]
-        queries, keys = both.split_with_sizes((h, k), dim=1)
+        both, values = heads.split_with_sizes((h + k, k), dim=1)  # queries and keys; values
+        if self.qk_norm is not None:
+            both = self.qk_norm(both)
+        queries, keys = rotate(both, cos, signed_sin).split_with_sizes((h, k), dim=1)
         mixed = attend(self.layer, queries, keys, values)  # [n, h, d]
         return self.out(mixed.reshape(n, h * self.head_dim))
 

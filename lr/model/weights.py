@@ -83,10 +83,9 @@ def _layer(config: ModelConfig, theirs: str, ours: str) -> Iterator[Piece]:
             yield Piece(key + "bias", ours + "attention.qkv.bias", first, (heads * d,))
         first += heads * d
     if config.qk_norm:
-        for name in ("q_norm", "k_norm"):
-            yield Piece(
-                f"{theirs}self_attn.{name}.weight", f"{ours}attention.{name}.weight", 0, (d,)
-            )
+        for first, name in ((0, "q_norm"), (d, "k_norm")):
+            key = f"{theirs}self_attn.{name}.weight"
+            yield Piece(key, ours + "attention.qk_norm.weight", first, (d,))
     yield Piece(
         theirs + "self_attn.o_proj.weight",
         ours + "attention.out.weight",
@@ -126,13 +125,26 @@ def load_model(
     if is_dummy(name_or_path):
         model = empty_model(shape(name_or_path), dtype or torch.bfloat16, place)
         fill_dummy(model)
-        return model
+        return lay_out(model)
     directory = resolve(name_or_path)
     config = read_config(directory)
     with open_tensors(directory) as tensors:
         account(config, tensors, directory)
         model = empty_model(config, dtype or checkpoint_dtype(directory, tensors), place)
         _fill(model, pieces(config), tensors)
+    return lay_out(model)
+
+
+def lay_out(model: CausalLM) -> CausalLM:
+    """Store the matrices of a model on the CPU column by column; their shapes and values stay.
+
+    Two to sixteen rows, which is what verification brings, are multiplied by such a matrix in about
+    two thirds of the time (oneDNN, AVX-512 and AVX2); one row or many in about the same.
+    """
+    if model.device.type == "cpu":
+        for module in model.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.weight.data = module.weight.data.t().contiguous().t()
     return model
 
 

@@ -155,12 +155,13 @@ class BareLoop:
         for layer, keys, values in zip(self.layers, self.keys, self.values, strict=True):
             attention, mlp = layer.attention, layer.mlp
             heads = attention.qkv(layer.attention_norm(x)).view(b, -1, self.d)
-            q, k, v = heads.split_with_sizes((self.h, self.k, self.k), 1)
-            if attention.q_norm is not None and attention.k_norm is not None:
-                q, k = attention.q_norm(q), attention.k_norm(k)
-            keys[:, :, at], values[:, :, at] = rotate(k, cos, sin), v
+            both, v = heads.split_with_sizes((self.h + self.k, self.k), 1)
+            if attention.qk_norm is not None:
+                both = attention.qk_norm(both)
+            q, k = rotate(both, cos, sin).split_with_sizes((self.h, self.k), 1)
+            keys[:, :, at], values[:, :, at] = k, v
             mixed = F.scaled_dot_product_attention(
-                rotate(q, cos, sin).unsqueeze(2), keys[:, :, :end], values[:, :, :end],
+                q.unsqueeze(2), keys[:, :, :end], values[:, :, :end],
                 enable_gqa=True,
             )  # fmt: skip
             x = x + attention.out(mixed.view(b, -1))
