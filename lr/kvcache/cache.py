@@ -201,10 +201,6 @@ class PagedKVCache:
         """
         return self._key_blocks[layer], self._value_blocks[layer]
 
-    def slots(self, layer: int) -> tuple[Tensor, Tensor]:
-        """The same, slot by slot: two views [num_blocks * block_size, k, d]."""
-        return self._key_slots[layer], self._value_slots[layer]
-
     def gather(self, layer: int, block_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer in the blocks `block_ids` [b, nb], two new tensors [b, nb *
         block_size, k, d].

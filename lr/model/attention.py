@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -128,7 +127,13 @@ def sdpa_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
         torch.backends.cuda.enable_cudnn_sdp(False)
     groups = _groups(batch, cache)
     if len(groups) == 1:
-        return partial(_attend_alone, cache, batch.slots, _read(batch, cache, *groups[0]))
+        look = _read(batch, cache, *groups[0])
+
+        def attend_together(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            cache.write(layer, batch.slots, k, v)
+            return look(layer, q)
+
+        return attend_together
     starts = [end - count for end, count in zip(batch.ends, batch.counts, strict=True)]
     device, reads = batch.tokens.device, []
     for members, blocks in groups:
@@ -143,19 +148,6 @@ def sdpa_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
         return mixed
 
     return attend
-
-
-def _attend_alone(
-    cache: PagedKVCache,
-    slots: Tensor,
-    look: Callable[[int, Tensor], Tensor],
-    layer: int,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-) -> Tensor:
-    cache.write(layer, slots, k, v)
-    return look(layer, q)
 
 
 def _groups(batch: RaggedBatch, cache: PagedKVCache) -> list[tuple[list[int], list[int]]]:

@@ -78,6 +78,8 @@ class RMSNorm(Module):
             return (x * shares.sum(-1, keepdim=True).rsqrt_()).mul_(weight)
         if x.dtype is torch.float64:
             return weight * F.rms_norm(x.float(), x.shape[-1:], eps=self.eps).double()
+        if weight.dim() == 1:  # one kernel on CUDA
+            return F.rms_norm(x, weight.shape, weight, self.eps)
         return weight * F.rms_norm(x, x.shape[-1:], eps=self.eps)
 
 
@@ -93,20 +95,17 @@ class HeadNorm(RMSNorm):
         self.kept: tuple[Tensor, int, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [n, h + k, d] -> [n, h + k, d]."""
-        return self.scaled(x, self.of_heads(self.weight))
-
-    def of_heads(self, weight: Tensor) -> Tensor:
-        """The weight of each head [h + k, d], kept from call to call while `weight` stays as it
-        is.
+        """x [n, h + k, d] -> [n, h + k, d]. The weights of the heads are kept as long as `weight`
+        stays as it is.
         """
+        weight = self.weight
         if self.kept and self.kept[0] is weight and self.kept[1] == weight._version:
-            return self.kept[2]
+            return self.scaled(x, self.kept[2])
         query, key = weight.chunk(2)
-        rows = torch.stack((query,) * self.num_heads + (key,) * self.num_kv_heads)
+        rows = torch.stack((query,) * self.num_heads + (key,) * self.num_kv_heads)  # [h + k, d]
         if not (rows.requires_grad or weight.is_inference()):  # inference tensors have no version
             self.kept = (weight, weight._version, rows)
-        return rows
+        return self.scaled(x, rows)
 
 
 class Attention(Module):
