@@ -214,18 +214,15 @@ def _read(
     pages = None if in_place else integers([blocks], device)
     if pages is None:  # read where they lie: the views of all layers at once
         start = first * cache.block_size
-        of_layers = (
-            memory.flatten(1, 2)[:, None, start : start + span]
-            for memory in (cache.keys, cache.values)
-        )  # [l, 1, s, k, d]
-        views = list(zip(*(memory.transpose(2, 3).unbind() for memory in of_layers), strict=True))
+        slots = (memory.flatten(1, 2)[:, None] for memory in (cache.keys, cache.values))
+        views = [m[:, :, start : start + span].transpose(2, 3).unbind() for m in slots]
     folded: Tensor | None = None
 
     def look(layer: int, q: Tensor) -> Tensor:
         nonlocal folded
         n, h, d = q.shape
         if pages is None:
-            keys, values = views[layer]  # [1, k, s, d]
+            keys, values = views[0][layer], views[1][layer]  # [1, k, s, d]
         else:
             keys, values = (page[:, :span].transpose(1, 2) for page in cache.gather(layer, pages))
         k = keys.shape[1]

@@ -27,9 +27,8 @@ class Module(nn.Module):
     """An `nn.Module` that calls `forward` at once as long as it has no hooks, and whose parameters
     and submodules are ordinary attributes too.
 
-    PyTorch looks for hooks on every call, and for a weight in three dictionaries; together that
-    takes as long as the arithmetic of a tiny model. Hooks of a module fire; hooks for all modules
-    (`register_module_forward_hook`) do not.
+    Both save a tiny model as much time as its arithmetic takes. Hooks of a module fire; hooks for
+    all modules (`register_module_forward_hook`) do not.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -57,8 +56,7 @@ class RMSNorm(Module):
     """weight * x / sqrt(mean(x^2) + eps) over the last axis (Zhang and Sennrich, arXiv 1910.07467).
 
     The mean is taken in fp32 whatever the dtype, as Hugging Face does; so an fp64 model agrees with
-    it to 1e-12. In fp32 on a CPU the formula is written out: for few tokens, PyTorch's function
-    takes nearly twice as long.
+    it to 1e-12. In fp32 on a CPU the formula is written out, which is faster for few tokens.
     """
 
     def __init__(self, size: int, eps: float) -> None:
