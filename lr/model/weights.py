@@ -136,8 +136,8 @@ def load_model(
 
 
 def lay_out(model: CausalLM) -> CausalLM:
-    """Store the matrices of a model on the CPU column by column: five to eight rows, as verification
-    brings them, are then multiplied in about three quarters of the time, one row as fast as before.
+    """Store the matrices of a model on the CPU column by column: five to eight rows, such as
+    verification brings, take about three quarters of the time then, one row as long as before.
     """
     if model.device.type == "cpu":
         for module in model.modules():
