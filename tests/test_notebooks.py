@@ -20,9 +20,10 @@ from tests_root import ROOT
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MOST_LINES = 5  # of code in a cell, imports and line breaks inside brackets not counted
-DEFINES = {
-    "07_prototype_a_variant": 20
-}  # where writing code is the subject: the most lines of all definitions of a cell
+DEFINES = {  # where writing code is the subject: the most lines of all definitions of a cell
+    "00_lookahead_from_scratch": 30,
+    "07_prototype_a_variant": 20,
+}
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -61,8 +62,8 @@ def statements(cell: Any) -> list[ast.stmt]:
     ]
 
 
-def test_there_are_eight_notebooks_in_order() -> None:
-    assert [path.name[:3] for path in NOTEBOOKS] == [f"{number:02}_" for number in range(1, 9)]
+def test_the_notebooks_are_in_order() -> None:
+    assert [path.name[:3] for path in NOTEBOOKS] == [f"{number:02}_" for number in range(9)]
 
 
 @each_notebook
