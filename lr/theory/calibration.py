@@ -227,7 +227,7 @@ def estimates(seen: Sequence[Seen]) -> list[float]:
     draft = PassCost.fit(passes for s in seen for passes in s.draft)
     found = {
         "alpha1": ratio((a.accepted for a in looked), (a.judged for a in looked)),
-        "alpha2": ratio((s.kept for s in seen), (s.tried for s in seen)),
+        "alpha2": ratio((s.rounds.accepted for s in seen), (s.rounds.tried for s in seen)),
         "second_chance": ratio((s.second_accepted for s in seen), (s.second_asked for s in seen)),
         "plain_token": ratio((t for _, t in plain), (n for n, _ in plain)),
         **{f"target_{part}": seconds for part, seconds in asdict(target).items()},

@@ -29,9 +29,10 @@ from lr.spec.protocol import Kind, Limits, Schedule, SchedulerConfig
 from lr.theory.asynchronous import lr_async_speedup
 from lr.theory.calibration import Calibration
 from lr.theory.distributions import Acceptance, Bernoulli, Constant, Resampled
-from lr.theory.simulate import ENDLESS, Span, World, simulate
+from lr.theory.simulate import ENDLESS, World, simulate
 from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup
-from lr.theory.trace_metrics import Load, PassCost
+from lr.theory.trace_metrics import Load, PassCost, Timed
+from lr.trace import Trace, WorkSpan
 
 DRAFT_TICKS = 8
 """Draft passes per target pass of the lockstep driver, by default."""
@@ -111,12 +112,13 @@ def seconds_per_step(
         chain = chains[number % len(chains)]
         limits = Limits(chain) if chain else ENDLESS  # a simulated step has one token
         config = SchedulerConfig(limits, way.schedule, way.depth, way.width)
-        run = simulate(config, replace(world, seed=number), chain or steps, history=True)
+        trace = Trace()
+        run = simulate(config, replace(world, seed=number), chain or steps, trace)
         if draft_ticks is None:
             seconds += run.seconds
         else:
-            ticks, rows = at_work(run.spans, Kind.TARGET)
-            drafting, drafts = at_work(run.spans, Kind.DRAFT)
+            ticks, rows = at_work(trace.events, Kind.TARGET)
+            drafting, drafts = at_work(trace.events, Kind.DRAFT)
             seconds += ticks * each.seconds(rows) + run.judged * load.verdict
             seconds += drafting * draft_ticks * draft.seconds(drafts)
         seconds += load.start if chain else 0.0
@@ -124,13 +126,13 @@ def seconds_per_step(
     return seconds / done
 
 
-def at_work(spans: Iterable[Span], kind: Kind) -> tuple[float, float]:
+def at_work(events: Iterable[Timed], kind: Kind) -> tuple[float, float]:
     """How long at least one row of a kind was in work, and the mean number of rows meanwhile."""
     edges = sorted(
         edge
-        for span in spans
-        if span.work.kind is kind
-        for edge in ((span.start, 1), (span.end, -1))
+        for end, span in events
+        if isinstance(span, WorkSpan) and span.work.kind is kind
+        for edge in ((span.start, 1), (end, -1))
     )
     busy = total = since = 0.0
     rows = 0

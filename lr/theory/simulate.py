@@ -42,7 +42,7 @@ from lr.spec.protocol import (
 from lr.spec.scheduler import LookaheadScheduler
 from lr.theory.distributions import Acceptance, Constant, Duration, JudgeErrors
 from lr.trace import Draw, StepWritten, Trace, WorkSpan
-from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict, require
+from lr.types import Finish, Origin, Role, Step, Verdict, require
 
 ENDLESS = Limits(max_tokens=10**15)
 """No simulated chain gets that long."""
@@ -56,16 +56,6 @@ POSITION, SIBLING, ERROR = "position", "sibling", "judge's error"
 """What draws are for, besides durations."""
 NO_ERRORS = JudgeErrors()
 TARGET_STEP, DRAFT_STEP, AT_ONCE = Constant(1.0), Constant(0.1), Constant(0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A row from its start to its end, completed or cancelled."""
-
-    work: Work
-    start: float
-    end: float
-    completed: bool
 
 
 @dataclass(slots=True)
@@ -99,7 +89,6 @@ class Workers:
         self._slots, self._overhead = slots, overhead
         self._queue: deque[dict[Work, float]] = deque()  # jobs that wait: rows with their lengths
         self._rows: dict[Work, _Row] = {}  # in work, in the order in which they began
-        self._jobs: Counter[int] = Counter()  # rows in work, by job
         self._number = 0
 
     def submit(self, now: float, rows: Sequence[tuple[Work, float]]) -> None:
@@ -107,8 +96,8 @@ class Workers:
         self._queue.append(dict(rows))
         self._fill(now)
 
-    def cancel(self, now: float, work: Work) -> Span | None:
-        """Take a row away. Returns its span, or None if it was still waiting."""
+    def cancel(self, now: float, work: Work) -> WorkSpan | None:
+        """Take a row away. Returns its span up to `now`, or None if it was still waiting."""
         if work in self._rows:
             return self._end(now, work, completed=False)
         for job in self._queue:
@@ -121,13 +110,12 @@ class Workers:
         least = min((row.left for row in self._rows.values()), default=math.inf)
         return self._time + max(0.0, least) * self._slowness()
 
-    def complete(self, now: float) -> Span:
+    def complete(self, now: float) -> WorkSpan:
         """Complete the next row; `now` is its time."""
-        return self._end(
-            now, min(self._rows, key=lambda work: self._rows[work].left), completed=True
-        )
+        work = min(self._rows, key=lambda work: self._rows[work].left)
+        return self._end(now, work, completed=True)
 
-    def stop(self, now: float) -> list[Span]:
+    def stop(self, now: float) -> list[WorkSpan]:
         """End everything. Returns the spans of the rows in work."""
         self._queue.clear()
         return [self._end(now, work, completed=False) for work in list(self._rows)]
@@ -143,26 +131,27 @@ class Workers:
             row.left -= progress
         self._time = now
 
-    def _end(self, now: float, work: Work, *, completed: bool) -> Span:
+    def _end(self, now: float, work: Work, *, completed: bool) -> WorkSpan:
         self._move(now)
         row = self._rows.pop(work)
-        self._jobs[row.job] -= 1
-        self._jobs += Counter()  # forgets jobs without rows
         self.busy += now - row.start
         self.completed += completed
         self._fill(now)
-        return Span(work, row.start, now, completed)
+        return WorkSpan(work, row.start, completed)
 
     def _fill(self, now: float) -> None:
         """Give free slots to waiting jobs."""
         self._move(now)
-        while self._queue and (self._slots is None or len(self._jobs) < self._slots):
+        while self._queue and (self._slots is None or self._jobs() < self._slots):
             self._number += 1
             for work, length in self._queue.popleft().items():
                 self._rows[work] = _Row(now, length, self._number)
-                self._jobs[self._number] += 1
                 self.begun += 1
         self.peak = max(self.peak, len(self._rows))
+
+    def _jobs(self) -> int:
+        """How many jobs have rows in work."""
+        return len({row.job for row in self._rows.values()})
 
 
 @dataclass(frozen=True)
@@ -209,10 +198,6 @@ class Outcome:
     judged: int = 0
     wrong: int = 0
     stages: list[Stage] = field(default_factory=list)
-    emissions: list[tuple[float, EmittedStep]] = field(default_factory=list)
-    """(time, step), with `history`."""
-    spans: list[Span] = field(default_factory=list)
-    """All work in the order in which it ended, with `history`."""
     workers: dict[Kind, Workers] = field(default_factory=dict)
     """By DRAFT, TARGET (judging without a target step included) and JUDGE."""
 
@@ -233,19 +218,15 @@ class Outcome:
 
 
 def simulate(
-    config: SchedulerConfig,
-    world: World,
-    steps: int,
-    *,
-    history: bool = False,
-    trace: Trace | None = None,
+    config: SchedulerConfig, world: World, steps: int, trace: Trace | None = None
 ) -> Outcome:
     """Emit `steps` steps, or fewer where the limits of `config` end the chain.
 
-    `trace` records every event by the simulated clock. Raises `SettingError` for steps < 1.
+    `trace` records every event by the simulated clock, all work (`WorkSpan`) and what is emitted
+    (`Emit`) among them. Raises `SettingError` for steps < 1.
     """
     require(steps >= 1, "steps", steps, "a whole number >= 1")
-    return _Simulation(config, world, history, trace).run(steps)
+    return _Simulation(config, world, trace).run(steps)
 
 
 def record_event(trace: Trace, event: Event) -> None:
@@ -261,11 +242,9 @@ def record_event(trace: Trace, event: Event) -> None:
 
 
 class _Simulation:
-    def __init__(
-        self, config: SchedulerConfig, world: World, history: bool, trace: Trace | None
-    ) -> None:
+    def __init__(self, config: SchedulerConfig, world: World, trace: Trace | None) -> None:
         self.scheduler = LookaheadScheduler(config)
-        self.world, self.width, self.history, self.trace = world, config.width, history, trace
+        self.world, self.width, self.trace = world, config.width, trace
         if trace is not None:
             trace.clock, trace.start = lambda: self.now, 0.0
         self.now = self.stage_began = 0.0
@@ -299,7 +278,7 @@ class _Simulation:
                 self._keep(span)
         return self.outcome
 
-    def _next(self) -> Span:
+    def _next(self) -> WorkSpan:
         """Move the clock to the next completion."""
         worker, time = self.order[0], self.order[0].next_time()
         for later in self.order[1:]:
@@ -376,13 +355,7 @@ class _Simulation:
         else:
             outcome.stages.append(Stage(self.stage_accepted, self.now - self.stage_began))
             self.stage_began, self.stage_accepted = self.now, 0
-        if self.history:
-            outcome.emissions.append((self.now, emit.emitted))
 
-    def _keep(self, span: Span | None) -> None:
-        if span is None:
-            return
-        if self.history:
-            self.outcome.spans.append(span)
-        if self.trace is not None:
-            self.trace.record(WorkSpan(span.work, span.start, span.completed))
+    def _keep(self, span: WorkSpan | None) -> None:
+        if span is not None and self.trace is not None:
+            self.trace.record(span)

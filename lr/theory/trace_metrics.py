@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lr.spec.protocol import Emit
-from lr.trace import Event, ForwardPass, StepWritten, TokenRound, VerifierCall
+from lr.trace import Event, ForwardPass, StepWritten, TokenRound, TokenRounds, VerifierCall
 from lr.types import Role
 
 Timed = tuple[float, Event]
@@ -109,16 +109,14 @@ class Answers:
     accepted: int = 0
     verdict_seconds: float = 0.0
     pairs: int = 0
-    rounds: int = 0
-    round_tokens: int = 0
-    guessed: int = 0
+    rounds: TokenRounds = field(default_factory=TokenRounds)
     chain_lengths: list[int] = field(default_factory=list)
     lengths: dict[Role, list[int]] = field(default_factory=lambda: {role: [] for role in Role})
     emitted: list[int] = field(default_factory=list)
 
-    def add(self, events: Iterable[Timed]) -> None:
+    def add(self, events: Sequence[Timed]) -> None:
         """One more answer."""
-        steps = 0
+        steps, rounds = 0, list[TokenRound]()
         for _, event in events:
             match event:
                 case StepWritten(role, _, step):
@@ -126,21 +124,21 @@ class Answers:
                 case VerifierCall(pairs, seconds):
                     self.pairs += pairs
                     self.verdict_seconds += seconds
-                case TokenRound(Role.TARGET) if event.proposed:
-                    self.rounds += 1
-                    self.round_tokens += event.emitted
-                    self.guessed += event.proposed
+                case TokenRound(Role.TARGET):
+                    rounds.append(event)
                 case Emit(emitted, verdicts):
                     steps += 1
                     self.judged += len(verdicts)
                     self.accepted += sum(verdict.aligned for verdict in verdicts)
                     self.emitted.append(len(emitted.step.tokens))
+        self.rounds += TokenRounds.of(rounds)
         self.chain_lengths.append(steps)
 
     def load(self, *, lookup: bool, start: float = 0.0) -> Load:
         """The work of these answers. `lookup`: token drafts are looked up and cost nothing."""
-        per_pass = self.round_tokens / self.rounds if self.rounds else 1.0
-        guessed = self.guessed / self.rounds if self.rounds else 0.0
+        rounds = self.rounds
+        per_pass = rounds.emitted / rounds.count if rounds.count else 1.0
+        guessed = rounds.drafted / rounds.count if rounds.count else 0.0
         return Load(
             acceptance=self.accepted / self.judged if self.judged else 0.0,
             target_passes=[n / per_pass for n in self.lengths[Role.TARGET] or self.emitted],
@@ -163,9 +161,7 @@ class Seen:
     start: float = 0.0
     """The prompt, for both models."""
     lookahead: Answers = field(default_factory=Answers)
-    tried: int = 0
-    """Draft tokens: none is tried after the first rejection of a round."""
-    kept: int = 0
+    rounds: TokenRounds = field(default_factory=TokenRounds)
     second_asked: int = 0
     """Positions whose first alternative was rejected and whose second was judged."""
     second_accepted: int = 0
@@ -191,10 +187,7 @@ class Seen:
     def add_rounds(self, events: Sequence[Timed]) -> None:
         """Token-level speculation with the draft model, no lookahead."""
         self._add_passes(events)
-        for _, event in events:
-            if isinstance(event, TokenRound) and event.proposed:
-                self.tried += min(event.accepted + 1, event.depth)
-                self.kept += event.accepted
+        self.rounds += TokenRounds.of(e for _, e in events if isinstance(e, TokenRound))
 
     def add_pairs(self, events: Sequence[Timed]) -> None:
         """Synchronous Lookahead Reasoning with two alternatives per position."""

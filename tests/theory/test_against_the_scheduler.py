@@ -14,7 +14,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from theory_kit import rate_is, share_is
+from theory_kit import rate_is, share_is, spans_of
 
 from lr.spec.protocol import Kind, Schedule, SchedulerConfig
 from lr.theory.acceptance import (
@@ -47,6 +47,7 @@ from lr.theory.synchronous import (
     sync_judged,
     sync_wasted,
 )
+from lr.trace import Trace
 from lr.types import Origin
 
 WINDOWS = {"paper": Schedule.PAPER, "depth": Schedule.DEPTH}
@@ -91,9 +92,7 @@ def test_the_synchronous_scheduler_obeys_algorithm_1_and_not_the_text() -> None:
     for g, c, v in product((1, 2, 4), (0.1, 0.5, 1.4), (0.0, 0.3)):
         for x in range(g + 1):
             world = World(Replay([True] * x + [False] * 9), draft=Constant(c), judge=Constant(v))
-            outcome = simulate(
-                SchedulerConfig(ENDLESS, Schedule.SYNC, g), world, x + 1, history=True
-            )
+            outcome = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, g), world, x + 1)
             assert outcome.seconds == pytest.approx(1 + c * g + v, abs=1e-12)
             assert outcome.workers[Kind.TARGET].peak == g + 1 != g
             assert outcome.stages[0].accepted + 1 == min(x, g) + 1
@@ -160,10 +159,10 @@ def test_batches_that_are_not_free(b: float, g: int) -> None:
     rate_is(simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, g), world, 1500), rate)
     assert rate == pytest.approx(lr_sync_cycle_speedup(0.7, g, 0.2 + b))
     crowd = World(Bernoulli(1), draft=Constant(0.1), target_overhead=b / 6)
-    outcome = simulate(SchedulerConfig(ENDLESS, Schedule.DEPTH, 100), crowd, 500, history=True)
-    steady = [s.end - s.start for s in outcome.spans if s.work.kind is Kind.TARGET and s.completed][
-        250:
-    ]
+    trace = Trace()
+    simulate(SchedulerConfig(ENDLESS, Schedule.DEPTH, 100), crowd, 500, trace)
+    spans = spans_of(trace, Kind.TARGET)
+    steady = [end - start for start, end, completed in spans if completed][250:]
     assert sum(steady) / len(steady) == pytest.approx(crowded_step_time(b / 6, 0.1), rel=0.05)
 
 

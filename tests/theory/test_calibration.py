@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from theory_kit import emitted_steps
 
 from lr.spec.protocol import Emit, Schedule, SchedulerConfig
 from lr.theory.calibration import (
@@ -30,7 +31,7 @@ from lr.theory.predicted import (
 from lr.theory.simulate import ENDLESS, World, simulate
 from lr.theory.synchronous import lr_sync_cycle_speedup
 from lr.theory.trace_metrics import Answers, Load, PassCost, Seen, Timed, passes_of
-from lr.trace import Event, ForwardPass, StepWritten, TokenRound, VerifierCall, emission
+from lr.trace import Event, ForwardPass, StepWritten, TokenRound, Trace, VerifierCall, emission
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 
 TINY = Path(__file__).parents[2] / "docs" / "results" / "tiny_calibration.json"
@@ -291,9 +292,13 @@ def test_drawn_rounds() -> None:
 def test_recorded_outcomes_are_replayed_in_the_simulation() -> None:
     """Accepted, rejected, accepted at the places 0, 1, 2."""
     world = World(Replay((True, False, True)), target=Constant(0.3), draft=Constant(0.1))
-    run = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 1), world, 3, history=True)
-    origins = [emitted.origin for _, emitted in run.emissions]
-    assert origins == [Origin.ACCEPTED, Origin.BONUS, Origin.ACCEPTED]
+    trace = Trace()
+    run = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 1), world, 3, trace)
+    assert [step.origin for step in emitted_steps(trace)] == [
+        Origin.ACCEPTED,
+        Origin.BONUS,
+        Origin.ACCEPTED,
+    ]
     assert run.seconds == pytest.approx(2 * (0.1 + 0.3), abs=1e-12)
 
 

@@ -96,6 +96,13 @@ def test_the_printed_formulas_as_they_are_printed() -> None:
             assert lr_async_speedup(a, k, c) == pytest.approx(lr_async_limit(a, c), rel=1e-12)
 
 
+def test_a_verdict_pays_up_to_a_latency() -> None:
+    """At that latency the unlimited window is as fast as plain decoding."""
+    for a, c in product((0.1, 0.35, 0.6, 0.9), CS):
+        latency = asynchronous.judge_latency_that_pays(a, c)
+        assert lr_async_limit(a, c, latency) == pytest.approx(1, rel=1e-12)
+
+
 def test_cycles_by_enumeration() -> None:
     """Steps per cycle over time per cycle, summed over the number of drafts accepted."""
     for a, g, c in product((0.0, 0.3, 0.6, 0.9), (1, 2, 5), CS):

@@ -13,6 +13,7 @@ from statistics import NormalDist, fmean, stdev
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from theory_kit import emitted_steps, spans_of
 
 from lr.errors import SettingError
 from lr.rng import Stream, uniform
@@ -27,6 +28,7 @@ from lr.theory.distributions import (
     Resampled,
 )
 from lr.theory.simulate import ENDLESS, Outcome, Workers, World, simulate
+from lr.trace import Trace
 from lr.types import Origin
 
 KEYS = [Stream.root(3).key(i) for i in range(4000)]
@@ -60,7 +62,7 @@ def test_a_queue_is_served_in_order_and_a_job_keeps_its_slot_until_its_last_row(
     ended = []
     while (time := workers.next_time()) < math.inf:
         span = workers.complete(time)
-        ended.append((span.work.node.number, span.start, span.end))
+        ended.append((span.work.node.number, span.start, time))
     assert ended == [(0, 0.0, 1.0), (1, 0.0, 3.0), (3, 3.0, 4.0), (4, 4.0, 6.0)]
     assert (workers.peak, workers.begun, workers.completed, workers.busy) == (
         2,
@@ -76,7 +78,7 @@ def test_a_cancelled_row_makes_room_and_makes_the_others_faster() -> None:
         workers.submit(0.0, [(work(number), 1.0)])
     assert workers.next_time() == pytest.approx(2.0)  # two at a time, each half as fast
     span = workers.cancel(1.0, work(0))
-    assert span is not None and (span.end, span.completed) == (1.0, False)
+    assert span is not None and (span.start, span.completed) == (0.0, False)
     assert workers.next_time() == pytest.approx(2.0)  # the third has taken the place of the first
     workers.cancel(1.5, work(2))
     assert workers.next_time() == pytest.approx(1.75)  # row 1 has come 0.75 far and is alone now
@@ -329,29 +331,26 @@ def test_as_many_steps_as_were_asked_for() -> None:
     """Also where one event emits several: a synchronous cycle of 4 steps, of which 10 steps need
     two and a half.
     """
-    outcome = simulate(
-        SchedulerConfig(ENDLESS, Schedule.SYNC, 3), World(Bernoulli(1)), 10, history=True
-    )
-    assert outcome.steps == len(outcome.emissions) == 10 and len(outcome.stages) == 2
+    trace = Trace()
+    outcome = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 3), World(Bernoulli(1)), 10, trace)
+    assert outcome.steps == len(emitted_steps(trace)) == 10 and len(outcome.stages) == 2
 
 
-def test_history() -> None:
+def test_what_a_trace_holds() -> None:
     """Every row begun is a span; the one draft model never writes two steps at once; the emissions
     are the steps in order.
     """
     world = World(Bernoulli(0.6), draft=Constant(0.2), judge=Constant(0.1))
     config = SchedulerConfig(ENDLESS, Schedule.DEPTH, 4)
-    outcome = simulate(config, world, 60, history=True)
-    for kind, worker in outcome.workers.items():
-        spans = [span for span in outcome.spans if span.work.kind is kind]
-        assert (
-            len(spans) == worker.begun and sum(span.completed for span in spans) == worker.completed
-        )
-        assert sum(span.end - span.start for span in spans) == pytest.approx(worker.busy)
-    drafts = sorted((s.start, s.end) for s in outcome.spans if s.work.kind is Kind.DRAFT)
+    trace = Trace()
+    for kind, worker in simulate(config, world, 60, trace).workers.items():
+        spans = spans_of(trace, kind)
+        assert len(spans) == worker.begun
+        assert sum(completed for _, _, completed in spans) == worker.completed
+        assert sum(end - start for start, end, _ in spans) == pytest.approx(worker.busy)
+    drafts = sorted(spans_of(trace, Kind.DRAFT))
     assert all(one[1] <= other[0] for one, other in pairwise(drafts))
-    assert [step.index for _, step in outcome.emissions] == list(range(60))
-    assert not simulate(config, world, 60).spans
+    assert [step.index for step in emitted_steps(trace)] == list(range(60))
 
 
 def test_a_synchronous_tree_on_batches_that_are_not_free() -> None:
@@ -404,8 +403,9 @@ def test_the_same_seed_gives_the_same_steps_in_every_window() -> None:
         world = World(
             Bernoulli(0.6), Lognormal(1.0, 0.5), Lognormal(0.3, 0.5), Lognormal(0.1, 1.0), seed=seed
         )
-        outcome = simulate(SchedulerConfig(ENDLESS, schedule, depth), world, 200, history=True)
-        return [step.origin for _, step in outcome.emissions]
+        trace = Trace()
+        simulate(SchedulerConfig(ENDLESS, schedule, depth), world, 200, trace)
+        return [step.origin for step in emitted_steps(trace)]
 
     runs = [
         origins(schedule, depth, 7)

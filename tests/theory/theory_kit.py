@@ -14,7 +14,10 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from lr.spec.protocol import Emit, Kind
 from lr.theory.simulate import Outcome
+from lr.trace import Trace, WorkSpan
+from lr.types import EmittedStep
 
 SIGMAS = 6.0
 ACCEPTED = np.arange(2000)
@@ -45,3 +48,16 @@ def share_is(hits: int, trials: int, share: float) -> None:
     """A binomial share."""
     assert trials >= 100
     assert abs(hits - trials * share) <= SIGMAS * math.sqrt(trials * share * (1 - share)) + 1e-9
+
+
+def spans_of(trace: Trace, kind: Kind) -> list[tuple[float, float, bool]]:
+    """All work of a kind in the order in which it ended: start, end, and whether it was
+    completed.
+    """
+    found = ((end, one) for end, one in trace.events if isinstance(one, WorkSpan))
+    return [(one.start, end, one.completed) for end, one in found if one.work.kind is kind]
+
+
+def emitted_steps(trace: Trace) -> list[EmittedStep]:
+    """The steps in order."""
+    return [event.emitted for _, event in trace.events if isinstance(event, Emit)]
