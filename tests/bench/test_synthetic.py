@@ -15,7 +15,6 @@ from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.lab.bench.synthetic import (
     INSTRUCTIONS,
-    JudgeReads,
     LengthsOf,
     Synthetic,
     SyntheticDrafter,
@@ -122,14 +121,15 @@ def test_the_judge_reads_and_gives_its_blocks_back(reasoner: Reasoner) -> None:
     runner = ModelRunner(
         model, num_blocks=64, observer=lambda branches, tokens, _: seen.append((branches, tokens))
     )
-    reads = JudgeReads(runner)
-    result = replay(reasoner, FIXED, SyntheticVerifier(FIXED, reads), max_tokens=100)
+    verifier = SyntheticVerifier(FIXED, runner)
+    result = replay(reasoner, FIXED, verifier, max_tokens=100)
     assert seen[0] == (1, INSTRUCTIONS)
     assert sum(branches for branches, _ in seen[1:]) >= result.stats.judged > 0
     assert (
         result.tokens == replay(reasoner, FIXED, max_tokens=100).tokens
     )  # it costs; it does not decide
-    reads.close()
+    for branch in verifier.head:
+        runner.close(branch)
     assert runner.cache.pool.num_used == 0
 
 

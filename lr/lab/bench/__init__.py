@@ -1,3 +1,1 @@
-"""Benchmarks: plain decoding by this project, by others and by a bare loop, timed in turns. Start
-at `timing.py`.
-"""
+"""Benchmarks, each timed in turns with what it is compared with. Start at `report.py`."""

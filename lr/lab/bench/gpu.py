@@ -29,7 +29,7 @@ from lr.engine.runner import ModelRunner
 from lr.lab.bench.decode import written_steps
 from lr.lab.bench.report import Spread, conditions, timed, wait_for
 from lr.lab.bench.step import Way
-from lr.lab.bench.synthetic import JudgeReads, Synthetic, SyntheticRun, SyntheticVerifier
+from lr.lab.bench.synthetic import Synthetic, SyntheticRun, SyntheticVerifier
 from lr.lab.eval.report import table
 from lr.model.attention_choice import equip
 from lr.model.config import ModelConfig
@@ -246,7 +246,7 @@ def _answers(
 ) -> Generator[Run, None, None]:
     """Answers in one way, one after the other, on the same caches."""
     assert isinstance(reasoner.verifier, SyntheticVerifier)
-    options = replace(plan.options, mode=way.mode, **way.settings)
+    options = replace(plan.options, mode=way.mode, **way.settings)  # type: ignore[arg-type]
     engine, verifier, prompt = reasoner.engine, reasoner.verifier, "x" * plan.prompt
     samples = [replace(options, sample=sample) for sample in range(plan.repeats + 1)]
     asked = [SyntheticRun(engine, verifier, prompt, one, synthetic) for one in samples]
@@ -300,7 +300,7 @@ def bench(
         judge = load_model(f"dummy:{names[2]}", device=devices["judge"], dtype=dtype)
         equip(judge)
         blocks = -(-JUDGE_TOKENS // judge.attention.block_size)
-        reads = JudgeReads(ModelRunner(judge, num_blocks=blocks))
+        reads = ModelRunner(judge, num_blocks=blocks)
     verifier = SyntheticVerifier(synthetic, reads)
     target, draft = (f"dummy:{name}" for name in names[:2])
     with Reasoner(target, draft, verifier, device=dict(devices), dtype=dtype) as reasoner:

@@ -32,7 +32,7 @@ from lr.spec.drafters import Context
 from lr.spec.runner import Runner
 from lr.spec.sampling import sample
 from lr.spec.token_sd import Speculation
-from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.spec.verifiers.base import Pair
 from lr.spec.verifiers.simple import RandomVerifier
 from lr.spec.write import Writing
 from lr.theory.distributions import Duration, Lognormal, Resampled
@@ -232,49 +232,35 @@ class SyntheticRule(AcceptanceRule):
         return next((n for n, u in enumerate(drawn) if u >= self.alpha), k)
 
 
-@dataclass
-class JudgeReads:
-    """What verdicts cost: a forward over the prompts of all pairs, after shared instructions."""
+class SyntheticVerifier(RandomVerifier):
+    """Accepts with probability alpha1, after `judge`, if there is one, has read the pairs.
 
-    runner: ModelRunner
-    head: Branch | None = None
+    What verdicts cost: a forward over the prompts of all pairs, after shared instructions.
+    """
 
-    def read(self, pairs: Sequence[Pair]) -> None:
-        """Read the pairs and wait for an outcome that is not used."""
-        runner = self.runner
-        if self.head is None:
-            self.head = runner.open(list(range(INSTRUCTIONS)))
-            runner.forward([self.head])
-        for start in range(0, len(pairs), JUDGED_AT_ONCE):
-            some = pairs[start : start + JUDGED_AT_ONCE]
-            branches = [runner.fork(self.head) for _ in some]
-            try:
-                for branch, pair in zip(branches, some, strict=True):
-                    steps = (*pair.target_step.tokens, *pair.draft.tokens)
-                    branch.extend([*(token % runner.vocab_size for token in steps), *range(FRAME)])
-                torch.stack(runner.forward(branches)).argmax(-1).tolist()
-            finally:
-                for branch in branches:
-                    runner.close(branch)
-
-    def close(self) -> None:
-        """Give the instructions' blocks back."""
-        if self.head is not None:
-            self.runner.close(self.head)
-            self.head = None
-
-
-class SyntheticVerifier(Verifier):
-    """Accepts with probability alpha1, after `judge` has read the pairs, if there is one."""
-
-    requires = Requires.TARGET_STEP
-
-    def __init__(self, synthetic: Synthetic, judge: JudgeReads | None = None) -> None:
-        self.random = RandomVerifier(synthetic.alpha1, synthetic.seed)
+    def __init__(self, synthetic: Synthetic, judge: ModelRunner | None = None) -> None:
+        super().__init__(synthetic.alpha1, synthetic.seed)
         self.name = f"synthetic:{synthetic.alpha1:g}"
-        self.reads = judge
+        self.runner, self.head = judge, list[Branch]()
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        if self.reads is not None and pairs:
-            self.reads.read(pairs)
-        return self.random.judge(pairs)
+        for start in range(0, len(pairs) if self.runner else 0, JUDGED_AT_ONCE):
+            self._read(pairs[start : start + JUDGED_AT_ONCE])
+        return super().judge(pairs)
+
+    def _read(self, pairs: Sequence[Pair]) -> None:
+        """Read the pairs and wait for an outcome that is not used."""
+        runner = self.runner
+        assert runner is not None
+        if not self.head:
+            self.head = [runner.open(list(range(INSTRUCTIONS)))]
+            runner.forward(self.head)
+        branches = [runner.fork(self.head[0]) for _ in pairs]
+        try:
+            for branch, pair in zip(branches, pairs, strict=True):
+                steps = (*pair.target_step.tokens, *pair.draft.tokens)
+                branch.extend([*(token % runner.vocab_size for token in steps), *range(FRAME)])
+            torch.stack(runner.forward(branches)).argmax(-1).tolist()
+        finally:
+            for branch in branches:
+                runner.close(branch)
