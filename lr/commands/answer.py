@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import quantiles
 from typing import Any
 
 import tyro
@@ -226,6 +225,7 @@ class Demo:
 
 def _comparison(solved: Solved) -> Table:
     """One row per mode."""
+    from lr.lab.bench.report import Spread
 
     def rate(stats: Stats) -> float:
         return stats.tokens_per_second or 0.0
@@ -235,7 +235,7 @@ def _comparison(solved: Solved) -> Table:
     for mode, stats in totals.items():
         right = sum(results[mode].answer == str(task.answer) for task, results in solved)
         ratios = [rate(results[mode].stats) / rate(results["ar"].stats) for _, results in solved]
-        quarters = quantiles(ratios, n=4) if len(ratios) >= 4 and mode != "ar" else None
+        spread = Spread.of(ratios) if len(ratios) >= 4 and mode != "ar" else None
         made.add_row(
             mode,
             f"{right}/{len(solved)}",
@@ -245,6 +245,6 @@ def _comparison(solved: Solved) -> Table:
             str(stats.target_passes),
             f"{stats.tokens_per_target_pass or 0:.2f}",
             f"{rate(stats) / rate(totals['ar']):.2f}",
-            "" if quarters is None else f"{quarters[0]:.2f}-{quarters[2]:.2f}",
+            "" if spread is None else f"{spread.low:.2f}-{spread.high:.2f}",
         )
     return made

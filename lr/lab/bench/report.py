@@ -4,10 +4,8 @@ files.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from typing import Any
 import torch
 
 from lr.errors import SettingError
+from lr.lab.eval.store import Store
 
 
 @dataclass(frozen=True)
@@ -114,8 +113,4 @@ def write_json(content: dict[str, Any], path: Path) -> None:
         raise SettingError(
             f"json is {str(path)!r}, but there is no folder {path.parent}; create it first."
         )
-    text = json.dumps(content, indent=1) + "\n"
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        fresh = Path(folder, path.name)
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
+    Store(path.parent).write(path.name, content)
