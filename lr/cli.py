@@ -2,8 +2,7 @@
 user errors into one message.
 
 Each command is a frozen dataclass with a `run` method in `lr/commands/`; its fields are its flags.
-Exit codes: 0 done, 2 the user can mend it (one message, no traceback), 130 interrupted.
-"""
+Exit codes: 0 done, 2 the user can mend it (one message, no traceback), 130 interrupted."""
 
 from __future__ import annotations
 
@@ -17,47 +16,32 @@ from typing import Protocol
 from lr.commands.options import torchrun_place
 from lr.errors import LRError, SettingError
 
-COMMANDS = {
-    ("demo",): ("answer:Demo", "watch the tiny models reason, and what lookahead saves"),
-    ("generate",): ("answer:Generate", "answer one question with any checkpoint"),
-    ("step",): ("step:StepCommand", "step through an answer, force verdicts, fork what-ifs"),
-    ("play",): ("trace:Play", "an answer as a page to step through in a browser"),
-    ("draw",): ("trace:Draw", "a trace as figures for slides: clock, tree, cache"),
-    ("run",): ("run:Run", "answer and grade a data set, with the official tool's flags"),
-    ("calibrate",): ("theory:Calibrate", "measure what the formulas take, on real models"),
-    ("plan",): ("theory:PlanRun", "how to run a pair of models, from a calibration or the paper"),
-    ("theory", "reality"): ("theory:TheoryReality", "predicted speedups beside measured ones"),
-    ("verify",): ("experiments:Verify", "judge kept pairs of steps again: ROC, calibration, cost"),
-    ("drift",): (
-        "experiments:Drift",
-        "what accepted steps have cost, beside the answers that flipped",
-    ),
-    ("experiment",): (
-        "experiments:Experiment",
-        "the paper's experiments, in miniature or on checkpoints",
-    ),
-    ("report",): ("run:Report", "compare runs: accuracy, speed, speedup, acceptance"),
-    ("trace",): (
-        "trace:TraceCommand",
-        "check a trace, say what is in it, run it again, convert it",
-    ),
-    ("theory", "figures"): ("theory:TheoryFigures", "draw the theoretical curves"),
-    ("theory",): ("theory:Theory", "any formula beside a simulation of it"),
-    ("info",): ("info:Info", "what this machine offers: versions, devices, checkpoints"),
-    ("tiny", "eval"): ("info:TinyEval", "measure the tiny models on held-out problems"),
-    ("bench", "decode"): ("bench:BenchDecode", "time plain decoding against other implementations"),
-    ("bench", "token"): ("bench:BenchToken", "time token-level speculation against transformers"),
-    ("bench", "step"): ("bench:BenchStep", "time Lookahead Reasoning in all its forms"),
-    ("bench", "gpu"): (
-        "bench_gpu:BenchGpu",
-        "time real shapes without a checkpoint, beside the roofline",
-    ),
-    ("bench", "trace"): ("bench:BenchTrace", "time what writing a trace costs"),
-    ("bench", "alpha"): (
-        "bench:BenchAlpha",
-        "tokens per speculative round, measured and predicted",
-    ),
-}
+COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
+    ("demo", "answer:Demo", "watch the tiny models reason, and what lookahead saves"),
+    ("generate", "answer:Generate", "answer one question with any checkpoint"),
+    ("step", "trace:StepCommand", "step through an answer, force verdicts, fork what-ifs"),
+    ("play", "trace:Play", "an answer as a page to step through in a browser"),
+    ("draw", "trace:Draw", "a trace as figures for slides: clock, tree, cache"),
+    ("run", "run:Run", "answer and grade a data set, with the official tool's flags"),
+    ("calibrate", "theory:Calibrate", "measure what the formulas take, on real models"),
+    ("plan", "theory:PlanRun", "how to run a pair of models, from a calibration or the paper"),
+    ("theory reality", "theory:TheoryReality", "predicted speedups beside measured ones"),
+    ("verify", "eval:Verify", "judge kept pairs of steps again: ROC, calibration, cost"),
+    ("drift", "eval:Drift", "what accepted steps have cost, beside the answers that flipped"),
+    ("experiment", "eval:Experiment", "the paper's experiments, in miniature or on checkpoints"),
+    ("report", "eval:Report", "compare runs: accuracy, speed, speedup, acceptance"),
+    ("trace", "trace:TraceCommand", "check a trace, say what is in it, run it again, convert it"),
+    ("theory figures", "theory:TheoryFigures", "draw the theoretical curves"),
+    ("theory", "theory:Theory", "any formula beside a simulation of it"),
+    ("info", "info:Info", "what this machine offers: versions, devices, checkpoints"),
+    ("tiny eval", "info:TinyEval", "measure the tiny models on held-out problems"),
+    ("bench decode", "bench:BenchDecode", "time plain decoding against other implementations"),
+    ("bench token", "bench:BenchToken", "time token-level speculation against transformers"),
+    ("bench step", "bench:BenchStep", "time Lookahead Reasoning in all its forms"),
+    ("bench gpu", "bench:BenchGpu", "time real shapes without a checkpoint, beside the roofline"),
+    ("bench trace", "bench:BenchTrace", "time what writing a trace costs"),
+    ("bench alpha", "bench:BenchAlpha", "tokens per speculative round, measured and predicted"),
+)}  # fmt: skip
 """By its words: "module:class" of the command in `lr/commands`, and what it does."""
 
 
@@ -88,13 +72,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output has gone (lr demo | head)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
+    except OSError as error:  # no reader (lr demo | head), or no room on the disk
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:
+            return 141
         full = f"error: the disk is full: {error}. Make room, or write the output elsewhere."
         print(full, file=sys.stderr)
         return 2

@@ -1,6 +1,5 @@
 """`lr generate`: one question, any checkpoint, the answer as it is decided. `lr demo`: held-out
-problems in every mode, side by side, offline.
-"""
+problems in every mode, side by side, offline."""
 
 from __future__ import annotations
 
@@ -17,9 +16,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lr.commands import show
 from lr.commands.options import ModelChoice
-from lr.commands.show import STYLES, console, legend, number, progress, step_line, summary, table
 from lr.engine.engine import Run
+from lr.lab.bench.report import Spread
 from lr.lab.eval.failure_modes import DraftBottleneck, failure_modes
 from lr.lab.trace.file import require_writable
 from lr.lab.trace.replay import save_trace
@@ -39,7 +39,6 @@ from lr.spec.protocol import Emit
 from lr.tiny.language import Problem, Split
 from lr.tiny.languages import QUANTITIES
 from lr.trace import Stats
-from lr.types import require
 
 
 @contextmanager
@@ -65,11 +64,8 @@ class Generate:
     """What to ask; the checkpoint's chat template is put around it. Left out: a sample problem."""
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
-    max_depth: int | None = None
-    """The official tool's name of --depth; where both are given, this one counts."""
-    explain: bool = False
-    """Say also whether the run shows a failure mode: a cascade of rejections, a target that waits
-    for the draft."""
+    max_depth: int | None = None  # The official name of --depth; it counts if both are given.
+    explain: bool = False  # Name failure modes too: cascades of rejections, waits for the draft.
     trace: Path | None = None
     """Write everything that happens to this file, as JSON lines, for lr trace and the tools that
     show it."""
@@ -80,7 +76,7 @@ class Generate:
             options = dataclasses.replace(options, depth=self.max_depth)
         if self.trace is not None:
             require_writable(self.trace)
-        out, notes = console(), console(stderr=True)
+        out, notes = show.console(), show.console(stderr=True)
         reasoner = self.models.load(needs_draft=options.needs_draft)
         run = reasoner.run(
             self.models.question(self.question),
@@ -89,7 +85,7 @@ class Generate:
         )
         with saving(self.trace, run):
             for step in run:
-                out.print(step.text, style=STYLES[step.origin], end="", markup=False)
+                out.print(step.text, style=show.STYLES[step.origin], end="", markup=False)
         result = run.finish()
         if not result.text.endswith("\n"):
             out.print()
@@ -100,7 +96,7 @@ class Generate:
         """What is said about an answer, line by line."""
         stats = result.stats
         coupling = "" if self.generation.mode == "ar" else f", coupling {result.coupling}"
-        yield summary(stats) + coupling
+        yield show.summary(stats) + coupling
         if stats.judged and not stats.accepted:
             events = (event for _, event in result.trace.events)
             emits = (e for e in events if isinstance(e, Emit))
@@ -114,17 +110,7 @@ class Generate:
             yield "the answer was cut: the token budget (--max_tokens) or the context was reached"
 
 
-COLUMNS = (
-    "mode",
-    "right",
-    "tokens\n/ s",
-    "steps\nkept",
-    "tokens\nkept",
-    "target\npasses",
-    "tokens\n/ pass",
-    "speedup",
-    "middle\nhalf",
-)
+COLUMNS = ("mode", "right", "tokens\n/ s", "steps\nkept", "tokens\nkept", "target\npasses")
 NOTES = """\
 ar: plain decoding. sd: tokens guessed ahead. lr: steps written ahead (Lookahead Reasoning).
 lr+sd: both. steps kept: accepted of the draft steps judged; tokens kept: of the tokens guessed.
@@ -141,44 +127,35 @@ class Demo:
     """Watch the tiny models reason through held-out problems: which draft steps are kept, what
     replaces the others, what it saves."""
 
-    problems: int = 24
-    """How many problems to solve, each in every mode."""
-    show: int = 4
-    """How many of them to show step by step."""
-    depth: int = 3
-    """How many draft steps to write ahead."""
-    max_depth: int | None = None
-    """The official tool's name of --depth; where both are given, this one counts."""
-    width: int = 1
-    """How many alternative draft steps per position."""
-    schedule: ScheduleName = "depth"
-    """When target steps begin: see lr generate --help."""
-    num_speculative_tokens: int = 3
-    """How many tokens to guess ahead, in sd and lr+sd."""
+    problems: int = 24  # How many problems to solve, each in every mode.
+    show: int = 4  # How many of them to show step by step.
+    depth: int = 3  # How many draft steps to write ahead.
+    max_depth: int | None = None  # The official name of --depth; it counts if both are given.
+    width: int = 1  # How many alternative draft steps per position.
+    schedule: ScheduleName = "depth"  # When target steps begin: see lr generate --help.
+    num_speculative_tokens: int = 3  # How many tokens to guess ahead, in sd and lr+sd.
     driver: Driver = "overlapped"
     """overlapped: the draft's steps are written in a process of their own. lockstep: draft and
     target take turns."""
-    temperature: float | None = None
-    """None: the checkpoint's own (0.6); 0 is greedy."""
-    seed: int = 0
-    """Same seed: same answers."""
+    temperature: float | None = None  # None: the checkpoint's own (0.6); 0 is greedy.
+    seed: int = 0  # Same seed: same answers.
     trace: Path | None = None
     """Write everything that happens in the first problem's answer in mode lr to this file, as JSON
     lines, for lr trace."""
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
-        require(self.problems > 0, "problems", self.problems, "a whole number > 0")
+        show.at_least(self, problems=1)
         if self.trace is not None:
             require_writable(self.trace)
-        out, solved = console(), Solved()
+        out, solved = show.console(), Solved()
         with self.models.load(needs_draft=True) as reasoner:
             language = language_of(reasoner.codec) or QUANTITIES
-            out.print(legend(), "")
+            out.print(show.legend(), "")
             warm_up = language.problem(Split.TEST, 0, 0).question
             for mode in MODES:  # the first call allocates, and starts the second process
                 reasoner.generate(warm_up, **self._options(mode, max_tokens=40))
-            with progress("solving", self.problems) as advance:
+            with show.progress("solving", self.problems) as advance:
                 for index in range(self.problems):
                     task = language.problem(Split.TEST, index, 0)
                     solved.append((task, self._solve(reasoner, task, index, out)))
@@ -216,7 +193,7 @@ class Demo:
             with saving(path, run):
                 for step in run:
                     if shown and mode == "lr":
-                        out.print(step_line(step))
+                        out.print(show.step_line(step))
             results[mode] = run.finish()
         if shown:
             out.print(f"  answer {results['lr'].answer}, expected {task.answer}\n")
@@ -225,26 +202,24 @@ class Demo:
 
 def _comparison(solved: Solved) -> Table:
     """One row per mode."""
-    from lr.lab.bench.report import Spread
 
     def rate(stats: Stats) -> float:
         return stats.tokens_per_second or 0.0
 
-    made = table(COLUMNS, title=f"{len(solved)} held-out problems")
     totals = {mode: sum((results[mode].stats for _, results in solved), Stats()) for mode in MODES}
+    rows = []
     for mode, stats in totals.items():
         right = sum(results[mode].answer == str(task.answer) for task, results in solved)
         ratios = [rate(results[mode].stats) / rate(results["ar"].stats) for _, results in solved]
         spread = Spread.of(ratios) if len(ratios) >= 4 and mode != "ar" else None
-        made.add_row(
-            mode,
-            f"{right}/{len(solved)}",
-            f"{rate(stats):.0f}",
-            number(stats.step_acceptance),
-            number(stats.token_acceptance),
-            str(stats.target_passes),
-            f"{stats.tokens_per_target_pass or 0:.2f}",
-            f"{rate(stats) / rate(totals['ar']):.2f}",
-            "" if spread is None else f"{spread.low:.2f}-{spread.high:.2f}",
+        rows.append(
+            [
+                *(mode, f"{right}/{len(solved)}", f"{rate(stats):.0f}"),
+                *(show.number(stats.step_acceptance), show.number(stats.token_acceptance)),
+                *(str(stats.target_passes), f"{stats.tokens_per_target_pass or 0:.2f}"),
+                f"{rate(stats) / rate(totals['ar']):.2f}",
+                "" if spread is None else f"{spread.low:.2f}-{spread.high:.2f}",
+            ]
         )
-    return made
+    columns = (*COLUMNS, "tokens\n/ pass", "speedup", "middle\nhalf")
+    return show.table(columns, rows, title=f"{len(solved)} held-out problems")

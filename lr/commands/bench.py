@@ -1,6 +1,5 @@
-"""`lr bench`: timings on the tiny models, beside other implementations and beside theory. What is
-compared is measured in one run, in turns.
-"""
+"""`lr bench`: timings on the tiny models, beside other implementations and beside theory, and of
+real shapes without a checkpoint. What is compared is measured in one run, in turns."""
 
 from __future__ import annotations
 
@@ -9,32 +8,30 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
+import torch
 from rich.console import Console
-from rich.table import Table
 
-from lr.commands.options import Device, ModelChoice
-from lr.commands.show import console, in_words, number, progress, require_folders, table
+from lr.commands import show
+from lr.commands.info import memory_plan, memory_table
+from lr.commands.options import Device, DtypeName, ModelChoice, torch_dtype
 from lr.errors import CheckpointError
-from lr.options import MODES, Mode
+from lr.lab.bench import alpha, decode, gpu, step, token, trace_cost
+from lr.lab.bench.report import Spread, conditions, write_json
+from lr.lab.bench.synthetic import Synthetic
+from lr.model.device import DeviceMap
+from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode, TokenOptions
+from lr.reasoner import Reasoner
+from lr.theory.calibration import Calibration
+from lr.theory.distributions import Lognormal
+from lr.theory.paper import paper_calibration
 from lr.tiny.language import Split, problem
+from lr.trace import TokenRound
 from lr.types import require
-
-if TYPE_CHECKING:
-    from lr.lab.bench.alpha import Places, Point
-    from lr.lab.bench.decode import Lane, Plan, Timing
-    from lr.lab.bench.report import Spread
-    from lr.lab.bench.step import StepRow
-    from lr.lab.bench.token import Answer, Answerer, Row
-    from lr.reasoner import Reasoner
-    from lr.theory.trace_metrics import PassCost
-
-FOR_A_SPREAD = "at least 2, for a spread; 5 for a figure to publish"
 
 
 def _middle_half(spread: Spread | None) -> str:
@@ -50,126 +47,113 @@ class BenchDecode:
     models: tuple[str, ...] = ("tiny-target", "tiny-draft", "random-12")
     """tiny-target, tiny-draft, random-12 (the tiny shape, 12 layers, random weights), 0.6b-fp32,
     0.6b-bf16 (Qwen3-0.6B's shape)."""
-    shapes: bool = False
-    """Add 0.6b-fp32 and 0.6b-bf16. They need about 4 GB of memory and some minutes."""
-    batches: tuple[int, ...] | None = None
-    """Batch sizes. None: 1 2 4 8, and 1 for the large shapes."""
-    tokens: int | None = None
-    """Steps per measurement. None: 64, and 8 for the large shapes."""
-    repeats: int = 7
-    """How often all contenders are measured in turn; one more turn, to warm up, is dropped."""
-    threads: int | None = None
-    """CPU threads. None: one, and all cores for the large shapes."""
-    json: Path | None = None
-    """Also write every single figure to this file."""
+    shapes: bool = False  # Add 0.6b-fp32 and 0.6b-bf16: about 4 GB of memory, some minutes.
+    batches: tuple[int, ...] | None = None  # Batch sizes. None: 1 2 4 8; 1 for the large shapes.
+    tokens: int | None = None  # Steps per measurement. None: 64, and 8 for the large shapes.
+    repeats: int = 7  # How often all contenders are measured in turn, after one to warm up.
+    threads: int | None = None  # CPU threads. None: one, and all cores for the large shapes.
+    json: Path | None = None  # Also write every single figure to this file.
 
     def run(self) -> None:
-        from lr.lab.bench.decode import document, goals, measure
-        from lr.lab.bench.report import conditions, write_json
-
         self._check()
-        facts, out = conditions(), console()
-        timings: list[Timing] = []
+        facts, out = conditions(), show.console()
+        timings: list[decode.Timing] = []
         for names, plan in self._groups():
-            with _threads(plan.threads):
-                lanes = _lanes(names, out)
-                with progress("timing", len(lanes) * plan.runs) as advance:
-                    timings += measure(lanes, plan, advance)
+            torch.set_num_threads(plan.threads)
+            lanes = _lanes(names, out)
+            with show.progress("timing", len(lanes) * plan.runs) as advance:
+                timings += decode.measure(lanes, plan, advance)
             del lanes
             gc.collect()  # a large model goes before the next one comes
-        out.print(in_words(facts))
+        out.print(show.in_words(facts))
         _print_tables(timings, out)
         words: dict[bool | None, str] = {True: "met", False: "missed", None: "not measured"}
         out.print("goals")
-        for goal in goals(timings):
+        for goal in decode.goals(timings):
             out.print(f"  {words[goal.met]:<13} {goal.text}: {goal.measured}")
         if self.json is not None:
-            write_json(document(timings, facts), self.json)
+            write_json(decode.document(timings, facts), self.json)
 
     def _check(self) -> None:
-        from lr.lab.bench.decode import NAMES, PROMPT_TOKENS
-
         for name in self.models:
-            require(name in NAMES, "models", name, f"names among {', '.join(NAMES)}")
+            require(name in decode.NAMES, "models", name, f"names among {', '.join(decode.NAMES)}")
         positive = all(batch > 0 for batch in self.batches or ())
         require(positive, "batches", self.batches, "whole numbers > 0")
-        longest = 1024 - PROMPT_TOKENS
+        longest = 1024 - decode.PROMPT_TOKENS
         fits = self.tokens is None or 0 < self.tokens <= longest
         require(fits, "tokens", self.tokens, f"1 to {longest}")
-        require(self.repeats >= 2, "repeats", self.repeats, FOR_A_SPREAD)
-        positive = self.threads is None or self.threads > 0
-        require(positive, "threads", self.threads, "a whole number > 0")
-        require_folders(json=self.json)
+        show.at_least(self, repeats=2, threads=1)
+        show.require_files(json=self.json)
 
-    def _groups(self) -> Iterator[tuple[list[str], Plan]]:
+    def _groups(self) -> Iterator[tuple[list[str], decode.Plan]]:
         """What is measured in turns with each other: all small models; each large one alone, for
         its memory."""
-        from lr.lab.bench.decode import SHAPES, Plan
-
-        names = list(dict.fromkeys((*self.models, *(SHAPES if self.shapes else ()))))
-        small = [name for name in names if name not in SHAPES]
-        if small:
+        large = decode.SHAPES
+        names = list(dict.fromkeys((*self.models, *(large if self.shapes else ()))))
+        if small := [name for name in names if name not in large]:
             batches, tokens = self.batches or (1, 2, 4, 8), self.tokens or 64
-            yield small, Plan(batches, tokens, self.repeats, self.threads or 1)
-        for name in names:
-            if name in SHAPES:
-                batches, threads = self.batches or (1,), self.threads or os.cpu_count() or 1
-                yield [name], Plan(batches, self.tokens or 8, self.repeats, threads, warm_up=1)
+            yield small, decode.Plan(batches, tokens, self.repeats, self.threads or 1)
+        for name in (name for name in names if name in large):
+            batches, threads = self.batches or (1,), self.threads or os.cpu_count() or 1
+            yield [name], decode.Plan(batches, self.tokens or 8, self.repeats, threads, warm_up=1)
 
 
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _lanes(names: Sequence[str], out: Console) -> list[Lane]:
+def _lanes(names: Sequence[str], out: Console) -> list[decode.Lane]:
     """All contenders on all models that are there; a checkpoint that is missing is named and left
     out."""
-    from lr.lab.bench.decode import lanes
-
     found = []
     for name in names:
         try:
-            found += lanes(name)
+            found += decode.lanes(name)
         except CheckpointError as error:
             out.print(f"{name} is left out: {error}")
     return found
 
 
-def _print_tables(timings: Sequence[Timing], out: Console) -> None:
+def _print_tables(timings: Sequence[decode.Timing], out: Console) -> None:
     """One table per model: a row per contender and batch size, and the given marks where there are
     some."""
-    from lr.lab.bench.decode import GIVEN_MARKS, RANDOM_12, show
-
     columns = ("contender", "batch", "ms per step", "quartiles", "tokens/s", "time / lr's")
     found = {(t.model, t.contender, t.batch): t for t in timings}
     for model in dict.fromkeys(t.model for t in timings):
-        mine = [t for t in timings if t.model == model]
-        made = table((*columns, "quartiles"), title=f"{model}, {mine[0].threads} thread(s)")
+        mine, rows = [t for t in timings if t.model == model], []
+        marks = decode.GIVEN_MARKS if model == decode.RANDOM_12 else {}
         for batch in dict.fromkeys(t.batch for t in mine):
-            for timing in (t for t in mine if t.batch == batch):
-                ratio, spread = timing.relative_to(found[model, "lr", batch]), timing.spread
-                made.add_row(
-                    *(timing.contender, str(batch), f"{spread.median:.3f}", show(spread)),
-                    *(f"{timing.tokens_per_second:.0f}", f"{ratio.median:.2f}", show(ratio)),
-                )
-            for who, ms in GIVEN_MARKS.items() if model == RANDOM_12 else ():
-                if batch in ms:
-                    made.add_row(f"{who} *", str(batch), f"{ms[batch]:.1f}", style="dim")
-            made.add_section()
-        out.print(made)
-        if model == RANDOM_12:
+            for one in (t for t in mine if t.batch == batch):
+                ratio, spread = one.relative_to(found[model, "lr", batch]), one.spread
+                row = [one.contender, str(batch), f"{spread.median:.3f}", decode.show(spread)]
+                row += [f"{one.tokens_per_second:.0f}", f"{ratio.median:.2f}", decode.show(ratio)]
+                rows.append(row)
+            rows += [[f"{who} *", str(batch), f"{ms[batch]:.1f}"]
+                     for who, ms in marks.items() if batch in ms]  # fmt: skip
+            rows.append([])
+        out.print(
+            show.table((*columns, "quartiles"), rows, title=f"{model}, {mine[0].threads} thread(s)")
+        )
+        if marks:
             out.print(
                 "* given mark: measured elsewhere, on an idle two-core machine with one thread; "
                 "not part of this run."
             )
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the benchmarks of the tiny models share."""
+
+    threads: int = 1  # CPU threads, of each process.
+    json: Path | None = None  # Also write every single figure to this file.
+
+    def begin(self, **least: int) -> dict[str, Any]:
+        """Refuse impossible flags and set the threads; the head of the JSON file."""
+        show.at_least(self, **least)
+        show.require_files(json=self.json, figure=vars(self).get("figure"))
+        Device(threads=self.threads).set_threads()
+        return {"conditions": conditions(), "settings": show.settings_of(self)}
+
+    def save(self, content: dict[str, Any]) -> None:
+        if self.json is not None:
+            write_json(content, self.json)
 
 
 TOKEN_NOTES = """\
@@ -180,97 +164,66 @@ problem by problem. tok/pass: tokens per pass of the target. kept: accepted / dr
 
 
 @dataclass(frozen=True)
-class BenchToken:
+class BenchToken(Bench):
     """Time token-level speculation on the tiny models against transformers' generate, assisted
     generation and prompt lookup."""
 
-    problems: int = 24
-    """How many held-out problems everybody answers, at every temperature; one more, to warm up, is
-    dropped."""
-    k: int = 4
-    """Drafts per round, on both sides (the trees: their depth)."""
-    temperature: tuple[float, ...] = (0.6, 0.0)
-    """One table for each; 0 is greedy."""
-    branching: tuple[int, ...] = (2, 1, 1, 1)
-    """Our trees: how many candidates at each place."""
-    seed: int = 0
-    """The first problem's; every other has one more."""
-    threads: int = 1
-    """CPU threads."""
-    json: Path | None = None
-    """Also write every single figure to this file."""
+    problems: int = 24  # Held-out problems for all at every temperature, after one to warm up.
+    k: int = 4  # Drafts per round, on both sides (the trees: their depth).
+    temperature: tuple[float, ...] = (0.6, 0.0)  # One table for each; 0 is greedy.
+    branching: tuple[int, ...] = (2, 1, 1, 1)  # Our trees: how many candidates at each place.
+    seed: int = 0  # The first problem's; every other has one more.
 
     def run(self) -> None:
-        from lr.lab.bench.report import conditions, write_json
-        from lr.options import TokenOptions
-
-        enough = "at least 2, for a spread; 20 for a figure to publish"
-        require(self.problems >= 2, "problems", self.problems, enough)
-        require(self.k >= 1, "k", self.k, "a whole number >= 1")
         proper = len(self.temperature) > 0 and all(t >= 0 for t in self.temperature)
         require(proper, "temperature", self.temperature, "numbers >= 0, such as 0.6 0")
         TokenOptions(branching=self.branching)
-        require_folders(json=self.json)
-        facts, out = conditions(), console()
+        content, out = self.begin(problems=2, k=1), show.console()
         rows = self._measure()
-        out.print(in_words(facts))
+        out.print(show.in_words(content["conditions"]))
         for temperature in self.temperature:
-            out.print(_token_table([r for r in rows if r.temperature == temperature], temperature))
+            cells: list[list[str]] = []
+            kind = "plain"
+            for row in (row for row in rows if row.temperature == temperature):
+                cells += [] if row.kind == kind else [[]]
+                kind, total, rate = row.kind, row.total, row.rate
+                spread = f"{rate.median:.0f} [{rate.low:.0f}-{rate.high:.0f}]"
+                ratios = [_middle_half(row.to_plain), _middle_half(row.to_peer)]
+                kept = [show.number(total.acceptance_rate), show.number(total.acceptance_length)]
+                per_pass = f"{total.tokens_per_pass:.2f}"
+                cells.append([f"{row.side}: {row.name}", spread, *ratios, per_pass, *kept])
+            columns = ("who", "tok/s", "/ ar", "/ peer", "tok/pass", "kept", "length")
+            out.print(show.table(columns, cells, title=f"temperature {temperature:g}"))
         out.print(TOKEN_NOTES, style="dim")
         out.print(verdict(rows))
-        if self.json is not None:
-            names = ("problems", "k", "branching", "seed", "threads")
-            settings = {name: getattr(self, name) for name in names}
-            figures = [row.figures() for row in rows]
-            write_json({"conditions": facts, "settings": settings, "rows": figures}, self.json)
+        self.save(content | {"rows": [row.figures() for row in rows]})
 
-    def _measure(self) -> list[Row]:
-        from lr.lab.bench.token import answerers, measure
-        from lr.reasoner import Reasoner
-
-        Device(threads=self.threads).set_threads()
-        contenders = answerers(Reasoner(), self.k, self.branching)
+    def _measure(self) -> list[token.Row]:
+        contenders = token.answerers(Reasoner(), self.k, self.branching)
         temperatures = tuple(dict.fromkeys(self.temperature))
         total = len(contenders) * len(temperatures) * (self.problems + 1)
-        with progress("answering", total) as advance, warnings.catch_warnings():
+        with show.progress("answering", total) as advance, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what transformers says about its own settings
 
-            def ask(contender: Answerer, temperature: float, index: int) -> Answer:
+            def ask(contender: token.Answerer, temperature: float, index: int) -> token.Answer:
                 question = problem(Split.TEST, index).question
                 answer = contender.answer(question, temperature, self.seed + index)
                 advance()
                 return answer
 
-            return measure(contenders, temperatures, self.problems, ask)
+            return token.measure(contenders, temperatures, self.problems, ask)
 
 
-def verdict(rows: Sequence[Row]) -> str:
+def verdict(rows: Sequence[token.Row]) -> str:
     """Whether we are ahead in every row, and where not."""
-    behind = [row for row in rows if row.behind]
-    if not behind:
-        return "lr is ahead of transformers in tokens/s in every row."
     names = "; ".join(
         f"{row.name} at temperature {row.temperature:g} ({_middle_half(row.to_peer)})"
-        for row in behind
+        for row in rows
+        if row.behind
     )
+    if not names:
+        return "lr is ahead of transformers in tokens/s in every row."
     return f"lr is NOT ahead of transformers in: {names}."
-
-
-def _token_table(rows: Sequence[Row], temperature: float) -> Table:
-    columns = ("who", "tok/s", "/ ar", "/ peer", "tok/pass", "kept", "length")
-    made, kind = table(columns, title=f"temperature {temperature:g}"), rows[0].kind
-    for row in rows:
-        if row.kind != kind:
-            kind = row.kind
-            made.add_row()
-        total, rate = row.total, row.rate
-        made.add_row(
-            *(f"{row.side}: {row.name}", f"{rate.median:.0f} [{rate.low:.0f}-{rate.high:.0f}]"),
-            *(_middle_half(row.to_plain), _middle_half(row.to_peer)),
-            f"{total.tokens_per_pass:.2f}",
-            *(number(total.acceptance_rate), number(total.acceptance_length)),
-        )
-    return made
 
 
 STEP_NOTES = """\
@@ -287,72 +240,62 @@ MOST_STEPS = 9
 
 
 @dataclass(frozen=True)
-class BenchStep:
+class BenchStep(Bench):
     """Time Lookahead Reasoning on the tiny models in all its forms against plain decoding and
     token-level speculation."""
 
-    problems: int = 16
-    """How many held-out problems a repeat has."""
-    min_steps: int = 0
-    """Only problems whose solution has at least so many steps (3 to 9)."""
-    repeats: int = 5
-    """How often everything is done, each time with other draws."""
-    depth: int = 3
-    """How many draft steps are written ahead."""
-    draft_ticks: int = 8
-    """How many tokens the draft may write while the target writes one, where they take turns."""
-    k: int = 3
-    """Tokens that a draft model guesses ahead."""
-    step_k: int = 20
-    """Tokens that a draft step guesses ahead."""
-    verifier: str | None = None
-    """How steps are compared; None: the demo's."""
-    temperature: float | None = None
-    """None: the checkpoint's own (0.6); 0 is greedy."""
-    only: tuple[str, ...] = ()
-    """Only the rows whose names hold one of these words, and ar."""
-    threads: int = 1
-    """CPU threads, of each process."""
-    json: Path | None = None
-    """Also write every single figure to this file."""
+    problems: int = 16  # How many held-out problems a repeat has.
+    min_steps: int = 0  # Only problems whose solution has at least so many steps (3 to 9).
+    repeats: int = 5  # How often everything is done, each time with other draws.
+    depth: int = 3  # How many draft steps are written ahead.
+    draft_ticks: int = 8  # Tokens the draft may write while the target writes one, taking turns.
+    k: int = 3  # Tokens that a draft model guesses ahead.
+    step_k: int = 20  # Tokens that a draft step guesses ahead.
+    verifier: str | None = None  # How steps are compared; None: the demo's.
+    temperature: float | None = None  # None: the checkpoint's own (0.6); 0 is greedy.
+    only: tuple[str, ...] = ()  # Only the rows whose names hold one of these words, and ar.
 
     def run(self) -> None:
-        from lr.lab.bench.report import conditions, write_json
-        from lr.lab.bench.step import what_if
-
-        require(self.problems >= 1, "problems", self.problems, "a whole number >= 1")
         fits = 0 <= self.min_steps <= MOST_STEPS
         require(fits, "min_steps", self.min_steps, f"0 to {MOST_STEPS}")
-        require(self.repeats >= 2, "repeats", self.repeats, FOR_A_SPREAD)
-        require_folders(json=self.json)
-        Device(threads=self.threads).set_threads()
-        facts, out = conditions(), console(width=132)
-        found, costs = self._measure()
-        out.print(in_words(facts))
-        out.print(_step_table(found))
-        out.print(f"a pass of the target takes {_cost(costs[0])}; of the draft {_cost(costs[1])}")
-        plain = found[0].predicted
-        for row in found:
+        content, out = self.begin(problems=1, repeats=2), show.console(width=132)
+        tallies = self._measure()
+        costs = step.fitted_costs(tallies)
+        rows = step.rows(tallies, costs, self.depth, self.draft_ticks)
+        out.print(show.in_words(content["conditions"]))
+        cells: list[list[str]] = []
+        mode = "ar"
+        for row in rows:
+            tally, stats = row.tally, row.tally.stats
+            cells += [] if tally.way.mode == mode else [[]]
+            mode = tally.way.mode
+            parts = (stats.target_seconds, stats.draft_seconds, stats.verifier_seconds)
+            cells.append(
+                [tally.way.name, f"{row.rate.median:.0f}", _middle_half(row.speedup)]
+                + ["" if row.predicted is None else f"{row.predicted:.0f}", f"{tally.accuracy:.3f}"]
+                + [show.number(stats.step_acceptance), show.number(stats.token_acceptance)]
+                + [f"{stats.tokens_per_target_pass or 0:.2f}"]
+                + [f"{tally.share(part):.2f}" for part in parts]
+            )
+        out.print(show.table((*STEP_COLUMNS, "target", "draft", "verifier"), cells))
+        for role, cost in zip(("target", "draft"), costs, strict=True):
+            first, more, each = (1000 * part for part in (cost.first, cost.row, cost.token))
+            out.print(
+                f"a pass of the {role} takes {first:.2f} ms for one row of one token, {more:.2f} "
+                f"ms more for each row, {each:.2f} ms for each token beyond one per row"
+            )
+        plain = rows[0].predicted
+        for row in rows:
             if row.tally.way.name == MAIN and plain is not None:
-                rates = what_if(row.tally, costs, self.depth, self.draft_ticks)
+                rates = step.what_if(row.tally, costs, self.depth, self.draft_ticks)
                 cases = "; ".join(f"{name}: {rate / plain:.2f}" for name, rate in rates.items())
                 out.print(f"{MAIN}, times ar by the cost model, if {cases}")
         out.print(STEP_NOTES, style="dim")
-        if self.json is not None:
-            settings = {name: value for name, value in asdict(self).items() if name != "json"}
-            content = {
-                "conditions": facts,
-                "settings": settings,
-                "pass_seconds": {"target": asdict(costs[0]), "draft": asdict(costs[1])},
-                "rows": [row.figures() for row in found],
-            }
-            write_json(content, self.json)
+        content["pass_seconds"] = {"target": asdict(costs[0]), "draft": asdict(costs[1])}
+        self.save(content | {"rows": [row.figures() for row in rows]})
 
-    def _measure(self) -> tuple[list[StepRow], tuple[PassCost, PassCost]]:
-        from lr.lab.bench.step import fitted_costs, measure, rows, ways
-        from lr.reasoner import Reasoner
-
-        every = ways(self.k, self.step_k)
+    def _measure(self) -> list[step.Tally]:
+        every = step.ways(self.k, self.step_k)
         chosen = [
             way
             for way in every
@@ -365,38 +308,11 @@ class BenchStep:
         tasks = list(islice(long, self.problems))
         settings = {name: getattr(self, name) for name in ("depth", "draft_ticks", "temperature")}
         total = len(chosen) * (1 + self.repeats * self.problems)
-        with Reasoner(verifier=self.verifier) as reasoner, progress("answering", total) as advance:
-            tallies = measure(reasoner, chosen, tasks, self.repeats, settings, advance)
-        costs = fitted_costs(tallies)
-        return rows(tallies, costs, self.depth, self.draft_ticks), costs
-
-
-def _step_table(rows: Sequence[StepRow]) -> Table:
-    made, mode = table((*STEP_COLUMNS, "target", "draft", "verifier")), "ar"
-    for row in rows:
-        tally, stats = row.tally, row.tally.stats
-        if tally.way.mode != mode:
-            mode = tally.way.mode
-            made.add_row()
-        parts = (stats.target_seconds, stats.draft_seconds, stats.verifier_seconds)
-        made.add_row(
-            *(tally.way.name, f"{row.rate.median:.0f}", _middle_half(row.speedup)),
-            "" if row.predicted is None else f"{row.predicted:.0f}",
-            f"{tally.accuracy:.3f}",
-            *(number(stats.step_acceptance), number(stats.token_acceptance)),
-            f"{stats.tokens_per_target_pass or 0:.2f}",
-            *(f"{tally.share(part):.2f}" for part in parts),
-        )
-    return made
-
-
-def _cost(cost: PassCost) -> str:
-    """The line through the passes of the ways that run one model at a time."""
-    first, row, token = (1000 * part for part in (cost.first, cost.row, cost.token))
-    return (
-        f"{first:.2f} ms for one row of one token, {row:.2f} ms more for each row, {token:.2f} ms "
-        "for each token beyond one per row"
-    )
+        with (
+            Reasoner(verifier=self.verifier) as reasoner,
+            show.progress("answering", total) as advance,
+        ):
+            return step.measure(reasoner, chosen, tasks, self.repeats, settings, advance)
 
 
 GOAL = 0.03
@@ -408,21 +324,14 @@ class BenchTrace:
     """Time answers with the trace off, on, and written to a file: every question in all three ways,
     one directly after the other."""
 
-    modes: tuple[Mode, ...] = MODES
-    """The modes to measure, with driver lockstep."""
-    overlapped: bool = True
-    """Measure mode lr with driver overlapped, too."""
-    problems: int = 6
-    """How many held-out problems of the tiny language."""
-    repeats: int = 3
-    """How often each is answered in every way."""
+    modes: tuple[Mode, ...] = MODES  # The modes to measure, with driver lockstep.
+    overlapped: bool = True  # Measure mode lr with driver overlapped, too.
+    problems: int = 6  # How many held-out problems of the tiny language.
+    repeats: int = 3  # How often each is answered in every way.
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
-        from lr.lab.bench.report import conditions
-        from lr.lab.bench.trace_cost import measure
-
-        require(self.problems >= 1, "problems", self.problems, "a whole number >= 1")
+        show.at_least(self, problems=1)
         turns = self.problems * self.repeats
         require(turns >= 2, "repeats", self.repeats, "enough for two turns, to have a spread")
         settings: dict[str, dict[str, Any]] = {mode: {"mode": mode} for mode in self.modes}
@@ -431,23 +340,25 @@ class BenchTrace:
         questions = [problem(Split.TEST, index).question for index in range(self.problems)]
         with (
             self.models.load(needs_draft=True) as reasoner,
-            progress("measuring", len(settings) * turns) as advance,
+            show.progress("measuring", len(settings) * turns) as advance,
             tempfile.TemporaryDirectory() as folder,
         ):
             path = Path(folder, "trace.jsonl")
-            measured = measure(reasoner, questions, settings, self.repeats, path, advance)
-        out = console()
-        out.print(in_words(conditions()))
-        columns = ("mode", "tokens/s, off", "on", "middle half", "on and file", "middle half")
-        made = table((*columns, "events/token", "kB"), title=f"{turns} turns per row")
+            measured = trace_cost.measure(
+                reasoner, questions, settings, self.repeats, path, advance
+            )
+        out, rows = show.console(), []
+        out.print(show.in_words(conditions()))
         for one in measured:
-            cells = [one.name, f"{one.tokens_per_second:.0f}"]
-            for how in ("on", "file"):
-                spread = one.spread(how)
-                cells.append(f"{spread.median - 1:+.1%}")
-                cells.append(f"{spread.low - 1:+.1%} to {spread.high - 1:+.1%}")
-            made.add_row(*cells, f"{one.per_token:.1f}", f"{one.size / turns / 1000:.0f}")
-        out.print(made)
+            row = [one.name, f"{one.tokens_per_second:.0f}"]
+            for spread in (one.spread("on"), one.spread("file")):
+                row.append(f"{spread.median - 1:+.1%}")
+                row.append(f"{spread.low - 1:+.1%} to {spread.high - 1:+.1%}")
+            rows.append([*row, f"{one.per_token:.1f}", f"{one.size / turns / 1000:.0f}"])
+        columns = ("mode", "tokens/s, off", "on", "middle half", "on and file", "middle half")
+        out.print(
+            show.table((*columns, "events/token", "kB"), rows, title=f"{turns} turns per row")
+        )
         over = [one.name for one in measured if one.spread("on").median - 1 > GOAL]
         met = f"not met by {', '.join(over)}" if over else "met"
         out.print(f"goal: on costs at most {GOAL:.0%}: {met}")
@@ -462,89 +373,158 @@ ALPHA_COLUMNS = ("k", "rounds", "short", "α", "measured", "± s.e.", "G(α)", "
 
 
 @dataclass(frozen=True)
-class BenchAlpha:
+class BenchAlpha(Bench):
     """Measure how many tokens a round of token-level speculation decides, and compare with theory.
     Rule reject, a fixed k."""
 
-    problems: int = 128
-    """How many held-out problems to solve, for every k."""
-    longest: int = 8
-    """k goes from 1 to this."""
-    temperature: float = 0.6
-    """Of target and draft."""
-    seed: int = 0
-    """Same seed: same figures."""
-    threads: int = 1
-    """CPU threads."""
-    json: Path | None = None
-    """Also write every figure to this file."""
-    figure: Path | None = None
-    """Also draw them: to this file and its twin, PNG and SVG. Needs matplotlib (the extra
-    `plot`)."""
+    problems: int = 128  # How many held-out problems to solve, for every k.
+    longest: int = 8  # k goes from 1 to this.
+    temperature: float = 0.6  # Of target and draft.
+    seed: int = 0  # Same seed: same figures.
+    figure: Path | None = None  # Also draw them, as PNG and SVG. Needs the extra `plot`.
 
     def run(self) -> None:
-        from lr.lab.bench.alpha import draw, point
-        from lr.lab.bench.report import conditions, write_json
-        from lr.lab.viz.style import require_matplotlib
-        from lr.reasoner import Reasoner
-
-        require(self.problems >= 4, "problems", self.problems, "at least 4, for a standard error")
         require(1 <= self.longest <= 64, "longest", self.longest, "1 to 64")
-        require(self.temperature >= 0, "temperature", self.temperature, "a number >= 0")
-        require_folders(json=self.json, figure=self.figure)
-        if self.figure is not None:
-            require_matplotlib()
-        Device(threads=self.threads).set_threads()
+        content, out = self.begin(problems=4, temperature=0), show.console()
         reasoner, points = Reasoner(), []
-        with progress("k", self.longest) as advance:
+        with show.progress("k", self.longest) as advance:
             for k in range(1, self.longest + 1):
                 rounds = [self._rounds(reasoner, index, k) for index in range(self.problems)]
-                points.append(point(k, rounds))
+                points.append(alpha.point(k, rounds))
                 advance()
-        out, settings = console(), ("problems", "temperature", "seed")
-        out.print(_alpha_table(points))
+        rows = [
+            [
+                *(str(p.k), str(p.rounds), f"{p.cut:.1%}", f"{p.alpha:.4f}", f"{p.measured:.3f}"),
+                *(f"{p.error:.3f}", f"{p.constant:.3f}", f"{p.gaps[0]:+.1f}", f"{p.by_place:.3f}"),
+                *(f"{p.gaps[1]:+.1f}", f"{p.emitted:.3f}"),
+            ]
+            for p in points
+        ]
+        out.print(
+            show.table((*ALPHA_COLUMNS, "off", "emitted"), rows, text=0, title="tokens per round")
+        )
         out.print(ALPHA_NOTES, style="dim")
-        document = {
-            "settings": {name: getattr(self, name) for name in settings},
-            "points": [asdict(p) | {"gaps": p.gaps} for p in points],
-            "conditions": conditions(),
-        }
-        if self.json is not None:
-            write_json(document, self.json)
-        if self.figure is not None:
-            for path in draw(document, self.figure):
-                out.print(f"drawn: {path}")
+        content["points"] = [asdict(p) | {"gaps": p.gaps} for p in points]
+        self.save(content)
+        for path in alpha.draw(content, self.figure) if self.figure is not None else ():
+            out.print(f"drawn: {path}")
 
-    def _rounds(self, reasoner: Reasoner, index: int, k: int) -> Places:
+    def _rounds(self, reasoner: Reasoner, index: int, k: int) -> alpha.Places:
         """The rounds of one problem."""
-        from lr.lab.bench.alpha import Places
-        from lr.trace import TokenRound
-
         made = reasoner.generate(
             problem(Split.TEST, index).question,
             mode="sd",
             drafter="draft",
-            acceptance="reject",
-            coupling="independent",
-            temperature=self.temperature,
-            top_p=1.0,
-            top_k=0,
-            min_p=0.0,
             num_speculative_tokens=k,
+            temperature=self.temperature,
             seed=self.seed,
             max_tokens=400,
+            acceptance="reject",
+            coupling="independent",
+            top_p=1.0,  # nothing is cut off
+            top_k=0,
+            min_p=0.0,
         )
         events = (event for _, event in made.trace.events)
-        return Places.of((event for event in events if isinstance(event, TokenRound)), k)
+        return alpha.Places.of((event for event in events if isinstance(event, TokenRound)), k)
 
 
-def _alpha_table(points: Sequence[Point]) -> Table:
-    made = table((*ALPHA_COLUMNS, "off", "emitted"), text=0, title="tokens per round")
-    for p in points:
-        off, off_place = p.gaps
-        made.add_row(
-            *(str(p.k), str(p.rounds), f"{p.cut:.1%}", f"{p.alpha:.4f}", f"{p.measured:.3f}"),
-            *(f"{p.error:.3f}", f"{p.constant:.3f}", f"{off:+.1f}", f"{p.by_place:.3f}"),
-            *(f"{off_place:+.1f}", f"{p.emitted:.3f}"),
+LARGE = ("Qwen3-32B", "Qwen3-1.7B", "Qwen2.5-7B")
+TINY = ("tiny-target", "tiny-draft", "tiny-judge")
+GPU_NOTES = """\
+limit: what a pass would take if it only moved its bytes, or only did its operations, at the rates
+measured above. share: limit / time. Weights are random and what is kept is drawn: answers
+mean nothing, rates do."""
+
+
+@dataclass(frozen=True)
+class BenchGpu:
+    """Time decoding and the four modes on models of real shapes with random weights; what is
+    accepted is drawn."""
+
+    target: str | None = None
+    """A shape (Qwen3-32B, Qwen3-1.7B, Qwen3-0.6B, Qwen2.5-7B, tiny-target) or a directory with a
+    config.json. None: Qwen3-32B on CUDA, tiny-target elsewhere."""
+    draft: str | None = None  # None: Qwen3-1.7B, or tiny-draft.
+    judge: str | None = None  # None: Qwen2.5-7B, or tiny-judge; none: verdicts cost nothing.
+    device: str = "auto"  # Where the target runs, and all others that are not placed elsewhere.
+    draft_device: str | None = None  # Where the draft runs. None: with the target.
+    judge_device: str | None = None  # Where the judge runs. None: with the target.
+    dtype: DtypeName | None = None  # None: bfloat16 on a GPU, float32 on the CPU.
+    threads: int | None = None  # CPU threads; None: one for tiny shapes, else torch's default.
+    modes: tuple[Mode, ...] = ("ar", "sd", "lr", "lr+sd")  # The modes to time, and ar.
+    drivers: tuple[Driver, ...] = ("lockstep", "overlapped")  # How lr and lr+sd are driven.
+    batches: tuple[int, ...] = (1, 2, 4, 8)  # Batch sizes of plain decoding.
+    prompt: int = 512  # Tokens before the answer.
+    tokens: int = 256  # Tokens of an answer.
+    repeats: int = 3  # How often everything is timed; once more does not count.
+    depth: int = 4  # How many draft steps ahead.
+    k: int = 8  # Tokens guessed ahead in sd and lr+sd.
+    drafter: Literal["ngram", "draft"] = "ngram"
+    """Who guesses tokens: prompt lookup that always finds something, or the draft model."""
+    pair: Literal["r1", "qwen3"] = "qwen3"  # Acceptance as in the paper: pair of Table 1 ...
+    dataset: str = "GSM8K"  # ... on which data set. alpha1 is printed there, alpha2 fitted.
+    calibration: Path | None = None  # Acceptance, step lengths from lr calibrate, instead.
+    alpha1: float | None = None  # Acceptance of draft steps, instead of that.
+    alpha2: float | None = None  # Acceptance of draft tokens, instead of that.
+    step_tokens: float = 32.0  # Mean length of a step without a calibration: an assumption.
+    json: Path | None = None  # Also write every figure to this file.
+
+    def run(self) -> None:
+        show.at_least(self, prompt=2, tokens=2, repeats=2, step_tokens=1)
+        batches = bool(self.batches) and all(batch > 0 for batch in self.batches)
+        require(batches, "batches", self.batches, "whole numbers > 0")
+        driven = bool(self.drivers) or not any(mode in LOOKAHEAD for mode in self.modes)
+        require(driven, "drivers", self.drivers, "at least one for the modes lr and lr+sd")
+        show.require_files(json=self.json)
+        given = {"target": self.device, "draft": self.draft_device, "judge": self.judge_device}
+        layout = DeviceMap.of({role: one for role, one in given.items() if one is not None})
+        first = layout.target[0]
+        usual = LARGE if first.type == "cuda" else TINY
+        target, draft = self.target or usual[0], self.draft or usual[1]
+        judge = None if self.judge == "none" else self.judge or usual[2]
+        Device(threads=self.threads).set_threads(target, draft, judge)
+        options = GenerateOptions(
+            mode="lr+sd",
+            driver="overlapped" if "overlapped" in self.drivers else "lockstep",
+            drafter=self.drafter,
+            num_speculative_tokens=self.k,
+            depth=self.depth,
+            max_tokens=self.tokens,
+            temperature=0.6,  # this and the next two as Qwen3 recommends
+            top_p=0.95,
+            top_k=20,
         )
-    return made
+        dummies = [None if name is None else f"dummy:{name}" for name in (target, draft, judge)]
+        dtype = torch_dtype(self.dtype, first.type) or torch.bfloat16
+        at_once = len(self.modes) * len(self.drivers)  # each way keeps its caches
+        longest = self.prompt + self.tokens
+        memory = memory_plan(dummies, layout, dtype, options, longest, share=at_once)
+        out = show.console()
+        out.print(memory_table(memory))
+        memory.check()
+        chosen = gpu.ways(list(dict.fromkeys(("ar", *self.modes))), self.drivers)
+        steps = min(self.tokens, 64)
+        plan = gpu.Plan(options, self.batches, self.prompt, steps, self.repeats)
+        devices = {"target": first, "draft": layout.draft, "judge": layout.judge}
+        runs = 2 * plan.runs_per_model + len(chosen) * (self.repeats + 1)
+        with show.progress("timing", runs) as advance:
+            names, decides = (target, draft, judge), self._synthetic()
+            found = gpu.bench(names, devices, dtype, decides, plan, chosen, advance)
+        out.print(gpu.report(found), markup=False, highlight=False)
+        out.print(GPU_NOTES, style="dim")
+        kept = [asdict(device) | {"needed": device.needed} for device in memory.devices]
+        if self.json is not None:
+            write_json(found | {"settings": show.settings_of(self), "memory": kept}, self.json)
+
+    def _synthetic(self) -> Synthetic:
+        """What decides: given numbers first, then a calibration, then the paper's tables."""
+        lengths = Lognormal(self.step_tokens, 0.5)
+        if self.calibration is not None:
+            known = Calibration.load(self.calibration)
+        else:
+            known = paper_calibration(self.pair, self.dataset)
+        found = Synthetic.of_calibration(known, lengths)
+        given = {"alpha1": self.alpha1, "alpha2": self.alpha2}
+        said: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
+        return replace(found, **said, source=f"{found.source} but as given") if said else found

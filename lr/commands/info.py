@@ -1,27 +1,30 @@
 """`lr info`: what this machine offers, what a server can do, what models would take.
-`lr tiny eval`: how good the tiny models are.
-"""
+`lr tiny eval`: how good the tiny models are."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import Any
 
+import torch
 from rich.table import Table
 
+from lr import __version__
 from lr.commands.options import Device, DtypeName, ServerChoice, torch_dtype
-from lr.commands.show import console, table
+from lr.commands.show import at_least, console, table
+from lr.engine.memory import Cast, MemoryPlan, place, plan_run
+from lr.lab.endpoint.address import Address, is_address
+from lr.lab.endpoint.models import ServedModel
+from lr.model.attention_choice import AttentionNeeds, candidates
+from lr.model.device import DeviceMap, find_device
 from lr.options import GenerateOptions, Mode
 from lr.registry import CHECKPOINTS
+from lr.tiny.evaluate import EvalSettings, evaluate
+from lr.tiny.names import checkpoint_path, companion
 from lr.types import SamplingParams, require
-
-if TYPE_CHECKING:
-    import torch
-
-    from lr.engine.memory import MemoryPlan
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "tyro", "rich")
 
@@ -31,72 +34,67 @@ class MemoryOf:
     """Which models are to be planned for. The same words as in `lr run`; devices by name, since
     they need not be here."""
 
-    model: str | None = None
-    """Also say what these models would take: the target ..."""
-    draft_model: str | None = None
-    """... the draft ..."""
-    judge_model: str | None = None
-    """... and the judge; a shape (Qwen3-32B), a directory or a hub id. Only config.json is read."""
-    mode: Mode = "lr+sd"
-    """The mode that is planned for."""
-    max_tokens_len: int = 37000
-    """Longest prompt and answer together, in tokens."""
-    max_depth: int = 4
-    """How many draft steps ahead."""
-    concurrency: int = 1
-    """Problems that are worked on together."""
-    dtype: DtypeName | None = None
-    """None: float32 on the CPU, the checkpoint's own elsewhere."""
-    target_device: str = "auto"
-    """Where the target runs; several for tensor parallelism: cuda:0,cuda:1."""
-    draft_device: str | None = None
-    """None: with the target."""
-    judge_device: str | None = None
-    """None: with the target."""
-    free_gib: float | None = None
-    """As if so much were free on every device. None: what is free now."""
+    model: str | None = None  # Also say what these models would take: the target ...
+    draft_model: str | None = None  # ... the draft ...
+    judge_model: str | None = None  # ... and the judge: shapes (Qwen3-32B), directories or hub ids.
+    mode: Mode = "lr+sd"  # The mode that is planned for.
+    max_tokens_len: int = 37000  # Longest prompt and answer together, in tokens.
+    max_depth: int = 4  # How many draft steps ahead.
+    concurrency: int = 1  # Problems that are worked on together.
+    dtype: DtypeName | None = None  # None: float32 on the CPU, the checkpoint's own elsewhere.
+    target_device: str = "auto"  # Where the target runs; cuda:0,cuda:1 for tensor parallelism.
+    draft_device: str | None = None  # None: with the target.
+    judge_device: str | None = None  # None: with the target.
+    free_gib: float | None = None  # As if so much were free on every device. None: what is.
 
     def plan(self) -> MemoryPlan:
         """The plan. Raises `CheckpointError`, `SettingError`."""
-        import torch
-
-        from lr.engine.memory import Cast, place, plan_run
-        from lr.model.device import DeviceMap, find_device
-
-        for name in ("max_tokens_len", "concurrency"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number >= 1")
+        at_least(self, max_tokens_len=1, concurrency=1)
         known = find_device if self.free_gib is None else torch.device
         named = str(find_device("auto")) if self.target_device == "auto" else self.target_device
         target = tuple(known(part.strip()) for part in named.split(","))
         draft, judge = (known(d or target[0]) for d in (self.draft_device, self.judge_device))
-        dtype = torch_dtype(self.dtype, target[0].type)
-        assert self.model is not None, "asked for with a model only"
-        cast = Cast(
-            place(self.model, tuple(map(str, target)), dtype),
-            None if self.draft_model is None else place(self.draft_model, (str(draft),), dtype),
-            None if self.judge_model is None else place(self.judge_model, (str(judge),), dtype),
-            "judge",
-            not DeviceMap(target, draft, judge).shares_gpu,
-        )
-        options = GenerateOptions(
-            mode="ar" if self.draft_model is None else self.mode,
-            drafter="ngram",
-            depth=self.max_depth,
-            driver="overlapped",
-        )
+        mode: Mode = "ar" if self.draft_model is None else self.mode
+        depth, tokens = self.max_depth, self.max_tokens_len
+        options = GenerateOptions(mode=mode, drafter="ngram", depth=depth, driver="overlapped")
         given = None if self.free_gib is None else int(self.free_gib * 2**30)
         free = None if given is None else (lambda device: given)
-        return plan_run(cast, options, self.max_tokens_len, share=self.concurrency, free=free)
+        names = (self.model, self.draft_model, self.judge_model)
+        places, dtype = DeviceMap(target, draft, judge), torch_dtype(self.dtype, target[0].type)
+        how: dict[str, Any] = {"verifier": "judge", "share": self.concurrency, "free": free}
+        return memory_plan(names, places, dtype, options, tokens, **how)
+
+
+def memory_plan(
+    names: Sequence[str | None],
+    places: DeviceMap,
+    dtype: torch.dtype | None,
+    options: GenerateOptions,
+    tokens: int,
+    *,
+    verifier: str = "exact",
+    **how: Any,
+) -> MemoryPlan:
+    """What target, draft and judge take (None, and those behind a server: nothing). `tokens` and
+    `how` are as in `plan_run`."""
+    devices = (places.target, [places.draft], [places.judge])
+    target, draft, judge = (
+        None if name is None or is_address(name) else place(name, tuple(map(str, here)), dtype)
+        for name, here in zip(names, devices, strict=True)
+    )
+    assert target is not None, "a plan is made for a target that is here"
+    cast = Cast(target, draft, judge, verifier, not places.shares_gpu)
+    return plan_run(cast, options, tokens, **how)
 
 
 def memory_table(plan: MemoryPlan) -> Table:
     """What is going to be on which device."""
     columns = ("device", "model", "weights", "cache", "working", "total", "free")
+    rows = (
+        [f"[bold]{cell}[/]" for cell in row] if row[1] == "together" else row for row in plan.rows()
+    )
     title = f"memory, planned for chains of {plan.tokens} tokens"
-    made = table(columns, text=2, title=title)
-    for row in plan.rows():
-        made.add_row(*row, style="bold" if row[1] == "together" else None)
-    return made
+    return table(columns, rows, text=2, title=title)
 
 
 @dataclass(frozen=True)
@@ -122,11 +120,6 @@ class Info:
 
     def _here(self) -> Iterator[str]:
         """What this machine has."""
-        import torch
-
-        from lr import __version__
-        from lr.tiny.names import checkpoint_path
-
         machine = f"{platform.system()} {platform.machine()}"
         yield f"lr {__version__}, Python {platform.python_version()}, {machine}"
         for package in PACKAGES:
@@ -146,9 +139,6 @@ class Info:
 
     def _there(self, address: str) -> Iterator[str]:
         """What an endpoint was found to do, and how steps would go over it."""
-        from lr.lab.endpoint.address import Address
-        from lr.lab.endpoint.models import ServedModel
-
         model = ServedModel.open(str(Address.parse(address)), self.server.servers())
         yield f"{model}, context {model.context} tokens, tokenizer of {model.codec.name}"
         for name, found in model.can.lines():
@@ -160,10 +150,6 @@ class Info:
 def attention_lines(device: torch.device) -> list[str]:
     """Which kind of attention models get on a device, and why not another: one line per kind, each
     tried."""
-    import torch
-
-    from lr.model.attention_choice import AttentionNeeds, candidates
-
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     shape = f"{str(dtype).removeprefix('torch.')}, 32 heads of 128, 8 of them KV heads"
     lines, taken = [f"attention on {device}, {shape}:"], False
@@ -185,36 +171,24 @@ class TinyEval:
     Prints a Markdown table. 64 problems take about 20 seconds on two cores, the ablation about as
     long per layer as the rest."""
 
-    target: str = "tiny-target"
-    """The target: a tiny model's name (plans-target for the language of plans) or a directory."""
-    draft: str | None = None
-    """The draft, likewise. None: the one that belongs to the target."""
-    problems: int = 64
-    """How many held-out problems."""
-    seed: int = 0
-    """Which problems and which draws."""
-    temperature: float = 0.6
-    """0 is greedy."""
+    target: str = "tiny-target"  # A tiny model's name (plans-target for plans) or a directory.
+    draft: str | None = None  # The draft, likewise. None: the one that belongs to the target.
+    problems: int = 64  # How many held-out problems.
+    seed: int = 0  # Which problems and which draws.
+    temperature: float = 0.6  # 0 is greedy.
     far: float = 0.0
     """Share of operations that refer to any earlier person; the published models have not been
     trained on them."""
-    ablation_problems: int = 0
-    """Solve this many problems once more for each layer of the target left out; 0: no ablation."""
-    threads: int = 1
-    """CPU threads."""
+    ablation_problems: int = 0  # Solve so many again without each layer of the target; 0: do not.
+    threads: int = 1  # CPU threads.
 
     def run(self) -> None:
-        from lr.tiny.evaluate import EvalSettings, evaluate
-        from lr.tiny.names import companion
-
         require(0 <= self.far <= 1, "far", self.far, "a share from 0 to 1")
         SamplingParams(self.temperature)  # refuses an impossible one before the models are loaded
-        settings = EvalSettings(
-            self.problems, self.seed, self.temperature, self.far, self.ablation_problems
-        )
+        own = (self.problems, self.seed, self.temperature, self.far, self.ablation_problems)
         threads = Device(threads=self.threads).set_threads()
         draft = self.draft or companion(self.target, "draft") or "tiny-draft"
         with console(stderr=True).status("measuring ..."):
-            report = evaluate(self.target, draft, settings)
+            report = evaluate(self.target, draft, EvalSettings(*own))
         console().print(report.table(), markup=False)
         console().print(f"Threads: {threads}. float32.")

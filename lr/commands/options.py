@@ -1,22 +1,22 @@
 """The flags that commands share: which models, behind which servers, where they run, over how many
 ranks. The one place where the environment is read: a server's key, and what torchrun says.
 
-Each group is a dataclass; a command that has one as a field has its flags.
-"""
+Each group is a dataclass; a command that has one as a field has its flags."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
 from lr.errors import SettingError
 from lr.lab.endpoint.address import is_address
 from lr.registry import CHECKPOINTS
+from lr.tiny.language import Split
+from lr.tiny.languages import LANGUAGES
 from lr.tiny.names import companion
 from lr.types import require
 
@@ -37,13 +37,9 @@ TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 class Device:
     """Where and in which precision models run."""
 
-    device: str = "auto"
-    """auto (CUDA, else MPS, else the CPU), or a torch device such as cuda:1."""
-    dtype: DtypeName | None = None
-    """None: float32 on the CPU, the checkpoint's own elsewhere."""
-    threads: int | None = None
-    """CPU threads; None: one for the tiny models (more only get in their way), torch's default for
-    others."""
+    device: str = "auto"  # auto (CUDA, else MPS, else the CPU), or a torch device such as cuda:1.
+    dtype: DtypeName | None = None  # None: float32 on the CPU, the checkpoint's own elsewhere.
+    threads: int | None = None  # CPU threads; None: one for the tiny models, else torch's default.
 
     def torch_device(self) -> torch.device:
         """The device. Raises `SettingError` for one that torch does not know or this machine does
@@ -53,10 +49,7 @@ class Device:
         return find_device(self.device)
 
     def torch_dtype(self) -> torch.dtype | None:
-        import torch
-
-        found: torch.dtype | None = None if self.dtype is None else getattr(torch, self.dtype)
-        return found
+        return torch_dtype(self.dtype)
 
     def set_threads(self, *models: str | None) -> int:
         """Set torch's CPU threads for these models; returns how many."""
@@ -70,13 +63,12 @@ class Device:
         return torch.get_num_threads()
 
 
-def torch_dtype(name: DtypeName | None, device: str) -> torch.dtype | None:
-    """The dtype that models on a device get; None for the checkpoint's own."""
+def torch_dtype(name: DtypeName | None, device: str = "") -> torch.dtype | None:
+    """A dtype by its name; without one that of models on the CPU, else None, the checkpoint's."""
     import torch
 
-    if name is None:
-        return torch.float32 if device == "cpu" else None
-    found: torch.dtype = getattr(torch, name)
+    known = name or ("float32" if device == "cpu" else None)
+    found: torch.dtype | None = None if known is None else getattr(torch, known)
     return found
 
 
@@ -84,23 +76,26 @@ def torch_dtype(name: DtypeName | None, device: str) -> torch.dtype | None:
 class Placement(Device):
     """Where models run, and how they use their device."""
 
-    num_blocks: int | None = None
-    """Cache blocks of 16 tokens per model; None: as many as the answer can need."""
+    num_blocks: int | None = None  # Cache blocks of 16 tokens per model; None: as many as needed.
     attention: AttentionName = "auto"
     """The kind of attention: flash (the package flash-attn), triton (our own kernel), sdpa, or
     reference (slow and plain). auto: the first of these that works; lr info says which."""
-    cuda_graphs: bool = True
-    """Replay decoding steps from CUDA graphs, on CUDA."""
+    cuda_graphs: bool = True  # Replay decoding steps from CUDA graphs, on CUDA.
 
-    def attend(self, reasoner: Reasoner) -> Reasoner:
-        """Give a new reasoner this attention; it is closed where that cannot run."""
+    def reasoner(self, *models: str | None, **settings: Any) -> Reasoner:
+        """A reasoner with target, draft, verifier and settings as `Reasoner` takes them, and with
+        this dtype, cache and attention."""
+        from lr.reasoner import Reasoner
+
+        dtype, blocks = self.torch_dtype(), self.num_blocks
+        made = Reasoner(*models, dtype=dtype, num_blocks=blocks, **settings)  # type: ignore[arg-type]
         if self.attention != "auto" or not self.cuda_graphs:
             try:
-                reasoner.use_attention(self.attention, graphs=self.cuda_graphs)
+                made.use_attention(self.attention, graphs=self.cuda_graphs)
             except BaseException:
-                reasoner.close()
+                made.close()
                 raise
-        return reasoner
+        return made
 
 
 @dataclass(frozen=True)
@@ -113,13 +108,9 @@ class ServerChoice:
     tokenizer: str | None = None
     """The checkpoint (directory or hub id) that the target's server has loaded; None: the model's
     name there. Weights are not needed."""
-    draft_tokenizer: str | None = None
-    """The same for a draft behind a server."""
-    judge_tokenizer: str | None = None
-    """The same for a judge behind a server."""
-    server_timeout: float = 120.0
-    """Seconds of silence after which a request is tried again; after five times in a row the run
-    ends."""
+    draft_tokenizer: str | None = None  # The same for a draft behind a server.
+    judge_tokenizer: str | None = None  # The same for a judge behind a server.
+    server_timeout: float = 120.0  # Seconds of silence before each of 5 further tries.
 
     def servers(self, *, draft_alone: bool = False) -> Servers:
         """These flags as the engine takes them. `draft_alone`: the draft takes the target's
@@ -133,13 +124,6 @@ class ServerChoice:
             self.judge_tokenizer,
             Retry(timeout=self.server_timeout),
         )
-
-
-def judge_address(port: int, model: str | None) -> str:
-    """The judge at a port of this machine, as the official tool means it. `model` None: the only
-    one that is served there."""
-    require(1 <= port <= 65535, "judge_port", port, "a number from 1 to 65535")
-    return f"openai:http://localhost:{port}/{model or ''}"
 
 
 @dataclass(frozen=True)
@@ -159,8 +143,7 @@ class ModelChoice:
     """How steps are compared: exact (equal tokens), judge, embedding, score, likelihood, random,
     each with :threshold; always; never; oracle (tiny languages only). None: judge where there is
     one (--judge_model, or tiny-target), oracle for plans-target, else exact."""
-    tensor_parallel: int = 1
-    """Ranks over which the target is spread: GPUs from --device on, or processes on the CPU."""
+    tensor_parallel: int = 1  # Ranks of the target: GPUs from --device on, or CPU processes.
     placement: Placement = Placement()
     server: ServerChoice = field(default_factory=ServerChoice)
 
@@ -171,7 +154,6 @@ class ModelChoice:
         """The reasoner these flags describe; no draft is loaded for plain decoding."""
         from lr.model.dummy import is_dummy
         from lr.model.files import resolve
-        from lr.reasoner import Reasoner
 
         if needs_draft and self.drafting() is None:
             if not is_address(self.model) and not is_dummy(self.model):
@@ -181,27 +163,21 @@ class ModelChoice:
                 "checkpoint of the same family), or decode plainly with --mode ar."
             )
         self.placement.set_threads(self.model, self.drafting())
-        device, threads = self.placement.torch_device(), self.placement.threads
-        reasoner = Reasoner(
+        devices, threads = [self.placement.torch_device()], self.placement.threads
+        return self.placement.reasoner(
             self.model,
             self.drafting() if needs_draft else None,
             self.verifier,
             judge=self.judge_model,
-            device=spread([device], self.tensor_parallel, threads),
-            dtype=self.placement.torch_dtype(),
-            num_blocks=self.placement.num_blocks,
+            device=spread(devices, self.tensor_parallel, threads),
             servers=self.server.servers(),
         )
-        return self.placement.attend(reasoner)
 
     def question(self, given: str | None) -> str:
         """What to ask: `given`, or else a sample problem, which is shown on standard error.
 
         Raises `SettingError` for a question that is not in the language of a tiny model: its
         answer would be noise."""
-        from lr.tiny.language import Split
-        from lr.tiny.languages import LANGUAGES
-
         family = self.model.partition("-")[0] if self.model in CHECKPOINTS else None
         sample = LANGUAGES[family or "tiny"].problem(Split.TEST, 0, 0).question
         if given is None:
@@ -214,14 +190,6 @@ class ModelChoice:
                 f"is none of them. Other models (--model) do; or ask, for example: {sample}"
             )
         return given
-
-
-def is_trace(words: str) -> bool:
-    """Whether words name a trace file, rather than ask a question."""
-    try:
-        return words.endswith(".jsonl") or Path(words).exists()
-    except OSError:  # too long for the name of a file
-        return False
 
 
 def torchrun_place(environment: Mapping[str, str] = os.environ) -> Torchrun | None:

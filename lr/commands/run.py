@@ -1,34 +1,224 @@
-"""`lr run`: a data set in one of the modes, with the official tool's flags; graded, written as it
-comes, and resumed where it stopped. `lr report`: runs side by side.
-"""
+"""`lr run`: a data set in one of the modes, with the official tool's flags and defaults (and a tiny
+family where those cannot run); graded, written as it comes, and resumed where it stopped."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-import tyro
+import torch
 from rich.console import Console
 
-from lr.commands.run_models import RunModels
-from lr.commands.show import console, progress, require_folders, table
+from lr.commands.info import memory_plan, memory_table
+from lr.commands.options import Placement, ServerChoice, spread, torch_dtype
+from lr.commands.show import at_least, console, progress
+from lr.engine.load import speaks_tiny
+from lr.engine.memory import MemoryPlan
 from lr.errors import SettingError
-from lr.options import LOOKAHEAD, Driver, GenerateOptions, ScheduleName, TokenDrafter
+from lr.lab.endpoint.address import is_address
+from lr.lab.eval import running
+from lr.lab.eval.datasets import fingerprint, load_items
+from lr.lab.eval.grading import grader_for
+from lr.lab.eval.sandbox import Limits
+from lr.lab.eval.store import Store
+from lr.model.codec import Codec
+from lr.model.device import DeviceMap
+from lr.model.dummy import DUMMY_NOTE, dummy_name
+from lr.model.ranks import Spread
+from lr.options import (
+    DRAFT_MODEL_DRAFTERS,
+    LOOKAHEAD,
+    Driver,
+    GenerateOptions,
+    ScheduleName,
+    TokenDrafter,
+)
+from lr.reasoner import Reasoner
+from lr.registry import CHECKPOINTS
 from lr.trace import Stats
 from lr.types import require
 
-if TYPE_CHECKING:
-    from lr.lab.eval.report import Row
-    from lr.lab.eval.running import Done, Evaluation
+OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
+"""Target, draft, judge: the defaults of the official tool."""
+TINY = ("tiny-target", "tiny-draft", "tiny-judge")
+PLANS = ("plans-target", "plans-draft", None)
+"""There is no judge for plans: the oracle judges."""
+GPU_IDS = ("target_gpu_id", "draft_gpu_id", "judge_gpu_id")
+
 
 SHOWN_FROM = 1 << 30
 """A memory plan of fewer bytes than this is checked, not shown."""
+
+
+@dataclass(frozen=True)
+class RunModels:
+    """Models and devices. What is not said is the official tool's choice; for tiny:N and plans:N,
+    and where there is no CUDA device, it is a tiny family's."""
+
+    model: str | None = None
+    """The target. None: Qwen/Qwen3-32B; tiny-target for data set tiny:N and where there is no CUDA
+    device; plans-target for plans:N."""
+    draft_model: str | None = None
+    """The draft. None: Qwen/Qwen3-1.7B, or tiny-draft beside tiny-target, plans-draft beside
+    plans-target."""
+    judge_model: str | None = None
+    """The judge, or the encoder of verifier embedding. None: Qwen/Qwen2.5-7B-Instruct, or
+    tiny-judge beside tiny-target."""
+    verifier: str | None = None
+    """judge, exact, embedding, score, likelihood, random, each with :threshold; oracle for the tiny
+    languages. None: judge; for plans-target, which has none, oracle."""
+    judge_port: int | None = None
+    """The port of an OpenAI-compatible server on this machine that has the judge; --judge_model is
+    then its name there."""
+    target_gpu_id: str = "0,1"  # With --device auto: CUDA devices of the target, by number.
+    draft_gpu_id: str = "2"  # With --device auto: CUDA device of the draft.
+    judge_gpu_id: str = "3"  # With --device auto: CUDA device of the judge.
+    tensor_parallel: int | None = None
+    """Ranks over which the target is spread. None: one for each GPU of --target_gpu_id that is
+    there; on the CPU 1."""
+    load_format: Literal["auto", "dummy"] = "auto"
+    """dummy: random weights in the shape of each model (a published name, or a directory with a
+    config.json): for measuring only."""
+    placement: Placement = field(default_factory=Placement)
+    server: ServerChoice = field(default_factory=ServerChoice)
+
+    def check(self) -> None:
+        """Refuse what cannot be, before anything is loaded."""
+        if self.judge_port is not None:
+            known = 1 <= self.judge_port <= 65535
+            require(known, "judge_port", self.judge_port, "a number from 1 to 65535")
+            if is_address(self.judge_model):
+                raise SettingError(
+                    f"judge_port is {self.judge_port} and judge_model {self.judge_model!r}, an "
+                    "address with a port of its own; give one."
+                )
+        for name in GPU_IDS:
+            value = getattr(self, name)
+            numbers = all(part.strip().isdecimal() for part in value.split(","))
+            require(numbers, name, value, "numbers of CUDA devices such as 0 or 0,1")
+
+    def chosen(self, dataset: str) -> tuple[RunModels, str | None]:
+        """These settings with every model named, and a note where that is not what the official
+        tool would take."""
+        note, model = None, self.model
+        if model is None:
+            family = dataset.partition(":")[0]
+            model = {"tiny": TINY[0], "plans": PLANS[0]}.get(family, OFFICIAL[0])
+            if model == OFFICIAL[0] and not torch.cuda.is_available():
+                note = (
+                    f"no CUDA device here: the models are {TINY[0]}, {TINY[1]} and {TINY[2]} "
+                    f"instead of {OFFICIAL[0]} and its kin"
+                )
+                model = TINY[0]
+        _, draft, judge = {TINY[0]: TINY, PLANS[0]: PLANS}.get(model, OFFICIAL)
+        draft = draft if self.draft_model is None else self.draft_model
+        if self.judge_port is not None:
+            judge = f"openai:http://localhost:{self.judge_port}/{self.judge_model or ''}"
+            verifier = self.verifier or "judge"
+        else:
+            none = judge is None and self.judge_model is None
+            verifier = self.verifier or ("oracle" if none else "judge")
+            usual = judge if verifier.partition(":")[0] == "judge" else None
+            judge = usual if self.judge_model is None else self.judge_model
+        if self.load_format == "dummy":
+            model, draft, note = dummy_name(model), dummy_name(draft), DUMMY_NOTE
+            if judge is not None and not is_address(judge):
+                judge = dummy_name(judge)
+        made = replace(self, model=model, draft_model=draft, judge_model=judge, verifier=verifier)
+        return made, note
+
+    def used_in(self, mode: str, drafter: str) -> RunModels:
+        """The models that a mode uses, of settings that were `chosen`; None for the others. Mode
+        draft has the draft alone."""
+        judges = mode in LOOKAHEAD
+        drafts = mode not in ("ar", "sd") or (mode == "sd" and drafter in DRAFT_MODEL_DRAFTERS)
+        return replace(
+            self,
+            model=None if mode == "draft" else self.model,
+            draft_model=self.draft_model if drafts else None,
+            judge_model=self.judge_model if judges else None,
+            verifier=self.verifier if judges else None,
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """All that an answer, or its speed, can depend on: neither keys nor ports."""
+        left_out = ("judge_port", "placement", "server")
+        own = {name: value for name, value in vars(self).items() if name not in left_out}
+        server = asdict(self.server).items()
+        known = {n: value for n, value in server if n.endswith("tokenizer") and value is not None}
+        return own | asdict(self.placement) | known
+
+    def load(self) -> Reasoner:
+        """The reasoner, of settings from `used_in`."""
+        writers, verifier = self._writers(), self.verifier or "exact"
+        self.placement.set_threads(*writers)
+        _, draft, judge = self.devices()
+        places = {"target": self.target_device(), "draft": draft, "judge": judge}
+        servers = self.server.servers(draft_alone=self.model is None)
+        how: dict[str, Any] = {"judge": self.judge_model, "device": places, "servers": servers}
+        return self.placement.reasoner(*writers, verifier, **how)
+
+    def _writers(self) -> tuple[str, str | None]:
+        """Target and draft; a draft that is alone takes the target's place."""
+        if self.model is None:
+            assert self.draft_model is not None, "made by used_in"
+            return self.draft_model, None
+        return self.model, self.draft_model
+
+    def target_device(self) -> torch.device | Spread:
+        """Where the target goes, over several ranks if there are several devices for it."""
+        place = self.devices()[0 if self.model is not None else 1]
+        devices = [torch.device(place)]
+        if place.startswith("cuda") and self.placement.device == "auto" and self.model is not None:
+            usual = self.target_gpu_id == RunModels.target_gpu_id
+            numbers = [int(part) for part in self.target_gpu_id.split(",")]
+            if self.model in CHECKPOINTS and usual:
+                numbers = numbers[:1]
+            there = [torch.device("cuda", n) for n in numbers if n < torch.cuda.device_count()]
+            devices = there or devices
+            needed = len(numbers) if self.tensor_parallel is None else self.tensor_parallel
+            if len(devices) < needed and not usual:
+                raise SettingError(
+                    f"target_gpu_id is {self.target_gpu_id!r}, of which {len(devices)} are in this "
+                    f"machine; {needed} are needed (tensor_parallel: {self.tensor_parallel}). "
+                    "Name as many GPUs as there shall be ranks."
+                )
+        return spread(devices, self.tensor_parallel, self.placement.threads)
+
+    def devices(self) -> tuple[str, str, str]:
+        """Where target, draft and judge run. A default device that the machine does not have is
+        replaced by the last one it has; one that was asked for is refused."""
+        if self.placement.device != "auto" or not torch.cuda.is_available():
+            return (str(self.placement.torch_device()),) * 3
+        count, places = torch.cuda.device_count(), []
+        for name in GPU_IDS:
+            value = getattr(self, name)
+            first = int(value.split(",")[0])
+            if first >= count and value != getattr(RunModels, name):
+                raise SettingError(
+                    f"{name} is {value!r}, and this machine has {count} CUDA devices, numbered "
+                    "from 0."
+                )
+            places.append(f"cuda:{min(first, count - 1)}")
+        return places[0], places[1], places[2]
+
+    def memory(self, options: GenerateOptions, tokens: int, share: int) -> MemoryPlan | None:
+        """What a run with these models (from `used_in`) takes of every device; None where the
+        target is behind a server."""
+        writers, verifier = self._writers(), self.verifier or "exact"
+        if is_address(writers[0]):
+            return None
+        where = self.target_device()
+        devices = where.devices if isinstance(where, Spread) else (where,)
+        names = (*writers, self.judge_model if verifier.startswith("judge") else None)
+        places = DeviceMap(tuple(devices), *map(torch.device, self.devices()[1:]))
+        dtype = torch_dtype(self.placement.dtype, str(devices[0]))
+        how: dict[str, Any] = {"share": share, "num_blocks": self.placement.num_blocks}
+        return memory_plan(names, places, dtype, options, tokens, verifier=verifier, **how)
 
 
 @dataclass(frozen=True)
@@ -39,12 +229,9 @@ class Run:
     dataset: str = "aime-2024.jsonl"
     """A JSONL file (AIME, AMC, MATH, GSM8K, HumanEval, LiveCodeBench, GPQA, MT-Bench layouts),
     tiny:N, plans:N, or a hub id."""
-    start_qid: int | None = None
-    """First problem, counted from 0."""
-    end_qid: int | None = None
-    """The problem after the last one."""
-    prefix: str = "AIME"
-    """What the name of the output folder begins with."""
+    start_qid: int | None = None  # First problem, counted from 0.
+    end_qid: int | None = None  # The problem after the last one.
+    prefix: str = "AIME"  # What the name of the output folder begins with.
     output: Path | None = None
     """The output folder. None: runs/PREFIX_MODE_ and a word made of the settings, so that the same
     command finds its folder again."""
@@ -52,36 +239,21 @@ class Run:
     mode: Literal["ar", "sd", "lr", "lr+sd", "draft", "specreason"] | None = None
     """None: what --use_spec and --enable_n_gram say. draft: the draft alone. specreason: the target
     scores the draft's steps."""
-    use_spec: bool = False
-    """Lookahead Reasoning (modes lr and lr+sd)."""
-    enable_n_gram: bool = False
-    """Token-level speculation by prompt lookup (modes sd and lr+sd)."""
-    max_depth: int = 4
-    """How many draft steps ahead."""
-    width: int = 1
-    """How many alternatives per step."""
-    ignore_half_sentence: bool = False
-    """Do not accept a draft for the step that follows a cut one."""
-    num_speculative_tokens: int = 6
-    """How many tokens are guessed ahead."""
-    prompt_lookup_max: int = 2
-    """Longest n-gram that prompt lookup looks for."""
-    drafter: TokenDrafter = "ngram"
-    """Who guesses tokens in modes sd and lr+sd."""
-    max_tokens_len: int = 37000
-    """Longest prompt and answer together, in tokens."""
-    max_step_tokens: int = 100
-    """A step is cut here."""
-    schedule: ScheduleName = "depth"
-    """When target steps begin; see lr generate."""
-    driver: Driver = "lockstep"
-    """Whether draft and target take turns or run at the same time."""
-    n_samples: int = 1
-    """Answers per problem."""
-    concurrency: int = 1
-    """Problems that are worked on together."""
-    seed: int = 0
-    """Same seed, same answers."""
+    use_spec: bool = False  # Lookahead Reasoning (modes lr and lr+sd).
+    enable_n_gram: bool = False  # Token-level speculation by prompt lookup (modes sd and lr+sd).
+    max_depth: int = 4  # How many draft steps ahead.
+    width: int = 1  # How many alternatives per step.
+    ignore_half_sentence: bool = False  # Do not accept a draft for the step that follows a cut one.
+    num_speculative_tokens: int = 6  # How many tokens are guessed ahead.
+    prompt_lookup_max: int = 2  # Longest n-gram that prompt lookup looks for.
+    drafter: TokenDrafter = "ngram"  # Who guesses tokens in modes sd and lr+sd.
+    max_tokens_len: int = 37000  # Longest prompt and answer together, in tokens.
+    max_step_tokens: int = 100  # A step is cut here.
+    schedule: ScheduleName = "depth"  # When target steps begin; see lr generate.
+    driver: Driver = "lockstep"  # Whether draft and target take turns or run at the same time.
+    n_samples: int = 1  # Answers per problem.
+    concurrency: int = 1  # Problems that are worked on together.
+    seed: int = 0  # Same seed, same answers.
     temperature: float | None = None
     """None, also below: the checkpoint's generation_config.json, else its family's (Qwen3: 0.6,
     0.95, 20; R1-Distill: 0.6, 0.95)."""
@@ -91,29 +263,16 @@ class Run:
     protocol: Literal["generate", "acceptance"] = "generate"
     """acceptance: at every position draft and target write a step, the verifier judges, one is
     appended (how the paper measures)."""
-    save_pairs: bool = False
-    """Keep every judged pair of steps, for lr verify and lr drift."""
-    save_traces: bool = False
-    """Keep every event, for timelines."""
+    save_pairs: bool = False  # Keep every judged pair of steps, for lr verify and lr drift.
+    save_traces: bool = False  # Keep every event, for timelines.
     run_code: bool = False
     """Run the programs that a model wrote, to grade them: in bubblewrap, without network and
     without your files."""
-    allow_unsafe_code: bool = False
-    """Run them even if bubblewrap is missing: they can then read and write what you can."""
-    code_seconds: float = 10.0
-    """Time limit of a program."""
-    code_memory_mb: int = 1024
-    """Memory limit of a program."""
+    allow_unsafe_code: bool = False  # Run them without bubblewrap: they can do what you can.
+    code_seconds: float = 10.0  # Time limit of a program.
+    code_memory_mb: int = 1024  # Memory limit of a program.
 
     def run(self) -> None:
-        from lr.commands.info import memory_table
-        from lr.engine.load import speaks_tiny
-        from lr.lab.eval.datasets import fingerprint, load_items
-        from lr.lab.eval.grading import grader_for
-        from lr.lab.eval.running import Artifacts, Evaluation, Plan, variant_of, versions
-        from lr.lab.eval.sandbox import Limits
-        from lr.lab.eval.store import Store
-
         mode = self.chosen_mode()
         self._check(mode)
         notes = console(stderr=True)
@@ -126,38 +285,29 @@ class Run:
             notes.print(f"note: {note}", style="yellow")
         run, unsafe = self.run_code, self.allow_unsafe_code
         with grader_for(items, limits, run_code=run, unsafe=unsafe) as grader:
-            settings = self._settings(mode, models, data)
-            head = {
-                "tool": "lr run",
-                "settings": settings,
-                "versions": versions(),
-                "devices": sorted(set(self.models.devices())),
-            }
-            store = Store.open(self.output or self._folder(mode, settings), head)
+            settings, devices = self._settings(mode, models, data), set(self.models.devices())
+            head = {"tool": "lr run", "settings": settings, "versions": running.versions()}
+            said = json.dumps(settings, sort_keys=True, default=str).encode()
+            digest = hashlib.blake2b(said, digest_size=4).hexdigest()
+            usual = Path("runs", f"{self.prefix}_{mode}_{digest}")
+            store = Store.open(self.output or usual, head | {"devices": sorted(devices)})
             memory = models.memory(self._options(mode), self.max_tokens_len, self.concurrency)
             if memory is not None:
                 if memory.needed >= SHOWN_FROM or not all(one.fits for one in memory.devices):
                     notes.print(memory_table(memory))
                 memory.check()
             with models.load() as reasoner:
-                plan = Plan(
-                    items,
-                    mode,
-                    self._options(mode, reasoner.codec.name),
-                    self.n_samples,
-                    self.concurrency,
-                    self.max_tokens_len,
-                    bare=speaks_tiny(reasoner.codec),
-                    variant=variant_of(mode, reasoner.models),
-                    artifacts=Artifacts(self.save_pairs, self.save_traces),
-                )
-                evaluation = Evaluation(reasoner, plan, store, grader)
+                options = self._options(mode, reasoner.codec.name)
+                sizes = (self.n_samples, self.concurrency, self.max_tokens_len)
+                how: dict[str, Any] = {"bare": speaks_tiny(reasoner.codec)}
+                how["variant"] = running.variant_of(mode, reasoner.models)
+                how["artifacts"] = running.Artifacts(self.save_pairs, self.save_traces)
+                plan = running.Plan(items, mode, options, *sizes, **how)
+                evaluation = running.Evaluation(reasoner, plan, store, grader)
                 total, left = len(plan.keys), len(evaluation.missing)
                 there = f", {total - left} of them there already" if left < total else ""
-                notes.print(
-                    f"mode {mode}: {total} answers to {len(items)} problems{there}; results in "
-                    f"{store.path}"
-                )
+                what = f"{total} answers to {len(items)} problems{there}"
+                notes.print(f"mode {mode}: {what}; results in {store.path}")
                 watch(evaluation, notes)
         console().print(store.path, soft_wrap=True)
 
@@ -165,9 +315,9 @@ class Run:
         """The mode that flags and switches agree on. Raises `SettingError` where they contradict
         each other."""
         switches = {"--use_spec": self.use_spec, "--enable_n_gram": self.enable_n_gram}
-        said = {(False, False): "ar", (True, False): "lr", (False, True): "sd"}.get(
-            (self.use_spec, self.enable_n_gram), "lr+sd"
-        )
+        said = {(0, 0): "ar", (1, 0): "lr", (0, 1): "sd", (1, 1): "lr+sd"}[
+            self.use_spec, self.enable_n_gram
+        ]
         if self.mode is None:
             return said
         if said in ("ar", self.mode) or self.mode == "lr+sd":  # each switch is a part of lr+sd
@@ -180,67 +330,43 @@ class Run:
 
     def _check(self, mode: str) -> None:
         self.models.check()
-        for name in ("n_samples", "concurrency", "max_tokens_len"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number >= 1")
+        at_least(self, n_samples=1, concurrency=1, max_tokens_len=1)
+        wrong = []
         if self.enable_n_gram and self.drafter != "ngram":
-            raise SettingError(
-                f"--enable_n_gram means drafter ngram, and --drafter is {self.drafter!r}; leave "
-                "one of them out."
-            )
+            means = f"--enable_n_gram means drafter ngram, and --drafter is {self.drafter!r}"
+            wrong.append(f"{means}; leave one of them out.")
         if self.save_pairs and mode not in LOOKAHEAD:
-            raise SettingError(
-                f"--save_pairs keeps the pairs that a verifier judges, and mode {mode!r} compares "
-                "none; use mode lr."
-            )
+            keeps = "--save_pairs keeps the pairs that a verifier judges"
+            wrong.append(f"{keeps}, and mode {mode!r} compares none; use mode lr.")
         if self.save_pairs and self.n_samples > 1 and self.concurrency > 1:
-            raise SettingError(
-                "--save_pairs tells problems apart by their prompts: take --n_samples 1 or "
-                "--concurrency 1."
-            )
+            apart = "--save_pairs tells problems apart by their prompts"
+            wrong.append(f"{apart}: take --n_samples 1 or --concurrency 1.")
+        if wrong:
+            raise SettingError(wrong[0])
         self._options(mode)
 
     def _options(self, mode: str, checkpoint: str | None = None) -> GenerateOptions:
         """The engine's settings. What neither the flags nor the generation_config.json of
         `checkpoint` say about sampling is its family's custom."""
-        from lr.lab.eval.running import engine_options, family_sampling
-        from lr.model.codec import Codec
-
-        sampling = {
-            name: getattr(self, name) for name in ("temperature", "top_p", "top_k", "min_p")
-        }
+        filters = ("temperature", "top_p", "top_k", "min_p")
+        sampling = {name: getattr(self, name) for name in filters}
         if checkpoint is not None:
             stated = Codec.load(checkpoint).generation_defaults
             if stated.do_sample is not False and stated.temperature is None:
-                custom = family_sampling(checkpoint)
+                custom = running.family_sampling(checkpoint)
                 sampling = {n: custom.get(n) if v is None else v for n, v in sampling.items()}
-        options = GenerateOptions(
-            mode="lr",
-            depth=self.max_depth,
-            width=self.width,
-            schedule=self.schedule,
-            driver=self.driver,
-            drafter="ngram" if mode == "sd" and self.drafter == "step" else self.drafter,
-            num_speculative_tokens=self.num_speculative_tokens,
-            prompt_lookup_max=self.prompt_lookup_max,
-            seed=self.seed,
-            max_step_tokens=self.max_step_tokens,
-            ignore_half_sentence=self.ignore_half_sentence,
-            **sampling,
-        )
-        return engine_options(mode, self.protocol, options)
+        names = {f.name for f in fields(GenerateOptions)} - {"mode", "drafter"}
+        same = {name: value for name, value in vars(self).items() if name in names} | sampling
+        drafter = "ngram" if mode == "sd" and self.drafter == "step" else self.drafter
+        options = GenerateOptions(mode="lr", depth=self.max_depth, drafter=drafter, **same)
+        return running.engine_options(mode, self.protocol, options)
 
     def _settings(self, mode: str, models: RunModels, data: str) -> dict[str, Any]:
         """What an answer and its time depend on: a run that differs in any of it is another run."""
-        own = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in ("start_qid", "end_qid", "n_samples", "prefix", "output", "models"):
-            del own[name]
-        del own["use_spec"], own["enable_n_gram"], own["run_code"]
+        left_out = {"start_qid", "end_qid", "n_samples", "prefix", "output", "models"}
+        left_out |= {"use_spec", "enable_n_gram", "run_code"}
+        own = {name: value for name, value in vars(self).items() if name not in left_out}
         return {**own, "mode": mode, "data": data, **models.settings()}
-
-    def _folder(self, mode: str, settings: dict[str, Any]) -> Path:
-        said = json.dumps(settings, sort_keys=True, default=str).encode()
-        digest = hashlib.blake2b(said, digest_size=4).hexdigest()
-        return Path("runs", f"{self.prefix}_{mode}_{digest}")
 
 
 @dataclass
@@ -251,7 +377,7 @@ class Tally:
     right: int = 0
     stats: Stats = field(default_factory=Stats)
 
-    def add(self, done: Done) -> None:
+    def add(self, done: running.Done) -> None:
         """Count an answer."""
         self.count(done.record.get("right"))
         if done.stats is not None:
@@ -262,7 +388,7 @@ class Tally:
         self.graded += right is not None
         self.right += right is True
 
-    def line(self, evaluation: Evaluation) -> str:
+    def line(self, evaluation: running.Evaluation) -> str:
         """Accuracy, speed and acceptance in a few words. Speed: tokens of this session per second
         of its wall time, over all problems together."""
         parts, session = [], evaluation.session
@@ -277,7 +403,7 @@ class Tally:
         return ", ".join(parts)
 
 
-def watch(evaluation: Evaluation, notes: Console) -> None:
+def watch(evaluation: running.Evaluation, notes: Console) -> None:
     """Run an evaluation to its end with a progress bar, and say at the end how it went."""
     tally, keys = Tally(), set(evaluation.plan.keys)
     for key, record in evaluation.store.results():
@@ -298,83 +424,3 @@ def watch(evaluation: Evaluation, notes: Console) -> None:
         notes.print(f"{there} of {len(keys)} answers" + (f": {line}" if line else ""))
         if there < len(keys):
             notes.print("the same command again goes on with the others")
-
-
-@dataclass(frozen=True)
-class Report:
-    """Compare runs: accuracy with intervals, speedup paired by problem, acceptance. Reads the
-    official tool's folders too."""
-
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders that lr run, or the official tool, has written."""
-    baseline: str | None = None
-    """The run to compare with, by its folder or its mode. None: the first in mode ar."""
-    json: Path | None = None
-    """Also write the numbers to this file."""
-    markdown: Path | None = None
-    """Also write the table to this file."""
-    figure: Path | None = None
-    """Also draw accuracy and speed as bars: to this file and its twin, PNG and SVG. Needs
-    matplotlib (the extra `plot`)."""
-
-    def run(self) -> None:
-        from lr.lab.eval.figure import draw, require_matplotlib
-        from lr.lab.eval.grading import Grader
-        from lr.lab.eval.report import choose_baseline, document, make_row, markdown, read_run
-
-        if not self.runs:
-            raise SettingError(
-                "no run was named; give the folders that lr run has written, such as: lr report "
-                "runs/*."
-            )
-        require_folders(json=self.json, markdown=self.markdown, figure=self.figure)
-        if self.figure is not None:
-            require_matplotlib()
-        with Grader() as grader:
-            runs = [read_run(path, grader) for path in self.runs]
-        baseline = choose_baseline(runs, self.baseline)
-        rows = [make_row(run, baseline) for run in runs]
-        _show(rows)
-        if self.json is not None:
-            self.json.write_text(json.dumps(document(rows), indent=1) + "\n", encoding="utf-8")
-        if self.markdown is not None:
-            self.markdown.write_text(markdown(rows), encoding="utf-8")
-        if self.figure is not None:
-            for path in draw(_panels(rows), self.figure):
-                console(stderr=True).print(f"drawn: {path}")
-
-
-def _show(rows: Sequence[Row]) -> None:
-    """The table and its notes, on standard output; columns that are empty throughout are left
-    out."""
-    from lr.lab.eval.report import HEADS, LEGEND, cells, notes
-
-    filled = [cells(row) for row in rows]
-    kept = [at for at in range(len(HEADS)) if at < 4 or any(row[at] for row in filled)]
-    made = table([HEADS[at].replace(" ", "\n") for at in kept], text=2)
-    for column in made.columns:
-        column.overflow, column.no_wrap = "fold", False
-    for row in filled:
-        made.add_row(*(row[at] for at in kept))
-    out = console(width=180)
-    out.print(made)
-    for note in notes(rows):
-        out.print(f"- {note}")
-    out.print(LEGEND, style="dim")
-
-
-def _panels(rows: Sequence[Row]) -> list[Any]:
-    """Accuracy and speed as bars, and speedups where there is a baseline."""
-    from lr.lab.eval.figure import Bars
-
-    names = [row.mode if row.mode != "?" else row.name[:12] for row in rows]
-    accuracy = [math.nan if row.accuracy is None else row.accuracy for row in rows]
-    around = [row.accuracy_interval for row in rows]
-    panels = [
-        Bars("right (95 % interval)", names, accuracy, around, percent=True),
-        Bars("tokens per second", names, [row.speed or math.nan for row in rows]),
-    ]
-    if any(row.speedup for row in rows):
-        speedups, around = [row.speedup or 1.0 for row in rows], [r.speedup_interval for r in rows]
-        panels.append(Bars("speedup (95 % interval)", names, speedups, around, line=1.0))
-    return panels

@@ -3,38 +3,28 @@ where the output is no terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from lr.errors import SettingError
+from lr.lab.viz.style import TERMINAL_MARKS, TERMINAL_STYLES, require_matplotlib
 from lr.trace import Stats
-from lr.types import Origin
+from lr.types import Origin, require
 
 if TYPE_CHECKING:
     from lr.result import AnswerStep
 
-STYLES = {
-    Origin.ACCEPTED: "green",
-    Origin.CORRECTION: "yellow",
-    Origin.BONUS: "cyan",
-    Origin.TARGET: "default",
-}
-MARKS = {Origin.ACCEPTED: "✓", Origin.CORRECTION: "✗", Origin.BONUS: "+", Origin.TARGET: "·"}
+STYLES = {origin: TERMINAL_STYLES[origin.value] for origin in Origin}
+MARKS = {origin: TERMINAL_MARKS[origin.value] for origin in Origin}
 
 
 def console(*, stderr: bool = False, width: int = 120) -> Console:
@@ -46,19 +36,19 @@ def console(*, stderr: bool = False, width: int = 120) -> Console:
 
 
 def table(
-    columns: Sequence[str], *, text: int = 1, title: str | None = None, padding: int = 1
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]] = (),
+    *,
+    text: int = 1,
+    title: str | None = None,
 ) -> Table:
-    """An empty table: the first `text` columns hold words, the others numbers."""
-    made = Table(
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-        padding=(0, padding, 0, 0),
-        title=title,
-        title_justify="left",
-    )
+    """A table whose first `text` columns hold words, the others numbers; an empty row is a gap."""
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, 1, 0, 0),
+                 title=title, title_justify="left")  # fmt: skip
     for place, name in enumerate(columns):
         made.add_column(name, justify="left" if place < text else "right", no_wrap=True)
+    for row in rows:
+        made.add_row(*row)
     return made
 
 
@@ -77,33 +67,42 @@ def progress(what: str, total: int, done: int = 0) -> Iterator[Callable[..., Non
     """A progress bar on standard error, shown in a terminal only. What it gives is called after
     every piece of work, with words that say how things stand, if there are any."""
     shown = Console(stderr=True)
-    bar = Progress(
-        TextColumn(what),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-        console=shown,
-        transient=True,
-        disable=not shown.is_terminal,
-    )
+    clock, words = "{task.elapsed:.0f} s,", "{task.description}"
+    columns = (what, BarColumn(bar_width=30), MofNCompleteColumn(), clock, TimeRemainingColumn())
+    off = not shown.is_terminal
+    bar = Progress(*columns, words, console=shown, transient=True, disable=off)
     with bar:
         task = bar.add_task("", total=total, completed=done)
 
-        def advance(words: str = "") -> None:
-            bar.update(task, advance=1, description=words)
+        def advance(said: str = "") -> None:
+            bar.update(task, advance=1, description=said)
 
         yield advance
 
 
-def require_folders(**files: Path | None) -> None:
-    """Raise `SettingError` for a file, given by the name of its flag, whose folder is not there."""
+def at_least(flags: object, **least: int) -> None:
+    """Raise `SettingError` for a flag below its least value; None passes."""
+    for name, bound in least.items():
+        value = getattr(flags, name)
+        require(value is None or value >= bound, name, value, f"at least {bound}")
+
+
+def require_files(**files: Path | None) -> None:
+    """Raise `SettingError` for a file, given by the name of its flag, whose folder is not there,
+    and for a `figure` where matplotlib is missing."""
     for name, path in files.items():
         if path is not None and not path.parent.is_dir():
             raise SettingError(
                 f"{name} is {str(path)!r}, but there is no folder {path.parent}; create it first."
             )
+    if files.get("figure") is not None:
+        require_matplotlib()
+
+
+def settings_of(flags: Any) -> dict[str, Any]:
+    """The flags of a command as they stand in its JSON file: all but the files it writes."""
+    given = {name: value for name, value in asdict(flags).items() if name not in ("json", "figure")}
+    return {name: str(v) if isinstance(v, Path) else v for name, v in given.items()}
 
 
 def step_line(step: AnswerStep) -> Text:

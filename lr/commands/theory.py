@@ -1,31 +1,34 @@
-"""`lr theory`, `lr theory figures`, `lr calibrate`, `lr theory reality` and `lr plan`.
-
-The formulas, what they take, and how well they predict.
-"""
+"""The formulas, what they take, and how well they predict: `lr theory`, `lr theory figures`,
+`lr calibrate`, `lr theory reality` and `lr plan`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.table import Table
 
 from lr.commands.options import ModelChoice
-from lr.commands.show import console, progress, require_folders, table
+from lr.commands.show import at_least, console, progress, require_files, table
 from lr.errors import SettingError
+from lr.lab.bench.report import conditions, write_json
+from lr.lab.viz.style import require_matplotlib
+from lr.lab.viz.theory_figures import draw_all, draw_validation
+from lr.reasoner import Reasoner
+from lr.spec.protocol import Schedule
+from lr.theory import predicted
+from lr.theory.calibration import Calibration, calibrate
 from lr.theory.formula_vs_simulation import FORMULAS, Point
+from lr.theory.paper import paper_calibration
+from lr.theory.planner import PLAIN, Advice, Plan, compare, plan, simulated
+from lr.theory.predicted import Compared, Way
+from lr.theory.trace_metrics import Answers, Seen, Timed
+from lr.tiny.language import Split, problem
 from lr.types import require
-
-if TYPE_CHECKING:
-    from lr.reasoner import Reasoner
-    from lr.theory.calibration import Calibration
-    from lr.theory.planner import Advice, Comparison, Plan
-    from lr.theory.predicted import Compared, Way
-    from lr.theory.trace_metrics import Seen, Timed
 
 
 @dataclass(frozen=True)
@@ -33,15 +36,12 @@ class Theory:
     """Print formulas at given parameters beside the real scheduler on a simulated clock. Times are
     in target steps."""
 
-    formula: str = "all"
-    """Which ones: a name or its beginning, such as lr_async; all."""
+    formula: str = "all"  # Which ones: a name or its beginning, such as lr_async; all.
     at: Point = field(default_factory=Point)
 
     def run(self) -> None:
         at = self.at
-        for name, least in (("k", 1), ("width", 1), ("steps", 400), ("k2", 1)):
-            value = getattr(at, name)
-            require(value >= least, name, value, f"a whole number >= {least}")
+        at_least(at, k=1, width=1, steps=400, k2=1)
         small = at.k <= 200 and at.width <= 8
         require(small, "k, width", (at.k, at.width), "at most 200 and 8 for a simulation")
         require(at.beta > 0, "beta", at.beta, "a number > 0")
@@ -51,20 +51,17 @@ class Theory:
             raise SettingError(
                 f"formula is {self.formula!r}, expected all or the beginning of one of {known}."
             )
-        made = table(("function", "formula", "value", "simulated", "± s.e.", "off"), text=2)
+        rows = []
         for one in chosen:
             value, seen = float(one.value(at)), one.simulated(at) if one.simulated else None
-            row = [one.name, one.text, f"{value:.4f}"]
+            rows.append([one.name, one.text, f"{value:.4f}"])
             if seen is not None:
                 off = f"{(seen.value - value) / seen.error:+.1f}" if seen.error else ""
-                row += [f"{seen.value:.4f}", f"{seen.error:.4f}", off]
-            made.add_row(*row)
-        out = console()
-        out.print(made)
-        out.print(
-            "off: in standard errors. No figure: no schedule does what the formula says.",
-            style="dim",
-        )
+                rows[-1] += [f"{seen.value:.4f}", f"{seen.error:.4f}", off]
+        out, columns = console(), ("function", "formula", "value", "simulated", "± s.e.", "off")
+        out.print(table(columns, rows, text=2))
+        said = "off: in standard errors. No figure: no schedule does what the formula says."
+        out.print(said, style="dim")
 
 
 @dataclass(frozen=True)
@@ -72,13 +69,9 @@ class TheoryFigures:
     """Draw speedup against draft length under one budget, the schedules, the region where the
     hybrid wins, and width."""
 
-    folder: Path = Path("docs/figures")
-    """Where to write the files; it must exist. Needs matplotlib (the extra `plot`)."""
+    folder: Path = Path("docs/figures")  # Where to write; it must exist. Needs the extra `plot`.
 
     def run(self) -> None:
-        from lr.lab.viz.style import require_matplotlib
-        from lr.lab.viz.theory_figures import draw_all
-
         if not self.folder.is_dir():
             raise SettingError(
                 f"folder is {str(self.folder)!r}, which is not there; create it or name another."
@@ -117,35 +110,25 @@ class Calibrate:
     """Measure acceptance, speed ratio, batching and judge latency of a pair of models from traces
     of real runs, for `lr plan`."""
 
-    output: Path | None = None
-    """Write the calibration to this JSON file."""
+    output: Path | None = None  # Write the calibration to this JSON file.
     problems: int = 24
     """How many problems to run, five times each (plain, lookahead, two alternatives, token level
     twice). At least 4."""
-    questions: Path | None = None
-    """A text file with one question per line; None: training problems of the tiny language."""
-    depth: int = 4
-    """How many draft steps to write ahead."""
+    questions: Path | None = None  # One per line in this file; None: tiny training problems.
+    depth: int = 4  # How many draft steps to write ahead.
     num_speculative_tokens: int = 4
     """How many tokens the draft model guesses ahead in the token-level run, at least 2; a second
     run guesses one."""
-    max_tokens: int = 400
-    """Longest answer."""
-    seed: int = 1
-    """Same seed: same answers."""
+    max_tokens: int = 400  # Longest answer.
+    seed: int = 1  # Same seed: same answers.
     clock: Literal["auto", "cpu", "wall"] = "auto"
     """cpu: processor time of this process, which others on the machine do not disturb; wall: what a
     user waits. auto: cpu where the models run on the CPU."""
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
-        from lr.lab.bench.report import conditions
-
-        least = "at least 4: intervals come from resampling them"
-        require(self.problems >= 4, "problems", self.problems, least)
-        k, least = self.num_speculative_tokens, "at least 2: a second run has rounds of one"
-        require(k >= 2, "num_speculative_tokens", k, least)
-        require_folders(output=self.output)
+        at_least(self, problems=4, num_speculative_tokens=2)
+        require_files(output=self.output)
         asked = self.asked()
         reasoner = self.models.load(needs_draft=True)
         reasoner.generate(asked[0], max_tokens=40)  # warm up: the first call allocates
@@ -164,8 +147,6 @@ class Calibrate:
         self, reasoner: Reasoner, seen: Sequence[Seen], conditions: dict[str, Any]
     ) -> Calibration:
         """The calibration from what was seen of each question."""
-        from lr.theory.calibration import calibrate
-
         verifier = reasoner.verifier
         names = ("problems", "depth", "num_speculative_tokens", "max_tokens", "seed")
         facts = {name: getattr(self, name) for name in names} | {
@@ -177,12 +158,8 @@ class Calibrate:
 
     def see(self, reasoner: Reasoner, question: str) -> Seen:
         """One question, run five times."""
-        from lr.theory.trace_metrics import Seen
-
-        clock, own = (
-            clock_for(self.clock, reasoner),
-            {"seed": self.seed, "max_tokens": self.max_tokens},
-        )
+        own: dict[str, Any] = {"seed": self.seed, "max_tokens": self.max_tokens}
+        clock = clock_for(self.clock, reasoner)
 
         def events(**options: object) -> list[Timed]:
             return timed(reasoner, question, clock, **own, **options)
@@ -198,8 +175,6 @@ class Calibrate:
     def asked(self) -> list[str]:
         """The questions."""
         if self.questions is None:
-            from lr.tiny.language import Split, problem
-
             return [problem(Split.TRAIN, number).question for number in range(self.problems)]
         try:
             text = self.questions.read_text(encoding="utf-8")
@@ -208,8 +183,8 @@ class Calibrate:
                 f"questions is {str(self.questions)!r}, which cannot be read ({error})."
             ) from None
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        there = f"{len(lines)} lines"
-        require(len(lines) >= 4, "questions", there, "at least 4 questions, one per line")
+        enough, there = len(lines) >= 4, f"{len(lines)} lines"
+        require(enough, "questions", there, "at least 4 questions, one per line")
         return lines[: self.problems]
 
 
@@ -229,14 +204,15 @@ def timed(
 
 
 def _calibration_table(found: Calibration) -> Table:
-    title = f"{found.name}, {len(found.chain_lengths)} problems, 95 % intervals"
-    made = table(("", "value", "from", "to", "meaning"), title=title)
-    made.columns[-1].justify = "left"
+    rows = []
     for name, (meaning, unit) in MEASURED.items():
         one = getattr(found, name)
-        made.add_row(name, *(f"{x * unit:.4g}" for x in (one.value, one.low, one.high)), meaning)
+        rows.append([name, *(f"{x * unit:.4g}" for x in (one.value, one.low, one.high)), meaning])
     for name, meaning in DERIVED.items():
-        made.add_row(name, f"{getattr(found, name):.4g}", "", "", meaning)
+        rows.append([name, f"{getattr(found, name):.4g}", "", "", meaning])
+    title = f"{found.name}, {len(found.chain_lengths)} problems, 95 % intervals"
+    made = table(("", "value", "from", "to", "meaning"), rows, title=title)
+    made.columns[-1].justify = "left"
     return made
 
 
@@ -255,42 +231,38 @@ class TheoryReality:
     """A file that `lr calibrate --output` wrote, of the same models on the same machine. None:
     calibrate in the same run, a training problem before every measured one, so that what the
     machine does meanwhile meets both alike."""
-    save_calibration: Path | None = None
-    """Write the calibration that was made in the same run to this file."""
-    problems: int = 16
-    """How many held-out problems to solve, in every way."""
-    depths: tuple[int, ...] = (1, 2, 4, 8)
-    """Lookahead depths."""
-    tokens: tuple[int, ...] = (1, 2, 4)
-    """Drafted tokens of token-level speculation alone."""
-    inner: int = 4
-    """Drafted tokens where both are combined; 0: leave that out."""
-    schedules: tuple[Literal["sync", "paper", "depth"], ...] = ("sync", "depth")
-    """Schedules to try."""
+    save_calibration: Path | None = None  # Write the calibration of the same run to this file.
+    problems: int = 16  # How many held-out problems to solve, in every way.
+    depths: tuple[int, ...] = (1, 2, 4, 8)  # Lookahead depths.
+    tokens: tuple[int, ...] = (1, 2, 4)  # Drafted tokens of token-level speculation alone.
+    inner: int = 4  # Drafted tokens where both are combined; 0: leave that out.
+    schedules: tuple[Literal["sync", "paper", "depth"], ...] = ("sync", "depth")  # To try.
     driver: Literal["lockstep", "overlapped"] = "lockstep"
     """overlapped: the draft in a process of its own, the clock on the wall, and a prediction in
     which the models have a machine each. It needs idle cores and a calibration by the same clock.
     """
-    seed: int = 2
-    """Same seed: same answers."""
-    clock: Literal["auto", "cpu", "wall"] = "auto"
-    """As in `lr calibrate`."""
-    json: Path | None = None
-    """Also write every figure to this file."""
-    figure: Path | None = None
-    """Also draw them: to this file and its twin, PNG and SVG. Needs matplotlib (the extra
-    `plot`)."""
+    seed: int = 2  # Same seed: same answers.
+    clock: Literal["auto", "cpu", "wall"] = "auto"  # As in `lr calibrate`.
+    json: Path | None = None  # Also write every figure to this file.
+    figure: Path | None = None  # Also draw them, as PNG and SVG. Needs the extra `plot`.
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
-        from lr.lab.bench.report import conditions, write_json
-        from lr.theory.calibration import Calibration
-
-        self._check()
+        least = 4 if self.calibration is None else 2  # for intervals, for a standard error
+        at_least(self, problems=least)
+        saved, none = self.save_calibration, "none beside --calibration: none is made then"
+        require(saved is None or self.calibration is None, "save_calibration", str(saved), none)
+        require_files(json=self.json, figure=self.figure, save_calibration=saved)
         given = None if self.calibration is None else Calibration.load(self.calibration)
         rows, found = self._compare(self.models.load(needs_draft=True), given)
         out = console()
-        out.print(_reality_table(rows))
+        columns = ("way", "closed form", "expected", "predicted", "measured", "±", "off")
+        cells = (
+            [row.way.name, *(f"{x:.2f}" for x in values), f"{row.gap:+.1%}"]
+            for row in rows
+            for values in [(row.formula, row.expected, row.predicted, row.measured, row.error)]
+        )
+        out.print(table(columns, cells, title="speedup over plain decoding"))
         out.print(NOTES, style="dim")
         document = {
             "calibration": found.name,
@@ -299,21 +271,15 @@ class TheoryReality:
             "conditions": conditions(),
             "rows": [asdict(row) | {"way": row.way.name, "gap": row.gap} for row in rows],
         }
-        if self.save_calibration is not None:
-            self.save_calibration.write_text(found.to_json(), encoding="utf-8")
+        if saved is not None:
+            saved.write_text(found.to_json(), encoding="utf-8")
         if self.json is not None:
             write_json(document, self.json)
-        if self.figure is not None:
-            from lr.lab.viz.theory_figures import draw_validation
-
-            for path in draw_validation(document, self.figure):
-                out.print(f"drawn: {path}")
+        for path in draw_validation(document, self.figure) if self.figure is not None else ():
+            out.print(f"drawn: {path}")
 
     def ways(self) -> list[Way]:
         """Everything that is compared with plain decoding."""
-        from lr.spec.protocol import Schedule
-        from lr.theory.predicted import Way
-
         tokens = [Way(tokens=k) for k in self.tokens]
         steps = [Way(Schedule(name), depth) for name in self.schedules for depth in self.depths]
         both = [Way(way.schedule, way.depth, self.inner) for way in steps if self.inner]
@@ -322,14 +288,9 @@ class TheoryReality:
     def _compare(
         self, reasoner: Reasoner, given: Calibration | None
     ) -> tuple[list[Compared], Calibration]:
-        from lr.lab.bench.report import conditions
-        from lr.theory import predicted as theory
-        from lr.theory.predicted import Way
-        from lr.theory.trace_metrics import Answers
-
         every = [Way(), *self.ways()]
-        calibrate = Calibrate(problems=self.problems, clock=self._clock(), models=self.models)
-        training = calibrate.asked()
+        own = Calibrate(problems=self.problems, clock=self._clock(), models=self.models)
+        training = own.asked()
         seen: list[Seen] = []
         self._run(reasoner, 0, every[-1])  # warm up: the first run allocates, and starts a process
         spent: dict[Way, list[float]] = {way: [] for way in every}
@@ -337,30 +298,23 @@ class TheoryReality:
         with progress("measuring", self.problems) as advance:
             for number in range(self.problems):
                 if given is None:
-                    seen.append(calibrate.see(reasoner, training[number]))
+                    seen.append(own.see(reasoner, training[number]))
                 turn = number % len(every)  # ways take turns in going first
                 for way in every[turn:] + every[:turn]:
                     events = self._run(reasoner, number, way)
                     answers[way].add(events)
                     spent[way].append(events[-1][0] / answers[way].chain_lengths[-1])
                 advance()
-        found = calibrate.estimate(reasoner, seen, conditions()) if given is None else given
-        ticks = theory.DRAFT_TICKS if self.driver == "lockstep" else None
+        found = own.estimate(reasoner, seen, conditions()) if given is None else given
+        ticks = predicted.DRAFT_TICKS if self.driver == "lockstep" else None
         rows, start = [], found.start.value
         plain = answers[every[0]].load(lookup=False, start=start)
         for way in every[1:]:
-            measured, error = theory.ratio_with_error(spent[every[0]], spent[way])
+            measured, error = predicted.ratio_with_error(spent[every[0]], spent[way])
             loads = answers[way].load(lookup=False, start=start), plain
-            rows.append(
-                theory.Compared(
-                    way,
-                    measured,
-                    error,
-                    formula=way.formula(found),
-                    expected=theory.predicted_speedup(way, found, ticks),
-                    predicted=theory.predicted_speedup(way, found, ticks, loads),
-                )
-            )
+            expected = predicted.predicted_speedup(way, found, ticks)
+            foreseen = predicted.predicted_speedup(way, found, ticks, loads)
+            rows.append(Compared(way, measured, error, way.formula(found), expected, foreseen))
         return rows, found
 
     def _clock(self) -> Literal["auto", "cpu", "wall"]:
@@ -369,8 +323,6 @@ class TheoryReality:
 
     def _run(self, reasoner: Reasoner, number: int, way: Way) -> list[Timed]:
         """The events of one problem, in one way."""
-        from lr.tiny.language import Split, problem
-
         modes = {(0, 0): "ar", (0, 1): "sd", (1, 0): "lr", (1, 1): "lr+sd"}
         options: dict[str, Any] = {"mode": modes[way.depth > 0, way.tokens > 0], "drafter": "draft"}
         if way.depth:
@@ -379,29 +331,6 @@ class TheoryReality:
             options |= {"num_speculative_tokens": way.tokens}
         question, clock = problem(Split.TEST, number).question, clock_for(self._clock(), reasoner)
         return timed(reasoner, question, clock, seed=self.seed, max_tokens=400, **options)
-
-    def _check(self) -> None:
-        fresh = self.calibration is None
-        least, why = (
-            (4, "for intervals of the calibration") if fresh else (2, "for a standard error")
-        )
-        require(self.problems >= least, "problems", self.problems, f"at least {least}, {why}")
-        saved, none = self.save_calibration, "none beside --calibration: none is made then"
-        require(fresh or saved is None, "save_calibration", str(saved), none)
-        require_folders(json=self.json, figure=self.figure, save_calibration=saved)
-        if self.figure is not None:
-            from lr.lab.viz.style import require_matplotlib
-
-            require_matplotlib()
-
-
-def _reality_table(rows: Sequence[Compared]) -> Table:
-    columns = ("way", "closed form", "expected", "predicted", "measured", "±", "off")
-    made = table(columns, title="speedup over plain decoding")
-    for row in rows:
-        values = row.formula, row.expected, row.predicted, row.measured, row.error
-        made.add_row(row.way.name, *(f"{x:.2f}" for x in values), f"{row.gap:+.1%}")
-    return made
 
 
 @dataclass(frozen=True)
@@ -412,53 +341,62 @@ class PlanRun:
     from_: Annotated[str, tyro.conf.arg(name="from")] = "paper"
     """A file that `lr calibrate --output` wrote, or `paper`: the paper's tables (mostly fitted, see
     docs/theory.md)."""
-    budget: int = 16
-    """M: token positions per target pass, target rows times (draft tokens + 1)."""
-    pair: Literal["r1", "qwen3"] = "r1"
-    """With `paper`: which pair of models of Table 1."""
-    dataset: str = "GSM8K"
-    """With `paper`: which data set of Table 1."""
-    gpus: int | None = None
-    """Also compare with the same GPUs given wholly to the target's tensor parallelism."""
-    calibrated_on: int = 1
-    """How many GPUs the target had when it was calibrated."""
-    for_draft: int = 1
-    """How many of the GPUs draft and judge take."""
-    serial: float = 0.1
-    """The share of a target pass that more GPUs do not make faster. An assumption; measure
-    yours."""
-    json: Path | None = None
-    """Also write the plans to this file."""
+    budget: int = 16  # M: token positions per target pass, target rows times (draft tokens + 1).
+    pair: Literal["r1", "qwen3"] = "r1"  # With `paper`: which pair of models of Table 1.
+    dataset: str = "GSM8K"  # With `paper`: which data set of Table 1.
+    gpus: int | None = None  # Compare with so many GPUs, all given to the target.
+    calibrated_on: int = 1  # How many GPUs the target had when it was calibrated.
+    for_draft: int = 1  # How many of the GPUs draft and judge take.
+    serial: float = 0.1  # Share of a target pass that GPUs do not speed up; measure yours.
+    json: Path | None = None  # Also write the plans to this file.
 
     def run(self) -> None:
-        from lr.lab.bench.report import write_json
-        from lr.theory.planner import compare, plan, simulated
-
-        require(self.budget >= 1, "budget", self.budget, "a whole number >= 1")
-        require(self.budget <= 256, "budget", self.budget, "at most 256: every choice is tried")
-        require_folders(json=self.json)
-        found = self._calibration()
-        comparison = None
+        require(1 <= self.budget <= 256, "budget", self.budget, "1 to 256: every choice is tried")
+        require_files(json=self.json)
+        if self.from_ == "paper":
+            found = paper_calibration(self.pair, self.dataset)
+        else:
+            found = Calibration.load(Path(self.from_))
+        both = None
         if self.gpus is not None:
             machine = self.gpus, self.calibrated_on, self.for_draft, self.serial
-            comparison = compare(found, self.budget, *machine)
+            both = compare(found, self.budget, *machine)
         advice = plan(found, self.budget)
         shown = [(title, one, simulated(found, one)) for title, one in _chosen(advice)]
-        out = console()
-        out.print(_plan_table(found, self.budget, shown))
+        rows = (
+            [
+                title,
+                one.name,
+                str(one.rows),
+                str(one.positions),
+                f"{one.speedup:.2f}",
+                f"{clock:.2f}",
+            ]
+            for title, one, clock in shown
+        )
+        columns, out = ("", "plan", "rows", "positions", "predicted", "simulated"), console()
+        out.print(table(columns, rows, text=2, title=f"{found.name}; M = {self.budget}"))
         out.print(*_sentences(found, advice), sep="\n")
-        if comparison is not None:
-            out.print(_on_gpus(comparison, self.gpus or 0))
+        plans = [
+            asdict(one) | {"schedule": one.schedule.value, "title": title, "simulated": clock}
+            for title, one, clock in shown
+        ]
+        document: dict[str, Any] = {
+            "calibration": found.name,
+            "budget": self.budget,
+            "plans": plans,
+        }
+        if both is not None:
+            verdict = "speculate" if both.speculate else "give them all to the target"
+            out.print(
+                f"{self.gpus} GPUs, relative to plain decoding as calibrated: all for the target "
+                f"{both.all_for_target:.2f}; beside a draft {both.left_for_target:.2f} plain, "
+                f"{both.with_speculation:.2f} with {both.advice.best.name}. So: {verdict}."
+            )
+            names = ("all_for_target", "left_for_target", "with_speculation", "speculate")
+            document["gpus"] = {name: getattr(both, name) for name in names}
         if self.json is not None:
-            write_json(_document(found, self.budget, shown, comparison), self.json)
-
-    def _calibration(self) -> Calibration:
-        from lr.theory.calibration import Calibration
-        from lr.theory.paper import paper_calibration
-
-        if self.from_ == "paper":
-            return paper_calibration(self.pair, self.dataset)
-        return Calibration.load(Path(self.from_))
+            write_json(document, self.json)
 
 
 def _chosen(advice: Advice) -> list[tuple[str, Plan]]:
@@ -474,60 +412,18 @@ def _chosen(advice: Advice) -> list[tuple[str, Plan]]:
     return [(title, one) for title, one in kinds.items() if one is not None]
 
 
-def _sentences(found: Calibration, advice: Advice) -> list[str]:
+def _sentences(found: Calibration, advice: Advice) -> Iterator[str]:
     """What the figures mean."""
-    from lr.theory.planner import PLAIN
-
-    lines = []
     if advice.best is PLAIN:
-        lines.append("Do not speculate: nothing that fits is predicted to gain 2 %.")
+        yield "Do not speculate: nothing that fits is predicted to gain 2 %."
     elif not advice.best.depth:
-        lines.append("Lookahead does not pay here; token-level speculation alone does.")
+        yield "Lookahead does not pay here; token-level speculation alone does."
     if advice.width_gain > 0:
         gain = advice.width_gain - 1
         pays = "pays" if gain > 0.01 else "does not pay"
-        lines.append(
+        yield (
             f"More than one alternative per position {pays}: {gain:+.1%} at best (W > 1 against "
             "W = 1)."
         )
     if found.alpha1.value <= found.c1:
-        lines.append(
-            "alpha1 <= c1: synchronous lookahead costs more than it gains, at every depth."
-        )
-    return lines
-
-
-def _on_gpus(comparison: Comparison, gpus: int) -> str:
-    best = comparison.advice.best
-    verdict = "speculate" if comparison.speculate else "give them all to the target"
-    return (
-        f"{gpus} GPUs, relative to plain decoding as calibrated: all for the target "
-        f"{comparison.all_for_target:.2f}; beside a draft {comparison.left_for_target:.2f} plain, "
-        f"{comparison.with_speculation:.2f} with {best.name}. So: {verdict}."
-    )
-
-
-def _plan_table(found: Calibration, budget: int, shown: list[tuple[str, Plan, float]]) -> Table:
-    columns = ("", "plan", "rows", "positions", "predicted", "simulated")
-    made = table(columns, text=2, title=f"{found.name}; M = {budget}")
-    for title, one, clock in shown:
-        figures = (str(one.rows), str(one.positions), f"{one.speedup:.2f}", f"{clock:.2f}")
-        made.add_row(title, one.name, *figures)
-    return made
-
-
-def _document(
-    found: Calibration,
-    budget: int,
-    shown: list[tuple[str, Plan, float]],
-    comparison: Comparison | None,
-) -> dict[str, Any]:
-    plans = [
-        asdict(one) | {"schedule": one.schedule.value, "title": title, "simulated": clock}
-        for title, one, clock in shown
-    ]
-    document: dict[str, Any] = {"calibration": found.name, "budget": budget, "plans": plans}
-    if comparison is not None:
-        names = ("all_for_target", "left_for_target", "with_speculation", "speculate")
-        document["gpus"] = {name: getattr(comparison, name) for name in names}
-    return document
+        yield "alpha1 <= c1: synchronous lookahead costs more than it gains, at every depth."

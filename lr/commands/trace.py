@@ -1,26 +1,37 @@
-"""`lr trace` checks, replays and converts a trace; `lr play` and `lr draw` show it."""
+"""`lr trace` checks, replays and converts a trace; `lr play` and `lr draw` show it; `lr step` steps
+through it, or through an answer as it is made, and aside into what would have been.
+
+The prompt of `lr step` reads line by line, so that it works over a pipe as at a terminal. What its
+letters do is in `lab/stepper/session.py`; what is shown, in `lab/stepper/view.py`."""
 
 from __future__ import annotations
 
-import dataclasses
+import math
+import sys
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from lr.commands.options import ModelChoice, is_trace
-from lr.commands.show import console, summary
-from lr.errors import LRError, SettingError
+from lr.commands.options import ModelChoice
+from lr.commands.show import console, require_files, summary
+from lr.errors import LRError
 from lr.lab.player.page import player_page, write_page
+from lr.lab.stepper.session import Session
+from lr.lab.stepper.sources import Recorded, Source, StepperError
+from lr.lab.stepper.view import answer_view, cache_view, node_view, screen
 from lr.lab.trace.file import TraceFile, read_trace
 from lr.lab.trace.perfetto import write_perfetto
 from lr.lab.trace.state import TraceStates, state_at
+from lr.lab.trace.virtual import replay_virtual
 from lr.lab.viz.cache import cache_figure, sharing_moment
 from lr.lab.viz.clock import timeline_figure
 from lr.lab.viz.style import require_matplotlib, write
@@ -35,21 +46,25 @@ class ReplayDiffers(LRError):
     """The run that was made again is not the run of the trace."""
 
 
+def trace_named(words: str | None) -> Path | None:
+    """The trace file that words name; None where they ask a question."""
+    try:
+        named = words is not None and (words.endswith(".jsonl") or Path(words).exists())
+    except OSError:  # too long for the name of a file
+        return None
+    return Path(str(words)) if named else None
+
+
 @dataclass(frozen=True)
 class TraceCommand:
     """Check a trace, as made by --trace, and say what is in it. A fault is reported with its
     line."""
 
-    file: tyro.conf.Positional[Path]
-    """The trace: JSON lines, see docs/trace.md."""
-    perfetto: Path | None = None
-    """Write it in the Chrome trace-event format to this file, for ui.perfetto.dev."""
-    replay: bool = False
-    """Run it again from its own header and stop at the first difference (exit code 2)."""
-    recorded: bool = False
-    """With --replay: give the trace's verdicts again instead of asking the verifier."""
-    device: str | None = None
-    """With --replay: another device than the trace's."""
+    file: tyro.conf.Positional[Path]  # The trace: JSON lines, see docs/trace.md.
+    perfetto: Path | None = None  # Write Chrome trace events to this file, for ui.perfetto.dev.
+    replay: bool = False  # Run it again from its header, up to the first difference (exit code 2).
+    recorded: bool = False  # With --replay: give the trace's verdicts, do not ask the verifier.
+    device: str | None = None  # With --replay: another device than the trace's.
 
     def run(self) -> None:
         if self.perfetto is not None:
@@ -60,7 +75,11 @@ class TraceCommand:
         for line in _facts(trace):
             out.print(line, markup=False)
         if trace.records:
-            out.print(_kinds(trace))
+            counted = Counter(record.kind for record in trace.records).most_common()
+            kinds = Table.grid(padding=(0, 2, 0, 0))
+            for start in range(0, len(counted), 6):
+                kinds.add_row(*(f"{name} {n}" for name, n in counted[start : start + 6]))
+            out.print("", kinds, "")
         for note in trace.notes:
             out.print(f"note: {note}", style="yellow", markup=False)
         if self.perfetto is not None:
@@ -71,10 +90,7 @@ class TraceCommand:
 
     def _replay(self, trace: TraceFile, out: Console) -> None:
         if trace.header.clock == "virtual":
-            from lr.lab.trace.virtual import replay_virtual
-
-            compared, difference = replay_virtual(trace)
-            ordered = True
+            (compared, difference), ordered = replay_virtual(trace), True
         else:
             from lr.lab.trace.replay import replay
 
@@ -120,16 +136,6 @@ def _facts(trace: TraceFile) -> Iterator[str]:
         yield summary(stats)
 
 
-def _kinds(trace: TraceFile) -> Table:
-    """How many events of each kind there are."""
-    counted = Counter(record.kind for record in trace.records)
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    cells = [f"{name} {count}" for name, count in counted.most_common()]
-    for start in range(0, len(cells), 6):
-        made.add_row(*cells[start : start + 6])
-    return made
-
-
 @dataclass(frozen=True)
 class Play:
     """Write one page that shows an answer event by event: the tree, the text, the clock, the cache.
@@ -138,14 +144,13 @@ class Play:
     what: tyro.conf.Positional[str | None] = None
     """A trace (a name that ends in .jsonl, or any file), as --trace writes it; or a question, which
     is answered now. Left out: a sample problem."""
-    output: Output = None
-    """The page to write; by default the trace's name with the ending .html, or answer.html."""
+    output: Output = None  # The page to write; None: the trace's name with .html, or answer.html.
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
 
     def run(self) -> None:
-        if self.what is not None and is_trace(self.what):
-            file = Path(self.what)
+        file = trace_named(self.what)
+        if file is not None:
             trace, output = read_trace(file), self.output or file.with_suffix(".html")
             other = output.resolve() != file.resolve()
             require(other, "output", str(output), "another file than the trace itself")
@@ -165,8 +170,7 @@ class Play:
 
         with self.models.load(needs_draft=self.generation.needs_draft) as reasoner:
             question = self.models.question(self.what)
-            options = dataclasses.asdict(self.generation)
-            run = reasoner.run(question, detailed=True, **options)
+            run = reasoner.run(question, detailed=True, **asdict(self.generation))
             run.finish()
             return trace_of(run)
 
@@ -179,13 +183,11 @@ class Draw:
     """Draw a trace as SVG and PNG: who worked when, the tree at one moment, who held which block.
     Needs matplotlib (the extra `plot`)."""
 
-    trace: tyro.conf.Positional[Path]
-    """A trace, as `--trace` writes it."""
+    trace: tyro.conf.Positional[Path]  # A trace, as `--trace` writes it.
     output: Output = None
     """How the files' names begin, such as slides/run for slides/run-tree.svg; by default the
     trace's name without its ending."""
-    pictures: tuple[str, ...] = PICTURES
-    """Which: timeline, tree, cache."""
+    pictures: tuple[str, ...] = PICTURES  # Which: timeline, tree, cache.
     event: int | None = None
     """Tree and cache after so many events; by default where there is most to see: the tree before
     the first correction, the cache where most blocks are shared."""
@@ -196,13 +198,10 @@ class Draw:
             require(name in PICTURES, "pictures", name, f"some of {', '.join(PICTURES)}")
         trace = read_trace(self.trace)
         last = len(trace.records)
-        if self.event is not None and not 0 <= self.event <= last:
-            raise SettingError(f"event is {self.event}; this trace has events 0 to {last}.")
+        there = self.event is None or 0 <= self.event <= last
+        require(there, "event", self.event, f"less: this trace has events 0 to {last}")
         start = self.output or self.trace.with_suffix("")
-        if not start.parent.is_dir():
-            raise SettingError(
-                f"output is {str(start)!r}, but there is no folder {start.parent}; create it first."
-            )
+        require_files(output=start)
         film, out = TraceStates(trace), console()
         for name in self.pictures:
             if name == "cache" and not trace.header.caches:
@@ -219,3 +218,197 @@ class Draw:
             with figure as made:
                 for written in write(made, start.with_name(f"{start.name}-{name}.png")):
                     out.print(f"drawn: {written}")
+
+
+@dataclass(frozen=True)
+class StepCommand:
+    """Step through an answer: forward, back, to the next rejection, into nodes, tokens and cache;
+    force verdicts and fork what-ifs."""
+
+    what: tyro.conf.Positional[str | None] = None
+    """A question, which is answered as you go, or a trace (whatever ends in .jsonl, or is there as
+    a file), as --trace writes it. Left out: a sample problem."""
+    models: ModelChoice = field(default_factory=ModelChoice)
+    generation: GenerateOptions = field(default_factory=GenerateOptions)
+
+    def run(self) -> None:
+        out, file = Console(highlight=False), trace_named(self.what)
+        if file is None:  # the first event is made when it is asked for
+            from lr.lab.stepper.live import LiveSource
+
+            reasoner = self.models.load(needs_draft=True)
+            question = self.models.question(self.what)
+            source: Source = LiveSource(reasoner, question, asdict(self.generation))
+        else:
+            trace = read_trace(file)
+            for note in trace.notes:
+                console(stderr=True).print(f"{file}: {note}", markup=False, style="dim")
+            source = Recorded(trace, remaking(trace))
+        session = Session(source)
+        try:
+            Prompt(session, _reader(out), out).run()
+        except KeyboardInterrupt:
+            out.print()
+        finally:
+            session.close()
+
+
+def remaking(trace: TraceFile) -> Callable[[], Source] | None:
+    """How the run of a trace is begun again, its models being loaded when that is first done; None
+    where it cannot be."""
+    header, question = trace.header, trace.header.question
+    if header.clock == "virtual" or question is None or header.driver != "lockstep":
+        return None
+    from lr.lab.stepper.live import LiveSource
+    from lr.lab.trace.replay import options_of, reasoner_of
+
+    reasoner = cache(lambda: reasoner_of(header))
+    return lambda: LiveSource(reasoner(), question, options_of(header))
+
+
+def _reader(out: Console) -> Callable[[str], str]:
+    """Lines from the keyboard, with history. From a pipe each is shown after its prompt, so that
+    the output reads like a session."""
+    if sys.stdin.isatty():
+        with suppress(ImportError):
+            import readline  # noqa: F401  # gives input() its history
+        return input
+
+    def read(prompt: str) -> str:
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        out.print(f"{prompt}{line.rstrip()}", markup=False, soft_wrap=True)
+        return line
+
+    return read
+
+
+HELP = """\
+forward  n (or Enter)  the next moment; n 5: five     e  one event, details too
+         s  the answer's next step     r  the next rejection
+         v  where a verdict is due     z  the end
+back     b  the moment before; b 5     g 120  to event 120, either way
+look     i 0:2  inside a node: texts, verdict, every token with p, q, accept
+         c  the cache: who holds which block; c 3: who holds block 3
+         t  the whole answer           l  this screen again
+what if  a / x  the verdict that is due will be: aligned / not aligned
+         a 0:2  the same, for this node
+         f  fork: a second side B from here on      d  drop side B
+         A / B / AB  which sides move
+         w FILE  write the side's trace             q  quit
+signs    ✓ accepted   ✗ rejected, or the target's correction   + bonus
+         · target's own   … being written   ■ written   ? with the verifier
+         ✕ cancelled   ∅ none came"""
+"""What `?` shows."""
+FIRST = "? explains the letters; Enter goes on."
+MOVES: dict[str, Callable[[Session], bool]] = {
+    "n": Session.next,
+    "b": Session.back,
+    "e": Session.next_event,
+    "s": Session.to_step,
+    "r": Session.to_rejection,
+    "v": Session.to_verdict,
+    "z": Session.to_end,
+}
+MOST = 10_000
+"""Moves that one line may ask for."""
+
+
+class Prompt:
+    """One session at a terminal or a pipe. `read` gets a line, given the prompt, and raises
+    `EOFError` at the end; `out` shows."""
+
+    def __init__(self, session: Session, read: Callable[[str], str], out: Console) -> None:
+        self.session, self.read, self.out = session, read, out
+
+    def run(self) -> None:
+        """Until `q` or the end of the input."""
+        self._show()
+        self._say(FIRST)
+        while True:
+            due = ", ".join(self.session.due(self.session.active))
+            try:
+                words = self.read(f"verdict due on {due} > " if due else "> ").split() or ["n"]
+            except EOFError:
+                return
+            if words in (["q"], ["quit"], ["exit"]):
+                return
+            before = [side.place for side in self.session.sides]
+            try:
+                self.obey(words[0], words[1:])
+            except LRError as error:
+                if before != [side.place for side in self.session.sides]:
+                    self._show()  # it got as far as that
+                self._say(f"! {error}")
+
+    def obey(self, letter: str, rest: list[str]) -> None:
+        """One line. Raises `StepperError` for one that cannot be understood, and what the session
+        raises; nothing is changed then."""
+        session, out, said = self.session, self.out, ""
+        word = rest[0] if rest else None
+        if len(rest) > 1:
+            told = f"there are {len(rest)}: {' '.join(rest)}"
+            raise StepperError(f"one word after the letter is enough; {told}.")
+        if letter in MOVES:
+            wanted = f"{word!r} is no number of moves; expected 1 to {MOST}."
+            moved, count = False, _number(word or "1", wanted, 1, MOST)
+            while count and MOVES[letter](session):
+                moved, count = True, count - 1
+            if not moved:
+                end = "This is the beginning." if letter == "b" else "This is the end; b goes back."
+                return self._say(end)
+        elif letter == "g":
+            session.to(_number(word, "g takes the number of an event, such as g 120."))
+        elif letter in ("a", "x"):
+            said = session.force(letter == "a", word)
+        elif letter == "f":
+            said = session.fork()
+        elif letter == "d":
+            dropped = "Side B is dropped, its blocks are given back."
+            said = dropped if session.drop() else "There is no side B."
+        elif letter.upper() in ("A", "B", "AB") and not rest:
+            session.move(letter)
+        elif letter == "w":
+            if word is None:
+                raise StepperError("w takes the name of a file, such as w what-if.jsonl.")
+            return self._say(session.save(word))
+        elif letter in ("?", "h", "help"):
+            return out.print(HELP, markup=False, soft_wrap=True)
+        elif letter == "i":
+            return out.print(node_view(session.active, word or _telling(session)))
+        elif letter == "c":
+            wanted = "c takes the number of a block, such as c 3."
+            return out.print(cache_view(session, None if word is None else _number(word, wanted)))
+        elif letter == "t":
+            for side in session.sides:
+                if len(session.sides) > 1:
+                    self._say(f"side {side.name}")
+                out.print(answer_view(side.state.emitted, MOST))
+            return None
+        elif letter != "l":
+            raise StepperError(f"{letter!r} is no letter here. {FIRST}")
+        self._show()
+        return self._say(said) if said else None
+
+    def _show(self) -> None:
+        """On a terminal the screen is drawn in place, so that what changes is seen to change."""
+        if self.out.is_terminal:
+            self.out.clear()
+        self.out.print(screen(self.session))
+
+    def _say(self, text: str) -> None:
+        self.out.print(Text(text, style="dim"))
+
+
+def _telling(session: Session) -> str:
+    """The node that the last event was about; else the root."""
+    record = session.active.last
+    name = None if record is None else record.data.get("node")
+    return name if name in session.active.state.nodes else session.active.state.root
+
+
+def _number(word: str | None, wanted: str, least: int = 0, most: float = math.inf) -> int:
+    if word is None or not word.isdecimal() or not least <= int(word) <= most:
+        raise StepperError(wanted)
+    return int(word)

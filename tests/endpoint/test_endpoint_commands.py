@@ -11,7 +11,7 @@ import pytest
 from endpoint_kit import IDS, PLAIN, QUESTION, serving
 
 from lr.cli import main
-from lr.commands.options import ServerChoice, judge_address
+from lr.commands.options import ServerChoice
 from lr.lab.endpoint.address import Servers
 
 
@@ -68,7 +68,7 @@ def test_the_key_is_sent_and_not_kept(
     for path in (tmp_path / "out").rglob("*.json"):
         assert "from-outside" not in path.read_text()
     settings = json.loads((tmp_path / "out" / "run.json").read_text())["settings"]
-    assert settings["judge_model"] == judge_address(int(port), "tiny-judge")
+    assert settings["judge_model"] == f"openai:http://localhost:{port}/tiny-judge"
     record = json.loads((tmp_path / "out" / "0.json").read_text())
     assert record["stats"]["judged"] > 0
 

@@ -21,8 +21,7 @@ from tests_root import ROOT
 
 from lr.cli import main
 from lr.commands.options import Placement
-from lr.commands.run import Run, Tally
-from lr.commands.run_models import OFFICIAL, TINY, RunModels
+from lr.commands.run import OFFICIAL, TINY, Run, RunModels, Tally
 from lr.engine.engine import Engine
 from lr.engine.engine import Run as Answer
 from lr.errors import LRError, SettingError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lr.cli import main
-from lr.commands.run_models import RunModels
+from lr.commands.run import RunModels
 from lr.engine.load import choose_verifier, usual_verifier
 from lr.errors import SettingError
 from lr.lab.eval.datasets import Task, load_items

@@ -10,7 +10,7 @@ from functools import cache
 
 from rich.console import Console
 
-from lr.commands.step import Prompt
+from lr.commands.trace import Prompt
 from lr.lab.scripted import ScriptedRun, TextScript
 from lr.lab.stepper.live import LiveSource
 from lr.lab.stepper.session import Session

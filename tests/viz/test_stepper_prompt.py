@@ -17,7 +17,7 @@ from stepper_kit import QUESTION, live_session, script_session, talk
 from tests_root import ROOT
 
 from lr.cli import main
-from lr.commands.step import HELP, MOVES
+from lr.commands.trace import HELP, MOVES
 from lr.lab.stepper.live import LiveSource
 from lr.lab.stepper.session import MOMENTS, Session
 from lr.lab.stepper.words import say

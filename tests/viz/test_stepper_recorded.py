@@ -11,7 +11,7 @@ import pytest
 from player_kit import simulated
 from stepper_kit import QUESTION, script_session, tiny_reasoner
 
-from lr.commands.step import remaking
+from lr.commands.trace import remaking
 from lr.errors import LRError
 from lr.lab.stepper.session import Session
 from lr.lab.stepper.sources import Recorded, ScriptSource, StepperError

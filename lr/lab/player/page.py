@@ -6,8 +6,7 @@ Everything is computed here and the page only shows it: the states of the trace 
 histories of what changed at which event, a sentence for every event, the clock, the statistics. So
 the program looks a moment up and never computes one, and seeking is fast in a long trace. Whatever
 comes out of a trace reaches the page as JSON and is shown as text, never as markup. Read next:
-`film.js`, which looks a moment up; `viz/tree.py`, which says what stands in a box.
-"""
+`film.js`, which looks a moment up; `viz/tree.py`, which says what stands in a box."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lr.lab.stepper.words import quoted, say
-from lr.lab.trace.file import Header, Record, TraceError, TraceFile
+from lr.lab.trace.file import Header, Record, TraceFile, write_lines
 from lr.lab.trace.state import CACHE_EVENTS, State, StepState, fold
 from lr.lab.viz.clock import timeline_of
 from lr.lab.viz.style import MARKS, ORIGIN_COLOURS
@@ -136,29 +135,29 @@ def setting_of(header: Header) -> str:
 
 def headline_of(trace: TraceFile) -> list[tuple[str, str, str]]:
     """The statistics at the head of the page, those of every report: name, number, meaning. What
-    was not counted is left out.
-    """
+    was not counted is left out."""
     stats, header = trace.stats, trace.header
-    wall = header.unit == "second"
+    wall, rate, per_pass = (
+        header.unit == "second",
+        stats.tokens_per_second,
+        stats.tokens_per_target_pass,
+    )
     time = f"{stats.seconds:.2f} s" if wall else f"{stats.seconds:.4g} {header.unit}s"
-    found = [("steps", str(stats.steps), "steps of the answer")]
-    if header.driver != "simulated":
-        found.append(("tokens", str(stats.tokens), "tokens of the answer"))
-    found.append(("time", time, f"from the start to the last event, in {header.unit}s"))
-    if wall and stats.tokens_per_second is not None:
-        rate = f"{stats.tokens_per_second:.1f}"
-        found.append(("tokens/s", rate, "tokens of the answer per second"))
-    if stats.target_passes:
-        passes, rate = str(stats.target_passes), f"{stats.tokens_per_target_pass:.2f}"
-        found.append(("target passes", passes, "forward passes of the target"))
-        found.append(("tokens/pass", rate, "tokens of the answer per forward pass of the target"))
-    if stats.step_acceptance is not None:
-        means = f"step acceptance: {stats.accepted} of {stats.judged} draft steps decided on"
-        found.append(("α₁", f"{stats.step_acceptance:.2f}", means))
-    if stats.token_acceptance is not None:
-        means = f"token acceptance: {stats.rounds.accepted} of {stats.rounds.drafted} guesses"
-        found.append(("accepted guesses", f"{stats.token_acceptance:.2f}", means))
-    return found
+    tokens = None if header.driver == "simulated" else stats.tokens
+    decided = f"{stats.accepted} of {stats.judged} draft steps decided on"
+    guesses = f"{stats.rounds.accepted} of {stats.rounds.drafted} guesses"
+    found: list[tuple[str, Any, str, str]] = [
+        ("steps", stats.steps, "", "steps of the answer"),
+        ("tokens", tokens, "", "tokens of the answer"),
+        ("time", time, "", f"from the start to the last event, in {header.unit}s"),
+        ("tokens/s", rate if wall else None, ".1f", "tokens of the answer per second"),
+        ("target passes", stats.target_passes or None, "", "forward passes of the target"),
+        ("tokens/pass", per_pass, ".2f",
+         "tokens of the answer per forward pass of the target"),
+        ("α₁", stats.step_acceptance, ".2f", f"step acceptance: {decided}"),
+        ("accepted guesses", stats.token_acceptance, ".2f", f"token acceptance: {guesses}"),
+    ]  # fmt: skip
+    return [(name, format(n, form), means) for name, n, form, means in found if n is not None]
 
 
 def states_of(trace: TraceFile) -> dict[str, Any]:
@@ -167,8 +166,7 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
     goes on with `items` from `place`.
 
     Example: a list that is ["a"] after event 3 and ["a", "b"] after event 5: [[3, 0, ["a"]], [5, 1,
-    ["b"]]].
-    """
+    ["b"]]]."""
     state = State.begin(trace.header)
     roots: list[Any] = []
     nodes: dict[str, dict[str, Any]] = {}
@@ -199,10 +197,8 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
         node = state.nodes[name]
         made = nodes.setdefault(name, {"index": node.index, "born": [state.number, state.time]})
         made["parent"] = node.parent
-        shown = [
-            [one.by, one.child.name if one.child else name, one.standing.name]
-            for one in cards_of(state, node)
-        ]
+        cards = [(one.by, one.child or node, one.standing) for one in cards_of(state, node)]
+        shown = [[by, leads.name, standing.name] for by, leads, standing in cards]
         note(made.setdefault("cards", []), shown)
         for by, step in (("draft", node.draft), ("target", node.target)):
             size = step and (len(step.tokens), step.finish)
@@ -251,12 +247,8 @@ def _look_at_cache(state: State, record: Record, caches: Any, change: Any, note:
     empty = {"total": cache.total, "size": cache.block_size, "branches": {}, "copies": []}
     made = caches.setdefault(name, empty)
     for number, branch in cache.branches.items():
-        first: dict[str, Any] = {
-            "born": state.number,
-            "source": record.data.get("source"),
-            "facts": [],
-            "blocks": [],
-        }
+        first: dict[str, Any] = {"born": state.number, "source": record.data.get("source")}
+        first |= {"facts": [], "blocks": []}
         life = made["branches"].setdefault(str(number), first)
         note(life["facts"], [branch.length, branch.node])
         change((name, number), life["blocks"], list(branch.blocks))
@@ -304,18 +296,13 @@ def _refused_at(data: dict[str, Any], name: str) -> dict[Any, list[Any]]:
 
 def as_script_data(data: Any) -> str:
     """JSON that can stand in a <script> element whatever its texts are: no "<" is left, so nothing
-    can end or begin an element. Example: {"a": "</script>"} becomes {"a":"\\u003c/script>"}.
-    """
+    can end or begin an element. Example: {"a": "</script>"} becomes {"a":"\\u003c/script>"}."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def write_page(page: str, path: str | Path) -> None:
     """Write a page to a file. Raises `TraceError` if that cannot be done."""
-    try:
-        Path(path).write_text(page, encoding="utf-8")
-    except OSError as error:
-        message = f"the page {path} cannot be written: {error}. Choose another place."
-        raise TraceError(message) from error
+    write_lines(path, [page])
 
 
 def _part(name: str) -> str:

@@ -11,8 +11,7 @@ share models and caches, and each has a trace of its own, to which the models re
 (`SharedRunner`). The trace of B goes on after a copy of A's: B's branches are forked from A's, and
 A's are closed *there*, while their blocks stay A's. So each trace adds up to the branches of its
 own side. Only driver lockstep can be stopped, and only models of this process. Read next:
-`session.py`.
-"""
+`session.py`."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from lr.engine.runner import ModelRunner
 from lr.engine.runners import CacheRecorder
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import BlockTable
-from lr.lab.stepper.sources import Running, Source, StepperError, driven
+from lr.lab.stepper.sources import Source, StepperError
 from lr.lab.trace.file import records_of
 from lr.lab.trace.replay import header_of
 from lr.model.qwen import CausalLM
@@ -73,26 +72,20 @@ class SideRecorder(CacheRecorder):
     def beside(
         self, cache: PagedKVCache, trace: Trace
     ) -> tuple[SideRecorder, dict[BlockTable, BlockTable]]:
-        """A recorder for a second side with a fork of every table of this one. `trace`: a copy of
-        this side's trace.
+        """A recorder for a second side with a fork of every table of this one; it observes the
+        cache from now on. `trace`: a copy of this side's trace.
 
-        Afterwards the new recorder observes the cache. Example: A holds tables a (blocks 0 1) and b
-        (blocks 0 2); B then holds a' (0 1) and b' (0 2), and the refcounts of blocks 0, 1, 2 are 4,
-        2, 2.
-        """
+        Example: A holds tables a (blocks 0 1) and b (blocks 0 2); B then holds a' (0 1) and b'
+        (0 2), and the refcounts of blocks 0, 1, 2 are 4, 2, 2."""
         other = SideRecorder(trace, self.cache)
-        other._numbers, other._sizes, other._count = (
-            dict(self._numbers),
-            dict(self._sizes),
-            self._count,
-        )
+        other._numbers, other._sizes = dict(self._numbers), dict(self._sizes)
+        other._count = self._count
         cache.observer = other
-        ours = list(self._numbers)
-        forks = {table: cache.fork(table) for table in ours}
+        forks = {table: cache.fork(table) for table in list(self._numbers)}
         for table, fork in forks.items():
             if table in self.nodes:
                 other.tag(fork, self.nodes[table])
-        for table in ours:
+        for table in forks:
             other.closed(table, tuple(table.blocks), ())
         return other, forks
 
@@ -112,10 +105,9 @@ class SharedRunner:
         self.recorder.trace.record(ForwardPass(self.role, branches, tokens, seconds))
 
 
-class LiveSource(Running):
-    """See `Source`. `options`: fields of `GenerateOptions`; raises `SettingError` and
-    `StepperError` for what cannot be stepped through.
-    """
+class LiveSource(Source):
+    """A run on models. `options`: fields of `GenerateOptions`; raises `SettingError` and
+    `StepperError` for what cannot be stepped through."""
 
     def __init__(self, reasoner: Reasoner, question: str, options: Mapping[str, Any]) -> None:
         super().__init__()
@@ -142,9 +134,7 @@ class LiveSource(Running):
         return [str(node) for node in (told if loop.told else request.asked)]
 
     def advance(self) -> bool:
-        """One forward of one model, or one verdict. Raises what a forward raises (`OutOfBlocks`,
-        `ContextError`).
-        """
+        """One forward of one model, or one verdict. Raises what a forward raises."""
         if self._over:
             return False
         self._watch()
@@ -158,9 +148,7 @@ class LiveSource(Running):
         return True
 
     def fork(self) -> LiveSource:
-        """See `Source`. Issues no forward and copies no block: branches are forked, books are
-        copied.
-        """
+        """Issues no forward and copies no block: branches are forked, books are copied."""
         made = copy.copy(self)
         trace = Trace(self.state.trace.clock, list(self.state.trace.events), detailed=True)
         trace.start = self.state.trace.start
@@ -169,9 +157,8 @@ class LiveSource(Running):
         for shared in self.runners:
             recorder, forks = shared.recorder.beside(shared.runner.cache, trace)
             made.runners.append(SharedRunner(shared.runner, shared.role, recorder))
-            memo |= {id(table): fork for table, fork in forks.items()} | {
-                id(shared.runner): shared.runner
-            }
+            memo |= {id(table): fork for table, fork in forks.items()}
+            memo[id(shared.runner)] = shared.runner
         state = self.state
         for same in (self.asked.models.codec, state.loop.verifier, *state.request.asked.values()):
             memo[id(same)] = same
@@ -181,17 +168,9 @@ class LiveSource(Running):
         made._look()
         return made
 
-    def again(self, number: int) -> Source:
-        """See `Source`. It has caches of its own. What was forced before that place is forced
-        again.
-        """
-
-        def remake() -> Source:
-            made = LiveSource(*self._begin)
-            made.agreed = self.forced_before(number)
-            return made
-
-        return driven(remake, number)
+    def anew(self) -> LiveSource:
+        """It has caches of its own."""
+        return LiveSource(*self._begin)
 
     def close(self) -> None:
         if not self._over:

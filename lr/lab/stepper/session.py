@@ -11,13 +11,13 @@ terminal, no picture.
 What is seen is a fold of the events up to a side's place (`lab/trace/state.py`), so going back is
 nothing but a smaller number; only going beyond the last event makes a run work. Nothing that has
 happened is rewritten: a verdict that is forced anywhere but at the end of a run is forced in a
-what-if. Read next: `view.py`.
-"""
+what-if. Read next: `view.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from lr.lab.stepper.sources import FORCED, Source, StepperError, decides
 from lr.lab.trace.file import Record, TraceFile, write_trace
@@ -25,8 +25,7 @@ from lr.lab.trace.state import State, TraceStates
 
 MOMENTS = frozenset({"draft", "target", "judge", "drafted", "targeted", "judged", "emit", "end"})
 """Kinds of event at which `next` and `back` stop; the others (tokens, forwards, blocks) are details
-of them.
-"""
+of them."""
 FOLLOWS = frozenset({"release", "cancel", "fork", "hold", "cut", "close", "replace"})
 """What a step that joins the answer brings about without any further work."""
 SLACK = 100_000
@@ -35,19 +34,14 @@ SLACK = 100_000
 
 class Side:
     """One answer and a place in it: `place` events have happened. `shares`: a what-if whose cache
-    is the first side's.
-    """
+    is the first side's. `fine`: it moves event by event."""
 
     def __init__(self, name: str, source: Source, place: int = 0, *, shares: bool = False) -> None:
         self.name, self.source, self.place, self.shares = name, source, place, shares
-        self.fine = False  # moves event by event
+        self.records, self.fine = source.records, False
         self._film = TraceStates(TraceFile(source.header, source.records))
         plain = source.header.driver == "plain" or not source.header.detailed
         self._kinds = MOMENTS | {"written"} if plain else MOMENTS
-
-    @property
-    def records(self) -> list[Record]:
-        return self.source.records
 
     @property
     def state(self) -> State:
@@ -62,20 +56,15 @@ class Side:
     @property
     def happened(self) -> Record | None:
         """What is told to have happened: the last moment, or, moving event by event, the last
-        event.
-        """
+        event."""
         if self.fine:
             return self.last
-        moments = (
-            record for record in reversed(self.records[: self.place]) if self.is_moment(record)
-        )
-        return next(moments, None)
+        return next(filter(self.is_moment, reversed(self.records[: self.place])), None)
 
     @property
     def at_end(self) -> bool:
         """Whether nothing is known of what comes next: a run has to work for it, a recording is
-        over.
-        """
+        over."""
         return self.place >= len(self.records)
 
     @property
@@ -85,13 +74,12 @@ class Side:
 
     def go(self, stop: Callable[[Record], bool]) -> bool:
         """Go on to the place after the first event that `stop` accepts. False if there is none:
-        then to the end.
-        """
+        then to the end."""
         while self._one():
-            assert self.last is not None
-            if stop(self.last):
+            record = self.records[self.place - 1]
+            if stop(record):
                 if not self.fine:
-                    self.place = self._settled(self.last.number)
+                    self.place = self._settled(record.number)
                 return True
         return False
 
@@ -100,44 +88,30 @@ class Side:
 
     def back(self) -> bool:
         """To the moment before; False at the beginning."""
-        moments = (
-            self._settled(i)
-            for i in range(self.place - 1, -1, -1)
-            if self.is_moment(self.records[i])
-        )
-        old, self.place = self.place, next((place for place in moments if place < self.place), 0)
+        before = filter(self.is_moment, reversed(self.records[: self.place]))
+        places = (self._settled(record.number) for record in before)
+        old, self.place = self.place, next((place for place in places if place < self.place), 0)
         return old > 0
 
     def is_rejection(self, record: Record) -> bool:
         """Whether a draft step is rejected here: by its verdict, or, where there was none to give
-        (it was cut), by the correction.
-        """
+        (it was cut), by the correction."""
+        data = record.data
         if record.kind == "judged":
-            verdict = record.data["verdict"]
-            return verdict is not None and not verdict["aligned"]
-        if (
-            record.kind != "emit"
-            or record.data["origin"] != "correction"
-            or record.data["node"] is None
-        ):
-            return record.kind == "emit" and record.data["origin"] == "correction"
-        state = self._film.at(record.number)
-        children = (
-            state.nodes[record.data["node"]].children if record.data["node"] in state.nodes else []
-        )
-        return all(state.nodes[child].verdict is None for child in children)
+            return data["verdict"] is not None and not data["verdict"]["aligned"]
+        if record.kind != "emit" or data["origin"] != "correction":
+            return False
+        nodes = self._film.at(record.number).nodes
+        children = nodes[data["node"]].children if data["node"] in nodes else []
+        return all(nodes[child].verdict is None for child in children)
 
     def _settled(self, number: int) -> int:
         """The place after moment `number` and what follows from it at once: when a step has joined
-        the answer, the new root is there.
-        """
+        the answer, the new root is there."""
         place = number + 1
-        while (
-            self.records[number].kind == "emit"
-            and place < len(self.records)
-            and self.records[place].kind in FOLLOWS
-        ):
-            place += 1
+        if self.records[number].kind == "emit":
+            while place < len(self.records) and self.records[place].kind in FOLLOWS:
+                place += 1
         return place
 
     def _one(self) -> bool:
@@ -169,7 +143,7 @@ class Session:
 
     def next_event(self) -> bool:
         """Every moved side by one event, details included."""
-        return self._go(lambda side: side.go(lambda record: True), fine=True)
+        return self._go(Side._one, fine=True)
 
     def back(self) -> bool:
         """Every moved side to its moment before; the opposite of `next`."""
@@ -195,7 +169,7 @@ class Session:
         for side in self.moved:
             side.fine = True
             side.place = min(side.place, max(number, 0))
-            while side.place < number and side.go(lambda record: True):
+            while side.place < number and side._one():
                 pass
 
     def force(self, aligned: bool, node: str | None = None) -> str:
@@ -203,8 +177,7 @@ class Session:
         done, in words.
 
         Where it is given already, further on or in a recording, it is forced in a what-if that
-        begins here. Raises `StepperError` where none is due.
-        """
+        begins here. Raises `StepperError` where none is due."""
         side, said = self.active, ""
         due = self.due(side)
         if node is None and not due:
@@ -226,14 +199,12 @@ class Session:
 
     def due(self, side: Side) -> list[str]:
         """The nodes on which a verdict is due at this place, in the order in which they were given
-        to the verifier.
-        """
+        to the verifier."""
         return [node for kind, node in side.state.work if kind == "judge"]
 
     def fork(self) -> str:
         """A what-if of the active side, from its place on; one that is there already goes. Returns
-        what was done, in words.
-        """
+        what was done, in words."""
         side = self.active
         cheap = side.source.runs and not decides(side.records[side.place :])
         if cheap:
@@ -244,11 +215,11 @@ class Session:
             said = f"Side B goes on from event {side.place}{told}."
         else:
             made = side.source.again(side.place)
-            why = (
-                "the blocks of that moment are no more"
-                if side.source.runs
-                else "a recording has no blocks to share"
+            gone, none = (
+                "the blocks of that moment are no more",
+                "a recording has no blocks to share",
             )
+            why = gone if side.source.runs else none
             said = f"Side B was made anew up to event {len(made.records)}: {why}."
         shares = cheap and (side.shares or side is self.sides[0])
         self.drop()
@@ -266,30 +237,21 @@ class Session:
 
     def move(self, names: str) -> None:
         """Which sides move from now on: "A", "B" or "AB". Raises `StepperError` for one that is not
-        there.
-        """
+        there."""
         moved = [side for side in self.sides if side.name in names.upper()]
         if len(moved) != len(names) or not names:
-            raise StepperError(
-                f"there is no side {names!r}; there are: "
-                f"{', '.join(one.name for one in self.sides)}."
-            )
+            there = ", ".join(one.name for one in self.sides)
+            raise StepperError(f"there is no side {names!r}; there are: {there}.")
         self.moved = moved
 
     def save(self, path: str) -> str:
         """Write what the active side has made so far as a trace. Returns what was done, in words;
-        raises `TraceError`.
-        """
+        raises `TraceError`."""
         side = self.active
-        records = side.records
-        what_if = side.name == "B" or any(
-            one.kind == "judged" and _is_forced(one) for one in records
-        )
-        header = (
-            replace(side.source.header, variant="a what-if of the stepper")
-            if what_if
-            else side.source.header
-        )
+        records, header = side.records, side.source.header
+        judged = (one.data["verdict"] for one in records if one.kind == "judged")
+        if side.name == "B" or any(map(is_forced, judged)):
+            header = replace(header, variant="a what-if of the stepper")
         write_trace(path, header, records)
         count = f"{len(records)} events of side {side.name}"
         return f"Written: {path} ({count}). lr step, play, draw and trace read it."
@@ -308,5 +270,6 @@ class Session:
         return before != [side.place for side in self.moved]
 
 
-def _is_forced(record: Record) -> bool:
-    return str(record.data["verdict"]["why"]).startswith(FORCED)
+def is_forced(verdict: dict[str, Any] | None) -> bool:
+    """Whether a verdict was forced."""
+    return verdict is not None and str(verdict["why"]).startswith(FORCED)

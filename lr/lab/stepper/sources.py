@@ -7,15 +7,14 @@ without models and without torch), or a run on models (`live.py`).
 
 A run is driven by small pieces of work (a forward, a verdict), each of which makes a few events.
 Between two pieces a verdict can be forced and the run forked. Knows no model. Read next:
-`session.py`, which walks through them.
-"""
+`session.py`, which walks through them."""
 
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from lr.errors import LRError
 from lr.lab.scripted import ScriptedRun
@@ -34,96 +33,13 @@ class StepperError(LRError):
     """What was asked of the stepper cannot be done here."""
 
 
-class Source(Protocol):
-    """Events of one answer. `records` only grows; `runs`: whether this makes events itself, else it
-    is a recording.
-    """
+class Source:
+    """Events of one answer; `records` only grows. `runs`: whether this makes events itself.
+
+    `agreed`: forced verdicts that are not given yet; `forced`: those that are, each with the number
+    of events before it and its node."""
 
     header: Header
-    records: list[Record]
-    runs: bool
-
-    @property
-    def waiting(self) -> list[str]:
-        """The nodes whose verdicts come next, in order, and can be forced."""
-        ...
-
-    def advance(self) -> bool:
-        """One piece of work; False where there is none left."""
-        ...
-
-    def force(self, aligned: bool, node: str) -> None:
-        """The verdict on `node` will be this one. Raises `StepperError` if it is there already."""
-        ...
-
-    def fork(self) -> Source:
-        """A second run that goes on from here by itself. Raises `StepperError`."""
-        ...
-
-    def again(self, number: int) -> Source:
-        """A run of its own, made anew and driven to about event `number`, but not to a decision
-        beyond it (see `driven`).
-        """
-        ...
-
-    def close(self) -> None:
-        """Give everything back."""
-        ...
-
-
-class Recorded:
-    """A recording. `remake`: a fresh run of the same answer, at its beginning; None where nothing
-    can bring it back.
-    """
-
-    runs = False
-
-    def __init__(self, trace: TraceFile, remake: Callable[[], Source] | None = None) -> None:
-        self.header, self.records, self.remake = trace.header, trace.records, remake
-
-    @property
-    def waiting(self) -> list[str]:
-        return []
-
-    def advance(self) -> bool:
-        return False
-
-    def force(self, aligned: bool, node: str) -> None:
-        raise StepperError(
-            "a recording is not rewritten; a verdict is forced in a what-if beside it."
-        )
-
-    def fork(self) -> Source:
-        return self.again(len(self.records))
-
-    def again(self, number: int) -> Source:
-        """See `Source`. Raises `StepperError` where the run that is made anew is not the run of the
-        recording.
-        """
-        if self.remake is None:
-            raise StepperError(
-                "this recording does not say enough to be run again, so there is no what-if of it."
-            )
-        made = driven(self.remake, number)
-        found = compare_in_order(_without_caches(self.records), _without_caches(made.records))
-        if found is not None:
-            made.close()
-            raise StepperError(
-                f"run again, this answer is another one, so there is no what-if of it. {found}. "
-                "Was it recorded by another version, in another precision, or by a driver other "
-                "than lockstep?"
-            )
-        return made
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class Running:
-    """What the two kinds of run share. `agreed`: forced verdicts that are not given yet; `forced`:
-    those that are, each with the number of events before it and its node.
-    """
-
     runs = True
 
     def __init__(self) -> None:
@@ -133,11 +49,26 @@ class Running:
 
     @property
     def waiting(self) -> list[str]:
-        """See `Source`."""
-        raise NotImplementedError
+        """The nodes whose verdicts come next, in order, and can be forced."""
+        return []
+
+    def advance(self) -> bool:
+        """One piece of work; False where there is none left."""
+        return False
+
+    @abstractmethod
+    def fork(self) -> Source:
+        """A second run that goes on from here by itself. Raises `StepperError`."""
+
+    @abstractmethod
+    def anew(self) -> Source:
+        """A fresh run of the same answer, at its beginning."""
+
+    def close(self) -> None:
+        """Give everything back."""
 
     def force(self, aligned: bool, node: str) -> None:
-        """See `Source`."""
+        """The verdict on `node` will be this one. Raises `StepperError` if it is there already."""
         if node not in self.waiting:
             due = ", ".join(self.waiting) or "none"
             raise StepperError(f"no verdict on {node} is due; due are: {due}.")
@@ -154,17 +85,75 @@ class Running:
         said = "aligned" if own.aligned else "not aligned"
         return replace(own, aligned=aligned, why=f"{FORCED}; else {said}: {own.why}")
 
-    def forced_before(self, number: int) -> dict[str, bool]:
-        """What is forced again in a run that is made anew up to event `number`."""
-        return {node: aligned for place, node, aligned in self.forced if place < number}
+    def again(self, number: int) -> Source:
+        """A run of its own, made anew, with what was forced before event `number`; it has gone to
+        that event, or to the end of the piece of work around it if nothing is decided there beyond.
+
+        What a piece makes is known when it is over. Example: pieces of 3, 5 and 4 events, number
+        10: the third makes it 12; if event 11 or 12 is a verdict, the run is begun again and driven
+        for two pieces."""
+
+        def begun() -> Source:
+            made = self.anew()
+            made.agreed = {node: ok for place, node, ok in self.forced if place < number}
+            return made
+
+        made, pieces = begun(), 0
+        while len(made.records) < number and made.advance():
+            pieces += 1
+        if pieces and decides(made.records[number:]):
+            made.close()
+            made = begun()
+            for _ in range(pieces - 1):
+                made.advance()
+        return made
 
 
-class ScriptSource(Running):
+class Recorded(Source):
+    """A recording. `remake`: a fresh run of the same answer, at its beginning; None where nothing
+    can bring it back."""
+
+    runs = False
+
+    def __init__(self, trace: TraceFile, remake: Callable[[], Source] | None = None) -> None:
+        super().__init__()
+        self.header, self.records, self.remake = trace.header, trace.records, remake
+
+    def force(self, aligned: bool, node: str) -> None:
+        raise StepperError(
+            "a recording is not rewritten; a verdict is forced in a what-if beside it."
+        )
+
+    def fork(self) -> Source:
+        return self.again(len(self.records))
+
+    def anew(self) -> Source:
+        if self.remake is None:
+            raise StepperError(
+                "this recording does not say enough to be run again, so there is no what-if of it."
+            )
+        return self.remake()
+
+    def again(self, number: int) -> Source:
+        """See `Source`. Raises `StepperError` where the run that is made anew is not the run of the
+        recording."""
+        made = super().again(number)
+        found = compare_in_order(_without_caches(self.records), _without_caches(made.records))
+        if found is not None:
+            made.close()
+            raise StepperError(
+                f"run again, this answer is another one, so there is no what-if of it. {found}. "
+                "Was it recorded by another version, in another precision, or by a driver other "
+                "than lockstep?"
+            )
+        return made
+
+
+class ScriptSource(Source):
     """A scripted run, for lessons and tests: ScriptSource(lambda: ScriptedRun(config, script)).
 
     A piece of work is a turn. A fork is a copy of the scheduler and all that belongs to it; there
-    is no cache to share.
-    """
+    is no cache to share."""
 
     def __init__(self, begin: Callable[[], ScriptedRun]) -> None:
         super().__init__()
@@ -190,18 +179,8 @@ class ScriptSource(Running):
     def fork(self) -> ScriptSource:
         return copy.deepcopy(self)
 
-    def again(self, number: int) -> Source:
-        """See `Source`. What was forced before that place is forced again."""
-
-        def remake() -> Source:
-            made = ScriptSource(self.begin)
-            made.agreed = self.forced_before(number)
-            return made
-
-        return driven(remake, number)
-
-    def close(self) -> None:
-        """Nothing is held."""
+    def anew(self) -> ScriptSource:
+        return ScriptSource(self.begin)
 
     def _look(self) -> None:
         """Take in the events of the last turn."""
@@ -210,33 +189,11 @@ class ScriptSource(Running):
         self.records += trace.records[len(self.records) :]
 
 
-def driven(remake: Callable[[], Source], number: int) -> Source:
-    """A run that has gone to event `number`, or to the end of the piece of work around it if
-    nothing is decided there beyond it.
-
-    What a piece makes is known when it is over. Example: pieces of 3, 5 and 4 events, number 10:
-    the third makes it 12; if event 11 or 12 is a verdict, the run is begun again and driven for two
-    pieces.
-    """
-    made, pieces = remake(), 0
-    while len(made.records) < number and made.advance():
-        pieces += 1
-    if pieces and decides(made.records[number:]):
-        made.close()
-        made = remake()
-        for _ in range(pieces - 1):
-            made.advance()
-    return made
-
-
 def decides(records: Sequence[Record]) -> bool:
     """Whether there is a verdict or a step of the answer among these events."""
     return any(record.kind in ("judged", "emit") for record in records)
 
 
 def _without_caches(records: Sequence[Record]) -> list[Record]:
-    """What a run that shares its cache with a what-if has in common with one that does not: all but
-    the numbers of blocks.
-    """
-    left_out = CACHE_EVENTS | {"end"}
-    return [record for record in records if record.kind not in left_out]
+    """What a run that shares its cache with a what-if has in common with one that does not."""
+    return [record for record in records if record.kind not in CACHE_EVENTS | {"end"}]

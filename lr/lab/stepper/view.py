@@ -5,8 +5,7 @@ Signs say what colours say, so that plain output loses nothing: ✓ accepted, �
 + bonus, … being written, ■ written, ? with the verifier. Draft's words are blue, the target's
 yellow, the verifier's magenta; what stands in the tree is decided by `viz/tree.py`. `node_view`
 looks inside one node, with both texts and every token's acceptance; `cache_view` says who holds
-which block. It only reads.
-"""
+which block. It only reads."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from lr.lab.stepper.session import Session, Side
+from lr.lab.stepper.session import Session, Side, is_forced
 from lr.lab.stepper.sources import FORCED, StepperError
 from lr.lab.stepper.words import quoted, say, visible
 from lr.lab.trace.state import CacheState, EmittedState, NodeState, State, StepState
+from lr.lab.viz.style import TERMINAL_MARKS, TERMINAL_STYLES
 from lr.lab.viz.tree import Card, Standing, cards_of, words_of
 
 STEPS = 6
 """Steps of the answer that are shown; all of them with `t`."""
-MARKS = {"accepted": "✓", "correction": "✗", "bonus": "+", "target": "·"}
 STANDINGS = {
     Standing.WRITING: "bright_blue",
     Standing.WRITTEN: "bright_blue",
@@ -38,7 +37,6 @@ STANDINGS = {
     Standing.FAILED: "dim",
 }
 SIGNS = {True: "✓ stays", False: "✗ rejected", None: "not tried"}
-STYLES = {"accepted": "green", "correction": "yellow", "bonus": "cyan", "target": "default"}
 
 
 def screen(session: Session) -> RenderableType:
@@ -48,17 +46,17 @@ def screen(session: Session) -> RenderableType:
     table = Table.grid(expand=True, padding=(0, 1))
     for _ in session.sides:
         table.add_column(ratio=1, overflow="ellipsis")
-    columns = [Group(_rule(side, session), *body(side)) for side in session.sides]
-    table.add_row(*columns)
+    table.add_row(*(Group(_rule(side, session), *body(side)) for side in session.sides))
     return table
 
 
 def body(side: Side) -> list[RenderableType]:
     """What has just happened, the answer so far, the tree as it is."""
-    state, happened = side.state, side.happened
+    state, happened, now = side.state, side.happened, _grid()
     words = "before the first event" if happened is None else say(happened)
+    now.add_row("→", Text(words, style="bold"))
     return [
-        _row("→", Text(words, style="bold")),
+        now,
         Text("answer" if state.emitted else "answer: nothing yet", style="underline"),
         answer_view(state.emitted, STEPS),
         *([] if state.done else tree_lines(state)),
@@ -67,48 +65,37 @@ def body(side: Side) -> list[RenderableType]:
 
 def answer_view(emitted: Sequence[EmittedState], most: int) -> Table:
     """The last `most` steps of the answer, each with its sign; a correction with what it replaced
-    and why.
-    """
+    and why."""
     table = _grid()
     hidden = max(0, len(emitted) - most)
     if hidden:
         table.add_row("", Text(f"… {hidden} earlier steps (t shows all)", style="dim"))
     for one in emitted[hidden:]:
-        words = Text(" ".join(one.step.text.split()), style=STYLES[one.origin])
+        words = Text(" ".join(one.step.text.split()), style=TERMINAL_STYLES[one.origin])
         if is_forced(one.verdict):
             words.append(f" [{FORCED}]", style="bold magenta")
         if one.rejected is not None:
             why = "" if one.verdict is None else f" ({one.verdict['why']})"
             words.append(f"\ndraft: {quoted(one.rejected.text)}{why}", style="dim")
-        table.add_row(Text(f"{MARKS[one.origin]} {one.index}", style=STYLES[one.origin]), words)
+        table.add_row(
+            Text(f"{TERMINAL_MARKS[one.origin]} {one.index}", style=TERMINAL_STYLES[one.origin]),
+            words,
+        )
     return table
-
-
-def is_forced(verdict: dict[str, Any] | None) -> bool:
-    """Whether a verdict was forced."""
-    return verdict is not None and str(verdict["why"]).startswith(FORCED)
 
 
 def _grid() -> Table:
     """A column for signs and one for words, which keep their margin where they are too long for a
-    line.
-    """
+    line."""
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     return table
 
 
-def _row(sign: str, words: Text) -> Table:
-    table = _grid()
-    table.add_row(sign, words)
-    return table
-
-
 def tree_lines(state: State) -> list[Text]:
     """The tree below the root: a line for each draft step, one for the target's step after each
-    node.
-    """
+    node."""
     root = state.nodes.get(state.root)
     if root is None:
         return []
@@ -148,25 +135,29 @@ def _rule(side: Side, session: Session) -> Rule:
         return Rule(Text(f"{name}event {side.place}{of}"), align="left", style="dim")
     ahead = "" if header.driver == "plain" else f", {header.schedule} {header.depth}"
     passes = f"{state.forwards.get('target', 0)} target passes"
-    return Rule(
-        Text(f"event {side.place}{of} · {kind} · {header.mode}{ahead} · {passes}"),
-        align="left",
-        style="dim",
-    )
+    where = f"event {side.place}{of} · {kind} · {header.mode}{ahead} · {passes}"
+    return Rule(Text(where), align="left", style="dim")
 
 
 def node_view(side: Side, name: str) -> RenderableType:
     """A node: the draft step that leads to it, the target's of the same place, the verdict, and the
     tokens of both.
 
-    Raises `StepperError` for a node that is not there (yet).
-    """
+    Raises `StepperError` for a node that is not there (yet)."""
     state = side.state
     if name not in state.nodes:
         there = ", ".join(one.name for one in state.live)
         raise StepperError(f"there is no node {name!r} here; there are: {there}.")
     node = state.nodes[name]
-    parts: list[RenderableType] = [Text(_heading(node, root=name == state.root), style="bold")]
+    there = (
+        "the root"
+        if name == state.root
+        else "left the tree"
+        if node.gone is not None
+        else "in the tree"
+    )
+    leads = "" if node.parent is None else f"; after draft step {node.index - 1}"
+    parts: list[RenderableType] = [Text(f"node {name}: {there}{leads}", style="bold")]
     rival = state.nodes.get(node.parent or "")
     if node.parent is not None:
         parts.append(_step("draft ", node.draft, "bright_blue", node.failed))
@@ -186,24 +177,24 @@ def token_rows(
     side: Side, role: str, node: str
 ) -> Iterator[tuple[str, str, float | None, float | None, float | None, str]]:
     """The tokens that a model wrote for a node, in order: piece, how it came, p, q, the probability
-    of acceptance, what became of it.
-
-    Guesses that were rejected or never tried stand among the others.
-    """
+    of acceptance, what became of it. Guesses that were rejected or never tried stand among them."""
     for record in side.records[: side.place]:
         data = record.data
         if record.kind not in ("token", "round") or data["role"] != role or data["node"] != node:
             continue
         if record.kind == "token":
             yield data["piece"], "drawn", data["p"], None, None, ""
-        elif data["detail"] is not None:
-            yield from _round_rows(data["detail"])
+        elif (detail := data["detail"]) is not None:
+            for one in detail["guesses"]:
+                fate = SIGNS[one["kept"]]
+                yield one["piece"], "guessed", one["p"], one["q"], one["accept"], fate
+            came = "residual" if detail["residual"] else "drawn"
+            yield detail["piece"], came, detail["p"], None, None, "✓ after the guesses"
 
 
 def cache_view(session: Session, block: int | None = None) -> RenderableType:
     """The caches of all sides: every branch with its blocks, and who holds those that are shared.
-    `block`: only the holders of that one.
-    """
+    `block`: only the holders of that one."""
     parts: list[RenderableType] = []
     shared = all(side.shares for side in session.sides[1:])
     groups = [session.sides] if shared else [[side] for side in session.sides]
@@ -214,12 +205,6 @@ def cache_view(session: Session, block: int | None = None) -> RenderableType:
             parts += _cache(title, name, named, block, two=len(session.sides) > 1)
     none = Text("no blocks: this trace says nothing of a cache", style="dim")
     return Group(*parts) if parts else none
-
-
-def _heading(node: NodeState, *, root: bool) -> str:
-    where = "the root" if root else "left the tree" if node.gone is not None else "in the tree"
-    leads = "" if node.parent is None else f"; after draft step {node.index - 1}"
-    return f"node {node.name}: {where}{leads}"
 
 
 def _step(who: str, step: StepState | None, style: str, failed: str | None = None) -> Text:
@@ -244,26 +229,17 @@ def _tokens(side: Side, role: str, node: str, title: str) -> RenderableType:
     if not rows:
         return Text(f"{title}: no tokens recorded", style="dim")
     guessed = any(one[5] for one in rows)
-    table = Table(
-        title=title, title_justify="left", title_style="underline", box=SIMPLE_HEAD, pad_edge=False
-    )
+    heading: Any = {"title": title, "title_justify": "left", "title_style": "underline"}
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, **heading)
     columns = ["token", "came", "p", "q", "accept", "what became of it"]
     for column in columns if guessed else columns[:3]:
         table.add_column(column, justify="right" if column in ("p", "q", "accept") else "left")
     for piece, came, p, q, accept, fate in rows:
-        cells = [visible(piece), came, _number(p), _number(q), _number(accept), fate]
-        cells = cells if guessed else cells[:3]
-        table.add_row(*(Text(cell) for cell in cells), style="dim" if fate == SIGNS[None] else None)
+        numbers = ["" if value is None else f"{value:.3f}" for value in (p, q, accept)]
+        cells = [Text(cell) for cell in (visible(piece), came, *numbers, fate)]
+        style = "dim" if fate == SIGNS[None] else None
+        table.add_row(*(cells if guessed else cells[:3]), style=style)
     return table
-
-
-def _round_rows(
-    detail: dict[str, Any],
-) -> Iterator[tuple[str, str, float | None, float | None, float | None, str]]:
-    for one in detail["guesses"]:
-        yield one["piece"], "guessed", one["p"], one["q"], one["accept"], SIGNS[one["kept"]]
-    came = "residual" if detail["residual"] else "drawn"
-    yield detail["piece"], came, detail["p"], None, None, "✓ after the guesses"
 
 
 def _cache(
@@ -297,7 +273,3 @@ def _cache(
             )
             table.add_row(who(side, number, state), str(branch.length), Text(blocks or "none yet"))
     return [Text(f"{title}{name} cache: {counts}", style="underline"), table]
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"

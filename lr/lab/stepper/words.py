@@ -2,8 +2,7 @@
 
     say(record)       # 'the draft wrote "So 4 + 3 = 7." (step 2, to node 0:3)'
 
-Knows no state and no terminal. Read next: `view.py`.
-"""
+Knows no state and no terminal. Read next: `view.py`."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ nodes, keys and blocks must be equal.
 
 If draft and target run side by side, which of two events comes first is chance. Then only what must
 not depend on it is compared (`compare_outputs`): the steps of the output in order, and whatever
-both runs wrote under the same name.
-"""
+both runs wrote under the same name."""
 
 from __future__ import annotations
 
@@ -25,13 +24,11 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Difference:
-    """The first thing that is not the same. `number`: of the event in the older trace; `key`: where
-    in it; None stands for "not there".
-    """
+    """The first thing that is not the same."""
 
-    number: int
-    key: str
-    expected: Any
+    number: int  # of the event in the older trace
+    key: str  # where in it
+    expected: Any  # None: not there
     got: Any
 
     def __str__(self) -> str:
@@ -42,9 +39,8 @@ class Difference:
 def compare_in_order(
     expected: Sequence[Record], got: Sequence[Record], start: int = 0, *, virtual: bool = False
 ) -> Difference | None:
-    """The first difference between `got` and the part of `expected` from event `start` on; None if
-    there is none as far as `got` goes.
-    """
+    """The first difference between `got` and `expected` from event `start` on, as far as `got`
+    goes."""
     for place, new in enumerate(got, start):
         if place >= len(expected):
             return Difference(place, "event", None, new.data)
@@ -59,20 +55,18 @@ def compare_in_order(
 
 def compare_outputs(expected: Sequence[Record], got: Sequence[Record]) -> Difference | None:
     """The first difference in the output, or in a step or verdict that both runs have under the
-    same name.
-    """
-    theirs = [record for record in expected if record.kind == "emit"]
-    ours = [record for record in got if record.kind == "emit"]
+    same name."""
+    theirs, ours = ([one for one in run if one.kind == "emit"] for run in (expected, got))
     known = {_name(record): record for record in got if _name(record) is not None}
     named = [(old, known[_name(old)]) for old in expected if _name(old) in known]
     for old, new in [*zip(theirs, ours, strict=False), *named]:
         found = _differ(old.data, new.data, CLOCKED)
         if found is not None:
             return Difference(old.number, f"{old.kind}{found[0]}", *found[1:])
-    if len(theirs) > len(ours):
-        return Difference(theirs[len(ours)].number, "emit", theirs[len(ours)].data, None)
-    if len(ours) > len(theirs):
-        return Difference(len(expected), "emit", None, ours[len(theirs)].data)
+    for old in theirs[len(ours) :]:
+        return Difference(old.number, "emit", old.data, None)
+    for new in ours[len(theirs) :]:
+        return Difference(len(expected), "emit", None, new.data)
     return None
 
 
@@ -91,8 +85,8 @@ def _differ(
 ) -> tuple[str, Any, Any] | None:
     """The first place, depth first, at which two JSON values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
-        pairs = [(f".{name}", old.get(name), new.get(name)) for name in {**old, **new}
-                 if name not in left_out]  # fmt: skip
+        names = [name for name in old | new if name not in left_out]
+        pairs = [(f".{name}", old.get(name), new.get(name)) for name in names]
     elif isinstance(old, list) and isinstance(new, list):
         pairs = [(f"[{i}]", a, b) for i, (a, b) in enumerate(zip(old, new, strict=False))]
         pairs.append((" (its length)", len(old), len(new)))

@@ -12,13 +12,13 @@ line has the header and the bytes of every token in the file, so that readers ne
 
 Another version of the format is refused by name. A file whose last line is torn (the program was
 killed while it wrote) is read up to there, and `notes` says so. Everything else that is wrong
-raises `TraceError` with the number of the line. Read next: `state.py`.
-"""
+raises `TraceError` with the number of the line. Read next: `state.py`."""
 
 from __future__ import annotations
 
 import codecs
 import json
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -135,8 +135,7 @@ class Record:
     @cached_property
     def data(self) -> dict[str, Any]:
         """The event to be shown: nodes by name, keys in hexadecimal, tokens with their texts; what
-        is inside `Work` and `EmittedStep` stands beside the other fields.
-        """
+        is inside `Work` and `EmittedStep` stands beside the other fields."""
         shown: dict[str, Any] = {"time": self.time, "event": self.kind}
         for name, value in _shown(self.event, self.token_bytes).items():
             inner = isinstance(value, dict) and name in ("emitted", "work")
@@ -147,8 +146,7 @@ class Record:
 @dataclass(frozen=True)
 class TraceFile:
     """A trace: its header, its events in order, and what a reader should know (`notes`; none for a
-    whole file).
-    """
+    whole file)."""
 
     header: Header
     records: list[Record]
@@ -178,8 +176,7 @@ def pieces_of(tokens: Sequence[int], token_bytes: Bytes) -> list[str]:
     """The text that each token completes; joined, the text of all.
 
     Example: "é" is C3 A9; tokens "a\\xc3" and "\\xa9b" give "a" and "éb". What never becomes a
-    character is U+FFFD.
-    """
+    character is U+FFFD."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     pieces = [decoder.decode(token_bytes(token)) for token in tokens]
     rest = decoder.decode(b"", final=True)
@@ -191,10 +188,7 @@ def pieces_of(tokens: Sequence[int], token_bytes: Bytes) -> list[str]:
 def piece_of(token: int, token_bytes: Bytes) -> str:
     """The text of one token by itself; bytes that are no character show as <E2>."""
     text = token_bytes(token).decode(errors="surrogateescape")
-    lone = {char for char in text if 0xDC80 <= ord(char) <= 0xDCFF}
-    for char in lone:
-        text = text.replace(char, f"<{ord(char) - 0xDC00:02X}>")
-    return text
+    return re.sub("[\udc80-\udcff]", lambda lone: f"<{ord(lone[0]) - 0xDC00:02X}>", text)
 
 
 def _shown(value: Any, token_bytes: Bytes) -> Any:
@@ -256,31 +250,27 @@ def trace_lines(header: Header, records: Sequence[Record]) -> Iterator[str]:
         yield json.dumps(line, ensure_ascii=False, separators=(",", ":"))
 
 
+def write_lines(path: str | Path, lines: Iterable[str], mode: str = "w") -> None:
+    """Write a text. Raises `TraceError` if the file cannot be written."""
+    try:
+        with Path(path).open(mode, encoding="utf-8") as file:
+            file.writelines(lines)
+    except OSError as error:
+        raise TraceError(f"{path} cannot be written: {error}. Choose another place.") from error
+
+
 def write_trace(path: str | Path, header: Header, records: Sequence[Record]) -> None:
     """Write a trace file. Raises `TraceError` if the file cannot be written."""
-    try:
-        with Path(path).open("w", encoding="utf-8") as file:
-            file.writelines(line + "\n" for line in trace_lines(header, records))
-    except OSError as error:
-        raise _not_writable(path, error) from error
+    write_lines(path, (line + "\n" for line in trace_lines(header, records)))
 
 
 def require_writable(path: str | Path) -> None:
     """Raise `TraceError` now if a trace cannot be written there later. A file that is there already
-    is not touched.
-    """
-    try:
-        existed = Path(path).exists()
-        with Path(path).open("a", encoding="utf-8"):
-            pass
-        if not existed:
-            Path(path).unlink()
-    except OSError as error:
-        raise _not_writable(path, error) from error
-
-
-def _not_writable(path: str | Path, error: OSError) -> TraceError:
-    return TraceError(f"the trace {path} cannot be written: {error}. Choose another place.")
+    is not touched."""
+    existed = Path(path).exists()
+    write_lines(path, [], "a")
+    if not existed:
+        Path(path).unlink()
 
 
 # Reading
@@ -303,8 +293,7 @@ def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
     if last < 0:
         raise TraceError(f"{name} is empty; expected a trace, as made by --trace.")
     header, token_bytes = _header(_object(lines[0], f"{name}, line 1"), name)
-    records: list[Record] = []
-    notes: list[str] = []
+    trace = TraceFile(header, [])
     for i, line in enumerate(lines[1 : last + 1], start=1):
         where = f"{name}, line {i + 1}"
         try:
@@ -312,8 +301,8 @@ def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
         except TraceError:
             if i != last:
                 raise
-            notes.append(f"line {i + 1}, the last one, is torn and left out: the program was "
-                         "killed while it wrote")  # fmt: skip
+            torn = "the last one, is torn and left out: the program was killed while it wrote"
+            trace.notes.append(f"line {i + 1}, {torn}")
             break
         made = KINDS.get(str(content.get("event")))
         if made is None:
@@ -323,13 +312,13 @@ def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
             event: Event = msgspec.convert(content, made)
         except msgspec.ValidationError as error:
             raise TraceError(f"{where}: {content['event']}: {error}") from error
-        if records and when < records[-1].time:
-            raise TraceError(f"{where}: time {when} is before {records[-1].time}, that of the line "
-                             "above; events stand in the order of their times.")  # fmt: skip
-        records.append(Record(len(records), when, event, token_bytes))
-    trace = TraceFile(header, records, notes)
+        before = trace.records[-1].time if trace.records else when
+        if when < before:
+            raise TraceError(f"{where}: time {when} is before {before}, that of the line above; "
+                             "events stand in the order of their times.")  # fmt: skip
+        trace.records.append(Record(len(trace.records), when, event, token_bytes))
     if not trace.complete:
-        notes.append("the trace was cut short: its last event (end) is not there")
+        trace.notes.append("the trace was cut short: its last event (end) is not there")
     return trace
 
 

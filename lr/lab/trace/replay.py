@@ -10,16 +10,15 @@
 Draws are keyed, so an answer is a function of the models, the question and the settings: every
 event of `lockstep` and of plain decoding comes again in the same order, every token bit for bit. Of
 `overlapped` runs, and of answers that shared their forwards with others, the output and the steps
-are compared, not the order. The run stops at the first difference. With `recorded` the trace's own
-verdicts are given again, for verifiers that do not say the same twice. Runs without models:
-`virtual.py`.
-"""
+are compared, not the order. Runs without models: `virtual.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timezone
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +90,7 @@ def header_of(run: Run) -> Header:
 
 def trace_of(run: Run, why: str = "") -> TraceFile:
     """The trace of an answer, as it would be read from its file. `why`: what ended it, if not the
-    end of the answer.
-    """
+    end of the answer."""
     events = list(run.trace.events)
     when = max((time for time, _ in events), default=0.0)
     events.append((when, Ended(done=not why, why=why)))
@@ -106,11 +104,11 @@ def save_trace(path: str | Path, run: Run, why: str = "") -> None:
 
 
 def _needs(verifier: Verifier) -> Needs:
-    def named(requires: Requires) -> list[str]:
-        return [str(one.name).lower() for one in Requires if one & requires]
-
-    early = verifier.early_requires
-    return Needs(named(verifier.requires), None if early is None else named(early))
+    named = [
+        None if requires is None else [str(one.name).lower() for one in Requires if one & requires]
+        for requires in (verifier.requires, verifier.early_requires)
+    ]
+    return Needs(named[0] or [], named[1])
 
 
 # From a trace to its run
@@ -118,28 +116,24 @@ def _needs(verifier: Verifier) -> Needs:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of a replay. `compared`: events that were found the same; `ordered`: whether their
-    order counted.
-    """
+    """What came of a replay."""
 
-    compared: int
+    compared: int  # events that were found the same
     difference: Difference | None
-    ordered: bool = True
+    ordered: bool = True  # whether their order counted
 
 
 def replay(trace: TraceFile, *, recorded: bool = False, device: str | None = None) -> Replayed:
     """Load the trace's models by name and run it again. `device`: another one than the trace's.
 
-    Raises `TraceError` for a trace that says too little, and what loading the models raises.
-    """
+    Raises `TraceError` for a trace that says too little, and what loading the models raises."""
     options = options_of(trace.header)
     with reasoner_of(trace.header, recorded=recorded, device=device) as reasoner:
         asks = recorded and make_options(**options).looks_ahead
         variant = Variant(verifier=RecordedVerdicts(trace) if asks else None)
         question, detailed = trace.header.question or "", trace.header.detailed
-        return replay_on(
-            reasoner.run(question, variant=variant, detailed=detailed, **options), trace
-        )
+        run = reasoner.run(question, variant=variant, detailed=detailed, **options)
+        return replay_on(run, trace)
 
 
 def options_of(header: Header) -> dict[str, Any]:
@@ -152,8 +146,7 @@ def reasoner_of(header: Header, *, recorded: bool = False, device: str | None = 
     """The reasoner that a header describes. `recorded`: its verifier will not be asked, so none is
     loaded.
 
-    Raises `TraceError` where a name is missing or a part was replaced by code of one's own.
-    """
+    Raises `TraceError` where a name is missing or a part was replaced by code of one's own."""
     if header.variant is not None:
         raise TraceError(
             f"this answer was made with parts of one's own ({header.variant}), which no name "
@@ -181,8 +174,7 @@ def reasoner_of(header: Header, *, recorded: bool = False, device: str | None = 
 
 def replay_on(run: Run, trace: TraceFile) -> Replayed:
     """Finish `run`, which was just begun (with `detailed` as the trace has it), and compare step by
-    step; stops at the first difference.
-    """
+    step; stops at the first difference."""
     header, records = trace.header, trace.records
     expected = f"{header.detailed}, as in the trace"
     require(run.detailed == header.detailed, "detailed", run.detailed, expected)
@@ -197,8 +189,7 @@ def replay_on(run: Run, trace: TraceFile) -> Replayed:
     done, steps, over = 0, iter(run), False
     while not over:  # compare what is new after every step of the output
         over = next(steps, None) is None
-        events = run.trace.events[done:]
-        new = records_of(events, run.models.codec.token_bytes)
+        new = records_of(run.trace.events[done:], run.models.codec.token_bytes)
         new = trace_of(run).records[done:] if over else new
         found = compare_in_order(records, new, done)
         if found is not None:
@@ -214,8 +205,7 @@ Key = tuple[tuple[int, ...], Step, Step | None]
 
 class RecordedVerdicts(Verifier):
     """The verdicts of a trace as a verifier that requires the same as the original did. A pair that
-    is not in the trace gets a rejection that says so, which the replay finds as its difference.
-    """
+    is not in the trace gets a rejection that says so, which the replay finds as its difference."""
 
     def __init__(self, trace: TraceFile) -> None:
         needs = trace.header.needs
@@ -238,10 +228,7 @@ class RecordedVerdicts(Verifier):
 
 
 def _requires(names: list[str]) -> Requires:
-    found = Requires.NOTHING
-    for name in names:
-        found |= Requires[name.upper()]
-    return found
+    return reduce(or_, (Requires[name.upper()] for name in names), Requires.NOTHING)
 
 
 def recorded_verdicts(trace: TraceFile) -> dict[Key, Verdict]:

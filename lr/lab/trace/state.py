@@ -7,13 +7,11 @@ holds which block of the caches; and going back and forth in a trace.
 
 This is the only place where events become states: the player, the stepper and the figures all show
 these. Nodes are named as in `spec/protocol.py`. A node that left the tree stays in `nodes`, with
-the time in `gone`.
-"""
+the time in `gone`."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,23 +22,20 @@ from lr.lab.trace.file import Header, Record, TraceError, TraceFile
 class TokenState:
     """One token of a step. `source`: "drawn" by the model itself; "guessed" ahead and kept;
     "residual", in place of a rejected guess; "after" the last guess, none being rejected; "" where
-    the trace does not say. `p`: its probability.
-    """
+    the trace does not say."""
 
     token: int
     piece: str
     source: str = ""
-    p: float | None = None
+    p: float | None = None  # its probability
 
 
 @dataclass
 class StepState:
-    """A step as far as it is written; `finish` is "" while it is being written, then boundary, eos
-    or length.
-    """
+    """A step as far as it is written."""
 
     tokens: list[TokenState] = field(default_factory=list)
-    finish: str = ""
+    finish: str = ""  # while it is being written; then boundary, eos or length
 
     @property
     def text(self) -> str:
@@ -98,14 +93,12 @@ class EmittedState:
 
 @dataclass
 class BranchState:
-    """A live branch of a cache. `node`: whose prefix it holds (None: none, as for a path of a token
-    tree).
-    """
+    """A live branch of a cache."""
 
     number: int
     blocks: list[int] = field(default_factory=list)
     length: int = 0
-    node: str | None = None
+    node: str | None = None  # whose prefix it holds; None as for a path of a token tree
 
 
 @dataclass
@@ -158,8 +151,8 @@ class CacheState:
             case "close":
                 del branches[number]
             case "restore":
-                branches[number].length = data["length"]
-                branches[number].blocks = list(data["blocks"])
+                restored = data["length"], list(data["blocks"])
+                branches[number].length, branches[number].blocks = restored
             case "hold":
                 branches[number].node = data["node"]
             case "replace":
@@ -173,8 +166,7 @@ CACHE_EVENTS = frozenset({"open", "fork", "grow", "cut", "close", "restore", "ho
 @dataclass
 class State:
     """Everything after `number` events. `work`: (kind, node) of what is in work, with the time
-    since when, oldest first. `touched`: the nodes that the last event was about.
-    """
+    since when, oldest first. `touched`: the nodes that the last event was about."""
 
     header: Header
     number: int = 0
@@ -234,8 +226,7 @@ def fold(state: State, record: Record) -> None:
     """Let `state` take in the next event.
 
     Raises `TraceError` where an event is about a branch or block that is not there: lines are
-    missing before it.
-    """
+    missing before it."""
     data, kind = record.data, record.kind
     state.number, state.time = record.number + 1, record.time
     state.touched.clear()
@@ -276,10 +267,10 @@ def fold(state: State, record: Record) -> None:
             try:
                 state.caches.setdefault(name, CacheState(name)).take(kind, data)
             except (KeyError, ValueError) as error:
+                about = f"a branch or block of the {name} cache that is not there then: {error}"
                 raise TraceError(
-                    f"line {record.number + 2} (event {record.number}, {kind}) is about a branch "
-                    f"or block of the {name} cache that is not there then: {error}. Lines before "
-                    "it are missing; make the trace anew."
+                    f"line {record.number + 2} (event {record.number}, {kind}) is about {about}. "
+                    "Lines before it are missing; make the trace anew."
                 ) from error
 
 
@@ -301,10 +292,8 @@ def _emit(state: State, data: dict[str, Any]) -> None:
     step = copy.deepcopy(known).complete(data["step"])
     rejected = None if data["rejected"] is None else StepState().complete(data["rejected"])
     node.accepted = node.accepted or accepted
-    emitted = EmittedState(
-        data["index"], data["origin"], step, node.name, state.time, data["verdict"], rejected
-    )
-    state.emitted.append(emitted)
+    place = (data["index"], data["origin"], step, node.name, state.time)
+    state.emitted.append(EmittedState(*place, data["verdict"], rejected))
     if data["root"] is not None:
         state.root = state.node(data["root"]).name
         if data["root"] != node.name:  # the branches of the node have a new name
@@ -314,25 +303,12 @@ def _emit(state: State, data: dict[str, Any]) -> None:
 def _round(tokens: list[TokenState], emitted: int, detail: dict[str, Any]) -> None:
     if len(tokens) != detail["offset"]:
         return
-    new = [
-        TokenState(one["token"], one["piece"], "guessed", one["p"])
-        for one in detail["guesses"]
-        if one["kept"]
-    ]
+    kept = [one for one in detail["guesses"] if one["kept"]]
+    new = [TokenState(one["token"], one["piece"], "guessed", one["p"]) for one in kept]
     refused = any(one["kept"] is False for one in detail["guesses"])
     source = "residual" if detail["residual"] or refused else "after"
     new.append(TokenState(detail["token"], detail["piece"], source, detail["p"]))
     tokens += new[:emitted]
-
-
-def states(trace: TraceFile) -> Iterator[tuple[Record, State]]:
-    """Every event with the state after it: one and the same object, changed in place. What an event
-    changed is in `touched`, `work`, `root`, the end of `emitted`, and the cache that it names.
-    """
-    state = State.begin(trace.header)
-    for record in trace.records:
-        fold(state, record)
-        yield record, state
 
 
 def state_at(trace: TraceFile, number: int) -> State:
@@ -345,8 +321,7 @@ def state_at(trace: TraceFile, number: int) -> State:
 
 class TraceStates:
     """A trace to go back and forth in: `at(n)` folds on from the nearest state kept. A state handed
-    out must not be changed.
-    """
+    out must not be changed."""
 
     def __init__(self, trace: TraceFile, every: int = 200) -> None:
         self.trace, self.every = trace, every

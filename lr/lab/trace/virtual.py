@@ -9,8 +9,7 @@ on the clock of the simulation; and running them again, event for event, times i
 
 Viewers cannot tell them from traces of models, but for what models alone have: tokens, forwards,
 caches. Only scripts written as texts and worlds made of `theory/distributions.py` can be brought
-back from a file. Without torch.
-"""
+back from a file. Without torch."""
 
 from __future__ import annotations
 
@@ -22,37 +21,16 @@ from lr import __version__
 from lr.lab.scripted import ScriptedRun, TextScript
 from lr.lab.trace.compare import Difference, compare_in_order
 from lr.lab.trace.file import Bytes, Header, TraceError, TraceFile, no_bytes, records_of
-from lr.spec.protocol import (
-    Drafted,
-    Judged,
-    Kind,
-    LateDrafts,
-    Limits,
-    Schedule,
-    SchedulerConfig,
-    Targeted,
-    Work,
-)
+from lr.spec import protocol
+from lr.spec.protocol import Drafted, Judged, Kind, Limits, SchedulerConfig, Targeted, Work
 from lr.theory import distributions
 from lr.theory.simulate import World, record_event, simulate
 from lr.trace import Ended, Trace
 
-_MADE: dict[str, Any] = {
-    made.__name__: made
-    for made in (
-        World,
-        TextScript,
-        SchedulerConfig,
-        Limits,
-        distributions.Constant,
-        distributions.Lognormal,
-        distributions.Resampled,
-        distributions.Bernoulli,
-        distributions.BetaSiblings,
-        distributions.Replay,
-        distributions.JudgeErrors,
-    )
-}
+_LENGTHS = (distributions.Constant, distributions.Lognormal, distributions.Resampled)
+_DRAWS = (distributions.Bernoulli, distributions.BetaSiblings, distributions.JudgeErrors)
+_RUNS = (World, TextScript, SchedulerConfig, Limits, distributions.Replay)
+_MADE: dict[str, Any] = {made.__name__: made for made in (*_RUNS, *_LENGTHS, *_DRAWS)}
 _ENDS = {Drafted: Kind.DRAFT, Targeted: Kind.TARGET, Judged: Kind.JUDGE}
 
 
@@ -101,8 +79,7 @@ def _header(driver: Any, unit: str, config: SchedulerConfig, options: dict[str, 
 
 def replay_virtual(trace: TraceFile) -> tuple[int, Difference | None]:
     """How many events came again the same, and the first that did not (None: all did). Raises
-    `TraceError` for a trace that cannot be.
-    """
+    `TraceError` for a trace that cannot be."""
     again = rerun(trace).records
     found = compare_in_order(trace.records, again, virtual=True)
     if found is None and len(again) < len(trace.records):
@@ -131,8 +108,7 @@ def rerun(trace: TraceFile) -> TraceFile:
 
 def plain(value: Any) -> Any:
     """Data as JSON; an object by the name of its class and its fields: Constant(0.1) is {"is":
-    "Constant", "value": 0.1}.
-    """
+    "Constant", "value": 0.1}."""
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
@@ -158,6 +134,6 @@ def _built(value: Any) -> Any:
             f"{', '.join(_MADE)}."
         )
     if name == "SchedulerConfig":
-        content["schedule"] = Schedule(content["schedule"])
-        content["late_drafts"] = LateDrafts(content["late_drafts"])
+        content["schedule"] = protocol.Schedule(content["schedule"])
+        content["late_drafts"] = protocol.LateDrafts(content["late_drafts"])
     return _MADE[name](**content)

@@ -7,8 +7,7 @@ its block table. Shared blocks are filled and carry their refcount.
 
 The first draws the caches of a trace, the second a live cache in a notebook, where one letter
 stands for one token; the cache itself knows no tokens, so the texts come along. It only reads. Read
-next: `kvcache/pool.py`, whose counts are drawn here; `style.py`.
-"""
+next: `kvcache/pool.py`, whose counts are drawn here; `style.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lr.lab.trace.state import BranchState, CacheState, State, TraceStates, fold
-from lr.lab.viz.style import COLOURS, INK, PAPER, SOFT, WASHES, figure, inches
+from lr.lab.viz.style import COLOURS, INK, PAPER, SOFT, WASHES, figure, inches, put
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,8 +37,7 @@ TITLES = {
 @dataclass(frozen=True)
 class Picture:
     """A cache to be drawn. `names`: of its branches; `letters`: by block what is valid in it, where
-    the tokens are known.
-    """
+    the tokens are known."""
 
     title: str
     cache: CacheState
@@ -54,8 +52,7 @@ class Picture:
     @property
     def strip(self) -> int:
         """How many blocks of the pool are shown: all up to the last one in use, or all of a small
-        pool.
-        """
+        pool."""
         used = max(self.cache.used, default=-1) + 1
         return self.cache.total if self.letters else min(max(used, 1), 3 * self.per_line)
 
@@ -71,8 +68,7 @@ class Picture:
 
 def sharing_moment(film: TraceStates) -> int:
     """After how many events the most blocks are shared, over all caches; the first such moment."""
-    best, most = 0, -1
-    state = State.begin(film.trace.header)
+    best, most, state = 0, -1, State.begin(film.trace.header)
     for record in film.trace.records:
         fold(state, record)
         if record.kind in ("fork", "grow"):
@@ -85,8 +81,7 @@ def sharing_moment(film: TraceStates) -> int:
 
 def draw_blocks(cache: PagedKVCache, branches: Mapping[str, tuple[BlockTable, str]]) -> Figure:
     """A live cache, for notebooks. `branches`: by name a live table and a text of at least
-    `table.length` letters.
-    """
+    `table.length` letters."""
     state = CacheState("", cache.num_blocks, cache.block_size)
     letters = dict.fromkeys(range(cache.num_blocks), "")
     for number, (table, text) in enumerate(branches.values()):
@@ -118,16 +113,15 @@ def cache_figure(state: State, of: int | None = None) -> Iterator[Any]:
 def _drawn(pictures: list[Picture], head: str | None = None) -> Iterator[Any]:
     top = 0.1 if head is None else 0.4
     width = LABEL + 0.3 + max((_columns(one) * one.cell for one in pictures), default=6)
-    with figure(
-        width, top + sum(one.height for one in pictures) + 0.3, size=9, salt="lr draw"
-    ) as made:
-        axes = inches(made, width, made.get_figheight())
-        axes.text(0.1, 0.2, head or "", color=SOFT, fontsize=8, va="center")
+    height = top + sum(one.height for one in pictures) + 0.3
+    with figure(width, height, size=9, salt="lr draw") as made:
+        axes = inches(made, width, height)
+        put(axes, 0.1, 0.2, head or "", 8, SOFT)
         for one in pictures:
             _draw_cache(axes, one, top)
             top += one.height
         if not pictures:
-            axes.text(0.1, top + 0.1, "no branch is live", fontsize=9, color=INK, va="center")
+            put(axes, 0.1, top + 0.1, "no branch is live", 9, INK)
         yield made
 
 
@@ -140,32 +134,26 @@ def _columns(picture: Picture) -> int:
 def _draw_cache(axes: Any, picture: Picture, y: float) -> None:
     cache, holders = picture.cache, picture.cache.holders_by_block()
     shared = sum(len(one) > 1 for one in holders.values())
-    style = {"fontsize": 10, "weight": "bold", "color": COLOURS["cache"], "va": "center"}
-    axes.text(0.1, y + 0.16, picture.title, **style)
+    put(axes, 0.1, y + 0.16, picture.title, 10, COLOURS["cache"], weight="bold")
     counts = (
         f"{len(holders)} of {cache.total} used, {shared} shared (filled, × refcount); "
         f"{cache.block_size} tokens in a block"
     )
-    axes.text(LABEL + 0.6, y + 0.16, counts, fontsize=7.5, color=SOFT, va="center")
+    put(axes, LABEL + 0.6, y + 0.16, counts, 7.5, SOFT)
     y += HEAD
+    put(axes, 0.1, y + CELL / 2, "pool", 8.5, SOFT)
     size = max(1, cache.block_size)
     for block in range(picture.strip):
         x = LABEL + block % picture.per_line * picture.cell
         if block % picture.per_line == 0:
             y += (CELL + 0.08) * (block > 0)
-            style = {"fontsize": 8.5, "color": SOFT, "va": "center"}
-            axes.text(0.1, y + CELL / 2, "pool" if block == 0 else "", **style)
         filled = len(picture.letters.get(block, "")) / size
         _draw_block(axes, picture, (x, y), block, len(holders.get(block, ())), filled)
     y += CELL + 0.2
-    for number in sorted(cache.branches):
-        branch = cache.branches[number]
-        style = {"fontsize": 8.5, "weight": "bold", "color": INK, "va": "center"}
-        axes.text(0.1, y + 0.13, picture.names[number], **style)
-        length = f"{branch.length} tokens"
-        if not picture.letters:
-            length = f"branch {number}, {length}"
-        axes.text(0.1, y + 0.31, length, fontsize=6.5, color=SOFT, va="center")
+    for number, branch in sorted(cache.branches.items()):
+        put(axes, 0.1, y + 0.13, picture.names[number], 8.5, INK, weight="bold")
+        name = "" if picture.letters else f"branch {number}, "
+        put(axes, 0.1, y + 0.31, f"{name}{branch.length} tokens", 6.5, SOFT)
         hidden = len(branch.blocks) - picture.per_line
         places: list[int | None] = list(range(len(branch.blocks)))
         if hidden > 0:  # the first block and the last ones
@@ -173,8 +161,7 @@ def _draw_cache(axes: Any, picture: Picture, y: float) -> None:
         for column, place in enumerate(places):
             x = LABEL + column * picture.cell
             if place is None:
-                style = {"fontsize": 7, "color": SOFT, "ha": "center", "va": "center"}
-                axes.text(x + CELL / 2, y + CELL / 2, f"⋯{hidden + 1}", **style)
+                put(axes, x + CELL / 2, y + CELL / 2, f"⋯{hidden + 1}", 7, SOFT, ha="center")
                 continue
             block = branch.blocks[place]
             filled = min(1.0, max(0.0, (branch.length - place * size) / size))
@@ -186,8 +173,7 @@ def _draw_block(
     axes: Any, picture: Picture, at: tuple[float, float], block: int, count: int, filled: float
 ) -> None:
     """A block: its number, its refcount if it is shared, the letters in it, and at its foot a bar
-    that says how full it is.
-    """
+    that says how full it is."""
     x, y = at
     width, height = picture.cell - 0.05, CELL - 0.05
     ground, ink = (COLOURS["cache"], PAPER) if count > 1 else (WASHES["cache"], INK)
@@ -196,19 +182,15 @@ def _draw_block(
     corners = ([x, x + width, x + width, x], [y, y, y + height, y + height])
     axes.fill(*corners, facecolor=ground, edgecolor=COLOURS["cache"], linewidth=0.8)
     letters = picture.letters.get(block, "")[: round(filled * picture.cache.block_size)]
-    style = {"color": ink, "va": "center"}
+    times, middle = f"×{count}" if count > 1 else "", x + width / 2
     if picture.letters:
-        axes.text(x + 0.05, y + 0.1, str(block), fontsize=7, weight="bold", **style)
-        times = f"×{count}" if count > 1 else ""
-        axes.text(x + width - 0.05, y + 0.1, times, fontsize=6.5, ha="right", **style)
+        put(axes, x + 0.05, y + 0.1, str(block), 7, ink, weight="bold")
+        put(axes, x + width - 0.05, y + 0.1, times, 6.5, ink, ha="right")
         for place, letter in enumerate(letters):
-            middle = x + 0.025 + (place + 0.5) * LETTER
-            axes.text(middle, y + 0.24, letter, fontsize=9, ha="center", **style)
+            put(axes, x + 0.025 + (place + 0.5) * LETTER, y + 0.24, letter, 9, ink, ha="center")
         return
-    middle = x + width / 2
-    axes.text(middle, y + 0.12, str(block), fontsize=8, weight="bold", ha="center", **style)
-    if count > 1:
-        axes.text(middle, y + 0.235, f"×{count}", fontsize=6, ha="center", **style)
+    put(axes, middle, y + 0.12, str(block), 8, ink, weight="bold", ha="center")
+    put(axes, middle, y + 0.235, times, 6, ink, ha="center")
     left, foot = x + 0.03, y + height - 0.07
     right = left + (width - 0.06) * filled
     axes.fill([left, right, right, left], [foot] * 2 + [foot + 0.04] * 2, color=ink, linewidth=0)

@@ -9,19 +9,18 @@ lies is computed here once, for the player and for the figures.
 A *span* is a piece of work from its command to its end; spans of a lane that overlap stand in
 different rows. Simulated workers say when they really began, and what lies before that is waiting.
 Plain decoding has no commands: there a span is a step being written. Times are in the unit of the
-trace's header. Read next: `tree.py`, the tree at one moment.
-"""
+trace's header. Read next: `tree.py`, the tree at one moment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lr.lab.scripted import ScriptedRun
 from lr.lab.trace.file import TraceFile
-from lr.lab.viz.style import COLOURS, INK, MARKS, ORIGIN_COLOURS, PAPER, SOFT, WASHES, figure
+from lr.lab.viz.style import COLOURS, INK, MARKS, ORIGIN_COLOURS, PAPER, SOFT, WASHES, figure, put
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,20 +34,17 @@ ROW, GAP, PASS, WIDTH = 0.26, 0.14, 0.09, 12.0
 """In inches: height of a row, between lanes, of a model's passes; width of the figure."""
 MARGIN, LETTER, THINNEST, APART = 0.012, 0.0062, 0.002, 0.011
 """Shares of the whole width: what a bar needs beside its letters to carry words, and per letter;
-the thinnest bar, the distance of two signs.
-"""
+the thinnest bar, the distance of two signs."""
 
 
 @dataclass
 class Span:
-    """A piece of work. `asked`: when it was commanded; `begin`, `end`: when it was worked on;
-    `outcome`: done, cancelled, failed or open (not over when the trace ends).
-    """
+    """A piece of work. `outcome`: done, cancelled, failed or open (when the trace ends)."""
 
     work: str
     node: str
-    asked: float
-    begin: float
+    asked: float  # when it was commanded
+    begin: float  # when it was begun
     end: float
     outcome: str = OPEN
     row: int = 0
@@ -119,9 +115,11 @@ def timeline_of(trace: TraceFile) -> Timeline:
     lanes = []
     for name in ("draft", "target", "verifier"):
         mine = [span for span in spans if span.lane == name]
+        for span, row in zip(mine, rows_of([(s.asked, s.end) for s in mine]), strict=True):
+            span.row = row
         any_pass = any(one.lane == name for one in passes)
         if mine or any_pass:
-            lanes.append(Lane(name, max(1, _stack(mine)), any_pass))
+            lanes.append(Lane(name, 1 + max((span.row for span in mine), default=0), any_pass))
     emits = [one for one in data if one["event"] == "emit"]
     marks = [Mark(one["time"], one["index"], one["origin"]) for one in emits]
     return Timeline(lanes, spans, passes, marks, begin, end)
@@ -143,20 +141,13 @@ def _commanded(data: Iterable[dict[str, Any]], end: float) -> list[Span]:
             spans.append(live[key])
         if kind == "span":
             began[(one["work"], one["node"])] = float(one["start"])
-        over, outcome = _over(one)
+        cancelled, missing = kind == "cancel", kind == "drafted" and one["step"] is None
+        over = (one["work"] if cancelled else ENDS.get(kind, ""), one.get("node", ""))
         if over in live:
             span = live.pop(over)
-            span.begin, span.end, span.outcome = began.pop(over, span.begin), when, outcome
+            span.begin, span.end = began.pop(over, span.begin), when
+            span.outcome = CANCELLED if cancelled else FAILED if missing else DONE
     return spans
-
-
-def _over(one: dict[str, Any]) -> tuple[tuple[str, str], str]:
-    """(work, node) of what an event ends, and how it ends."""
-    kind = one["event"]
-    if kind == "cancel":
-        return (one["work"], one["node"]), CANCELLED
-    missing = kind == "drafted" and one["step"] is None
-    return (ENDS.get(kind, ""), one.get("node", "")), FAILED if missing else DONE
 
 
 def _written(data: Iterable[dict[str, Any]], begin: float) -> list[Span]:
@@ -176,27 +167,26 @@ def _pass(one: dict[str, Any]) -> Pass:
     begin = max(0.0, end - one["seconds"])
     if one["event"] == "verifier":
         return Pass("verifier", begin, end, f"the verifier answers: pairs {one['pairs']}")
-    rows, positions = one["branches"], one["tokens"]
-    says = f"one pass of the {one['role']}: rows {rows}, positions {positions}"
-    return Pass(one["role"], begin, end, says)
+    size = f"rows {one['branches']}, positions {one['tokens']}"
+    return Pass(one["role"], begin, end, f"one pass of the {one['role']}: {size}")
 
 
-def _stack(spans: list[Span]) -> int:
-    """Give each span the first row that is free when it is commanded; returns the number of rows.
+def rows_of(intervals: Sequence[tuple[float, float]]) -> list[int]:
+    """The row of each interval (begin, end): the first that is free when it begins.
 
-    Example: spans from 0 to 2, 1 to 3 and 2 to 4 lie in rows 0, 1 and 0.
-    """
+    Example: (0, 2), (1, 3) and (2, 4) lie in rows 0, 1 and 0."""
     free: list[float] = []
-    for span in sorted(spans, key=lambda one: one.asked):
-        span.row = next((row for row, since in enumerate(free) if since <= span.asked), len(free))
-        free[span.row : span.row + 1] = [span.end]
-    return len(free)
+    rows = [0] * len(intervals)
+    for i in sorted(range(len(intervals)), key=lambda i: intervals[i][0]):
+        begin, end = intervals[i]
+        rows[i] = next((row for row, since in enumerate(free) if since <= begin), len(free))
+        free[rows[i] : rows[i] + 1] = [end]
+    return rows
 
 
 def draw_order(run: ScriptedRun) -> Figure:
     """The clock of a scripted run, for notebooks. A turn is one event, so the picture shows an
-    order and no durations.
-    """
+    order and no durations."""
     from lr.lab.trace.virtual import scripted_trace
 
     with timeline_figure(scripted_trace(run), width=8.5) as made:
@@ -208,16 +198,13 @@ def timeline_figure(
     trace: TraceFile, begin: float | None = None, end: float | None = None, *, width: float = WIDTH
 ) -> Iterator[Any]:
     """The picture from time `begin` to `end` (None: from the first event to the last), in the unit
-    of the trace. Cancelled work is hatched, decisions stand on top.
-    """
+    of the trace. Cancelled work is hatched, decisions stand on top."""
     timeline = timeline_of(trace)
     begin = timeline.begin if begin is None else begin
     last = max(timeline.end if end is None else min(end, timeline.end), begin + 1e-12)
     in_seconds = trace.header.unit == "second"
     scale = 1000.0 if in_seconds and last - begin < 2 else 1.0
-    unit = (
-        trace.header.unit + "s" if not in_seconds else "seconds" if scale == 1 else "milliseconds"
-    )
+    unit = f"{trace.header.unit}s" if scale == 1 else "milliseconds"
     tops, bottom = {}, 0.0
     for lane in timeline.lanes:
         tops[lane.name] = bottom
@@ -257,25 +244,18 @@ def _draw_span(
     axes: Any, span: Span, top: float, scale: float, window: tuple[float, float], narrow: float
 ) -> None:
     """A bar, its words where they fit, a thin line for the time it waited. `narrow`: how many
-    times narrower than `WIDTH` the figure is.
-    """
+    times narrower than `WIDTH` the figure is."""
     y, dropped = top + span.row * ROW, span.outcome in (CANCELLED, FAILED)
     shown = window[1] - window[0]
     left, width = span.begin * scale, max(span.end - span.begin, THINNEST * shown) * scale
     if span.begin > span.asked:
         middle = [y + ROW / 2] * 2
         axes.plot([span.asked * scale, left], middle, color=COLOURS[span.lane], lw=0.8)
-    axes.barh(
-        y + 0.02,
-        width,
-        left=left,
-        height=ROW - 0.04,
-        align="edge",
-        color=WASHES["rejected"] if dropped else COLOURS[span.lane],
-        edgecolor=COLOURS["rejected"] if dropped else PAPER,
-        hatch="////" if dropped else None,
-        linewidth=0.6,
-    )
+    style: dict[str, Any] = {"color": COLOURS[span.lane], "edgecolor": PAPER}
+    if dropped:
+        style = {"color": WASHES["rejected"], "edgecolor": COLOURS["rejected"], "hatch": "////"}
+    place = {"left": left, "height": ROW - 0.04, "align": "edge"}
+    axes.barh(y + 0.02, width, linewidth=0.6, **place, **style)
     if dropped:
         axes.plot(left + width, y + ROW / 2, "x", color=INK, ms=5, mew=1.4, zorder=5)
     begin, end = max(span.begin, window[0]), min(span.end, window[1])
@@ -283,11 +263,10 @@ def _draw_span(
     texts = (f"step {span.index}", str(span.index))
     words = next((one for one in texts if room > MARGIN + LETTER * len(one)), None)
     if words is not None:
-        style = {"va": "center", "fontsize": 8, "color": SOFT if dropped else PAPER}
         ground = {"facecolor": WASHES["rejected"], "edgecolor": "none", "pad": 0.8}
         at = (begin + 0.004 * narrow * shown) * scale
-        bbox = ground if dropped else None
-        axes.text(at, y + ROW / 2, words, bbox=bbox, clip_on=True, **style)
+        more = {"bbox": ground if dropped else None, "clip_on": True}
+        put(axes, at, y + ROW / 2, words, 8, SOFT if dropped else PAPER, **more)
 
 
 def _caption(timeline: Timeline) -> str:

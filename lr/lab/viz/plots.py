@@ -6,8 +6,7 @@ has them.
 
 Each function returns a matplotlib figure, which a notebook shows. It knows nothing of what it
 draws. Figures that are written to files have modules of their own (`lab/eval/figure.py`,
-`theory_figures.py`).
-"""
+`theory_figures.py`)."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def draw_bars(
     who: Sequence[str | None] = (),
 ) -> Figure:
     """A group of bars per place, one bar in it per series: `series[name][i]` stands at
-    `places[i]`. `who`: the role each series belongs to ("draft", "target"), None for no role.
-    """
+    `places[i]`. `who`: the role each series belongs to ("draft", "target"), None for no role."""
     roles = [*who, *[None] * len(series)]
     free = iter(colour for colour in SERIES if colour not in [COLOURS.get(r or "") for r in roles])
     with figure(7.5, 2.6, size=9) as made:
@@ -65,8 +63,7 @@ def draw_curves(
     """Lines through `curves`, and marks without a line at `points`.
 
     `errors`: half lengths of error bars and `labels`: words, one each per point of the last of
-    `points`; neighbours share a list of words. `diagonal`: from (0, 0) to (1, 1).
-    """
+    `points`; neighbours share a list of words. `diagonal`: from (0, 0) to (1, 1)."""
     with figure(7.5, 3.4, size=9) as made:
         axes = made.subplots()
         for i, (name, line) in enumerate(curves.items()):
@@ -88,17 +85,15 @@ def draw_curves(
 
 def draw_lines_of(make: Callable[..., Sequence[Any]], *, x: str, y: str, **values: float) -> Figure:
     """The lines that `make(**values)` gives, each with a `label` and numbers `x` and `y` (such as
-    those of `lab/viz/theory_figures.py`).
-    """
+    those of `lab/viz/theory_figures.py`)."""
     lines = {line.label: list(zip(line.x, line.y, strict=True)) for line in make(**values)}
     return draw_curves(lines, x=x, y=y)
 
 
 def draw_field(rows: Sequence[Sequence[bool]], *, x: str, y: str) -> Figure:
     """A dark square wherever `rows[i][j]` holds, row 0 at the top: which query sees which key."""
-    with figure(
-        max(3.0, 0.3 * len(rows[0]) + 0.9), max(1.4, 0.3 * len(rows) + 0.8), size=9
-    ) as made:
+    width, height = max(3.0, 0.3 * len(rows[0]) + 0.9), max(1.4, 0.3 * len(rows) + 0.8)
+    with figure(width, height, size=9) as made:
         axes = made.subplots()
         for i, row in enumerate(rows):
             for j, seen in enumerate(row):
@@ -114,24 +109,21 @@ def draw_field(rows: Sequence[Sequence[bool]], *, x: str, y: str) -> Figure:
 
 def with_sliders(draw: Callable[..., Figure], **ranges: tuple[float, float, float]) -> Any:
     """`draw` under a slider per argument, given as (lowest, highest, at first); without
-    `ipywidgets`: drawn once, at the first values.
-    """
+    `ipywidgets`: drawn once, at the first values."""
     if find_spec("ipywidgets") is None:
         return draw(**{name: start for name, (_, _, start) in ranges.items()})
     widgets = import_module("ipywidgets")
     sliders = {}
     for name, (low, high, start) in ranges.items():
-        limits = {"min": low, "max": high, "step": (high - low) / 20}
-        sliders[name] = widgets.FloatSlider(
-            start, description=name, continuous_update=False, **limits
-        )
+        how: dict[str, Any] = {"min": low, "max": high, "step": (high - low) / 20}
+        how |= {"description": name, "continuous_update": False}
+        sliders[name] = widgets.FloatSlider(start, **how)
     return widgets.interactive(draw, **sliders)
 
 
 def _label(axes: Axes, points: Points, labels: Sequence[str]) -> None:
     """Write the words beside their points, towards the middle of the picture. Points whose words
-    would overlap share one list.
-    """
+    would overlap share one list."""
     (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
     groups: list[tuple[float, float, list[str]]] = []  # (across, up) as shares of both axes
     for (x, y), label in zip(points, labels, strict=False):
@@ -145,17 +137,13 @@ def _label(axes: Axes, points: Points, labels: Sequence[str]) -> None:
             groups.append((across, up, [label]))
     for across, up, words in groups:
         right, top = across > 0.5, up > 0.5
-        axes.annotate(
-            "\n".join(words),
-            (across, up),
-            xycoords="axes fraction",
-            xytext=(-8 if right else 8, -6 if top else 6),
-            textcoords="offset points",
-            ha="right" if right else "left",
-            va="top" if top else "bottom",
-            fontsize=8,
-            color=INK,
-        )
+        away: Any = {
+            "xytext": (-8 if right else 8, -6 if top else 6),
+            "textcoords": "offset points",
+        }
+        sides: Any = {"ha": "right" if right else "left", "va": "top" if top else "bottom"}
+        place, text = (across, up), "\n".join(words)
+        axes.annotate(text, place, xycoords="axes fraction", fontsize=8, color=INK, **away, **sides)
 
 
 def _finish(axes: Axes, several: bool) -> None:

@@ -7,8 +7,7 @@
 One colour per role, in the README's picture, the notebooks, the player (a test compares
 `player/style.css`), the terminal and all figures. The colour-blind can tell them apart too, and no
 picture relies on colour alone. matplotlib (the extra `plot`) is imported when something is drawn.
-Read next: `tree.py`.
-"""
+Read next: `tree.py`."""
 
 from __future__ import annotations
 
@@ -45,6 +44,13 @@ SERIES = ("#0066aa", "#b54708", "#00735a", "#7a4ea3", "#7a6400", "#4a5568")
 """Colours of curves that stand for no role, in order."""
 MARKS = {"accepted": "✓", "correction": "✗", "bonus": "+", "target": "•"}
 """The sign of each way a step joins the answer."""
+TERMINAL_MARKS = MARKS | {"target": "·"}
+TERMINAL_STYLES = {
+    "accepted": "green",
+    "correction": "yellow",
+    "bonus": "cyan",
+    "target": "default",
+}
 ORIGIN_COLOURS = {
     "accepted": "accepted",
     "correction": "target",
@@ -69,8 +75,7 @@ def figure(width: float, height: float, *, size: float = 10, salt: str = "lr") -
 
     `size`: of letters, in points; `salt`: what the names inside an SVG are made from. In a notebook
     the figure shows itself when it is the value of a cell. Raises `SettingError` where matplotlib
-    is not installed.
-    """
+    is not installed."""
     require_matplotlib()
     from matplotlib import get_backend, pyplot, rc_context
     from matplotlib.figure import Figure
@@ -95,8 +100,7 @@ def figure(width: float, height: float, *, size: float = 10, salt: str = "lr") -
 
 def write(made: Any, path: Path) -> list[Path]:
     """Write a figure as .png and as .svg beside `path`; returns both paths. Call it inside the
-    block of `figure`.
-    """
+    block of `figure`."""
     written = [path.with_suffix(".png"), path.with_suffix(".svg")]
     made.savefig(written[0], dpi=150, metadata={"Software": None})
     made.savefig(written[1], metadata={"Date": None})
@@ -110,3 +114,8 @@ def inches(made: Any, width: float, height: float) -> Any:
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.axis("off")
     return axes
+
+
+def put(axes: Any, x: float, y: float, text: str, size: float, colour: str, **more: Any) -> None:
+    """Write a text, its middle at height `y`. `more`: as matplotlib takes it."""
+    axes.text(x, y, text, **{"fontsize": size, "color": colour, "va": "center"} | more)

