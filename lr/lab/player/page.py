@@ -137,11 +137,7 @@ def headline_of(trace: TraceFile) -> list[tuple[str, str, str]]:
     """The statistics at the head of the page, those of every report: name, number, meaning. What
     was not counted is left out."""
     stats, header = trace.stats, trace.header
-    wall, rate, per_pass = (
-        header.unit == "second",
-        stats.tokens_per_second,
-        stats.tokens_per_target_pass,
-    )
+    wall, per_pass = header.unit == "second", stats.tokens_per_target_pass
     time = f"{stats.seconds:.2f} s" if wall else f"{stats.seconds:.4g} {header.unit}s"
     tokens = None if header.driver == "simulated" else stats.tokens
     decided = f"{stats.accepted} of {stats.judged} draft steps decided on"
@@ -150,10 +146,10 @@ def headline_of(trace: TraceFile) -> list[tuple[str, str, str]]:
         ("steps", stats.steps, "", "steps of the answer"),
         ("tokens", tokens, "", "tokens of the answer"),
         ("time", time, "", f"from the start to the last event, in {header.unit}s"),
-        ("tokens/s", rate if wall else None, ".1f", "tokens of the answer per second"),
+        ("tokens/s", stats.tokens_per_second if wall else None, ".1f",
+         "tokens of the answer per second"),
         ("target passes", stats.target_passes or None, "", "forward passes of the target"),
-        ("tokens/pass", per_pass, ".2f",
-         "tokens of the answer per forward pass of the target"),
+        ("tokens/pass", per_pass, ".2f", "tokens of the answer per forward pass of the target"),
         ("α₁", stats.step_acceptance, ".2f", f"step acceptance: {decided}"),
         ("accepted guesses", stats.token_acceptance, ".2f", f"token acceptance: {guesses}"),
     ]  # fmt: skip

@@ -179,15 +179,13 @@ class Session:
         Where it is given already, further on or in a recording, it is forced in a what-if that
         begins here. Raises `StepperError` where none is due."""
         side, said = self.active, ""
-        due = self.due(side)
+        due, where = self.due(side), "v goes to where the next one is."
         if node is None and not due:
-            raise StepperError("no verdict is due here; v goes to where the next one is.")
+            raise StepperError(f"no verdict is due here; {where}")
         name = due[0] if node is None else node
         if name not in due:
-            raise StepperError(
-                f"no verdict on {name} is due here; due are: {', '.join(due) or 'none'}. "
-                "v goes to where the next one is."
-            )
+            there = ", ".join(due) or "none"
+            raise StepperError(f"no verdict on {name} is due here; due are: {there}. {where}")
         if name not in side.source.waiting:
             said = self.fork() + " "
             side = self.active
@@ -215,11 +213,9 @@ class Session:
             said = f"Side B goes on from event {side.place}{told}."
         else:
             made = side.source.again(side.place)
-            gone, none = (
-                "the blocks of that moment are no more",
-                "a recording has no blocks to share",
-            )
-            why = gone if side.source.runs else none
+            why = "a recording has no blocks to share"
+            if side.source.runs:
+                why = "the blocks of that moment are no more"
             said = f"Side B was made anew up to event {len(made.records)}: {why}."
         shares = cheap and (side.shares or side is self.sides[0])
         self.drop()
