@@ -17,13 +17,14 @@ from spec_kit import EOS, PIECES, writer
 
 from lr.engine.loop import Loop
 from lr.engine.request import Request, Streams
+from lr.engine.runner import ModelRunner
 from lr.engine.runners import Runners
 from lr.engine.worker import DraftParts, DraftWorker, RemoteRun
 from lr.errors import OutOfBlocks
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
 from lr.spec.drafters import LookupDrafter
-from lr.spec.protocol import SchedulerConfig
+from lr.spec.protocol import NodeId, SchedulerConfig
 from lr.spec.rules import MatchRule
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation
@@ -55,7 +56,16 @@ class Parts:
         if self.trouble is not None:
             trouble, numbers = self.trouble, count(1)
             model.register_forward_pre_hook(lambda *_: trouble.strike(next(numbers)))
-        return DraftParts(Runners(model, block_size=4), PIECES.__getitem__)
+        return DraftParts(Strict(model, block_size=4), PIECES.__getitem__)
+
+
+class Strict(Runners):
+    """Ends the worker when a run has left something in its cache."""
+
+    def take_back(self, runner: ModelRunner) -> None:
+        if runner.cache.pool.num_used:
+            raise SystemExit("a run left blocks in the worker's cache")
+        super().take_back(runner)
 
 
 @dataclass(frozen=True)
@@ -161,17 +171,25 @@ class Setting:
         loop, requests = self.begin(worker, config, prompts, verifier)
         for _ in loop.run(requests):
             pass
-        assert all_is_back(loop)
+        assert all_is_back(loop, self.writing())
         return [request.emitted for request in requests]
 
 
-def all_is_back(loop: Loop) -> bool:
-    """Ends the run; whether every block was given back, here and in the worker."""
+def all_is_back(loop: Loop, writing: Writing) -> bool:
+    """Ends the run; whether every block was given back, here and in the worker, which then still
+    answers (`Strict`).
+    """
     assert isinstance(loop.draft, RemoteRun)
-    there = loop.draft.used()
     loop.draft.end()
-    here = (loop.target.runner.cache.pool.num_used, len(loop.target.live))  # type: ignore[attr-defined]
-    return there == here == (0, 0)
+    again = loop.draft.worker.begin(writing, 30)
+    side, root = again.side(Trace()), NodeId(0, 0)
+    side.open(root, [5])
+    side.draft(NodeId(1, 1), root, 1, Stream.root(0))
+    while not side.take():
+        again.poll(None)
+    side.end()
+    again.end()
+    return not loop.target.runner.cache.pool.num_used and not loop.target.live  # type: ignore[attr-defined]
 
 
 def alive(pid: int) -> bool:

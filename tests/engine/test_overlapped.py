@@ -5,6 +5,7 @@ back.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
@@ -30,13 +31,13 @@ PROMPTS = [[5, 6, 7], [8, 9], [6, 5, 8, 7, 9, 6]]
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[DraftWorker]:
-    with DraftWorker(parts(DRAFT), patience=60) as worker:
+    with closing(DraftWorker(parts(DRAFT), patience=60)) as worker:
         yield worker
 
 
 @pytest.fixture(scope="module")
 def thread() -> Iterator[DraftWorker]:
-    with DraftWorker(parts(DRAFT), where=Where.THREAD, patience=60) as worker:
+    with closing(DraftWorker(parts(DRAFT), where=Where.THREAD, patience=60)) as worker:
         yield worker
 
 
@@ -120,7 +121,7 @@ def test_a_slow_draft_changes_nothing(schedule: Schedule, delay: float) -> None:
     expected = lockstep(Setting(TARGET, seed=8), config, PROMPTS, ByTokens())
     for seed in range(2):
         slow = parts(DRAFT, Trouble(delay, seed))
-        with DraftWorker(slow, where=Where.THREAD, patience=60) as worker:
+        with closing(DraftWorker(slow, where=Where.THREAD, patience=60)) as worker:
             assert Setting(TARGET, seed=8).run(worker, config, PROMPTS, ByTokens()) == expected
 
 
@@ -146,6 +147,7 @@ def test_two_runs_at_once_share_a_worker(thread: DraftWorker) -> None:
     for i in (0, 1):
         outputs[i] += [emitted for _, emitted in runs[i]]
     assert outputs == alone
+    assert all(all_is_back(loop, settings_[0].writing()) for loop, _ in begun)
 
 
 def advance(run: Iterator[tuple[Request, EmittedStep]], output: list[EmittedStep]) -> bool:
@@ -176,7 +178,7 @@ def test_stopping_early_gives_everything_back(thread: DraftWorker, after: int) -
     for _ in range(after):
         next(steps)
     steps.close()
-    assert all_is_back(driver)
+    assert all_is_back(driver, Setting(TARGET).writing())
 
 
 def test_the_worker_reads_a_prompt_once(thread: DraftWorker) -> None:
@@ -195,6 +197,7 @@ def test_the_worker_reads_a_prompt_once(thread: DraftWorker) -> None:
         for _, e in chains[0].trace.events
         if isinstance(e, ForwardPass) and e.role is Role.DRAFT
     ]
+    assert all_is_back(driver, setting.writing())
     assert len(chains[0].emitted) > 3
     assert rows[0] == len(prompt)
     assert max(rows[1:]) < len(prompt) / 2  # a few steps of the target at most

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,9 +44,8 @@ def is_clean(setting_target: object) -> bool:
 )
 def test_what_the_worker_raises_is_raised_here(then: str, error: type[LRError], text: str) -> None:
     """As in lockstep; the worker itself goes on, but this run of it is over."""
-    with DraftWorker(
-        parts(DRAFT, Trouble(after=5, then=then)), where=Where.THREAD, patience=60
-    ) as worker:
+    trouble = parts(DRAFT, Trouble(after=5, then=then))
+    with closing(DraftWorker(trouble, where=Where.THREAD, patience=60)) as worker:
         driver, chains = Setting(TARGET, endless=True).begin(worker, CONFIG, PROMPTS, ByTokens())
         with pytest.raises(error, match=text):
             list(driver.run(chains))
@@ -54,7 +54,7 @@ def test_what_the_worker_raises_is_raised_here(then: str, error: type[LRError], 
 
 
 def test_a_worker_that_dies_is_an_error_and_the_next_run_has_a_new_one() -> None:
-    with DraftWorker(parts(DRAFT, Trouble(after=9, then="die")), patience=60) as worker:
+    with closing(DraftWorker(parts(DRAFT, Trouble(after=9)), patience=60)) as worker:
         driver, chains = Setting(TARGET, endless=True).begin(worker, CONFIG, PROMPTS, ByTokens())
         first = worker.pid
         with pytest.raises(DraftWorkerError, match=r"died.*driver lockstep"):
@@ -68,7 +68,7 @@ def test_a_worker_that_dies_is_an_error_and_the_next_run_has_a_new_one() -> None
 
 
 def test_a_worker_that_hangs_is_waited_for_only_so_long() -> None:
-    with DraftWorker(parts(DRAFT, Trouble(after=3, then="hang")), patience=0.5) as worker:
+    with closing(DraftWorker(parts(DRAFT, Trouble(after=3, then="hang")), patience=0.5)) as worker:
         driver, chains = Setting(TARGET, endless=True).begin(worker, CONFIG, PROMPTS, ByTokens())
         pid = worker.pid
         started = time.monotonic()
@@ -121,10 +121,9 @@ def test_settings_that_cannot_be_sent() -> None:
         DraftWorker(parts(DRAFT)).begin(writing, 10)
 
 
-@pytest.mark.parametrize("setting", [{"patience": 0}, {"start_patience": -1}, {"threads": 0}])
-def test_impossible_settings(setting: dict[str, float]) -> None:
-    with pytest.raises(SettingError, match=next(iter(setting))):
-        DraftWorker(parts(DRAFT), **setting)  # type: ignore[arg-type]
+def test_impossible_settings() -> None:
+    with pytest.raises(SettingError, match="patience"):
+        DraftWorker(parts(DRAFT), patience=0)
 
 
 PROGRAM = """
