@@ -51,7 +51,7 @@ def test_lr_run_plans_before_it_loads(
     def no_loading(*arguments: object, **settings: object) -> None:
         raise AssertionError("the plan comes first")
 
-    monkeypatch.setattr("lr.engine.memory.free_bytes", lambda _: 8 << 30)
+    monkeypatch.setattr("lr.lab.memory.free_bytes", lambda _: 8 << 30)
     monkeypatch.setattr("lr.engine.load.load_model", no_loading)
     flags = [
         "--dataset",

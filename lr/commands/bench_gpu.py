@@ -19,8 +19,8 @@ from lr.types import require
 if TYPE_CHECKING:
     import torch
 
-    from lr.engine.memory import MemoryPlan
     from lr.lab.bench.synthetic import Synthetic
+    from lr.lab.memory import MemoryPlan
     from lr.model.device import DeviceMap
 
 LARGE = ("Qwen3-32B", "Qwen3-1.7B", "Qwen2.5-7B")
@@ -171,7 +171,7 @@ class BenchGpu:
 
     def memory(self, layout: DeviceMap, names: dict[str, str | None]) -> MemoryPlan:
         """What will be taken, by the shapes alone."""
-        from lr.engine.memory import Cast, place, plan_run
+        from lr.lab.memory import Cast, place, plan_run
 
         dtype = self._dtype(layout)
         places = {"target": layout.target[0], "draft": layout.draft, "judge": layout.judge}

@@ -21,7 +21,7 @@ from lr.types import SamplingParams, require
 if TYPE_CHECKING:
     import torch
 
-    from lr.engine.memory import MemoryPlan
+    from lr.lab.memory import MemoryPlan
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "tyro", "rich")
 
@@ -60,7 +60,7 @@ class MemoryOf:
         """The plan. Raises `CheckpointError`, `SettingError`."""
         import torch
 
-        from lr.engine.memory import Cast, place, plan_run
+        from lr.lab.memory import Cast, place, plan_run
         from lr.model.device import DeviceMap, find_device
 
         for name in ("max_tokens_len", "concurrency"):

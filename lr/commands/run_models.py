@@ -18,7 +18,7 @@ from lr.types import require
 if TYPE_CHECKING:
     import torch
 
-    from lr.engine.memory import MemoryPlan
+    from lr.lab.memory import MemoryPlan
     from lr.model.ranks import Spread
     from lr.reasoner import Reasoner
 
@@ -208,7 +208,7 @@ class RunModels:
         target is behind a server."""
         import torch
 
-        from lr.engine.memory import Cast, place, plan_run
+        from lr.lab.memory import Cast, place, plan_run
         from lr.model.device import DeviceMap
         from lr.model.ranks import Spread
 

@@ -17,8 +17,7 @@ from typing import Protocol, TypeAlias
 
 from lr.engine.loop import Loop, Part
 from lr.engine.request import DraftSide, LocalDrafts, Request, Streams
-from lr.engine.runner import ModelRunner
-from lr.engine.runners import CacheRecorder, Runners, blocks_for
+from lr.engine.runner import CacheRecorder, ModelRunner, Runners, blocks_for
 from lr.engine.worker import DraftWorker
 from lr.errors import ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec

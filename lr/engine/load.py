@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lr.engine.engine import Models
-from lr.engine.runner import ModelRunner
-from lr.engine.runners import BLOCK_SIZE, Runners
+from lr.engine.runner import BLOCK_SIZE, ModelRunner, Runners
 from lr.engine.worker import DraftParts, DraftWorker, Load, Where
 from lr.errors import SettingError
 from lr.model.attention_choice import equip

@@ -57,9 +57,6 @@ class Streams:
     draft: Stream
     coupling: Coupling = Coupling.INDEPENDENT
 
-    def of_target(self, index: int) -> Stream:
-        return self.target.fold_in(index)
-
     def of_draft(self, index: int, sibling: int) -> Stream:
         if sibling:
             return self.draft.fold_in(index, sibling)
@@ -210,7 +207,7 @@ class Request:
             self.drafts.draft(child, parent, command.limit, stream)
 
     def _begin_target(self, node: NodeId, limit: int) -> None:
-        branch, stream = self._target_branch(node), self.streams.of_target(node.index)
+        branch, stream = self._target_branch(node), self.streams.target.fold_in(node.index)
         job = StepJob(branch, node.index, limit, stream, self.trace, node)
         self.jobs[node] = job
         self.target.begin([job])
@@ -303,37 +300,29 @@ class DraftSide(Protocol):
 
     def open(self, node: NodeId, tokens: Sequence[int]) -> None:
         """A branch for `node` that begins with `tokens` (at least one)."""
-        ...
 
     def draft(self, node: NodeId, parent: NodeId, limit: int, stream: Stream) -> None:
         """Fork the parent's branch for `node` and begin to write the step that leads there: at most
         `limit` tokens, drawn from `stream`.
         """
-        ...
 
     def cancel(self, node: NodeId) -> None:
         """Stop writing the step that leads to `node`. It may arrive nevertheless."""
-        ...
 
     def follow(self, old: NodeId, new: NodeId, tokens: Sequence[int]) -> None:
         """The branch of `old` is the branch of `new` from now on, with `tokens` after it."""
-        ...
 
     def close(self, node: NodeId) -> None:
-        """Give the branch of `node` back."""
-        ...
+        """Give the branch of `node` back. Closing twice changes nothing."""
 
     def flush(self) -> None:
         """Send what was asked since the last time, where it has to be sent."""
-        ...
 
     def end(self) -> None:
         """The request is over: stop everything and give everything back."""
-        ...
 
     def take(self) -> list[tuple[NodeId, Step]]:
         """The steps that were finished since the last call, each with the node it leads to."""
-        ...
 
 
 @dataclass
@@ -348,7 +337,6 @@ class LocalDrafts:
     _places: dict[NodeId, tuple[Branch, NodeId | None]] = field(default_factory=dict)
 
     def open(self, node: NodeId, tokens: Sequence[int]) -> None:
-        """See `DraftSide`. Raises what `ModelRunner.open` raises."""
         self._give(node, self.writer.runner.open(tokens), None)
 
     def draft(self, node: NodeId, parent: NodeId, limit: int, stream: Stream) -> None:
@@ -369,9 +357,7 @@ class LocalDrafts:
         self._give(new, branch, None)
 
     def close(self, node: NodeId) -> None:
-        """See `DraftSide`. Closing twice changes nothing.
-
-        A step is written on a fork, so a parent never computes what is still to be computed of its
+        """A step is written on a fork, so a parent never computes what is still to be computed of its
         own tokens; a child that is closed leaves that to it. Example: the prompt (50 tokens) is to
         be computed on the root; its child computes it, writes 7 tokens and is rejected. Cut back to
         49 tokens, the child's cache is what the root lacked.
@@ -391,7 +377,7 @@ class LocalDrafts:
         self.writer.close(branch)
 
     def flush(self) -> None:
-        """Nothing has to be sent."""
+        pass
 
     def take(self) -> list[tuple[NodeId, Step]]:
         finished = [(node, job.step) for node, job in self.jobs.items() if job.finish is not None]

@@ -36,7 +36,7 @@ from typing import Any, ClassVar, NoReturn
 import torch
 
 from lr.engine.request import LocalDrafts
-from lr.engine.runners import CacheRecorder, Runners
+from lr.engine.runner import CacheRecorder, Runners
 from lr.errors import LRError, SettingError
 from lr.model.device import own_stream, undisturbed
 from lr.rng import Stream

@@ -17,8 +17,7 @@ from spec_kit import EOS, PIECES, writer
 
 from lr.engine.loop import Loop
 from lr.engine.request import Request, Streams
-from lr.engine.runner import ModelRunner
-from lr.engine.runners import Runners
+from lr.engine.runner import ModelRunner, Runners
 from lr.engine.worker import DraftParts, DraftWorker, RemoteRun
 from lr.errors import OutOfBlocks
 from lr.model.qwen import CausalLM

@@ -203,6 +203,6 @@ def test_alternatives_have_their_own_noise() -> None:
     streams = Streams(Stream.root(1), Stream.root(2), Coupling.SHARED)
     states = {streams.of_draft(3, sibling).state for sibling in range(4)}
     assert len(states) == 4
-    assert streams.of_draft(3, 0) == streams.of_target(3)
+    assert streams.of_draft(3, 0) == streams.target.fold_in(3)
     apart = Streams(Stream.root(1), Stream.root(2))
-    assert apart.of_draft(3, 0) != apart.of_target(3)
+    assert apart.of_draft(3, 0) != apart.target.fold_in(3)
