@@ -17,7 +17,7 @@ import torch
 
 from lr.engine.engine import Models
 from lr.engine.runner import BLOCK_SIZE, ModelRunner, Runners
-from lr.engine.worker import DraftParts, DraftWorker, Load, Where
+from lr.engine.worker import DraftParts, DraftWorker, Where
 from lr.errors import SettingError
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec, require_same
@@ -82,15 +82,15 @@ def load_models(
         choice = choose_verifier(
             verifier, codec, judge, device=devices.judge, dtype=dtype, num_blocks=num_blocks
         )
-    names = {"target": target, "draft": draft, "judge": judge}
-    named = {role: None if name is None else str(name) for role, name in names.items()}
+    named = {"target": target, "draft": draft, "judge": judge}
     named["verifier"] = verifier if isinstance(verifier, str) else verifier.name
+    names = {role: None if name is None else str(name) for role, name in named.items()}
 
-    if served_target is not None:
-        target_model = served_target
-    elif spread is not None:
+    target_model, end_ranks = served_target, None
+    if spread is not None:
         target_model = find("lr.model.ranks:load_target")(target, spread, dtype)
-    else:
+        end_ranks = target_model.close
+    elif served_target is None:
         target_model = load_model(target, device=devices.target[0], dtype=dtype)
     draft_model, worker = served_draft, None
     if draft is not None and served_draft is None:
@@ -103,9 +103,8 @@ def load_models(
             )
         if served_target is None:
             worker = draft_worker(draft, draft_model, codec, known_tokens, devices, num_blocks)
-    end_ranks = None if spread is None else target_model.close
     models = Models(
-        codec, target_model, draft_model, known_tokens, num_blocks, worker, named, end_ranks
+        codec, target_model, draft_model, known_tokens, num_blocks, worker, names, end_ranks
     )
     use_attention(models)
     if choice is not None and draft is not None:
@@ -143,16 +142,12 @@ def draft_worker(
     """The worker for a draft that is loaded already: a thread shares its weights, a process loads
     the checkpoint `name` itself.
     """
-    how = {"vocab_size": codec.vocab_size, "known_tokens": known_tokens, "num_blocks": num_blocks}
-
-    def share() -> DraftParts:
-        return DraftParts(Runners(model, **how), codec.token_bytes)
-
-    tokens = tuple(map(codec.token_bytes, range(codec.vocab_size)))
-    load: Load = partial(load_parts, name, devices.draft, model.dtype, tokens, how)
+    how = (codec.vocab_size, known_tokens, num_blocks)
     if devices.shares_gpu:
-        return DraftWorker(share, where=Where.THREAD)
-    return DraftWorker(load)
+        parts = DraftParts(Runners(model, *how), codec.token_bytes)
+        return DraftWorker(lambda: parts, where=Where.THREAD)
+    tokens = tuple(map(codec.token_bytes, range(codec.vocab_size)))
+    return DraftWorker(partial(load_parts, name, devices.draft, model.dtype, tokens, how))
 
 
 def load_parts(
@@ -160,16 +155,16 @@ def load_parts(
     device: torch.device,
     dtype: torch.dtype,
     tokens: Sequence[bytes],
-    how: Mapping[str, int | None],
+    how: tuple[int, int, int | None],
     attention: str = "auto",
     graphs: bool = True,
 ) -> DraftParts:
-    """What a worker process needs: the checkpoint, and the bytes of all tokens by id. `how`: the
-    settings of `Runners`.
+    """What a worker process needs: the checkpoint, and the bytes of all tokens by id. `how`:
+    `vocab_size`, `known_tokens` and `num_blocks` of `Runners`.
     """
     model = load_model(name, device=device, dtype=dtype)
     equip(model, attention, graphs=graphs)
-    return DraftParts(Runners(model, **how), tokens.__getitem__)
+    return DraftParts(Runners(model, *how), tokens.__getitem__)
 
 
 def use_attention(models: Models, name: str = "auto", *, graphs: bool = True) -> None:
@@ -222,9 +217,7 @@ class VerifierChoice:
         parts = VerifierParts(
             decode=self.codec.decode,
             judge=self._judge,
-            target=lambda: asked_model(
-                target, self.codec, self.num_blocks or blocks_for_chains(target)
-            ),
+            target=lambda: asked_model(target, self.codec, self.num_blocks),
             embed=lambda: load_encoder(str(self.judge), device=str(self.device)),
             parse=None if language is None else language.parse,
         )
@@ -273,22 +266,15 @@ def usual_verifier(codec: Codec, judge: str | Path | None) -> str:
     return "oracle" if speaks_tiny(codec) else "exact"
 
 
-def blocks_for_chains(model: CausalLM) -> int:
-    """Cache blocks for a model that is asked about the steps of an answer: the longest answer, and
-    the questions about it.
+def asked_model(model: CausalLM, codec: Codec, num_blocks: int | None = None) -> PromptedModel:
+    """A model as verifiers see it, on a runner of its own with `num_blocks` blocks of 16 tokens;
+    None: room for the longest answer and the questions about its steps.
     """
-    return -(-(model.config.max_position_embeddings + JUDGE_TOKENS) // BLOCK_SIZE)
-
-
-def asked_model(model: CausalLM, codec: Codec, num_blocks: int) -> PromptedModel:
-    """A model as verifiers see it, on a runner of its own with `num_blocks` blocks of 16 tokens."""
-    size = model.attention.block_size
-    runner = ModelRunner(
-        model,
-        num_blocks=-(-num_blocks * BLOCK_SIZE // size),
-        block_size=size,
-        vocab_size=codec.vocab_size,
-    )
+    tokens = model.config.max_position_embeddings + JUDGE_TOKENS
+    if num_blocks is not None:
+        tokens = num_blocks * BLOCK_SIZE
+    blocks = -(-tokens // model.attention.block_size)
+    runner = ModelRunner(model, num_blocks=blocks, vocab_size=codec.vocab_size)
     chat = partial(codec.chat, enable_thinking=False)  # a judge answers at once
     return PromptedModel(runner, codec.encode, chat, tiny=speaks_tiny(codec))
 

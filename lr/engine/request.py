@@ -357,10 +357,10 @@ class LocalDrafts:
         self._give(new, branch, None)
 
     def close(self, node: NodeId) -> None:
-        """A step is written on a fork, so a parent never computes what is still to be computed of its
-        own tokens; a child that is closed leaves that to it. Example: the prompt (50 tokens) is to
-        be computed on the root; its child computes it, writes 7 tokens and is rejected. Cut back to
-        49 tokens, the child's cache is what the root lacked.
+        """A step is written on a fork, so a parent never computes the rest of its own tokens; a
+        child that is closed leaves that to it. Example: the prompt (50 tokens) is to be computed on
+        the root; its child computes it, writes 7 tokens and is rejected. Cut back to 49 tokens, the
+        child's cache is what the root lacked.
         """
         branch, above = self._places.pop(node, (None, None))
         if branch is None:

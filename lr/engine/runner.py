@@ -313,8 +313,13 @@ class Runners:
                 self.idle.remove(runner)
                 return runner
         self.end()  # their memory is free before more is taken
-        how = {"vocab_size": self.vocab_size, "known_tokens": self.known_tokens}
-        return ModelRunner(self.model, num_blocks=wanted, block_size=size, **how)
+        return ModelRunner(
+            self.model,
+            num_blocks=wanted,
+            block_size=size,
+            vocab_size=self.vocab_size,
+            known_tokens=self.known_tokens,
+        )
 
     def end(self) -> None:
         """Give up the runners that are idle."""
