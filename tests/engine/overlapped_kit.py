@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 
 import torch
-from spec_kit import EOS, PIECES, writer
+from spec_kit import EOS, PIECES, answered, writer
 
 from lr.engine.loop import Loop
 from lr.engine.request import Request, Streams
@@ -168,7 +168,7 @@ class Setting:
     ) -> list[list[EmittedStep]]:
         """The output of a run to its end. Every block is back, here and in the worker."""
         loop, requests = self.begin(worker, config, prompts, verifier)
-        for _ in loop.run(requests):
+        for _ in answered(loop, requests):
             pass
         assert all_is_back(loop, self.writing())
         return [request.emitted for request in requests]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from overlapped_kit import ByTokens, Setting, Trouble, all_is_back, parts
-from spec_kit import PIECES, random_model
+from spec_kit import PIECES, answered, random_model
 
 from lr.engine.loop import Loop
 from lr.engine.request import LocalDrafts, Request
@@ -58,7 +58,7 @@ def lockstep(
         )
         for p in prompts
     ]
-    for _ in Loop(target, draft, verifier).run(chains):
+    for _ in answered(Loop(target, draft, verifier), chains):
         pass
     assert draft.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
     return [chain.emitted for chain in chains]
@@ -140,7 +140,7 @@ def test_two_runs_at_once_share_a_worker(thread: DraftWorker) -> None:
     )
     alone = [setting.run(thread, config, PROMPTS[:1], ByTokens())[0] for setting in settings_]
     begun = [setting.begin(thread, config, PROMPTS[:1], ByTokens()) for setting in settings_]
-    runs = [driver.run(chains) for driver, chains in begun]
+    runs = [answered(driver, chains) for driver, chains in begun]
     outputs: list[list[EmittedStep]] = [[], []]
     while any(runs[i] is not None and advance(runs[i], outputs[i]) for i in (0, 1)):
         pass
@@ -174,7 +174,7 @@ def test_stopping_early_gives_everything_back(thread: DraftWorker, after: int) -
     driver, chains = Setting(TARGET, seed=3, endless=True).begin(
         thread, SchedulerConfig(Limits(60, 14)), PROMPTS, ByTokens()
     )
-    steps = driver.run(chains)
+    steps = answered(driver, chains)
     for _ in range(after):
         next(steps)
     steps.close()
@@ -190,7 +190,7 @@ def test_the_worker_reads_a_prompt_once(thread: DraftWorker) -> None:
     driver, chains = setting.begin(
         thread, SchedulerConfig(Limits(60, 10), depth=1), [prompt], Never()
     )
-    for _ in driver.run(chains):
+    for _ in answered(driver, chains):
         pass
     rows = [
         e.tokens
@@ -219,7 +219,7 @@ def test_the_trace_shows_both_at_work_at_the_same_time(process: DraftWorker) -> 
         driver, chains = Setting(TARGET, seed=seed, endless=True).begin(
             process, SchedulerConfig(Limits(60, 14)), PROMPTS, ByTokens()
         )
-        for _ in driver.run(chains):
+        for _ in answered(driver, chains):
             pass
         events = chains[0].trace.events
         assert [when for when, _ in events] == sorted(when for when, _ in events)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from overlapped_kit import ByTokens, Setting, Trouble, alive, parts
-from spec_kit import random_model
+from spec_kit import answered, random_model
 
 from lr.engine.worker import DraftParts, DraftWorker, DraftWorkerError, Where
 from lr.errors import CheckpointError, LRError, OutOfBlocks, SettingError
@@ -48,7 +48,7 @@ def test_what_the_worker_raises_is_raised_here(then: str, error: type[LRError], 
     with closing(DraftWorker(trouble, where=Where.THREAD, patience=60)) as worker:
         driver, chains = Setting(TARGET, endless=True).begin(worker, CONFIG, PROMPTS, ByTokens())
         with pytest.raises(error, match=text):
-            list(driver.run(chains))
+            list(answered(driver, chains))
         assert is_clean(driver.target)
         assert worker.pid == os.getpid()  # the thread is still there
 
@@ -58,7 +58,7 @@ def test_a_worker_that_dies_is_an_error_and_the_next_run_has_a_new_one() -> None
         driver, chains = Setting(TARGET, endless=True).begin(worker, CONFIG, PROMPTS, ByTokens())
         first = worker.pid
         with pytest.raises(DraftWorkerError, match=r"died.*driver lockstep"):
-            list(driver.run(chains))
+            list(answered(driver, chains))
         assert is_clean(driver.target)
         assert first is not None
         assert not alive(first)
@@ -73,7 +73,7 @@ def test_a_worker_that_hangs_is_waited_for_only_so_long() -> None:
         pid = worker.pid
         started = time.monotonic()
         with pytest.raises(DraftWorkerError, match=r"silent for 0\.5 seconds"):
-            list(driver.run(chains))
+            list(answered(driver, chains))
         assert time.monotonic() - started < 30
         assert pid is not None
         assert not alive(pid)
@@ -107,7 +107,7 @@ def test_closing_while_a_run_is_at_work() -> None:
     driver, chains = Setting(TARGET, seed=3, endless=True).begin(
         worker, CONFIG, PROMPTS, ByTokens()
     )
-    steps = driver.run(chains)
+    steps = answered(driver, chains)
     next(steps)
     worker.close()
     with pytest.raises(DraftWorkerError, match="closed while"):
@@ -130,7 +130,7 @@ PROGRAM = """
 import sys
 from lr.engine.worker import DraftWorker
 from overlapped_kit import ByTokens, Setting, Trouble, parts
-from spec_kit import random_model
+from spec_kit import answered, random_model
 from lr.spec.protocol import Limits
 from lr.spec.protocol import SchedulerConfig
 
@@ -139,7 +139,7 @@ if __name__ == "__main__":
     setting, config = Setting(random_model(0), endless=True), SchedulerConfig(Limits(400, 14))
     driver, chains = setting.begin(worker, config, [[5, 6, 7]], ByTokens())
     print(worker.pid, flush=True)
-    for _ in driver.run(chains):
+    for _ in answered(driver, chains):
         pass
 """
 
