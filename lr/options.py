@@ -59,11 +59,8 @@ class TokenOptions:
             require(value in choices, name, value, f"one of {', '.join(choices)}")
         _whole("num_speculative_tokens", self.num_speculative_tokens, 1)
         _whole("prompt_lookup_min", self.prompt_lookup_min, 1)
-        _whole(
-            "prompt_lookup_max (not below prompt_lookup_min)",
-            self.prompt_lookup_max,
-            self.prompt_lookup_min,
-        )
+        name = "prompt_lookup_max (not below prompt_lookup_min)"
+        _whole(name, self.prompt_lookup_max, self.prompt_lookup_min)
         likely = self.min_confidence
         require(0 <= likely <= 1, "min_confidence", likely, "a number in [0, 1]")
         require(len(self.branching) > 0, "branching", self.branching, "one number per level")

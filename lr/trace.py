@@ -141,7 +141,7 @@ class WorkSpan:
 
 @dataclass(frozen=True, slots=True)
 class CacheEvent:
-    """Something happened to a branch of the cache of that name. The number is used once per cache."""
+    """What happened to a branch of a cache. `cache`: its name; `branch`: a number, used once."""
 
     cache: str
     branch: int
