@@ -104,9 +104,7 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class TokenWritten:
-    """A model wrote a token that was not a draft token: number `offset` of step `index`, drawn with
-    `key`, of probability `p`.
-    """
+    """A token that was not a draft token: number `offset` of its step, probability `p`."""
 
     role: Role
     node: NodeId | None
@@ -229,9 +227,7 @@ Event = Message | Statistic | TokenWritten | Draw | WorkSpan | CacheEvent | Bran
 
 @dataclass
 class Trace:
-    """The events of one run in order, each with its time in seconds since the trace was made.
-    Details are made and recorded only if `detailed` is set.
-    """
+    """The events of one run, with seconds since its start. `detailed`: details are wanted."""
 
     clock: Callable[[], float] = time.perf_counter
     events: list[tuple[float, Event]] = field(default_factory=list)
@@ -376,9 +372,7 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
 
 
 def emission(emitted: EmittedStep, *verdicts: Verdict) -> Emit:
-    """An `Emit` from a loop that has no scheduler, such as plain decoding: step i is written at the
-    node "i:i".
-    """
+    """An `Emit` of a loop without a scheduler: step i is written at the node "i:i"."""
     index = emitted.index
     return Emit(emitted, verdicts, NodeId(index, index), NodeId(index + 1, index + 1))
 

@@ -348,9 +348,7 @@ class Run:
         return Writing(role, self.sampling, self.models.codec.eos_ids, segmenter, speculation)
 
     def speculation(self, role: Role, draft_runner: Runner | None) -> Speculation | None:
-        """How this role's tokens are guessed. A draft model does not draft for itself. A new
-        drafter is added here.
-        """
+        """How this role's tokens are guessed; None: not at all. New drafters are added here."""
         options, eos_ids = self.options, self.models.codec.eos_ids
         coupling, drafter = Coupling(options.coupling), options.drafter
         made: Drafter
@@ -384,9 +382,7 @@ class Run:
 
 
 def recommended_sampling(codec: Codec) -> SamplingParams:
-    """What the checkpoint recommends; where it says nothing, the paper's temperature 0.6 and no
-    filter.
-    """
+    """What the checkpoint recommends; else the paper's temperature 0.6 and no filter."""
     stated = codec.generation_defaults
     if stated.do_sample is False:
         return SamplingParams(temperature=0.0)

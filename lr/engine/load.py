@@ -17,7 +17,7 @@ import torch
 
 from lr.engine.engine import Models
 from lr.engine.runner import BLOCK_SIZE, ModelRunner, Runners
-from lr.engine.worker import DraftParts, DraftWorker, Where
+from lr.engine.worker import DraftWorker, Parts
 from lr.errors import SettingError
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec, require_same
@@ -54,9 +54,7 @@ def load_models(
     num_blocks: int | None,
     servers: Servers | None,
 ) -> tuple[Models, str | Verifier]:
-    """Everything, and the verifier: its name where there is no draft to verify. The arguments are
-    those of `Reasoner`. Raises `CheckpointError` or `SettingError`.
-    """
+    """All models, and the verifier (its name where nothing is drafted). See `Reasoner`."""
     whole = num_blocks is None or num_blocks > 0
     require(whole, "num_blocks", num_blocks, "a whole number > 0, or None")
     spread, devices = device_map(target, device)
@@ -139,13 +137,11 @@ def draft_worker(
     devices: DeviceMap,
     num_blocks: int | None,
 ) -> DraftWorker:
-    """The worker for a draft that is loaded already: a thread shares its weights, a process loads
-    the checkpoint `name` itself.
-    """
+    """The worker of a loaded draft: a thread shares its weights, a process loads its own."""
     how = (codec.vocab_size, known_tokens, num_blocks)
     if devices.shares_gpu:
-        parts = DraftParts(Runners(model, *how), codec.token_bytes)
-        return DraftWorker(lambda: parts, where=Where.THREAD)
+        parts = (Runners(model, *how), codec.token_bytes)
+        return DraftWorker(lambda: parts, as_thread=True)
     tokens = tuple(map(codec.token_bytes, range(codec.vocab_size)))
     return DraftWorker(partial(load_parts, name, devices.draft, model.dtype, tokens, how))
 
@@ -158,19 +154,17 @@ def load_parts(
     how: tuple[int, int, int | None],
     attention: str = "auto",
     graphs: bool = True,
-) -> DraftParts:
+) -> Parts:
     """What a worker process needs: the checkpoint, and the bytes of all tokens by id. `how`:
     `vocab_size`, `known_tokens` and `num_blocks` of `Runners`.
     """
     model = load_model(name, device=device, dtype=dtype)
     equip(model, attention, graphs=graphs)
-    return DraftParts(Runners(model, *how), tokens.__getitem__)
+    return Runners(model, *how), tokens.__getitem__
 
 
 def use_attention(models: Models, name: str = "auto", *, graphs: bool = True) -> None:
-    """Attention for the models that run here, and for the draft's worker. A target that is spread
-    over ranks has no graphs.
-    """
+    """Attention for target, draft and worker. A target spread over ranks has no graphs."""
     replay = graphs and models.end_ranks is None
     if isinstance(models.target, CausalLM):
         equip(models.target, name, graphs=replay)
@@ -178,7 +172,7 @@ def use_attention(models: Models, name: str = "auto", *, graphs: bool = True) ->
         equip(models.draft, name, graphs=graphs)
     if models.worker is not None:
         models.worker.close()  # the next answer starts another, with this attention
-        if models.worker.where is Where.PROCESS:
+        if not models.worker.as_thread:
             load: Any = models.worker.load
             models.worker.load = partial(load, attention=name, graphs=graphs)
 
@@ -198,9 +192,7 @@ def _served(
 
 @dataclass(frozen=True)
 class VerifierChoice:
-    """A verifier by name that makes sense for a target, before any model is loaded. Made by
-    `choose_verifier`.
-    """
+    """A verifier by name that suits a target, as `choose_verifier` found; not loaded yet."""
 
     name: VerifierName
     codec: Codec
@@ -210,9 +202,7 @@ class VerifierChoice:
     num_blocks: int | None = None
 
     def build(self, target: CausalLM) -> Verifier:
-        """Load what the verifier is made of. `target` is the model that the score and likelihood
-        verifiers ask.
-        """
+        """Load what the verifier is made of. Some ask the `target`."""
         language = language_of(self.codec)
         parts = VerifierParts(
             decode=self.codec.decode,

@@ -104,9 +104,7 @@ class Loop:
             self.deferred.close()
 
     def step(self) -> None:
-        """One piece of work: a verdict is told, the pairs that are complete are judged, or a model
-        is polled.
-        """
+        """One piece of work: a verdict is told, complete pairs are judged, or a model polled."""
         drafting = self._ticks > 0 and self.draft is not None and self.draft.busy
         if self.told:
             self._tell(self.told.pop(0))
@@ -121,9 +119,7 @@ class Loop:
                 self._poll(self.target)
 
     def passed(self, role: Role, branches: int, tokens: int, seconds: float) -> None:
-        """A forward was made for all live requests: each trace gets its share of the seconds.
-        Example: 3 ms for 3 requests are 1 ms in each trace.
-        """
+        """A forward served all live requests: the trace of each gets its share of the seconds."""
         for request in self.live:
             event = ForwardPass(role, branches, tokens, seconds / len(self.live))
             request.trace.record(event)
@@ -140,9 +136,7 @@ class Loop:
             request.tell(Judged(told.node, told.verdict))
 
     def _judge(self) -> bool:
-        """Ask about all pairs that are complete, of all requests at once. Whether there was any
-        news.
-        """
+        """Ask about all complete pairs of all requests at once. Whether there was any news."""
         if self.deferred is not None:
             self.told = self.deferred.poll(self.live, self._patience())
             return bool(self.told)
@@ -173,9 +167,7 @@ class Loop:
 
 
 def verdicts_on(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict | None]:
-    """A verdict on each pair, in order; None for a pair without a target step of which the verifier
-    is not sure.
-    """
+    """A verdict on each pair, in order; None for a lone draft step that leaves doubts."""
     alone = [pair for pair in pairs if pair.target is None]
     whole = [pair for pair in pairs if pair.target is not None]
     early = iter(early_verdicts_of(verifier, alone) if alone else [])

@@ -23,22 +23,9 @@ from typing import Protocol
 
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
+from lr.spec import protocol as messages
 from lr.spec.drafters import StepDrafter
-from lr.spec.protocol import (
-    Cancel,
-    Command,
-    Draft,
-    Drafted,
-    Emit,
-    Event,
-    Judge,
-    Kind,
-    NodeId,
-    Release,
-    Schedule,
-    Target,
-    Targeted,
-)
+from lr.spec.protocol import NodeId, Schedule
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.variant import Controller
 from lr.spec.verifiers.base import Pair
@@ -66,9 +53,7 @@ class Streams:
 
 @dataclass
 class _Place:
-    """A node: the tokens of its prefix, and its branch on the target's side, made when the target
-    first needs it.
-    """
+    """A node: the tokens of its prefix; the target's branch, once it is needed."""
 
     tokens: tuple[int, ...]
     target: Branch | None = None
@@ -116,20 +101,18 @@ class Request:
         self._carry_out(self.scheduler.start())
 
     def take(self) -> None:
-        """Hand on to the scheduler which steps are finished. A draft step that was cancelled
-        meanwhile is the scheduler's to ignore.
-        """
+        """Hand finished steps to the scheduler, which ignores those it has cancelled meanwhile."""
         for node, step in [] if self.drafts is None else self.drafts.take():
             if node in self._drafting:
                 self._drafting.discard(node)
                 self._places[node].tokens += step.tokens
                 self._offer(node)
-            self.tell(Drafted(node, step))
+            self.tell(messages.Drafted(node, step))
         for node in [node for node, job in self.jobs.items() if job.finish is not None]:
             if node in self.jobs:  # else a step that was finished with it has cancelled it
-                self.tell(Targeted(node, self.jobs.pop(node).step))
+                self.tell(messages.Targeted(node, self.jobs.pop(node).step))
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: messages.Event) -> None:
         """Hand an event to the scheduler and carry out what follows."""
         if self.trace.detailed:
             self.trace.record(event)
@@ -146,9 +129,7 @@ class Request:
         return branch
 
     def take_reading(self, node: NodeId, branch: Branch) -> None:
-        """`branch` came from `fork_before` and has read the draft step but for its last token: it
-        becomes the node's branch, if that has none yet.
-        """
+        """`branch`, from `fork_before`, has read the draft step: the node's, if it has none."""
         if self._places[node].target is None:
             self._give(node, branch)
         else:
@@ -168,36 +149,36 @@ class Request:
         if self.drafts is not None:
             self.drafts.end()
 
-    def _carry_out(self, commands: Sequence[Command]) -> None:
+    def _carry_out(self, commands: Sequence[messages.Command]) -> None:
         for command in commands:
-            if self.trace.detailed or isinstance(command, Emit):
+            if self.trace.detailed or isinstance(command, messages.Emit):
                 self.trace.record(command)
             match command:
-                case Draft():
+                case messages.Draft():
                     self._begin_drafts(command)
-                case Target(node, limit):
+                case messages.Target(node, limit):
                     self._begin_target(node, limit)
-                case Judge(node, parent, draft, target):
+                case messages.Judge(node, parent, draft, target):
                     self.asked[node] = Pair(self._places[parent].tokens, draft, target)
-                case Cancel((Kind.DRAFT, node)):
+                case messages.Cancel((messages.Kind.DRAFT, node)):
                     self._drafting.discard(node)
                     assert self.drafts is not None
                     self.drafts.cancel(node)
-                case Cancel((Kind.TARGET, node)):
+                case messages.Cancel((messages.Kind.TARGET, node)):
                     self.target.cancel(self.jobs.pop(node))
-                case Cancel((_, node)):
+                case messages.Cancel((_, node)):
                     self.asked.pop(node, None)
-                case Emit(emitted, _, node, root):
+                case messages.Emit(emitted, _, node, root):
                     self.emitted.append(emitted)
                     if root is not None:
                         self._move_root(node, root)
                     self._choose_depth()
-                case Release(node):
+                case messages.Release(node):
                     self._release(node)
         if self.drafts is not None:
             self.drafts.flush()
 
-    def _begin_drafts(self, command: Draft) -> None:
+    def _begin_drafts(self, command: messages.Draft) -> None:
         parent, index = command.node, command.node.index
         assert self.drafts is not None
         for sibling, child in enumerate(command.children):
@@ -217,9 +198,7 @@ class Request:
                     self._offer(other)
 
     def _offer(self, node: NodeId) -> None:
-        """Show the target, where it writes the step that leads to `node` itself, how the draft
-        wrote it (first alternatives only).
-        """
+        """Show the target how the draft wrote the step to `node` (first alternatives only)."""
         place = self._places[node]
         first = node.number % self.scheduler.config.width == 0
         if self.step_drafter is None or place.parent is None or not first:
@@ -230,9 +209,7 @@ class Request:
             self.step_drafter.offer(rival.target, start, place.tokens[start:])
 
     def _target_branch(self, node: NodeId) -> Branch:
-        """The target's branch of a node: its parent's, forked at the end of the parent's prefix,
-        with the draft step to be computed.
-        """
+        """The target's branch of a node: a fork of the parent's with the draft step pending."""
         place = self._places[node]
         if place.target is None:
             assert place.parent is not None, "the first root has its branch"

@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from lr import trace as events
 from lr.errors import ContextError, ProtocolError
 from lr.kvcache.branch import Branch
 from lr.kvcache.table import BlockTable
@@ -30,17 +31,6 @@ from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
 from lr.spec.protocol import NodeId
-from lr.trace import (
-    BranchClosed,
-    BranchCut,
-    BranchesGrew,
-    BranchForked,
-    BranchHolds,
-    BranchOpened,
-    BranchReplaced,
-    BranchRestored,
-    Trace,
-)
 from lr.types import require
 
 BLOCK_SIZE = 16
@@ -50,9 +40,7 @@ ForwardObserver = Callable[[int, int, float], None]
 
 
 class Reading(NamedTuple):
-    """What a model makes of t tokens: logits [t, v] after each of them, and the hidden states [t,
-    e] they are made from.
-    """
+    """Logits [t, v] after each of t tokens, and the hidden states [t, e] behind them."""
 
     logits: Tensor
     hidden: Tensor
@@ -118,9 +106,7 @@ class ModelRunner:
             self.graphs.close()
 
     def open(self, tokens: Sequence[int]) -> Branch:
-        """A new branch that begins with `tokens` (at least one), all pending. Raises `ContextError`
-        if they do not fit the model.
-        """
+        """A new branch with these tokens (at least one), pending. Raises `ContextError`."""
         require(len(tokens) > 0, "the number of tokens to open a branch with", 0, "at least one")
         self._require_fit(tokens, len(tokens))
         return Branch(list(tokens), self.cache.new())
@@ -143,9 +129,7 @@ class ModelRunner:
         self.cache.release(branch.table)
 
     def swap(self, branch: Branch, other: Branch) -> None:
-        """Let `branch` go on as `other`, with its tokens and its cache; `other` is closed. Nothing
-        is copied.
-        """
+        """Let `branch` go on with the tokens and cache of `other`, which is closed."""
         if branch is other:
             raise ProtocolError(f"{branch!r} cannot become itself.")
         if self.cache.observer is not None:
@@ -328,9 +312,7 @@ class Runners:
         self.idle.clear()
 
     def take_back(self, runner: ModelRunner) -> None:
-        """The answer is over. A cache in which something was left, after an error, is not used
-        again.
-        """
+        """The answer is over. A cache in which an error left something is not used again."""
         runner.observer = runner.cache.observer = None
         padding = runner.graphs is not None  # holds a block
         if runner.cache.pool.num_used == padding and len(self.idle) < 2:  # two for a draft that
@@ -350,17 +332,19 @@ class CacheRecorder:
     1 holds, for its copy, block 2.
     """
 
-    def __init__(self, trace: Trace, cache: str) -> None:
+    def __init__(self, trace: events.Trace, cache: str) -> None:
         self.trace, self.cache = trace, cache
         self._numbers: dict[BlockTable, int] = {}
         self._sizes: dict[BlockTable, int] = {}  # how many blocks of it are told
         self._count = 0
 
     def opened(self, table: BlockTable) -> None:
-        self.trace.record(BranchOpened(self.cache, self._new(table)))
+        self._number(table)
+        self._tell(events.BranchOpened, table)
 
     def forked(self, table: BlockTable, source: BlockTable) -> None:
-        self.trace.record(BranchForked(self.cache, self._new(table), self._numbers[source]))
+        self._number(table)
+        self._tell(events.BranchForked, table, self._numbers[source])
 
     def grew(
         self,
@@ -373,32 +357,30 @@ class CacheRecorder:
         copied = tuple((numbers[t], *pair) for t, pair in zip(moved, copies, strict=True))
         fresh = tuple((numbers[t], block) for t in tables for block in t.blocks[sizes[t] :])
         sizes |= {t: len(t.blocks) for t in tables}
-        self.trace.record(BranchesGrew(self.cache, rows, copied, fresh))
+        self.trace.record(events.BranchesGrew(self.cache, rows, copied, fresh))
 
     def restored(self, tables: Sequence[BlockTable]) -> None:
         for table in tables:
             self._sizes[table] = len(table.blocks)
-            number, blocks = self._numbers[table], tuple(table.blocks)
-            self.trace.record(BranchRestored(self.cache, number, table.length, blocks))
+            self._tell(events.BranchRestored, table, table.length, tuple(table.blocks))
 
     def cut(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None:
         self._sizes[table] = len(table.blocks)
-        number = self._numbers[table]
-        self.trace.record(BranchCut(self.cache, number, table.length, tuple(dropped), tuple(freed)))
+        self._tell(events.BranchCut, table, table.length, tuple(dropped), tuple(freed))
 
     def closed(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None:
-        del self._sizes[table]
-        number = self._numbers.pop(table)
-        self.trace.record(BranchClosed(self.cache, number, tuple(dropped), tuple(freed)))
+        self._tell(events.BranchClosed, table, tuple(dropped), tuple(freed))
+        del self._sizes[table], self._numbers[table]
 
     def replaced(self, table: BlockTable, heir: BlockTable) -> None:
-        self.trace.record(BranchReplaced(self.cache, self._numbers[table], self._numbers[heir]))
+        self._tell(events.BranchReplaced, table, self._numbers[heir])
 
     def tag(self, table: BlockTable, node: tuple[int, int, int]) -> None:
-        self.trace.record(BranchHolds(self.cache, self._numbers[table], NodeId(*node)))
+        self._tell(events.BranchHolds, table, NodeId(*node))
 
-    def _new(self, table: BlockTable) -> int:
-        number = self._numbers[table] = self._count
-        self._sizes[table] = len(table.blocks)
+    def _number(self, table: BlockTable) -> None:
+        self._numbers[table], self._sizes[table] = self._count, len(table.blocks)
         self._count += 1
-        return number
+
+    def _tell(self, kind: Callable[..., events.CacheEvent], table: BlockTable, *what: Any) -> None:
+        self.trace.record(kind(self.cache, self._numbers[table], *what))

@@ -27,7 +27,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from itertools import count
 from multiprocessing.connection import Connection
 from operator import itemgetter
@@ -60,24 +59,9 @@ class DraftWorkerError(LRError):
     """The draft's worker could not be started, died, fell silent, or met a bug."""
 
 
-class Where(Enum):
-    """What a worker is. On two CPU cores a process pays, because threads would share one
-    interpreter; a thread suits a draft on the target's GPU, for which it waits most of the time.
-    """
-
-    PROCESS = "process"
-    THREAD = "thread"
-
-
-@dataclass(frozen=True)
-class DraftParts:
-    """What a worker has: the runners of the draft model, and the bytes of the tokens."""
-
-    runners: Runners
-    token_bytes: TokenBytes
-
-
-Load = Callable[[], DraftParts]
+Parts = tuple[Runners, TokenBytes]
+"""What a worker has: the runners of the draft model, and the bytes of the tokens."""
+Load = Callable[[], Parts]
 """Makes the parts, in the worker. It is pickled where the worker is a process."""
 
 
@@ -87,13 +71,13 @@ Load = Callable[[], DraftParts]
 class _Run:
     """One run: its writer, its requests by number, the events of its forwards and its cache."""
 
-    def __init__(self, parts: DraftParts, writing: Writing, blocks: int, detailed: bool) -> None:
-        self.runners, self.trace = parts.runners, Trace(detailed=detailed)
-        self.runner = parts.runners.lend(blocks)
+    def __init__(self, parts: Parts, writing: Writing, blocks: int, detailed: bool) -> None:
+        (self.runners, token_bytes), self.trace = parts, Trace(detailed=detailed)
+        self.runner = self.runners.lend(blocks)
         self.runner.observer = lambda *seen: self.trace.record(ForwardPass(writing.role, *seen))
         if detailed:
             self.runner.cache.observer = CacheRecorder(self.trace, writing.role.value)
-        self.writer = writing.writer(self.runner, parts.token_bytes)
+        self.writer = writing.writer(self.runner, token_bytes)
         self.requests: dict[int, LocalDrafts] = {}
         self.told = time.perf_counter()
 
@@ -129,9 +113,7 @@ class _Run:
 
 
 def serve(connection: Connection, load: Load) -> None:
-    """The life of a worker: load, say so, then work until the other end of the connection
-    closes.
-    """
+    """The life of a worker: load, then work until the other end of the connection closes."""
     runs: dict[int, _Run] = {}
 
     def obey(number: int, method: str, arguments: tuple[Any, ...] = ()) -> None:
@@ -161,7 +143,7 @@ def serve(connection: Connection, load: Load) -> None:
             connection.send((None, "error", presentable(error)))
             return
         connection.send((None, "ready", os.getpid()))
-        with own_stream(parts.runners.model.device):
+        with own_stream(parts[0].model.device):
             while True:
                 busy = [number for number, run in runs.items() if run.writer.busy]
                 if connection.poll(0 if busy else None):
@@ -173,9 +155,7 @@ def serve(connection: Connection, load: Load) -> None:
 
 
 def presentable(error: Exception) -> Exception:
-    """The error itself if it is one of ours, which can be sent; else its traceback in a
-    `DraftWorkerError`.
-    """
+    """The error itself if it is one of ours; else its traceback in a `DraftWorkerError`."""
     if isinstance(error, LRError) and type(error).__module__.startswith("lr."):
         return error
     trace = "".join(traceback.format_exception(error))
@@ -193,14 +173,12 @@ def process_main(connection: Connection, load: Load) -> None:
 # Our end
 
 
-def launch(where: Where, load: Load) -> tuple[Connection, Callable[[], None]]:
-    """Start a worker. Our end of the connection, and what ends the worker for certain (a thread
-    ends with its forward).
-    """
+def launch(load: Load, *, as_thread: bool) -> tuple[Connection, Callable[[], None]]:
+    """Start a worker: our end of the connection, and what ends the worker for certain."""
     context = multiprocessing.get_context("spawn")  # a fork of a threaded torch may hang
     ours, theirs = context.Pipe()
     name, parent = "lr draft", os.getpid()
-    if where is Where.THREAD:
+    if as_thread:
         thread = threading.Thread(target=serve, args=(theirs, load), name=name, daemon=True)
         thread.start()
     else:
@@ -211,7 +189,7 @@ def launch(where: Where, load: Load) -> tuple[Connection, Callable[[], None]]:
 
     def stop() -> None:
         ours.close()
-        if where is Where.THREAD:
+        if as_thread:
             thread.join(GRACE)
         elif os.getpid() == parent:  # not a fork of the parent, whose child the worker is not
             process.join(GRACE)
@@ -223,15 +201,15 @@ def launch(where: Where, load: Load) -> tuple[Connection, Callable[[], None]]:
 
 
 class DraftWorker:
-    """A worker that is started with the first run and then kept. `patience`: seconds of silence
-    while a step is awaited. `pid`: its process, once it is ready. `runs`: by their numbers.
+    """A worker that is started with the first run and then kept. On two CPU cores a process pays,
+    because threads would share one interpreter; a thread suits a draft on the target's GPU, for
+    which it waits most of the time. `patience`: seconds of silence while a step is awaited. `pid`:
+    its process, once it is ready. `runs`: by their numbers.
     """
 
-    def __init__(
-        self, load: Load, *, where: Where = Where.PROCESS, patience: float = 120.0
-    ) -> None:
+    def __init__(self, load: Load, *, as_thread: bool = False, patience: float = 120.0) -> None:
         require(patience > 0, "patience", patience, "a number of seconds > 0")
-        self.load, self.where, self.patience = load, where, patience
+        self.load, self.as_thread, self.patience = load, as_thread, patience
         self.pid: int | None = None
         self._connection: Connection | None = None
         self._stop: Callable[[], None] = lambda: None
@@ -239,20 +217,18 @@ class DraftWorker:
         self._numbers = count()
 
     def start(self) -> None:
-        """Start the worker and wait until its model is loaded, if that has not been done. Raises
-        `DraftWorkerError`, or what loading the model raises.
-        """
+        """Start the worker, if need be, and wait for its model. Raises what loading it raises."""
         if self._connection is None:
-            self._connection, stop = launch(self.where, self.load)
+            self._connection, stop = launch(self.load, as_thread=self.as_thread)
             self._stop = weakref.finalize(self, stop)
         while self.pid is None:
             self.listen(START_PATIENCE)
 
     def begin(self, writing: Writing, blocks: int, *, detailed: bool = False) -> RemoteRun:
-        """A new run, with a cache of at least so many blocks of 16 tokens. Starts the worker if
-        need be. Raises `SettingError` if `writing` cannot be sent, and what `start` raises.
+        """A new run, with a cache of at least so many blocks of 16 tokens. Raises `SettingError` if
+        `writing` cannot be sent, and what `start` raises.
         """
-        if self.where is Where.PROCESS:
+        if not self.as_thread:
             try:
                 pickle.dumps(writing)
             except Exception as error:  # what pickle raises differs with the object
@@ -277,9 +253,7 @@ class DraftWorker:
             connection.send(calls)
 
     def listen(self, wait: float, *, required: bool = True) -> None:
-        """Give everything that has arrived to the runs it is for. Within `wait` seconds something
-        must arrive, if that is `required`.
-        """
+        """Give what has arrived to its runs. If `required`, something must in `wait` seconds."""
         while self._connection is not None:
             with self._guarded() as connection:
                 if not connection.poll(wait):
@@ -361,8 +335,8 @@ class RemoteRun:
             self.worker.send(calls)
 
     def poll(self, wait: float | None = 0.0) -> None:
-        """Take in what has arrived; `wait` None: something must arrive in the worker's patience.
-        Raises what went wrong in the worker.
+        """Take in what has arrived; `wait` None: something must, in the worker's patience. Raises
+        what went wrong there.
         """
         self.flush()
         patience = self.worker.patience if wait is None else wait
@@ -378,9 +352,7 @@ class RemoteRun:
         self.worker.runs.pop(self.number, None)  # what still arrives for it is dropped
 
     def hear(self, kind: str, content: Any) -> None:
-        """Take in a message of the worker. A forward served all requests: the trace of each gets
-        its share of the seconds.
-        """
+        """Take in a message. A forward served all requests: each trace gets its share."""
         if kind == "error":
             self.error = content
             return

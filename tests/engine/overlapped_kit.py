@@ -18,7 +18,7 @@ from spec_kit import EOS, PIECES, answered, writer
 from lr.engine.loop import Loop
 from lr.engine.request import Request, Streams
 from lr.engine.runner import ModelRunner, Runners
-from lr.engine.worker import DraftParts, DraftWorker, RemoteRun
+from lr.engine.worker import DraftWorker, RemoteRun
 from lr.errors import OutOfBlocks
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
@@ -26,6 +26,7 @@ from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import NodeId, SchedulerConfig
 from lr.spec.rules import MatchRule
 from lr.spec.scheduler import LookaheadScheduler
+from lr.spec.segmenters import TokenBytes
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.write import StepWriter, Writing
@@ -49,13 +50,13 @@ class Parts:
     model: bytes
     trouble: Trouble | None = None
 
-    def __call__(self) -> DraftParts:
+    def __call__(self) -> tuple[Runners, TokenBytes]:
         torch.set_num_threads(1)
         model: CausalLM = pickle.loads(self.model)
         if self.trouble is not None:
             trouble, numbers = self.trouble, count(1)
             model.register_forward_pre_hook(lambda *_: trouble.strike(next(numbers)))
-        return DraftParts(Strict(model, block_size=4), PIECES.__getitem__)
+        return Strict(model, block_size=4), PIECES.__getitem__
 
 
 class Strict(Runners):

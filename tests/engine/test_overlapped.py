@@ -16,7 +16,7 @@ from spec_kit import PIECES, answered, random_model
 from lr.engine.loop import Loop
 from lr.engine.request import LocalDrafts, Request
 from lr.engine.runner import ModelRunner
-from lr.engine.worker import DraftWorker, Where
+from lr.engine.worker import DraftWorker
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.verifiers.base import Verifier
@@ -37,7 +37,7 @@ def process() -> Iterator[DraftWorker]:
 
 @pytest.fixture(scope="module")
 def thread() -> Iterator[DraftWorker]:
-    with closing(DraftWorker(parts(DRAFT), where=Where.THREAD, patience=60)) as worker:
+    with closing(DraftWorker(parts(DRAFT), as_thread=True, patience=60)) as worker:
         yield worker
 
 
@@ -121,7 +121,7 @@ def test_a_slow_draft_changes_nothing(schedule: Schedule, delay: float) -> None:
     expected = lockstep(Setting(TARGET, seed=8), config, PROMPTS, ByTokens())
     for seed in range(2):
         slow = parts(DRAFT, Trouble(delay, seed))
-        with closing(DraftWorker(slow, where=Where.THREAD, patience=60)) as worker:
+        with closing(DraftWorker(slow, as_thread=True, patience=60)) as worker:
             assert Setting(TARGET, seed=8).run(worker, config, PROMPTS, ByTokens()) == expected
 
 

@@ -18,7 +18,7 @@ import pytest
 from overlapped_kit import ByTokens, Setting, Trouble, alive, parts
 from spec_kit import answered, random_model
 
-from lr.engine.worker import DraftParts, DraftWorker, DraftWorkerError, Where
+from lr.engine.worker import DraftWorker, DraftWorkerError, Parts
 from lr.errors import CheckpointError, LRError, OutOfBlocks, SettingError
 from lr.spec.protocol import Limits, SchedulerConfig
 
@@ -27,7 +27,7 @@ CONFIG = SchedulerConfig(Limits(60, 14))
 PROMPTS = [[5, 6, 7]]
 
 
-def broken_checkpoint() -> DraftParts:
+def broken_checkpoint() -> Parts:
     raise CheckpointError("there is no such checkpoint")
 
 
@@ -45,7 +45,7 @@ def is_clean(setting_target: object) -> bool:
 def test_what_the_worker_raises_is_raised_here(then: str, error: type[LRError], text: str) -> None:
     """As in lockstep; the worker itself goes on, but this run of it is over."""
     trouble = parts(DRAFT, Trouble(after=5, then=then))
-    with closing(DraftWorker(trouble, where=Where.THREAD, patience=60)) as worker:
+    with closing(DraftWorker(trouble, as_thread=True, patience=60)) as worker:
         driver, chains = Setting(TARGET, endless=True).begin(worker, CONFIG, PROMPTS, ByTokens())
         with pytest.raises(error, match=text):
             list(answered(driver, chains))
@@ -103,7 +103,7 @@ def test_a_worker_without_a_run_ends_with_its_owner() -> None:
 
 
 def test_closing_while_a_run_is_at_work() -> None:
-    worker = DraftWorker(parts(DRAFT), where=Where.THREAD)
+    worker = DraftWorker(parts(DRAFT), as_thread=True)
     driver, chains = Setting(TARGET, seed=3, endless=True).begin(
         worker, CONFIG, PROMPTS, ByTokens()
     )
