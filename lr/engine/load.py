@@ -8,7 +8,7 @@ are found through `lr/registry.py`. Read next: `engine.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +90,7 @@ def load_models(
         end_ranks = target_model.close
     elif served_target is None:
         target_model = load_model(target, device=devices.target[0], dtype=dtype)
-    draft_model, worker = served_draft, None
+    draft_model = served_draft
     if draft is not None and served_draft is None:
         draft_model = load_model(draft, device=devices.draft, dtype=dtype)
         if draft_model.config.vocab_size < codec.vocab_size:
@@ -99,11 +99,11 @@ def load_models(
                 f"writes {codec.vocab_size}. Choose a draft whose embedding has a row for each of "
                 "the target's tokens."
             )
-        if served_target is None:
-            worker = draft_worker(draft, draft_model, codec, known_tokens, devices, num_blocks)
     models = Models(
-        codec, target_model, draft_model, known_tokens, num_blocks, worker, names, end_ranks
+        codec, target_model, draft_model, known_tokens, num_blocks, names=names, end_ranks=end_ranks
     )
+    if draft is not None and served_draft is None and served_target is None:
+        models = replace(models, worker=draft_worker(draft, models, devices))
     use_attention(models)
     if choice is not None and draft is not None:
         build: Any = choice.build
@@ -129,16 +129,11 @@ def device_map(
     return spread, DeviceMap.of(named)
 
 
-def draft_worker(
-    name: str | Path,
-    model: CausalLM,
-    codec: Codec,
-    known_tokens: int,
-    devices: DeviceMap,
-    num_blocks: int | None,
-) -> DraftWorker:
+def draft_worker(name: str | Path, models: Models, devices: DeviceMap) -> DraftWorker:
     """The worker of a loaded draft: a thread shares its weights, a process loads its own."""
-    how = (codec.vocab_size, known_tokens, num_blocks)
+    model, codec = models.draft, models.codec
+    assert model is not None
+    how = (codec.vocab_size, models.known_tokens, models.num_blocks)
     if devices.shares_gpu:
         parts = (Runners(model, *how), codec.token_bytes)
         return DraftWorker(lambda: parts, as_thread=True)

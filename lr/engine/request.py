@@ -172,7 +172,8 @@ class Request:
                     self.emitted.append(emitted)
                     if root is not None:
                         self._move_root(node, root)
-                    self._choose_depth()
+                    if self.controller is not None:
+                        self._choose_depth(self.controller)
                 case messages.Release(node):
                     self._release(node)
         if self.drafts is not None:
@@ -257,11 +258,10 @@ class Request:
         self._places[root] = place
         self._give(root, place.target)
 
-    def _choose_depth(self) -> None:
-        if self.controller is not None:
-            least = 1 if self.scheduler.config.schedule is Schedule.PAPER else 0
-            depth = min(self.controller.depth(summarise(self.trace)), self.most)
-            self.scheduler.set_depth(max(least, depth))
+    def _choose_depth(self, controller: Controller) -> None:
+        least = 1 if self.scheduler.config.schedule is Schedule.PAPER else 0
+        depth = min(controller.depth(summarise(self.trace)), self.most)
+        self.scheduler.set_depth(max(least, depth))
 
     def _release(self, node: NodeId) -> None:
         place = self._places.pop(node, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from lr import Reasoner
+from lr.engine.engine import Models
 from lr.engine.load import draft_worker
 from lr.engine.worker import DraftWorker
 from lr.model.codec import Codec
@@ -16,7 +17,8 @@ from lr.model.weights import load_model
 def worker(model: CausalLM, device: str) -> DraftWorker:
     codec, where = Codec.load("tiny-draft"), torch.device(device)
     map_ = DeviceMap((where,), torch.device("cpu") if device == "cpu" else where, where)
-    return draft_worker("tiny-draft", model, codec, codec.vocab_size, map_, None)
+    models = Models(codec, model, model, codec.vocab_size, None)
+    return draft_worker("tiny-draft", models, map_)
 
 
 def test_a_thread_shares_the_weights_a_process_loads_its_own() -> None:
