@@ -227,7 +227,7 @@ Event = Message | Statistic | TokenWritten | Draw | WorkSpan | CacheEvent | Bran
 
 @dataclass
 class Trace:
-    """The events of one run, with seconds since its start. `detailed`: details are wanted."""
+    """The events of one run, with seconds since its start. `detailed`: with details."""
 
     clock: Callable[[], float] = time.perf_counter
     events: list[tuple[float, Event]] = field(default_factory=list)

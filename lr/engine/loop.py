@@ -167,7 +167,7 @@ class Loop:
 
 
 def verdicts_on(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict | None]:
-    """A verdict on each pair, in order; None for a lone draft step that leaves doubts."""
+    """A verdict on each pair, in order; None: unsure of a draft step without a target step."""
     alone = [pair for pair in pairs if pair.target is None]
     whole = [pair for pair in pairs if pair.target is not None]
     early = iter(early_verdicts_of(verifier, alone) if alone else [])

@@ -129,7 +129,7 @@ class Request:
         return branch
 
     def take_reading(self, node: NodeId, branch: Branch) -> None:
-        """`branch`, from `fork_before`, has read the draft step: the node's, if it has none."""
+        """Keep `branch`, which has read the draft step, as the node's, unless that has one."""
         if self._places[node].target is None:
             self._give(node, branch)
         else:

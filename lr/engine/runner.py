@@ -40,7 +40,7 @@ ForwardObserver = Callable[[int, int, float], None]
 
 
 class Reading(NamedTuple):
-    """Logits [t, v] after each of t tokens, and the hidden states [t, e] behind them."""
+    """Logits [t, v] after each of t tokens, and the hidden states [t, e] they are made from."""
 
     logits: Tensor
     hidden: Tensor
