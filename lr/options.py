@@ -54,7 +54,8 @@ class TokenOptions:
     alike: the laws stay, they agree more often."""
 
     def __post_init__(self) -> None:
-        for name, choices in _choices(type(self)).items():
+        found = _choices(type(self))  # type: ignore[arg-type]  # classes are hashable
+        for name, choices in found.items():
             value = getattr(self, name)
             require(value in choices, name, value, f"one of {', '.join(choices)}")
         _whole("num_speculative_tokens", self.num_speculative_tokens, 1)
