@@ -84,4 +84,4 @@ def test_lr_run_with_random_weights_in_the_shapes_of_the_tiny_family(tmp_path: P
         main(["run", "--dataset", "tiny:1", "--device", "cpu", "--mode", "lr", *flags, *sizes]) == 0
     )
     result = json.loads((tmp_path / "0.json").read_text())
-    assert len(result["full_tokens"]) == 620 and result["right"] is False
+    assert 300 < len(result["full_tokens"]) <= 620 and result["right"] is False  # it may say eos
