@@ -1,14 +1,14 @@
-"""How one question is answered: the settings of `Reasoner.generate` and of `lr generate`, checked
-in one place.
-"""
+"""How one question is answered: the settings of `Reasoner.generate` and `lr generate`, checked."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
 from lr.errors import SettingError
+from lr.spec.segmenters import SegmenterName
 from lr.types import SamplingParams, require
 
 if TYPE_CHECKING:
@@ -21,24 +21,11 @@ CouplingName = Literal["independent", "shared"]
 ScheduleName = Literal["sync", "paper", "depth"]
 Late = Literal["wait", "reject"]
 Driver = Literal["lockstep", "overlapped"]
-SegmenterName = Literal["blank_line", "sentence", "fixed", "discourse"]
 
-MAX_DEPTH = 64
-MAX_NODES = 1024
-SCHEDULES: tuple[str, ...] = get_args(ScheduleName)
-DRIVERS: tuple[str, ...] = get_args(Driver)
-LATE_DRAFTS: tuple[str, ...] = get_args(Late)
-SEGMENTERS: tuple[str, ...] = get_args(SegmenterName)
+MAX_DEPTH, MAX_WIDTH, MAX_NODES = 64, 16, 1024
 MODES: tuple[Mode, ...] = get_args(Mode)
-LOOKAHEAD = ("lr", "lr+sd")
-"""The modes in which the draft writes steps ahead."""
-DRAFT_MODEL_DRAFTERS = ("draft", "tree")
-"""The drafters that are made of a draft model."""
-TOKEN_CHOICES: dict[str, tuple[str, ...]] = {
-    "drafter": get_args(TokenDrafter),
-    "acceptance": get_args(Acceptance),
-    "coupling": get_args(CouplingName),
-}
+LOOKAHEAD = ("lr", "lr+sd")  # the modes in which the draft writes steps ahead
+DRAFT_MODEL_DRAFTERS = ("draft", "tree")  # the drafters that are made of a draft model
 
 
 @dataclass(frozen=True)
@@ -56,9 +43,7 @@ class TokenOptions:
     prompt_lookup_min: int = 1
     """Shortest n-gram that drafter ngram looks up."""
     min_confidence: float = 0.0
-    """Drafter draft stops after a token whose law has no token as likely as this; 0 never stops
-    early.
-    """
+    """Drafter draft stops after a token when no token was as likely as this; 0: never early."""
     branching: tuple[int, ...] = (3, 2, 1, 1)
     """Drafter tree: how many candidates at each place."""
     acceptance: Acceptance = "reject"
@@ -69,25 +54,24 @@ class TokenOptions:
     alike: the laws stay, they agree more often."""
 
     def __post_init__(self) -> None:
-        for name, choices in TOKEN_CHOICES.items():
-            _one_of(name, getattr(self, name), choices)
-        _whole_from(1, "num_speculative_tokens", self.num_speculative_tokens)
-        lookup = (self.prompt_lookup_min, self.prompt_lookup_max)
-        proper = all(map(_whole, lookup)) and 1 <= lookup[0] <= lookup[1]
-        names = "(prompt_lookup_min, prompt_lookup_max)"
-        require(proper, names, lookup, "whole numbers, 1 <= min <= max")
+        found = _choices(type(self))  # type: ignore[arg-type]  # classes are hashable
+        for name, choices in found.items():
+            value = getattr(self, name)
+            require(value in choices, name, value, f"one of {', '.join(choices)}")
+        _whole("num_speculative_tokens", self.num_speculative_tokens, 1)
+        _whole("prompt_lookup_min", self.prompt_lookup_min, 1)
+        name = "prompt_lookup_max (not below prompt_lookup_min)"
+        _whole(name, self.prompt_lookup_max, self.prompt_lookup_min)
         likely = self.min_confidence
         require(0 <= likely <= 1, "min_confidence", likely, "a number in [0, 1]")
-        widths = self.branching
-        proper = len(widths) > 0 and all(_whole(width) and width >= 1 for width in widths)
-        require(proper, "branching", widths, "one whole number >= 1 per level, such as (3, 2, 1)")
+        require(len(self.branching) > 0, "branching", self.branching, "one number per level")
+        for width in self.branching:
+            _whole("a number in branching", width, 1)
 
 
 @dataclass(frozen=True)
 class GenerateOptions(TokenOptions):
-    """Settings of one generation; a sampling setting of None is taken from the checkpoint's
-    generation_config.json.
-    """
+    """Settings of one answer; a sampling setting of None is that of generation_config.json."""
 
     mode: Mode = "lr"
     """ar: plain decoding of the target, one token at a time. sd: token-level speculative decoding.
@@ -141,45 +125,26 @@ class GenerateOptions(TokenOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, choices in (
-            ("mode", MODES),
-            ("schedule", SCHEDULES),
-            ("late_drafts", LATE_DRAFTS),
-            ("driver", DRIVERS),
-            ("segmenter", SEGMENTERS),
-        ):
-            _one_of(name, getattr(self, name), choices)
-        fits = _whole(self.depth) and 1 <= self.depth <= MAX_DEPTH
-        require(fits, "depth", self.depth, f"a whole number from 1 to {MAX_DEPTH}")
-        fits = _whole(self.width) and 1 <= self.width <= 16
-        require(fits, "width", self.width, "a whole number from 1 to 16")
+        _whole("depth", self.depth, 1, MAX_DEPTH)
+        _whole("width", self.width, 1, MAX_WIDTH)
         fewer = f"fewer: together they make {self.nodes} nodes, and {MAX_NODES} is the most"
         require(self.nodes <= MAX_NODES, "depth and width", (self.depth, self.width), fewer)
         for name in ("draft_ticks", "max_step_tokens", "segment_tokens"):
-            _whole_from(1, name, getattr(self, name))
+            _whole(name, getattr(self, name), 1)
         for name in ("max_target_rows", "max_tokens"):
             if getattr(self, name) is not None:
-                _whole_from(1, name, getattr(self, name), " or None")
-        require(_whole(self.seed), "seed", self.seed, "a whole number")
-        _whole_from(0, "sample", self.sample)
-        require(
-            self.late_drafts == "wait" or self.schedule == "depth",
-            "late_drafts",
-            self.late_drafts,
-            f"'wait' with schedule {self.schedule!r}; only 'depth' can reject",
-        )
-        require(
-            not (self.drafter == "step" and self.mode == "sd"),
-            "drafter",
-            self.drafter,
-            "another one in mode sd: 'step' needs the draft steps of mode lr+sd",
-        )
-        require(
-            self.segmenter != "fixed" or self.segment_tokens <= self.max_step_tokens,
-            "segment_tokens",
-            self.segment_tokens,
-            f"at most max_step_tokens = {self.max_step_tokens}: longer steps would all be cut",
-        )
+                _whole(name, getattr(self, name), 1)
+        _whole("seed", self.seed)
+        _whole("sample", self.sample, 0)
+        fits = self.late_drafts == "wait" or self.schedule == "depth"
+        expected = f"'wait' with schedule {self.schedule!r}; only 'depth' can reject"
+        require(fits, "late_drafts", self.late_drafts, expected)
+        fits = self.drafter != "step" or self.mode != "sd"
+        expected = "another one in mode sd: 'step' needs the draft steps of mode lr+sd"
+        require(fits, "drafter", self.drafter, expected)
+        fits = self.segmenter != "fixed" or self.segment_tokens <= self.max_step_tokens
+        expected = f"at most max_step_tokens = {self.max_step_tokens}: longer ones would all be cut"
+        require(fits, "segment_tokens", self.segment_tokens, expected)
         self.sampling(SamplingParams())  # refuse impossible values before the models are loaded
 
     @property
@@ -250,9 +215,7 @@ class OptionArguments(TypedDict, total=False):
 
 
 def make_options(**changes: Unpack[OptionArguments]) -> GenerateOptions:
-    """Options from keyword arguments. An unknown name is a `SettingError` that lists the known
-    ones.
-    """
+    """Options from keyword arguments. An unknown name is a `SettingError` that lists all names."""
     known = [field.name for field in dataclasses.fields(GenerateOptions)]
     unknown = ", ".join(sorted(set(changes) - set(known)))
     if unknown:
@@ -265,13 +228,17 @@ def make_options(**changes: Unpack[OptionArguments]) -> GenerateOptions:
         ) from error
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+@cache
+def _choices(options: type) -> dict[str, tuple[str, ...]]:
+    """The fields that take one of a few names, with those names."""
+    hints = get_type_hints(options).items()
+    return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
 
 
-def _whole_from(least: int, name: str, value: int, otherwise: str = "") -> None:
-    require(_whole(value) and value >= least, name, value, f"a whole number >= {least}{otherwise}")
-
-
-def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
-    require(value in choices, name, value, f"one of {', '.join(choices)}")
+def _whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> None:
+    """Raise `SettingError` unless the value is a whole number in these bounds."""
+    fits, expected = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+    if least is not None:
+        expected += f" >= {least}" if most is None else f" from {least} to {most}"
+        fits = fits and least <= value and (most is None or value <= most)
+    require(fits, name, value, expected)

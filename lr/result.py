@@ -15,9 +15,7 @@ END_OF_THOUGHT = "</think>"
 
 @dataclass(frozen=True)
 class AnswerStep:
-    """One step of an answer. `rejected` is the text of the draft step that a correction
-    replaced.
-    """
+    """One step of an answer. `rejected`: the draft step that a correction replaced."""
 
     index: int
     text: str
@@ -35,9 +33,7 @@ class AnswerStep:
 
 @dataclass(frozen=True)
 class Result:
-    """An answer and how it came about. `tokens` are the ids of all steps in order; `prompt` those
-    before them.
-    """
+    """An answer and how it came about, with the token ids of the prompt and of its steps."""
 
     question: str
     mode: str
@@ -59,9 +55,7 @@ class Result:
 
     @property
     def answer(self) -> str | None:
-        r"""What stands in the last `\boxed{...}` of the reply (after the thought, if there is
-        one).
-        """
+        r"""What stands in the last `\boxed{...}` of the reply (after the thought)."""
         return boxed(reply(self.text))
 
     @property
@@ -75,9 +69,7 @@ class Result:
 
 
 def reply(text: str) -> str:
-    """The text after the model's thought (what follows the last `</think>`), or all of it where
-    there is none.
-    """
+    """What follows the last `</think>`, or all of the text where there is none."""
     return text.rpartition(END_OF_THOUGHT)[2]
 
 

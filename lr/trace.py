@@ -1,18 +1,17 @@
 """What happened in a run, event by event, and the statistics that follow from it.
 
-Everything that runs reports to a `Trace`, and every number of the demo, the reports and the tests
-(acceptance, passes, tokens per second) is a function of its events. The scheduler's messages are
-events themselves, the very objects of `spec/protocol.py`; the others are defined here. Those in
-`STATISTICS` are always recorded. The rest are details, recorded if `Trace.detailed` is set: every
-other message, token and change of a cache, for the player, the stepper and the figures. No torch
-here. A trace as a file: `lab/trace/file.py`, `docs/trace.md`.
+Everything that runs reports to a `Trace`, and every number (acceptance, passes, tokens per second)
+is a function of its events. The scheduler's messages are events themselves, the very objects of
+`spec/protocol.py`; the others are defined here. Those in `STATISTICS` are always recorded. The rest
+are details, recorded if `Trace.detailed` is set: every other message, token and change of a cache.
+No torch here. A trace as a file: `lab/trace/file.py`, `docs/trace.md`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import zip_longest
 
 from lr.spec.protocol import Emit, Message, NodeId, Work
@@ -105,9 +104,7 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class TokenWritten:
-    """A model wrote a token that was not a draft token: number `offset` of step `index`, drawn with
-    `key`, of probability `p`.
-    """
+    """A token that was not a draft token: number `offset` of its step, probability `p`."""
 
     role: Role
     node: NodeId | None
@@ -137,23 +134,26 @@ class WorkSpan:
     completed: bool
 
 
-# Details of the caches. `cache` is its name; a branch has a number that is used once per cache.
+# Details of the caches
 
 
 @dataclass(frozen=True, slots=True)
-class BranchOpened:
+class CacheEvent:
+    """What happened to a branch of a cache. `cache`: its name; `branch`: a number, used once."""
+
+    cache: str
+    branch: int
+
+
+@dataclass(frozen=True, slots=True)
+class BranchOpened(CacheEvent):
     """An empty branch."""
 
-    cache: str
-    branch: int
-
 
 @dataclass(frozen=True, slots=True)
-class BranchForked:
+class BranchForked(CacheEvent):
     """`branch` shares all blocks of `source`; nothing is copied."""
 
-    cache: str
-    branch: int
     source: int
 
 
@@ -170,53 +170,43 @@ class BranchesGrew:
 
 
 @dataclass(frozen=True, slots=True)
-class BranchCut:
+class BranchCut(CacheEvent):
     """`branch` keeps its first `length` tokens and gives up the blocks `dropped`; those in `freed`
     had no other holder.
     """
 
-    cache: str
-    branch: int
     length: int
     dropped: tuple[int, ...]
     freed: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class BranchClosed:
+class BranchClosed(CacheEvent):
     """`branch` is gone, and its blocks as in `BranchCut`."""
 
-    cache: str
-    branch: int
     dropped: tuple[int, ...]
     freed: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class BranchRestored:
+class BranchRestored(CacheEvent):
     """A forward failed, and `branch` has its old length and blocks again."""
 
-    cache: str
-    branch: int
     length: int
     blocks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class BranchHolds:
+class BranchHolds(CacheEvent):
     """`branch` holds the prefix of `node` from now on."""
 
-    cache: str
-    branch: int
     node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
-class BranchReplaced:
+class BranchReplaced(CacheEvent):
     """`heir` takes the place of `branch`, its node included; `branch` is about to be closed."""
 
-    cache: str
-    branch: int
     heir: int
 
 
@@ -228,19 +218,16 @@ class Ended:
     why: str = ""
 
 
+ROLES = (Role.TARGET, Role.DRAFT)
 STATISTICS = (ForwardPass, StepWritten, TokenRound, VerifierCall, Emit)
 """The events from which statistics follow."""
-_Changed = BranchOpened | BranchForked | BranchesGrew | BranchCut | BranchClosed
-CacheEvent = _Changed | BranchRestored | BranchHolds | BranchReplaced
 Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall
-Event = Message | Statistic | TokenWritten | Draw | WorkSpan | CacheEvent | Ended
+Event = Message | Statistic | TokenWritten | Draw | WorkSpan | CacheEvent | BranchesGrew | Ended
 
 
 @dataclass
 class Trace:
-    """The events of one run in order, each with its time in seconds since the trace was made.
-    Details are made and recorded only if `detailed` is set.
-    """
+    """The events of one run, with seconds since its start. `detailed`: with details."""
 
     clock: Callable[[], float] = time.perf_counter
     events: list[tuple[float, Event]] = field(default_factory=list)
@@ -256,9 +243,9 @@ class Trace:
 
 @dataclass(frozen=True)
 class TokenRounds:
-    """Token-level speculation in numbers, with vLLM's names and definitions. `histogram[n]`: rounds
-    that accepted n tokens; rounds without a proposal do not count. `tried`: positions that were
-    decided, in each round all up to its first rejection. `emitted`: as in `TokenRound`.
+    """Token-level speculation in numbers, with vLLM's names. `histogram[n]`: rounds that accepted n
+    tokens, of those with a proposal. `tried`: positions that were decided, in each round all up to
+    its first rejection. `emitted`: as in `TokenRound`.
     """
 
     histogram: tuple[int, ...] = ()
@@ -282,13 +269,8 @@ class TokenRounds:
 
     def __add__(self, other: TokenRounds) -> TokenRounds:
         both = zip_longest(self.histogram, other.histogram, fillvalue=0)
-        return TokenRounds(
-            tuple(a + b for a, b in both),
-            self.drafted + other.drafted,
-            self.tried + other.tried,
-            self.accepted + other.accepted,
-            self.emitted + other.emitted,
-        )
+        sums = map(sum, zip(astuple(self)[1:], astuple(other)[1:], strict=True))
+        return TokenRounds(tuple(map(sum, both)), *sums)
 
     @property
     def count(self) -> int:
@@ -367,10 +349,9 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
     events = [event for _, event in counted]
     emits = [e for e in events if isinstance(e, Emit)]
     passes = [e for e in events if isinstance(e, ForwardPass)]
-    target_passes = [e for e in passes if e.role is Role.TARGET]
-    draft_passes = [e for e in passes if e.role is Role.DRAFT]
+    target, draft = ([e.seconds for e in passes if e.role is role] for role in ROLES)
     written = [e for e in events if isinstance(e, StepWritten)]
-    lengths = {role: [len(e.step.tokens) for e in written if e.role is role] for role in Role}
+    by_target, drafted = ([len(e.step.tokens) for e in written if e.role is r] for r in ROLES)
     rounds = [e for e in events if isinstance(e, TokenRound) and e.role is Role.TARGET]
     return Stats(
         seconds=counted[-1][0] if counted else 0.0,
@@ -378,22 +359,20 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
         tokens=sum(len(e.emitted.step.tokens) for e in emits),
         accepted=sum(e.emitted.origin is Origin.ACCEPTED for e in emits),
         judged=sum(len(e.verdicts) for e in emits),
-        drafted=len(lengths[Role.DRAFT]),
-        target_passes=len(target_passes),
-        draft_passes=len(draft_passes),
-        target_seconds=sum(e.seconds for e in target_passes),
-        draft_seconds=sum(e.seconds for e in draft_passes),
+        drafted=len(drafted),
+        target_passes=len(target),
+        draft_passes=len(draft),
+        target_seconds=sum(target),
+        draft_seconds=sum(draft),
         verifier_seconds=sum(e.seconds for e in events if isinstance(e, VerifierCall)),
-        draft_tokens=sum(lengths[Role.DRAFT]),
-        target_tokens=sum(lengths[Role.TARGET]),
+        draft_tokens=sum(drafted),
+        target_tokens=sum(by_target),
         rounds=TokenRounds.of(rounds),
     )
 
 
 def emission(emitted: EmittedStep, *verdicts: Verdict) -> Emit:
-    """An `Emit` from a loop that has no scheduler, such as plain decoding: step i is written at the
-    node "i:i".
-    """
+    """An `Emit` of a loop without a scheduler: step i is written at the node "i:i"."""
     index = emitted.index
     return Emit(emitted, verdicts, NodeId(index, index), NodeId(index + 1, index + 1))
 

@@ -4,10 +4,12 @@ the output of a run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
+from lr.engine.loop import Loop
+from lr.engine.request import Request
 from lr.engine.runner import ModelRunner
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
@@ -81,3 +83,21 @@ def rows_per_forward(trace: Trace, role: Role) -> list[tuple[int, int]]:
     """(branches, tokens) of every forward of a role, in order."""
     events: Sequence[object] = [event for _, event in trace.events]
     return [(e.branches, e.tokens) for e in events if isinstance(e, ForwardPass) and e.role is role]
+
+
+def answered(loop: Loop, requests: Sequence[Request]) -> Iterator[tuple[Request, EmittedStep]]:
+    """Every step of every request as it is decided. All is given back at the end, however it
+    comes.
+    """
+    try:
+        for request in requests:
+            loop.add(request)
+        seen = dict.fromkeys(requests, 0)
+        while not all(request.done for request in requests):
+            loop.step()
+            for request in requests:
+                for emitted in request.emitted[seen[request] :]:
+                    seen[request] += 1
+                    yield request, emitted
+    finally:
+        loop.close()

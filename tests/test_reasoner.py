@@ -133,7 +133,7 @@ def test_the_context_bounds_the_answer(checkpoints: tuple[Path, Path]) -> None:
         ({"acceptance": "hope"}, "acceptance is 'hope'"),
         ({"coupling": "tight"}, "coupling is 'tight'"),
         ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0"),
-        ({"prompt_lookup_min": 3}, r"\(prompt_lookup_min, prompt_lookup_max\) is \(3, 2\)"),
+        ({"prompt_lookup_min": 3}, "prompt_lookup_max .* is 2"),
         ({"branching": ()}, r"branching is \(\)"),
         (
             {"mode": "sd", "drafter": "tree", "acceptance": "block"},

@@ -9,7 +9,7 @@ import random
 import pytest
 import torch
 
-from lr.engine.runners import CacheRecorder
+from lr.engine.runner import CacheRecorder
 from lr.errors import OutOfBlocks
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import BlockTable

@@ -15,9 +15,9 @@ from rich.table import Table
 from lr import __version__
 from lr.commands.options import Device, DtypeName, ServerChoice, torch_dtype
 from lr.commands.show import at_least, console, table
-from lr.engine.memory import Cast, MemoryPlan, place, plan_run
 from lr.lab.endpoint.address import Address, is_address
 from lr.lab.endpoint.models import ServedModel
+from lr.lab.memory import Cast, MemoryPlan, place, plan_run
 from lr.model.attention_choice import AttentionNeeds, candidates
 from lr.model.device import DeviceMap, find_device
 from lr.options import GenerateOptions, Mode

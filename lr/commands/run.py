@@ -17,7 +17,6 @@ from lr.commands.info import memory_plan, memory_table
 from lr.commands.options import Placement, ServerChoice, spread, torch_dtype
 from lr.commands.show import at_least, console, progress
 from lr.engine.load import speaks_tiny
-from lr.engine.memory import MemoryPlan
 from lr.errors import SettingError
 from lr.lab.endpoint.address import is_address
 from lr.lab.eval import running
@@ -25,6 +24,7 @@ from lr.lab.eval.datasets import fingerprint, load_items
 from lr.lab.eval.grading import grader_for
 from lr.lab.eval.sandbox import Limits
 from lr.lab.eval.store import Store
+from lr.lab.memory import MemoryPlan
 from lr.model.codec import Codec
 from lr.model.device import DeviceMap
 from lr.model.dummy import DUMMY_NOTE, dummy_name

@@ -17,13 +17,12 @@ from typing import Protocol, TypeAlias
 
 from lr.engine.loop import Loop, Part
 from lr.engine.request import DraftSide, LocalDrafts, Request, Streams
-from lr.engine.runner import ModelRunner
-from lr.engine.runners import CacheRecorder, Runners, blocks_for
+from lr.engine.runner import CacheRecorder, ModelRunner, Runners, blocks_for
 from lr.engine.worker import DraftWorker
 from lr.errors import ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
-from lr.options import GenerateOptions, TokenOptions
+from lr.options import GenerateOptions
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
 from lr.spec.draft_model import ModelDrafter, TreeDrafter
@@ -44,18 +43,17 @@ LONGEST_ANSWER = 32768
 
 
 class ModelElsewhere(Protocol):
-    """A target or a draft that is not in this process, such as one behind a server."""
+    """A target or a draft that is not in this process, such as one behind a server. `context`: the
+    longest sequence, in tokens.
+    """
 
     context: int
-    """The longest sequence, in tokens."""
 
     def prepare(self, run: Run) -> None:
         """Raise `SettingError` unless the model can do what the run needs of it."""
-        ...
 
     def writer(self, writing: Writing) -> StepWriter:
         """A writer that sends requests."""
-        ...
 
 
 Model = CausalLM | ModelElsewhere
@@ -70,9 +68,8 @@ class Models:
 
     Token ids from `known_tokens` on are known to the target's tokenizer, not to the draft's.
     `num_blocks` cache blocks per model; None: as many as the answers can need. `worker` writes the
-    drafts of driver overlapped; it is started when it is needed. `names`: what "target", "draft",
-    "judge" and "verifier" were loaded by. `end_ranks`: ends the processes over which a target is
-    spread, for good; None: it is not spread.
+    drafts of driver overlapped. `names`: what "target", "draft", "judge" and "verifier" were loaded
+    by. `end_ranks` ends the processes over which a target is spread, for good; None: it is not.
     """
 
     codec: Codec
@@ -141,12 +138,9 @@ class Engine:
         model = models.target if role is Role.TARGET else models.draft
         assert isinstance(model, CausalLM)
         if role not in self._runners:
-            self._runners[role] = Runners(
-                model,
-                vocab_size=models.codec.vocab_size,
-                known_tokens=models.known_tokens if role is Role.DRAFT else None,
-                num_blocks=models.num_blocks,
-            )
+            known = models.known_tokens if role is Role.DRAFT else None
+            vocabulary = models.codec.vocab_size
+            self._runners[role] = Runners(model, vocabulary, known, models.num_blocks)
         return self._runners[role]
 
 
@@ -169,14 +163,13 @@ class Serving:
         if options.looks_ahead:
             writing = run.writing(Role.DRAFT)
             if options.driver == "overlapped" and models.worker is not None:
-                detailed = run.detailed and self.alone
-                remote = models.worker.begin(writing, blocks, detailed=detailed)
+                remote = models.worker.begin(writing, blocks, detailed=run.detailed and self.alone)
                 stack.callback(remote.end)
                 draft, self.drafts = remote, remote.side
             else:
                 assert models.draft is not None
-                writer = self._writer(writing, models.draft)
-                draft, self.drafts = writer, partial(LocalDrafts, writer)
+                draft = self._writer(writing, models.draft)
+                self.drafts = partial(LocalDrafts, draft)
         verifier = None if isinstance(run.verifier, str) else run.verifier
         self.loop = Loop(self.target, draft, verifier, options.draft_ticks)
         for name, runner in self.borrowed.items():
@@ -191,8 +184,7 @@ class Serving:
             for name, runner in self.borrowed.items():
                 runner.cache.pool.restart()
                 runner.cache.observer = CacheRecorder(run.trace, name)
-        drafts = None if self.drafts is None else self.drafts(run.trace)
-        return run.request(self.target, drafts)
+        return run.request(self.target, None if self.drafts is None else self.drafts(run.trace))
 
     def _borrow(self, name: str, role: Role) -> ModelRunner:
         runners = self.engine.runners(role)
@@ -229,39 +221,36 @@ class Run:
         if isinstance(question, str) and not question.strip():
             raise SettingError("the question is empty; there is nothing to answer.")
         self.engine, self.models = engine, engine.models
-        self.question, self.options = question, options
-        self.variant = Variant() if variant is None else variant
-        self.verifier = verifier
-        if self.variant.verifier is not None:
-            self.verifier = check_verifier(self.variant.verifier)
+        self.question, self.options, self.variant = question, options, variant or Variant()
+        own = self.variant.verifier
+        self.verifier = verifier if own is None else check_verifier(own)
         self.detailed, self.trace = detailed, Trace(detailed=detailed)
         self.alone = True  # forwards and caches serve this answer only
         self.steps: list[AnswerStep] = []
         models, codec = self.models, self.models.codec
-        self.prompt = codec.chat(
-            question, system=options.system, enable_thinking=options.enable_thinking
-        )
+        thinking = options.enable_thinking
+        self.prompt = codec.chat(question, system=options.system, enable_thinking=thinking)
         self.sampling = options.sampling(recommended_sampling(codec))
         if options.needs_draft and models.draft is None:
             raise SettingError(
                 f"mode {options.mode!r} needs a draft model here; give one, or use mode 'ar'."
             )
-        used: list[Model] = [models.target]
-        if options.needs_draft and models.draft is not None:
-            used.append(models.draft)
-        for model in used:
-            if not isinstance(model, CausalLM):
+        contexts = []
+        for model in (models.target, models.draft if options.needs_draft else None):
+            if isinstance(model, CausalLM):
+                contexts.append(model.config.max_position_embeddings)
+            elif model is not None:
                 model.prepare(self)
-        room = min(map(context_of, used)) - len(self.prompt)
-        if room < 1:
+                contexts.append(model.context)
+        length, context = len(self.prompt), min(contexts)
+        if length >= context:
             raise ContextError(
-                f"the prompt has {len(self.prompt)} tokens and the context is "
-                f"{len(self.prompt) + room}: nothing could be written after it. Shorten the "
-                "question or the system message."
+                f"the prompt has {length} tokens and the context is {context}: nothing could be "
+                "written after it. Shorten the question or the system message."
             )
-        most = LONGEST_ANSWER if options.max_tokens is None else options.max_tokens
-        self.limits = Limits(min(room, most), options.max_step_tokens, options.ignore_half_sentence)
-        self.blocks = blocks_for(options, len(self.prompt) + self.limits.max_tokens)
+        most = min(context - length, options.max_tokens or LONGEST_ANSWER)
+        self.limits = Limits(most, options.max_step_tokens, options.ignore_half_sentence)
+        self.blocks = blocks_for(options, length + most)
         if options.driver == "overlapped" and options.looks_ahead and models.worker is not None:
             models.worker.start()  # once, and not in the time of an answer
         self._serve = serve or (lambda run: engine.serve([run]))
@@ -298,7 +287,7 @@ class Run:
 
     def take(self, emitted: EmittedStep) -> AnswerStep:
         """Add a step that was decided, with its text."""
-        decode, step = self.models.codec.decode, emitted.step
+        decode, step, rejected = self.models.codec.decode, emitted.step, emitted.rejected
         made = AnswerStep(
             emitted.index,
             decode(step.tokens),
@@ -306,26 +295,27 @@ class Run:
             emitted.origin,
             step.finish,
             emitted.verdict,
-            None if emitted.rejected is None else decode(emitted.rejected.tokens),
+            None if rejected is None else decode(rejected.tokens),
         )
         self.steps.append(made)
         return made
 
     def request(self, target: StepWriter, drafts: DraftSide | None) -> Request:
         """The request of this answer, on a target and a draft that may serve others too."""
-        options, verifier = self.options, self.verifier
+        options, verifier, variant = self.options, self.verifier, self.variant
+        ahead = drafts is not None
         needs_target = isinstance(verifier, str) or (
             bool(verifier.requires & Requires.TARGET_STEP) and verifier.early_requires is None
         )
-        config = (self.variant.schedule or SchedulerConfig)(
+        config = (variant.schedule or SchedulerConfig)(
             self.limits,
-            Schedule(options.schedule) if drafts is not None else Schedule.DEPTH,
-            options.depth if drafts is not None else 0,
+            Schedule(options.schedule) if ahead else Schedule.DEPTH,
+            options.depth if ahead else 0,
             options.width,
             options.max_target_rows,
             late_drafts=LateDrafts(options.late_drafts),
-            needs_target_step=needs_target or drafts is None,
-            router=self.variant.router,
+            needs_target_step=needs_target or not ahead,
+            router=variant.router,
         )
         offered = None if target.speculation is None else target.speculation.drafter
         streams = Streams(
@@ -339,15 +329,14 @@ class Run:
             streams,
             self.trace,
             step_drafter=offered if isinstance(offered, StepDrafter) else None,
-            controller=self.variant.controller,
+            controller=variant.controller,
         )
         return self._request
 
     def stream(self, role: Role) -> Stream:
         """The randomness of a role in this answer."""
-        return Stream.root(self.options.seed).fold_in(
-            self.question, self.options.sample, role.value
-        )
+        root, sample = Stream.root(self.options.seed), self.options.sample
+        return root.fold_in(self.question, sample, role.value)
 
     def writing(self, role: Role, draft_runner: Runner | None = None) -> Writing:
         """How a role writes. `draft_runner` runs the draft model for the target's token drafter."""
@@ -359,59 +348,43 @@ class Run:
         return Writing(role, self.sampling, self.models.codec.eos_ids, segmenter, speculation)
 
     def speculation(self, role: Role, draft_runner: Runner | None) -> Speculation | None:
-        """How this role's tokens are guessed. A draft model does not draft for itself."""
-        options = self.options
+        """How this role's tokens are guessed; None: not at all. New drafters are added here."""
+        options, eos_ids = self.options, self.models.codec.eos_ids
+        coupling, drafter = Coupling(options.coupling), options.drafter
+        made: Drafter
         if options.drafts_tokens and role is Role.DRAFT:
             return None
-        return make_speculation(
-            options, self.sampling, self.models.codec.eos_ids, runner=draft_runner
-        )
-
-
-def make_speculation(
-    options: TokenOptions,
-    sampling: SamplingParams,
-    eos_ids: frozenset[int],
-    *,
-    runner: Runner | None,
-) -> Speculation:
-    """The token-level speculation that `options` describe. `runner` runs the draft model, for the
-    drafters made of one. A new drafter is added here.
-    """
-    coupling = Coupling(options.coupling)
-    drafter: Drafter
-    if options.drafter == "ngram":
-        drafter = LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
-    elif options.drafter == "suffix":
-        drafter = SuffixDrafter()
-    elif options.drafter == "step":
-        drafter = StepDrafter()
-    elif runner is None:
-        raise SettingError(f"drafter {options.drafter!r} needs a draft model in this process.")
-    elif options.drafter == "tree":
-        drafter = TreeDrafter(
-            runner, sampling, branching=options.branching, coupling=coupling, eos_ids=eos_ids
-        )
-    else:
-        likely = options.min_confidence
-        drafter = ModelDrafter(
-            runner, sampling, coupling=coupling, min_confidence=likely, eos_ids=eos_ids
-        )
-    return Speculation(drafter, choose_rule(options.acceptance), options.num_speculative_tokens)
-
-
-def context_of(model: Model) -> int:
-    """The longest sequence of a model, in tokens."""
-    return model.config.max_position_embeddings if isinstance(model, CausalLM) else model.context
+        if drafter == "ngram":
+            made = LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
+        elif drafter == "suffix":
+            made = SuffixDrafter()
+        elif drafter == "step":
+            made = StepDrafter()
+        elif draft_runner is None:
+            raise SettingError(f"drafter {drafter!r} needs a draft model in this process.")
+        elif drafter == "tree":
+            made = TreeDrafter(
+                draft_runner,
+                self.sampling,
+                branching=options.branching,
+                coupling=coupling,
+                eos_ids=eos_ids,
+            )
+        else:
+            made = ModelDrafter(
+                draft_runner,
+                self.sampling,
+                coupling=coupling,
+                min_confidence=options.min_confidence,
+                eos_ids=eos_ids,
+            )
+        return Speculation(made, choose_rule(options.acceptance), options.num_speculative_tokens)
 
 
 def recommended_sampling(codec: Codec) -> SamplingParams:
-    """What the checkpoint recommends; where it says nothing, the paper's temperature 0.6 and no
-    filter.
-    """
+    """What the checkpoint recommends; else the paper's temperature 0.6 and no filter."""
     stated = codec.generation_defaults
     if stated.do_sample is False:
         return SamplingParams(temperature=0.0)
-    names = ("temperature", "top_p", "top_k", "min_p")
-    given = {name: getattr(stated, name) for name in names}
+    given = {name: getattr(stated, name) for name in ("temperature", "top_p", "top_k", "min_p")}
     return SamplingParams(**{name: value for name, value in given.items() if value is not None})

@@ -8,7 +8,7 @@ are found through `lr/registry.py`. Read next: `engine.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lr.engine.engine import Models
-from lr.engine.runner import ModelRunner
-from lr.engine.runners import BLOCK_SIZE, Runners
-from lr.engine.worker import DraftParts, DraftWorker, Load, Where
+from lr.engine.runner import BLOCK_SIZE, ModelRunner, Runners
+from lr.engine.worker import DraftWorker, Parts
 from lr.errors import SettingError
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec, require_same
@@ -55,9 +54,7 @@ def load_models(
     num_blocks: int | None,
     servers: Servers | None,
 ) -> tuple[Models, str | Verifier]:
-    """Everything, and the verifier: its name where there is no draft to verify. The arguments are
-    those of `Reasoner`. Raises `CheckpointError` or `SettingError`.
-    """
+    """All models, and the verifier (its name where nothing is drafted). See `Reasoner`."""
     whole = num_blocks is None or num_blocks > 0
     require(whole, "num_blocks", num_blocks, "a whole number > 0, or None")
     spread, devices = device_map(target, device)
@@ -83,17 +80,17 @@ def load_models(
         choice = choose_verifier(
             verifier, codec, judge, device=devices.judge, dtype=dtype, num_blocks=num_blocks
         )
-    names = {"target": target, "draft": draft, "judge": judge}
-    named = {role: None if name is None else str(name) for role, name in names.items()}
+    named = {"target": target, "draft": draft, "judge": judge}
     named["verifier"] = verifier if isinstance(verifier, str) else verifier.name
+    names = {role: None if name is None else str(name) for role, name in named.items()}
 
-    if served_target is not None:
-        target_model = served_target
-    elif spread is not None:
+    target_model, end_ranks = served_target, None
+    if spread is not None:
         target_model = find("lr.model.ranks:load_target")(target, spread, dtype)
-    else:
+        end_ranks = target_model.close
+    elif served_target is None:
         target_model = load_model(target, device=devices.target[0], dtype=dtype)
-    draft_model, worker = served_draft, None
+    draft_model = served_draft
     if draft is not None and served_draft is None:
         draft_model = load_model(draft, device=devices.draft, dtype=dtype)
         if draft_model.config.vocab_size < codec.vocab_size:
@@ -102,12 +99,11 @@ def load_models(
                 f"writes {codec.vocab_size}. Choose a draft whose embedding has a row for each of "
                 "the target's tokens."
             )
-        if served_target is None:
-            worker = draft_worker(draft, draft_model, codec, known_tokens, devices, num_blocks)
-    end_ranks = None if spread is None else target_model.close
     models = Models(
-        codec, target_model, draft_model, known_tokens, num_blocks, worker, named, end_ranks
+        codec, target_model, draft_model, known_tokens, num_blocks, names=names, end_ranks=end_ranks
     )
+    if draft is not None and served_draft is None and served_target is None:
+        models = replace(models, worker=draft_worker(draft, models, devices))
     use_attention(models)
     if choice is not None and draft is not None:
         build: Any = choice.build
@@ -133,27 +129,16 @@ def device_map(
     return spread, DeviceMap.of(named)
 
 
-def draft_worker(
-    name: str | Path,
-    model: CausalLM,
-    codec: Codec,
-    known_tokens: int,
-    devices: DeviceMap,
-    num_blocks: int | None,
-) -> DraftWorker:
-    """The worker for a draft that is loaded already: a thread shares its weights, a process loads
-    the checkpoint `name` itself.
-    """
-    how = {"vocab_size": codec.vocab_size, "known_tokens": known_tokens, "num_blocks": num_blocks}
-
-    def share() -> DraftParts:
-        return DraftParts(Runners(model, **how), codec.token_bytes)
-
-    tokens = tuple(map(codec.token_bytes, range(codec.vocab_size)))
-    load: Load = partial(load_parts, name, devices.draft, model.dtype, tokens, how)
+def draft_worker(name: str | Path, models: Models, devices: DeviceMap) -> DraftWorker:
+    """The worker of a loaded draft: a thread shares its weights, a process loads its own."""
+    model, codec = models.draft, models.codec
+    assert model is not None
+    how = (codec.vocab_size, models.known_tokens, models.num_blocks)
     if devices.shares_gpu:
-        return DraftWorker(share, where=Where.THREAD)
-    return DraftWorker(load)
+        parts = (Runners(model, *how), codec.token_bytes)
+        return DraftWorker(lambda: parts, as_thread=True)
+    tokens = tuple(map(codec.token_bytes, range(codec.vocab_size)))
+    return DraftWorker(partial(load_parts, name, devices.draft, model.dtype, tokens, how))
 
 
 def load_parts(
@@ -161,22 +146,20 @@ def load_parts(
     device: torch.device,
     dtype: torch.dtype,
     tokens: Sequence[bytes],
-    how: Mapping[str, int | None],
+    how: tuple[int, int, int | None],
     attention: str = "auto",
     graphs: bool = True,
-) -> DraftParts:
-    """What a worker process needs: the checkpoint, and the bytes of all tokens by id. `how`: the
-    settings of `Runners`.
+) -> Parts:
+    """What a worker process needs: the checkpoint, and the bytes of all tokens by id. `how`:
+    `vocab_size`, `known_tokens` and `num_blocks` of `Runners`.
     """
     model = load_model(name, device=device, dtype=dtype)
     equip(model, attention, graphs=graphs)
-    return DraftParts(Runners(model, **how), tokens.__getitem__)
+    return Runners(model, *how), tokens.__getitem__
 
 
 def use_attention(models: Models, name: str = "auto", *, graphs: bool = True) -> None:
-    """Attention for the models that run here, and for the draft's worker. A target that is spread
-    over ranks has no graphs.
-    """
+    """Attention for target, draft and worker. A target spread over ranks has no graphs."""
     replay = graphs and models.end_ranks is None
     if isinstance(models.target, CausalLM):
         equip(models.target, name, graphs=replay)
@@ -184,7 +167,7 @@ def use_attention(models: Models, name: str = "auto", *, graphs: bool = True) ->
         equip(models.draft, name, graphs=graphs)
     if models.worker is not None:
         models.worker.close()  # the next answer starts another, with this attention
-        if models.worker.where is Where.PROCESS:
+        if not models.worker.as_thread:
             load: Any = models.worker.load
             models.worker.load = partial(load, attention=name, graphs=graphs)
 
@@ -204,9 +187,7 @@ def _served(
 
 @dataclass(frozen=True)
 class VerifierChoice:
-    """A verifier by name that makes sense for a target, before any model is loaded. Made by
-    `choose_verifier`.
-    """
+    """A verifier by name that suits a target, as `choose_verifier` found; not loaded yet."""
 
     name: VerifierName
     codec: Codec
@@ -216,16 +197,12 @@ class VerifierChoice:
     num_blocks: int | None = None
 
     def build(self, target: CausalLM) -> Verifier:
-        """Load what the verifier is made of. `target` is the model that the score and likelihood
-        verifiers ask.
-        """
+        """Load what the verifier is made of. Some ask the `target`."""
         language = language_of(self.codec)
         parts = VerifierParts(
             decode=self.codec.decode,
             judge=self._judge,
-            target=lambda: asked_model(
-                target, self.codec, self.num_blocks or blocks_for_chains(target)
-            ),
+            target=lambda: asked_model(target, self.codec, self.num_blocks),
             embed=lambda: load_encoder(str(self.judge), device=str(self.device)),
             parse=None if language is None else language.parse,
         )
@@ -274,22 +251,15 @@ def usual_verifier(codec: Codec, judge: str | Path | None) -> str:
     return "oracle" if speaks_tiny(codec) else "exact"
 
 
-def blocks_for_chains(model: CausalLM) -> int:
-    """Cache blocks for a model that is asked about the steps of an answer: the longest answer, and
-    the questions about it.
+def asked_model(model: CausalLM, codec: Codec, num_blocks: int | None = None) -> PromptedModel:
+    """A model as verifiers see it, on a runner of its own with `num_blocks` blocks of 16 tokens;
+    None: room for the longest answer and the questions about its steps.
     """
-    return -(-(model.config.max_position_embeddings + JUDGE_TOKENS) // BLOCK_SIZE)
-
-
-def asked_model(model: CausalLM, codec: Codec, num_blocks: int) -> PromptedModel:
-    """A model as verifiers see it, on a runner of its own with `num_blocks` blocks of 16 tokens."""
-    size = model.attention.block_size
-    runner = ModelRunner(
-        model,
-        num_blocks=-(-num_blocks * BLOCK_SIZE // size),
-        block_size=size,
-        vocab_size=codec.vocab_size,
-    )
+    tokens = model.config.max_position_embeddings + JUDGE_TOKENS
+    if num_blocks is not None:
+        tokens = num_blocks * BLOCK_SIZE
+    blocks = -(-tokens // model.attention.block_size)
+    runner = ModelRunner(model, num_blocks=blocks, vocab_size=codec.vocab_size)
     chat = partial(codec.chat, enable_thinking=False)  # a judge answers at once
     return PromptedModel(runner, codec.encode, chat, tiny=speaks_tiny(codec))
 

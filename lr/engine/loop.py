@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -37,7 +37,7 @@ from lr.spec.verifiers.base import (
 from lr.spec.verifiers.judge import step_logprobs
 from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, VerifierCall
-from lr.types import EmittedStep, Role, Verdict, require
+from lr.types import Role, Verdict
 
 READINGS = Requires.TARGET_LOGPROBS | Requires.HIDDEN
 NAP = 0.002
@@ -79,30 +79,12 @@ class Loop:
         verifier: Verifier | None,
         draft_ticks: int = 8,
     ) -> None:
-        require(draft_ticks >= 1, "draft_ticks", draft_ticks, "a whole number >= 1")
         self.target, self.draft, self.verifier = target, draft, verifier
         self.draft_ticks = draft_ticks if draft is None or draft.here else 1
         self.live: list[Request] = []
         self.told: list[Told] = []
         self.deferred = Deferred(verifier) if isinstance(verifier, DeferredVerifier) else None
         self._ticks = self.draft_ticks  # forwards of the draft before the target's turn
-
-    def run(self, requests: Sequence[Request]) -> Iterator[tuple[Request, EmittedStep]]:
-        """Yield every step of every request as it is decided. All is given back at the end, however
-        it comes. Raises what a model, a verifier or the draft's worker raises.
-        """
-        try:
-            for request in requests:
-                self.add(request)
-            seen = dict.fromkeys(requests, 0)
-            while any(not request.done for request in requests):
-                self.step()
-                for request in requests:
-                    for emitted in request.emitted[seen[request] :]:
-                        seen[request] += 1
-                        yield request, emitted
-        finally:
-            self.close()
 
     def add(self, request: Request) -> None:
         """Begin to answer a request."""
@@ -115,16 +97,14 @@ class Loop:
         request.close()
 
     def close(self) -> None:
-        """Stop everything."""
+        """Stop everything and give it back."""
         for request in list(self.live):
             self.remove(request)
         if self.deferred is not None:
             self.deferred.close()
 
     def step(self) -> None:
-        """One piece of work: a verdict is told, the pairs that are complete are judged, or a model
-        is polled.
-        """
+        """One piece of work: a verdict is told, complete pairs are judged, or a model polled."""
         drafting = self._ticks > 0 and self.draft is not None and self.draft.busy
         if self.told:
             self._tell(self.told.pop(0))
@@ -132,23 +112,20 @@ class Loop:
             pass
         elif drafting and self.draft is not None:
             self._ticks -= 1
-            self.draft.poll(0.0 if self.draft.here else self._patience())
-            self._take()
+            self._poll(self.draft)
         else:
             self._ticks = self.draft_ticks
-            wait = 0.0 if self.target.here else self._patience()
-            if self.target.busy and self.target.poll(wait):
-                self._take()
+            if self.target.busy:
+                self._poll(self.target)
 
     def passed(self, role: Role, branches: int, tokens: int, seconds: float) -> None:
-        """A forward was made for all live requests: each trace gets its share of the seconds.
-        Example: 3 ms for 3 requests are 1 ms in each trace.
-        """
+        """A forward served all live requests: the trace of each gets its share of the seconds."""
         for request in self.live:
             event = ForwardPass(role, branches, tokens, seconds / len(self.live))
             request.trace.record(event)
 
-    def _take(self) -> None:
+    def _poll(self, part: Part) -> None:
+        part.poll(0.0 if part.here else self._patience())
         for request in self.live:
             request.take()
 
@@ -159,9 +136,7 @@ class Loop:
             request.tell(Judged(told.node, told.verdict))
 
     def _judge(self) -> bool:
-        """Ask about all pairs that are complete, of all requests at once. Whether there was any
-        news.
-        """
+        """Ask about all complete pairs of all requests at once. Whether there was any news."""
         if self.deferred is not None:
             self.told = self.deferred.poll(self.live, self._patience())
             return bool(self.told)
@@ -183,9 +158,7 @@ class Loop:
 
     def _patience(self) -> float | None:
         """How long a poll may wait for news: not at all while a model of this thread has work."""
-        parts: list[Part] = [self.target]
-        if self.draft is not None:
-            parts.append(self.draft)
+        parts: list[Part] = [self.target, *([] if self.draft is None else [self.draft])]
         if any(part.here and part.busy for part in parts):
             return 0.0
         elsewhere = sum(part.busy for part in parts)
@@ -194,23 +167,17 @@ class Loop:
 
 
 def verdicts_on(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict | None]:
-    """A verdict on each pair, in order; None for a pair without a target step of which the verifier
-    is not sure.
-    """
-    alone = [i for i, pair in enumerate(pairs) if pair.target is None]
-    whole = [i for i, pair in enumerate(pairs) if pair.target is not None]
-    found: dict[int, Verdict | None] = {}
-    if alone:
-        found |= zip(alone, early_verdicts_of(verifier, [pairs[i] for i in alone]), strict=True)
-    if whole:
-        found |= zip(whole, verdicts_of(verifier, [pairs[i] for i in whole]), strict=True)
-    return [found[i] for i in range(len(pairs))]
+    """A verdict on each pair, in order; None: unsure of a draft step without a target step."""
+    alone = [pair for pair in pairs if pair.target is None]
+    whole = [pair for pair in pairs if pair.target is not None]
+    early = iter(early_verdicts_of(verifier, alone) if alone else [])
+    late = iter(verdicts_of(verifier, whole) if whole else [])
+    return [next(early if pair.target is None else late) for pair in pairs]
 
 
 def read_drafts(waiting: Sequence[tuple[Request, NodeId]]) -> None:
     """Put into the pairs what the target makes of their draft steps, by one forward over all that
-    were not read yet. It is the prefill that the target owes them anyway: afterwards the branch
-    holds the step, and the next forward goes on after it.
+    were not read yet: the prefill that the target owes them anyway.
 
     Example: the prefix ends in "x", the draft step is "a b c". Fed are x a b c. The logits after x,
     a, b are those of a, b, c, and the hidden states after a, b, c are those of the step. Then the

@@ -23,22 +23,9 @@ from typing import Protocol
 
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
+from lr.spec import protocol as messages
 from lr.spec.drafters import StepDrafter
-from lr.spec.protocol import (
-    Cancel,
-    Command,
-    Draft,
-    Drafted,
-    Emit,
-    Event,
-    Judge,
-    Kind,
-    NodeId,
-    Release,
-    Schedule,
-    Target,
-    Targeted,
-)
+from lr.spec.protocol import NodeId, Schedule
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.variant import Controller
 from lr.spec.verifiers.base import Pair
@@ -57,9 +44,6 @@ class Streams:
     draft: Stream
     coupling: Coupling = Coupling.INDEPENDENT
 
-    def of_target(self, index: int) -> Stream:
-        return self.target.fold_in(index)
-
     def of_draft(self, index: int, sibling: int) -> Stream:
         if sibling:
             return self.draft.fold_in(index, sibling)
@@ -69,9 +53,7 @@ class Streams:
 
 @dataclass
 class _Place:
-    """A node: the tokens of its prefix, and its branch on the target's side, made when the target
-    first needs it.
-    """
+    """A node: the tokens of its prefix; the target's branch, once it is needed."""
 
     tokens: tuple[int, ...]
     target: Branch | None = None
@@ -119,20 +101,18 @@ class Request:
         self._carry_out(self.scheduler.start())
 
     def take(self) -> None:
-        """Hand on to the scheduler which steps are finished. A draft step that was cancelled
-        meanwhile is the scheduler's to ignore.
-        """
+        """Hand finished steps to the scheduler, which ignores those it has cancelled meanwhile."""
         for node, step in [] if self.drafts is None else self.drafts.take():
             if node in self._drafting:
                 self._drafting.discard(node)
                 self._places[node].tokens += step.tokens
                 self._offer(node)
-            self.tell(Drafted(node, step))
+            self.tell(messages.Drafted(node, step))
         for node in [node for node, job in self.jobs.items() if job.finish is not None]:
             if node in self.jobs:  # else a step that was finished with it has cancelled it
-                self.tell(Targeted(node, self.jobs.pop(node).step))
+                self.tell(messages.Targeted(node, self.jobs.pop(node).step))
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: messages.Event) -> None:
         """Hand an event to the scheduler and carry out what follows."""
         if self.trace.detailed:
             self.trace.record(event)
@@ -149,9 +129,7 @@ class Request:
         return branch
 
     def take_reading(self, node: NodeId, branch: Branch) -> None:
-        """`branch` came from `fork_before` and has read the draft step but for its last token: it
-        becomes the node's branch, if that has none yet.
-        """
+        """Keep `branch`, which has read the draft step, as the node's, unless that has one."""
         if self._places[node].target is None:
             self._give(node, branch)
         else:
@@ -171,36 +149,37 @@ class Request:
         if self.drafts is not None:
             self.drafts.end()
 
-    def _carry_out(self, commands: Sequence[Command]) -> None:
+    def _carry_out(self, commands: Sequence[messages.Command]) -> None:
         for command in commands:
-            if self.trace.detailed or isinstance(command, Emit):
+            if self.trace.detailed or isinstance(command, messages.Emit):
                 self.trace.record(command)
             match command:
-                case Draft():
+                case messages.Draft():
                     self._begin_drafts(command)
-                case Target(node, limit):
+                case messages.Target(node, limit):
                     self._begin_target(node, limit)
-                case Judge(node, parent, draft, target):
+                case messages.Judge(node, parent, draft, target):
                     self.asked[node] = Pair(self._places[parent].tokens, draft, target)
-                case Cancel((Kind.DRAFT, node)):
+                case messages.Cancel((messages.Kind.DRAFT, node)):
                     self._drafting.discard(node)
                     assert self.drafts is not None
                     self.drafts.cancel(node)
-                case Cancel((Kind.TARGET, node)):
+                case messages.Cancel((messages.Kind.TARGET, node)):
                     self.target.cancel(self.jobs.pop(node))
-                case Cancel((_, node)):
+                case messages.Cancel((_, node)):
                     self.asked.pop(node, None)
-                case Emit(emitted, _, node, root):
+                case messages.Emit(emitted, _, node, root):
                     self.emitted.append(emitted)
                     if root is not None:
                         self._move_root(node, root)
-                    self._choose_depth()
-                case Release(node):
+                    if self.controller is not None:
+                        self._choose_depth(self.controller)
+                case messages.Release(node):
                     self._release(node)
         if self.drafts is not None:
             self.drafts.flush()
 
-    def _begin_drafts(self, command: Draft) -> None:
+    def _begin_drafts(self, command: messages.Draft) -> None:
         parent, index = command.node, command.node.index
         assert self.drafts is not None
         for sibling, child in enumerate(command.children):
@@ -210,7 +189,7 @@ class Request:
             self.drafts.draft(child, parent, command.limit, stream)
 
     def _begin_target(self, node: NodeId, limit: int) -> None:
-        branch, stream = self._target_branch(node), self.streams.of_target(node.index)
+        branch, stream = self._target_branch(node), self.streams.target.fold_in(node.index)
         job = StepJob(branch, node.index, limit, stream, self.trace, node)
         self.jobs[node] = job
         self.target.begin([job])
@@ -220,9 +199,7 @@ class Request:
                     self._offer(other)
 
     def _offer(self, node: NodeId) -> None:
-        """Show the target, where it writes the step that leads to `node` itself, how the draft
-        wrote it (first alternatives only).
-        """
+        """Show the target how the draft wrote the step to `node` (first alternatives only)."""
         place = self._places[node]
         first = node.number % self.scheduler.config.width == 0
         if self.step_drafter is None or place.parent is None or not first:
@@ -233,9 +210,7 @@ class Request:
             self.step_drafter.offer(rival.target, start, place.tokens[start:])
 
     def _target_branch(self, node: NodeId) -> Branch:
-        """The target's branch of a node: its parent's, forked at the end of the parent's prefix,
-        with the draft step to be computed.
-        """
+        """The target's branch of a node: a fork of the parent's with the draft step pending."""
         place = self._places[node]
         if place.target is None:
             assert place.parent is not None, "the first root has its branch"
@@ -283,11 +258,10 @@ class Request:
         self._places[root] = place
         self._give(root, place.target)
 
-    def _choose_depth(self) -> None:
-        if self.controller is not None:
-            least = 1 if self.scheduler.config.schedule is Schedule.PAPER else 0
-            depth = min(self.controller.depth(summarise(self.trace)), self.most)
-            self.scheduler.set_depth(max(least, depth))
+    def _choose_depth(self, controller: Controller) -> None:
+        least = 1 if self.scheduler.config.schedule is Schedule.PAPER else 0
+        depth = min(controller.depth(summarise(self.trace)), self.most)
+        self.scheduler.set_depth(max(least, depth))
 
     def _release(self, node: NodeId) -> None:
         place = self._places.pop(node, None)
@@ -303,37 +277,29 @@ class DraftSide(Protocol):
 
     def open(self, node: NodeId, tokens: Sequence[int]) -> None:
         """A branch for `node` that begins with `tokens` (at least one)."""
-        ...
 
     def draft(self, node: NodeId, parent: NodeId, limit: int, stream: Stream) -> None:
         """Fork the parent's branch for `node` and begin to write the step that leads there: at most
         `limit` tokens, drawn from `stream`.
         """
-        ...
 
     def cancel(self, node: NodeId) -> None:
         """Stop writing the step that leads to `node`. It may arrive nevertheless."""
-        ...
 
     def follow(self, old: NodeId, new: NodeId, tokens: Sequence[int]) -> None:
         """The branch of `old` is the branch of `new` from now on, with `tokens` after it."""
-        ...
 
     def close(self, node: NodeId) -> None:
-        """Give the branch of `node` back."""
-        ...
+        """Give the branch of `node` back. Closing twice changes nothing."""
 
     def flush(self) -> None:
         """Send what was asked since the last time, where it has to be sent."""
-        ...
 
     def end(self) -> None:
         """The request is over: stop everything and give everything back."""
-        ...
 
     def take(self) -> list[tuple[NodeId, Step]]:
         """The steps that were finished since the last call, each with the node it leads to."""
-        ...
 
 
 @dataclass
@@ -348,7 +314,6 @@ class LocalDrafts:
     _places: dict[NodeId, tuple[Branch, NodeId | None]] = field(default_factory=dict)
 
     def open(self, node: NodeId, tokens: Sequence[int]) -> None:
-        """See `DraftSide`. Raises what `ModelRunner.open` raises."""
         self._give(node, self.writer.runner.open(tokens), None)
 
     def draft(self, node: NodeId, parent: NodeId, limit: int, stream: Stream) -> None:
@@ -369,12 +334,10 @@ class LocalDrafts:
         self._give(new, branch, None)
 
     def close(self, node: NodeId) -> None:
-        """See `DraftSide`. Closing twice changes nothing.
-
-        A step is written on a fork, so a parent never computes what is still to be computed of its
-        own tokens; a child that is closed leaves that to it. Example: the prompt (50 tokens) is to
-        be computed on the root; its child computes it, writes 7 tokens and is rejected. Cut back to
-        49 tokens, the child's cache is what the root lacked.
+        """A step is written on a fork, so a parent never computes the rest of its own tokens; a
+        child that is closed leaves that to it. Example: the prompt (50 tokens) is to be computed on
+        the root; its child computes it, writes 7 tokens and is rejected. Cut back to 49 tokens, the
+        child's cache is what the root lacked.
         """
         branch, above = self._places.pop(node, (None, None))
         if branch is None:
@@ -391,7 +354,7 @@ class LocalDrafts:
         self.writer.close(branch)
 
     def flush(self) -> None:
-        """Nothing has to be sent."""
+        pass
 
     def take(self) -> list[tuple[NodeId, Step]]:
         finished = [(node, job.step) for node, job in self.jobs.items() if job.finish is not None]

@@ -5,34 +5,42 @@ A `Branch` is a token list and a block table. Tokens of the list that are not in
 forward. So there is no separate prefill, decode, correction or bonus: a prompt is a branch with
 many pending tokens, a decoded token is one more, a corrected step is a few. Example: a branch of 10
 tokens, all cached; append 3 tokens, feed: one forward of 3 rows, and the logits after the last.
-Rewind it to 11 tokens: 11 are cached and nothing is pending. Read next: `spec/write.py`.
+Rewind it to 11 tokens: 11 are cached and nothing is pending.
+
+`Runners` keeps the runners of a model from answer to answer. Read next: `spec/write.py`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from lr import trace as events
 from lr.errors import ContextError, ProtocolError
 from lr.kvcache.branch import Branch
+from lr.kvcache.table import BlockTable
 from lr.model.attention import AttentionBackend
 from lr.model.batch import RaggedBatch
 from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
+from lr.options import GenerateOptions
+from lr.spec.protocol import NodeId
 from lr.types import require
 
+BLOCK_SIZE = 16
+"""Tokens of a cache block, where blocks are counted before the model's attention is known."""
 ForwardObserver = Callable[[int, int, float], None]
 """Called after every forward with the number of branches, of tokens, and the seconds it took."""
 
 
 class Reading(NamedTuple):
-    """What a model makes of t tokens: logits [t, v] after each of them, and the hidden states [t,
-    e] they are made from.
-    """
+    """Logits [t, v] after each of t tokens, and the hidden states [t, e] they are made from."""
 
     logits: Tensor
     hidden: Tensor
@@ -47,8 +55,8 @@ class ModelRunner:
     vocabulary, draft and target not always alike); ids from `known_tokens` on, which the target
     knows and this model does not, can be fed but have probability 0. `max_batch_tokens` bounds the
     rows of one forward; longer prompts go in pieces. `observer` hears of every forward. `backend`
-    and `block_size` are those of the model's attention where they are not given. Small forwards of
-    a model that is `replayable` are replayed from CUDA graphs, which live until `end`.
+    and `block_size` None: those of the model's attention. Small forwards of a model that is
+    `replayable` are replayed from CUDA graphs, which live until `end`.
     """
 
     def __init__(
@@ -69,17 +77,15 @@ class ModelRunner:
         self.vocab_size = rows if vocab_size is None else vocab_size
         expected = f"1 to {rows}, the rows of the embedding"
         require(0 < self.vocab_size <= rows, "vocab_size", vocab_size, expected)
-        known = self.vocab_size if known_tokens is None else known_tokens
-        expected = "a whole number > 0, or None (all of vocab_size)"
-        require(known > 0, "known_tokens", known_tokens, expected)
-        self.known_tokens = min(known, self.vocab_size)
+        self.known_tokens = self.vocab_size
+        if known_tokens is not None:
+            require(known_tokens > 0, "known_tokens", known_tokens, "a whole number > 0, or None")
+            self.known_tokens = min(known_tokens, self.vocab_size)
         self.model, self.max_batch_tokens, self.observer = model, max_batch_tokens, observer
-        attention = model.attention
-        size = attention.block_size if block_size is None else block_size
-        replays = backend is None and model.replayable
+        size = model.attention.block_size if block_size is None else block_size
+        self.backend, replays = backend, backend is None and model.replayable
         if backend is None:
-            attention.check_block_size(size)
-        self.backend = backend
+            model.attention.check_block_size(size)
         self.cache = model.make_cache(num_blocks + replays, size)  # one for padding rows
         self.graphs = StepGraphs(model, self.cache) if replays else None
 
@@ -100,12 +106,9 @@ class ModelRunner:
             self.graphs.close()
 
     def open(self, tokens: Sequence[int]) -> Branch:
-        """A new branch that begins with `tokens` (at least one), all pending. Raises `ContextError`
-        if they do not fit the model.
-        """
+        """A new branch with these tokens (at least one), pending. Raises `ContextError`."""
         require(len(tokens) > 0, "the number of tokens to open a branch with", 0, "at least one")
-        self._require_tokens(tokens)
-        self._require_context(len(tokens))
+        self._require_fit(tokens, len(tokens))
         return Branch(list(tokens), self.cache.new())
 
     def fork(self, branch: Branch) -> Branch:
@@ -126,9 +129,7 @@ class ModelRunner:
         self.cache.release(branch.table)
 
     def swap(self, branch: Branch, other: Branch) -> None:
-        """Let `branch` go on as `other`, with its tokens and its cache; `other` is closed. Nothing
-        is copied.
-        """
+        """Let `branch` go on with the tokens and cache of `other`, which is closed."""
         if branch is other:
             raise ProtocolError(f"{branch!r} cannot become itself.")
         if self.cache.observer is not None:
@@ -158,11 +159,8 @@ class ModelRunner:
         pending = [branch.pending for branch in branches]
         for branch, tokens in zip(branches, pending, strict=True):
             if not tokens:
-                raise ProtocolError(
-                    f"nothing is pending on {branch!r}: append tokens before feeding it."
-                )
-            self._require_tokens(tokens)
-            self._require_context(len(branch))
+                raise ProtocolError(f"nothing is pending on {branch!r}: append tokens first.")
+            self._require_fit(tokens, len(branch))
         wanted = _wanted(logits, pending)
         if sum(map(len, pending)) <= self.max_batch_tokens:
             together = self._forward(branches, pending, wanted)  # [sum of wanted, v]
@@ -223,12 +221,10 @@ class ModelRunner:
             self.observer(len(branches), len(batch.tokens), time.perf_counter() - started)
         return rows
 
-    def _require_tokens(self, tokens: Sequence[int]) -> None:
+    def _require_fit(self, tokens: Sequence[int], length: int) -> None:
         for outside in (min(tokens), max(tokens)):
             expected = f"0 to {self.vocab_size - 1}, the ids of the tokenizer"
             require(0 <= outside < self.vocab_size, "a token id", outside, expected)
-
-    def _require_context(self, length: int) -> None:
         if length > self.context:
             raise ContextError(
                 f"{length} tokens do not fit the model's context of {self.context}. Shorten the "
@@ -250,3 +246,141 @@ def _wanted(
         expected = f"1 to {len(tokens)}, what is pending"
         require(1 <= count <= len(tokens), "a number of rows in logits", count, expected)
     return list(logits)
+
+
+# Caches: how large one has to be, who has one, and what happens to it
+
+
+def blocks_for(
+    options: GenerateOptions, tokens: int, share: int = 1, block_size: int = BLOCK_SIZE
+) -> int:
+    """Cache blocks of one model that suffice for `share` answers at a time, prompt and answer
+    together at most `tokens` long.
+
+    That is one trunk for the longest answer, and for every row in flight its own step. A node has a
+    row of the target and may have a draft step after it, so each counts twice. A token tree takes,
+    for each further path, a copied and a new block.
+
+    Example: plain decoding of 1000 tokens, steps of at most 100: 69 blocks of trunk (1100 / 16) and
+    2 rows of 9.
+    """
+    nodes = options.nodes if options.looks_ahead else 1
+    trees = options.speculates and options.drafter == "tree"
+    leaves = prod(options.branching) if trees else 1
+    trunk = -(-(tokens + options.max_step_tokens) // block_size)
+    row = options.max_step_tokens // block_size + 3 + 4 * (leaves - 1)
+    return share * (trunk + 2 * nodes * row)
+
+
+@dataclass(eq=False)
+class Runners:
+    """The runners of one model, which are made for an answer and lent again to later ones; a larger
+    one takes its place where an answer needs more. Two answers at the same time have one each.
+
+    `vocab_size`, `known_tokens` and `block_size` as in `ModelRunner`; `num_blocks`: the size of
+    every cache, in blocks of 16 tokens (None: as large as needed).
+    """
+
+    model: CausalLM
+    vocab_size: int | None = None
+    known_tokens: int | None = None
+    num_blocks: int | None = None
+    block_size: int | None = None
+    idle: list[ModelRunner] = field(default_factory=list)
+
+    def lend(self, blocks: int) -> ModelRunner:
+        """A runner with an empty cache of at least so many blocks of 16 tokens."""
+        size = self.block_size or self.model.attention.block_size
+        wanted = -(-(self.num_blocks or blocks) * BLOCK_SIZE // size)
+        for runner in self.idle:
+            if runner.cache.pool.num_blocks >= wanted:
+                self.idle.remove(runner)
+                return runner
+        self.end()  # their memory is free before more is taken
+        return ModelRunner(
+            self.model,
+            num_blocks=wanted,
+            block_size=size,
+            vocab_size=self.vocab_size,
+            known_tokens=self.known_tokens,
+        )
+
+    def end(self) -> None:
+        """Give up the runners that are idle."""
+        for runner in self.idle:
+            runner.end()
+        self.idle.clear()
+
+    def take_back(self, runner: ModelRunner) -> None:
+        """The answer is over. A cache in which an error left something is not used again."""
+        runner.observer = runner.cache.observer = None
+        padding = runner.graphs is not None  # holds a block
+        if runner.cache.pool.num_used == padding and len(self.idle) < 2:  # two for a draft that
+            runner.cache.pool.restart()  # writes steps and guesses tokens
+            self.idle.append(runner)
+        else:
+            runner.end()
+
+
+class CacheRecorder:
+    """Writes what a cache tells its observer (`kvcache/append.py`) into `trace` under the name
+    `cache`; every branch gets a number.
+
+    Example with blocks of 4 tokens: branch 0 reads a prompt of 6 tokens, `BranchesGrew(rows=((0,
+    6),), fresh=((0, 0), (0, 1)))`. Branch 1 is forked from it, and both write one token:
+    `BranchesGrew(rows=((0, 7), (1, 7)), copies=((0, 1, 2),))`: branch 0 left block 1, which branch
+    1 holds, for its copy, block 2.
+    """
+
+    def __init__(self, trace: events.Trace, cache: str) -> None:
+        self.trace, self.cache = trace, cache
+        self._numbers: dict[BlockTable, int] = {}
+        self._sizes: dict[BlockTable, int] = {}  # how many blocks of it are told
+        self._count = 0
+
+    def opened(self, table: BlockTable) -> None:
+        self._number(table)
+        self._tell(events.BranchOpened, table)
+
+    def forked(self, table: BlockTable, source: BlockTable) -> None:
+        self._number(table)
+        self._tell(events.BranchForked, table, self._numbers[source])
+
+    def grew(
+        self,
+        tables: Sequence[BlockTable],
+        moved: Sequence[BlockTable],
+        copies: Sequence[tuple[int, int]],
+    ) -> None:
+        numbers, sizes = self._numbers, self._sizes
+        rows = tuple((numbers[t], t.length) for t in tables)
+        copied = tuple((numbers[t], *pair) for t, pair in zip(moved, copies, strict=True))
+        fresh = tuple((numbers[t], block) for t in tables for block in t.blocks[sizes[t] :])
+        sizes |= {t: len(t.blocks) for t in tables}
+        self.trace.record(events.BranchesGrew(self.cache, rows, copied, fresh))
+
+    def restored(self, tables: Sequence[BlockTable]) -> None:
+        for table in tables:
+            self._sizes[table] = len(table.blocks)
+            self._tell(events.BranchRestored, table, table.length, tuple(table.blocks))
+
+    def cut(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None:
+        self._sizes[table] = len(table.blocks)
+        self._tell(events.BranchCut, table, table.length, tuple(dropped), tuple(freed))
+
+    def closed(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None:
+        self._tell(events.BranchClosed, table, tuple(dropped), tuple(freed))
+        del self._sizes[table], self._numbers[table]
+
+    def replaced(self, table: BlockTable, heir: BlockTable) -> None:
+        self._tell(events.BranchReplaced, table, self._numbers[heir])
+
+    def tag(self, table: BlockTable, node: tuple[int, int, int]) -> None:
+        self._tell(events.BranchHolds, table, NodeId(*node))
+
+    def _number(self, table: BlockTable) -> None:
+        self._numbers[table], self._sizes[table] = self._count, len(table.blocks)
+        self._count += 1
+
+    def _tell(self, kind: Callable[..., events.CacheEvent], table: BlockTable, *what: Any) -> None:
+        self.trace.record(kind(self.cache, self._numbers[table], *what))

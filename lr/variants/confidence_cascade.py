@@ -17,7 +17,7 @@ at hand and has to be measured.
 from __future__ import annotations
 
 from lr.engine.engine import Models
-from lr.engine.load import asked_model, blocks_for_chains
+from lr.engine.load import asked_model
 from lr.errors import SettingError
 from lr.spec.variant import Variant
 from lr.spec.verifiers.judge import ScoreVerifier
@@ -33,8 +33,8 @@ def confidence_cascade(
         raise SettingError(
             "the draft is None, expected a model: a confidence cascade asks the draft first."
         )
-    cheap = asked_model(models.draft, models.codec, blocks_for_chains(models.draft))
-    expensive = asked_model(models.target, models.codec, blocks_for_chains(models.target))
+    cheap = asked_model(models.draft, models.codec)
+    expensive = asked_model(models.target, models.codec)
     return Variant(
         Cascade(
             ScoreVerifier(cheap, threshold=high),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lr.engine.load import asked_model, blocks_for_chains
+from lr.engine.load import asked_model
 from lr.lab.endpoint.judge import ServedScore
 from lr.lab.endpoint.models import ServedModel, refuse_for_logprobs
 from lr.model.codec import Codec
@@ -48,6 +48,6 @@ def specreason(
         )
         verifier = ServedScore(target, threshold=threshold, reading=ScoreReading.LIKELIEST)
     else:
-        asked = asked_model(target, codec, blocks_for_chains(target))
+        asked = asked_model(target, codec)
         verifier = ScoreVerifier(asked, threshold=threshold, reading=ScoreReading.LIKELIEST)
     return Variant(verifier, router=TargetFirst(first_steps))

@@ -94,7 +94,7 @@ def test_the_command_times_all_modes(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_what_cannot_be_is_said_at_once(
     flags: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lr.engine.memory.free_bytes", lambda _: 8 << 30)
+    monkeypatch.setattr("lr.lab.memory.free_bytes", lambda _: 8 << 30)
     assert main(["bench", "gpu", *flags]) == 2
     error = capsys.readouterr().err
     assert said in error and "Traceback" not in error

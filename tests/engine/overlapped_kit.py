@@ -13,19 +13,20 @@ from dataclasses import dataclass
 from itertools import count
 
 import torch
-from spec_kit import EOS, PIECES, writer
+from spec_kit import EOS, PIECES, answered, writer
 
 from lr.engine.loop import Loop
 from lr.engine.request import Request, Streams
-from lr.engine.runners import Runners
-from lr.engine.worker import DraftParts, DraftWorker, RemoteRun
+from lr.engine.runner import ModelRunner, Runners
+from lr.engine.worker import DraftWorker, RemoteRun
 from lr.errors import OutOfBlocks
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
 from lr.spec.drafters import LookupDrafter
-from lr.spec.protocol import SchedulerConfig
+from lr.spec.protocol import NodeId, SchedulerConfig
 from lr.spec.rules import MatchRule
 from lr.spec.scheduler import LookaheadScheduler
+from lr.spec.segmenters import TokenBytes
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.write import StepWriter, Writing
@@ -49,13 +50,22 @@ class Parts:
     model: bytes
     trouble: Trouble | None = None
 
-    def __call__(self) -> DraftParts:
+    def __call__(self) -> tuple[Runners, TokenBytes]:
         torch.set_num_threads(1)
         model: CausalLM = pickle.loads(self.model)
         if self.trouble is not None:
             trouble, numbers = self.trouble, count(1)
             model.register_forward_pre_hook(lambda *_: trouble.strike(next(numbers)))
-        return DraftParts(Runners(model, block_size=4), PIECES.__getitem__)
+        return Strict(model, block_size=4), PIECES.__getitem__
+
+
+class Strict(Runners):
+    """Ends the worker when a run has left something in its cache."""
+
+    def take_back(self, runner: ModelRunner) -> None:
+        if runner.cache.pool.num_used:
+            raise SystemExit("a run left blocks in the worker's cache")
+        super().take_back(runner)
 
 
 @dataclass(frozen=True)
@@ -159,19 +169,27 @@ class Setting:
     ) -> list[list[EmittedStep]]:
         """The output of a run to its end. Every block is back, here and in the worker."""
         loop, requests = self.begin(worker, config, prompts, verifier)
-        for _ in loop.run(requests):
+        for _ in answered(loop, requests):
             pass
-        assert all_is_back(loop)
+        assert all_is_back(loop, self.writing())
         return [request.emitted for request in requests]
 
 
-def all_is_back(loop: Loop) -> bool:
-    """Ends the run; whether every block was given back, here and in the worker."""
+def all_is_back(loop: Loop, writing: Writing) -> bool:
+    """Ends the run; whether every block was given back, here and in the worker, which then still
+    answers (`Strict`).
+    """
     assert isinstance(loop.draft, RemoteRun)
-    there = loop.draft.used()
     loop.draft.end()
-    here = (loop.target.runner.cache.pool.num_used, len(loop.target.live))  # type: ignore[attr-defined]
-    return there == here == (0, 0)
+    again = loop.draft.worker.begin(writing, 30)
+    side, root = again.side(Trace()), NodeId(0, 0)
+    side.open(root, [5])
+    side.draft(NodeId(1, 1), root, 1, Stream.root(0))
+    while not side.take():
+        again.poll(None)
+    side.end()
+    again.end()
+    return not loop.target.runner.cache.pool.num_used and not loop.target.live  # type: ignore[attr-defined]
 
 
 def alive(pid: int) -> bool:

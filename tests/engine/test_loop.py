@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spec_kit import random_model, writer
+from spec_kit import answered, random_model, writer
 
 from lr.engine.loop import Loop
 from lr.engine.request import LocalDrafts, Request, Streams
@@ -77,7 +77,7 @@ def run(
 ) -> list[list[EmittedStep]]:
     target, draft = writers(temperature, seed, k, num_blocks=900)
     chains = [chain(config, target, draft, prompt, coupling) for prompt in prompts]
-    for _ in Loop(target, draft, verifier, draft_ticks).run(chains):
+    for _ in answered(Loop(target, draft, verifier, draft_ticks), chains):
         pass
     for made in (target, draft):
         assert made.live == []
@@ -171,7 +171,7 @@ def test_stopping_early_gives_everything_back() -> None:
         chain(SchedulerConfig(Limits(60, 14), depth=4), target, draft, p, Coupling.INDEPENDENT)
         for p in PROMPTS
     ]
-    steps = Loop(target, draft, ByContent()).run(chains)
+    steps = answered(Loop(target, draft, ByContent()), chains)
     next(steps)
     steps.close()
     assert target.live == draft.live == []
@@ -188,7 +188,7 @@ def test_a_thousand_rounds_leave_the_pool_as_it_was() -> None:
     config = SchedulerConfig(Limits(90, 3), depth=3, width=2)
     while rounds < 1000:
         one = chain(config, target, draft, [5, 6 + rounds % 3], Coupling.INDEPENDENT)
-        for _ in Loop(target, draft, ByContent()).run([one]):
+        for _ in answered(Loop(target, draft, ByContent()), [one]):
             rounds += 1
             most = max(most, *(pool.num_used for pool in pools))
         assert [pool.num_used for pool in pools] == [0, 0]
@@ -203,6 +203,6 @@ def test_alternatives_have_their_own_noise() -> None:
     streams = Streams(Stream.root(1), Stream.root(2), Coupling.SHARED)
     states = {streams.of_draft(3, sibling).state for sibling in range(4)}
     assert len(states) == 4
-    assert streams.of_draft(3, 0) == streams.of_target(3)
+    assert streams.of_draft(3, 0) == streams.target.fold_in(3)
     apart = Streams(Stream.root(1), Stream.root(2))
-    assert apart.of_draft(3, 0) != apart.of_target(3)
+    assert apart.of_draft(3, 0) != apart.target.fold_in(3)

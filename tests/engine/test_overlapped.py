@@ -5,17 +5,18 @@ back.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from overlapped_kit import ByTokens, Setting, Trouble, all_is_back, parts
-from spec_kit import PIECES, random_model
+from spec_kit import PIECES, answered, random_model
 
 from lr.engine.loop import Loop
 from lr.engine.request import LocalDrafts, Request
 from lr.engine.runner import ModelRunner
-from lr.engine.worker import DraftWorker, Where
+from lr.engine.worker import DraftWorker
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.verifiers.base import Verifier
@@ -30,13 +31,13 @@ PROMPTS = [[5, 6, 7], [8, 9], [6, 5, 8, 7, 9, 6]]
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[DraftWorker]:
-    with DraftWorker(parts(DRAFT), patience=60) as worker:
+    with closing(DraftWorker(parts(DRAFT), patience=60)) as worker:
         yield worker
 
 
 @pytest.fixture(scope="module")
 def thread() -> Iterator[DraftWorker]:
-    with DraftWorker(parts(DRAFT), where=Where.THREAD, patience=60) as worker:
+    with closing(DraftWorker(parts(DRAFT), as_thread=True, patience=60)) as worker:
         yield worker
 
 
@@ -57,7 +58,7 @@ def lockstep(
         )
         for p in prompts
     ]
-    for _ in Loop(target, draft, verifier).run(chains):
+    for _ in answered(Loop(target, draft, verifier), chains):
         pass
     assert draft.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
     return [chain.emitted for chain in chains]
@@ -120,7 +121,7 @@ def test_a_slow_draft_changes_nothing(schedule: Schedule, delay: float) -> None:
     expected = lockstep(Setting(TARGET, seed=8), config, PROMPTS, ByTokens())
     for seed in range(2):
         slow = parts(DRAFT, Trouble(delay, seed))
-        with DraftWorker(slow, where=Where.THREAD, patience=60) as worker:
+        with closing(DraftWorker(slow, as_thread=True, patience=60)) as worker:
             assert Setting(TARGET, seed=8).run(worker, config, PROMPTS, ByTokens()) == expected
 
 
@@ -139,13 +140,14 @@ def test_two_runs_at_once_share_a_worker(thread: DraftWorker) -> None:
     )
     alone = [setting.run(thread, config, PROMPTS[:1], ByTokens())[0] for setting in settings_]
     begun = [setting.begin(thread, config, PROMPTS[:1], ByTokens()) for setting in settings_]
-    runs = [driver.run(chains) for driver, chains in begun]
+    runs = [answered(driver, chains) for driver, chains in begun]
     outputs: list[list[EmittedStep]] = [[], []]
     while any(runs[i] is not None and advance(runs[i], outputs[i]) for i in (0, 1)):
         pass
     for i in (0, 1):
         outputs[i] += [emitted for _, emitted in runs[i]]
     assert outputs == alone
+    assert all(all_is_back(loop, settings_[0].writing()) for loop, _ in begun)
 
 
 def advance(run: Iterator[tuple[Request, EmittedStep]], output: list[EmittedStep]) -> bool:
@@ -172,11 +174,11 @@ def test_stopping_early_gives_everything_back(thread: DraftWorker, after: int) -
     driver, chains = Setting(TARGET, seed=3, endless=True).begin(
         thread, SchedulerConfig(Limits(60, 14)), PROMPTS, ByTokens()
     )
-    steps = driver.run(chains)
+    steps = answered(driver, chains)
     for _ in range(after):
         next(steps)
     steps.close()
-    assert all_is_back(driver)
+    assert all_is_back(driver, Setting(TARGET).writing())
 
 
 def test_the_worker_reads_a_prompt_once(thread: DraftWorker) -> None:
@@ -188,13 +190,14 @@ def test_the_worker_reads_a_prompt_once(thread: DraftWorker) -> None:
     driver, chains = setting.begin(
         thread, SchedulerConfig(Limits(60, 10), depth=1), [prompt], Never()
     )
-    for _ in driver.run(chains):
+    for _ in answered(driver, chains):
         pass
     rows = [
         e.tokens
         for _, e in chains[0].trace.events
         if isinstance(e, ForwardPass) and e.role is Role.DRAFT
     ]
+    assert all_is_back(driver, setting.writing())
     assert len(chains[0].emitted) > 3
     assert rows[0] == len(prompt)
     assert max(rows[1:]) < len(prompt) / 2  # a few steps of the target at most
@@ -216,7 +219,7 @@ def test_the_trace_shows_both_at_work_at_the_same_time(process: DraftWorker) -> 
         driver, chains = Setting(TARGET, seed=seed, endless=True).begin(
             process, SchedulerConfig(Limits(60, 14)), PROMPTS, ByTokens()
         )
-        for _ in driver.run(chains):
+        for _ in answered(driver, chains):
             pass
         events = chains[0].trace.events
         assert [when for when, _ in events] == sorted(when for when, _ in events)

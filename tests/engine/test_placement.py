@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from lr import Reasoner
+from lr.engine.engine import Models
 from lr.engine.load import draft_worker
-from lr.engine.worker import DraftWorker, Where
+from lr.engine.worker import DraftWorker
 from lr.model.codec import Codec
 from lr.model.device import DeviceMap
 from lr.model.qwen import CausalLM
@@ -16,16 +17,17 @@ from lr.model.weights import load_model
 def worker(model: CausalLM, device: str) -> DraftWorker:
     codec, where = Codec.load("tiny-draft"), torch.device(device)
     map_ = DeviceMap((where,), torch.device("cpu") if device == "cpu" else where, where)
-    return draft_worker("tiny-draft", model, codec, codec.vocab_size, map_, None)
+    models = Models(codec, model, model, codec.vocab_size, None)
+    return draft_worker("tiny-draft", models, map_)
 
 
 def test_a_thread_shares_the_weights_a_process_loads_its_own() -> None:
     model = load_model("tiny-draft", dtype=torch.float32)
     shared = worker(model, "cuda:0")
-    assert shared.where is Where.THREAD and shared.load().runners.model is model
+    assert shared.as_thread and shared.load()[0].model is model
     apart = worker(model, "cpu")
-    other = apart.load().runners.model
-    assert apart.where is Where.PROCESS and other is not model
+    other = apart.load()[0].model
+    assert not apart.as_thread and other is not model
     assert all(
         torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True)
     )
@@ -39,7 +41,7 @@ def test_a_worker_thread_on_the_same_weights_answers_as_lockstep_does() -> None:
         models = reasoner.models
         assert isinstance(models.draft, CausalLM) and models.worker is not None
         thread = worker(models.draft, "cuda:0")
-        models.worker.load, models.worker.where = thread.load, thread.where
+        models.worker.load, models.worker.as_thread = thread.load, True
         question = (
             "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many "
             "coins does Ben have?"

@@ -9,7 +9,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lr.engine.memory import (
+from lr.engine.runner import blocks_for
+from lr.errors import LRError
+from lr.kvcache.cache import PagedKVCache
+from lr.lab.memory import (
     GIB,
     Cast,
     MemoryPlan,
@@ -23,9 +26,6 @@ from lr.engine.memory import (
     weight_bytes,
     working_bytes,
 )
-from lr.engine.runners import blocks_for
-from lr.errors import LRError
-from lr.kvcache.cache import PagedKVCache
 from lr.model.dummy import SHAPES, shape
 from lr.model.weights import load_model
 from lr.options import GenerateOptions

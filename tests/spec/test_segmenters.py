@@ -5,6 +5,7 @@ cuts steps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lr.errors import SettingError
-from lr.options import SEGMENTERS, GenerateOptions
+from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.spec.segmenters import (
     DiscourseSegmenter,
@@ -25,6 +26,7 @@ from lr.spec.segmenters import (
 )
 
 Make = Callable[[Callable[[int], bytes]], Segmenter]
+SEGMENTERS = get_args(SegmenterName)
 
 SENTENCES = [
     # tokens, index of the token that completes the boundary (None: the step goes on)

@@ -24,8 +24,7 @@ from typing import Any
 from lr.engine.engine import Run, Serving
 from lr.engine.loop import Loop
 from lr.engine.request import Request
-from lr.engine.runner import ModelRunner
-from lr.engine.runners import CacheRecorder
+from lr.engine.runner import CacheRecorder, ModelRunner
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import BlockTable
 from lr.lab.stepper.sources import Source, StepperError

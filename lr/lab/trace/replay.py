@@ -24,7 +24,7 @@ from typing import Any
 
 from lr import __version__
 from lr.engine.engine import Run
-from lr.engine.runners import BLOCK_SIZE
+from lr.engine.runner import BLOCK_SIZE
 from lr.errors import SettingError
 from lr.lab.trace.compare import Difference, compare_in_order, compare_outputs
 from lr.lab.trace.file import (

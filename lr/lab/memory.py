@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from lr.engine.load import JUDGE_TOKENS
-from lr.engine.runners import BLOCK_SIZE, blocks_for
+from lr.engine.runner import BLOCK_SIZE, blocks_for
 from lr.errors import CheckpointError, LRError
 from lr.kvcache.cache import bytes_per_block
 from lr.model.attention_choice import AttentionNeeds, choose_attention
