@@ -90,7 +90,7 @@ def load_models(
     if served_target is not None:
         target_model = served_target
     elif spread is not None:
-        target_model = find("lr.model.ranks:load_target")(target, spread, dtype)
+        target_model = find("lr.model.ranks:load_parallel")(target, spread, dtype)
     else:
         target_model = load_model(target, device=devices.target[0], dtype=dtype)
     draft_model, worker = served_draft, None

@@ -14,7 +14,7 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from lr.model.config import ModelConfig, config_json, read_config
 from lr.model.device import find_device
 from lr.model.dummy import is_dummy, shape
 from lr.model.files import TensorFiles, open_tensors, read_json, resolve
-from lr.model.qwen import CausalLM
+from lr.model.qwen import CausalLM, Network
 from lr.rng import Stream
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -45,13 +45,14 @@ _RESIDUAL = ("attention.out.weight", "mlp.down.weight")
 @dataclass(frozen=True)
 class Piece:
     """One tensor of a checkpoint: `key`, of `shape`, makes rows first .. first + shape[0] - 1 of
-    `parameter`.
+    `parameter`. Of its axes the slices `taken` are read: all of it, or what a rank has of it.
     """
 
     key: str
     parameter: str
     first: int
     shape: tuple[int, ...]
+    taken: tuple[slice, ...] = (slice(None),)
 
 
 def pieces(config: ModelConfig) -> list[Piece]:
@@ -98,11 +99,6 @@ def _layer(config: ModelConfig, theirs: str, ours: str) -> Iterator[Piece]:
     yield Piece(theirs + "mlp.down_proj.weight", ours + "mlp.down.weight", 0, (e, inner))
 
 
-def empty_model(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> CausalLM:
-    """A frozen model in eval mode whose weights have storage but no values yet."""
-    return CausalLM.materialised(partial(CausalLM, config), dtype, device)
-
-
 def load_model(
     name_or_path: str | Path,
     *,
@@ -122,20 +118,48 @@ def load_model(
         raise SettingError(
             f"dtype is {dtype!r}; expected one of {', '.join(map(str, _DTYPES.values()))}, or None."
         )
-    if is_dummy(name_or_path):
-        model = empty_model(shape(name_or_path), dtype or torch.bfloat16, place)
+    return load_pieces(name_or_path, place, dtype, CausalLM)
+
+
+def config_of(source: str | Path) -> ModelConfig:
+    """The sizes of a checkpoint's model, or of a dummy. Raises CheckpointError."""
+    return shape(source) if is_dummy(source) else read_config(resolve(source))
+
+
+def load_pieces(
+    source: str | Path,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    network: Callable[[ModelConfig], Network],
+    take: Callable[[ModelConfig], list[Piece]] = pieces,
+) -> Network:
+    """As `load_model`: the pieces that `take` lists, in the parameters of what `network` makes."""
+    config = config_of(source)
+    make, taken = partial(network, config), take(config)
+    if is_dummy(source):
+        model = CausalLM.materialised(make, dtype or torch.bfloat16, device)
         fill_dummy(model)
         return lay_out(model)
-    directory = resolve(name_or_path)
-    config = read_config(directory)
-    with open_tensors(directory) as tensors:
-        account(config, tensors, directory)
-        model = empty_model(config, dtype or checkpoint_dtype(directory, tensors), place)
-        _fill(model, pieces(config), tensors)
+    directory = resolve(source)
+    with open_tensors(directory) as tensors, torch.no_grad():
+        account(config, tensors, directory, taken[0].taken[0])
+        model = CausalLM.materialised(make, dtype or checkpoint_dtype(directory, tensors), device)
+        parameters = dict(model.named_parameters())
+        unfilled = {name: parameter.shape[0] for name, parameter in parameters.items()}
+        for piece in taken:
+            parameter, stored = parameters[piece.parameter], tensors.slice(piece.key)[piece.taken]
+            end = piece.first + len(stored)
+            parameter[piece.first : end] = stored
+            del stored  # one tensor at a time
+            if piece.key in (EMBEDDING_KEY, HEAD_KEY):
+                parameter[end:] = 0  # a rank's rows of the vocabulary that no file has: padding
+                end = len(parameter)
+            unfilled[piece.parameter] -= end - piece.first
+    assert not any(unfilled.values()), f"rows without a source: {unfilled}"
     return lay_out(model)
 
 
-def lay_out(model: CausalLM) -> CausalLM:
+def lay_out(model: Network) -> Network:
     """Store the matrices of a model on the CPU column by column: five to eight rows, such as
     verification brings, take about three quarters of the time then, one row as long as before.
     """
@@ -146,9 +170,7 @@ def lay_out(model: CausalLM) -> CausalLM:
     return model
 
 
-def account(
-    config: ModelConfig, tensors: TensorFiles, directory: Path, rows: slice = slice(None)
-) -> None:
+def account(config: ModelConfig, tensors: TensorFiles, directory: Path, rows: slice) -> None:
     """Check that a checkpoint holds exactly the tensors that `config` needs, in the right shapes.
     Raises CheckpointError.
 
@@ -197,17 +219,6 @@ def account(
             f"{EMBEDDING_KEY}. "
             "Set tie_word_embeddings to false in config.json if the head is its own."
         )
-
-
-def _fill(model: CausalLM, listed: list[Piece], tensors: TensorFiles) -> None:
-    parameters = dict(model.named_parameters())
-    unfilled = {name: parameter.shape[0] for name, parameter in parameters.items()}
-    with torch.no_grad():
-        for piece in listed:
-            rows = parameters[piece.parameter][piece.first : piece.first + piece.shape[0]]
-            rows.copy_(tensors.slice(piece.key)[:])
-            unfilled[piece.parameter] -= piece.shape[0]
-    assert not any(unfilled.values()), f"rows without a source: {unfilled}"
 
 
 def checkpoint_dtype(directory: Path, tensors: TensorFiles) -> torch.dtype:

@@ -76,15 +76,15 @@ def test_ranks_that_outnumber_the_kv_heads_share_them() -> None:
             if cut.key.endswith(
                 ("layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight")
             ):
-                found[rank, cut.key.split(".")[-2]] = (cut.rows, cut.first)
+                found[rank, cut.key.split(".")[-2]] = (cut.taken[0], cut.first)
     assert [found[rank, "q_proj"][0] for rank in range(4)] == [
-        range(32 * r, 32 * r + 32) for r in range(4)
+        slice(32 * r, 32 * r + 32) for r in range(4)
     ]
     assert [found[rank, "k_proj"] for rank in range(4)] == [
-        (range(16), 32),
-        (range(16), 32),
-        (range(16, 32), 32),
-        (range(16, 32), 32),
+        (slice(0, 16), 32),
+        (slice(0, 16), 32),
+        (slice(16, 32), 32),
+        (slice(16, 32), 32),
     ]
 
 
