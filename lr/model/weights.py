@@ -31,9 +31,8 @@ from lr.model.qwen import CausalLM, Network
 from lr.rng import Stream
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-_DTYPE_NAMES = {"float64": "F64", "float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+_DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES.values()}
 _REPLACED = ("config.json", "model*.safetensors", "model.safetensors.index.json")
-_LISTED = 10
 EMBEDDING_KEY = "model.embed_tokens.weight"
 HEAD_KEY = "lm_head.weight"
 HARMLESS_SUFFIX = "rotary_emb.inv_freq"
@@ -71,28 +70,17 @@ def pieces(config: ModelConfig) -> list[Piece]:
 
 def _layer(config: ModelConfig, theirs: str, ours: str) -> Iterator[Piece]:
     e, d, inner = config.hidden_size, config.head_dim, config.intermediate_size
+    h, k = config.num_heads, config.num_kv_heads
     yield Piece(theirs + "input_layernorm.weight", ours + "attention_norm.weight", 0, (e,))
-    first = 0
-    for name, heads in (
-        ("q", config.num_heads),
-        ("k", config.num_kv_heads),
-        ("v", config.num_kv_heads),
-    ):
-        key = f"{theirs}self_attn.{name}_proj."
-        yield Piece(key + "weight", ours + "attention.qkv.weight", first, (heads * d, e))
+    attention, ours_attention = theirs + "self_attn.", ours + "attention."
+    for name, first, heads in (("q", 0, h), ("k", h, k), ("v", h + k, k)):
+        key, rows = f"{attention}{name}_proj.", heads * d
+        yield Piece(key + "weight", ours_attention + "qkv.weight", first * d, (rows, e))
         if config.qkv_bias:
-            yield Piece(key + "bias", ours + "attention.qkv.bias", first, (heads * d,))
-        first += heads * d
-    if config.qk_norm:
-        for first, name in ((0, "q_norm"), (d, "k_norm")):
-            key = f"{theirs}self_attn.{name}.weight"
-            yield Piece(key, ours + "attention.qk_norm.weight", first, (d,))
-    yield Piece(
-        theirs + "self_attn.o_proj.weight",
-        ours + "attention.out.weight",
-        0,
-        (e, config.num_heads * d),
-    )
+            yield Piece(key + "bias", ours_attention + "qkv.bias", first * d, (rows,))
+    for first, name in ((0, "q_norm"), (d, "k_norm")) if config.qk_norm else ():
+        yield Piece(f"{attention}{name}.weight", ours_attention + "qk_norm.weight", first, (d,))
+    yield Piece(attention + "o_proj.weight", ours_attention + "out.weight", 0, (e, h * d))
     yield Piece(theirs + "post_attention_layernorm.weight", ours + "mlp_norm.weight", 0, (e,))
     yield Piece(theirs + "mlp.gate_proj.weight", ours + "mlp.gate_up.weight", 0, (inner, e))
     yield Piece(theirs + "mlp.up_proj.weight", ours + "mlp.gate_up.weight", inner, (inner, e))
@@ -178,46 +166,40 @@ def account(config: ModelConfig, tensors: TensorFiles, directory: Path, rows: sl
     caller is going to read.
     """
     needed = {piece.key: piece.shape for piece in pieces(config)}
+    there = {key: shape for key, shape in needed.items() if key in tensors}
     tied_head = config.tie_word_embeddings and HEAD_KEY in tensors and EMBEDDING_KEY in tensors
-    missing = [key for key in needed if key not in tensors]
-    unexpected = [
-        key
-        for key in tensors
-        if key not in needed
-        and not key.endswith(HARMLESS_SUFFIX)
-        and not (tied_head and key == HEAD_KEY)
-    ]
+    known = {*needed, HEAD_KEY} if tied_head else set(needed)
+    unexpected = {k for k in tensors if k not in known and not k.endswith(HARMLESS_SUFFIX)}
     misshapen = [
         f"{key} is {list(tensors.shape(key))}, expected {list(shape)}"
-        for key, shape in needed.items()
-        if key in tensors and tensors.shape(key) != shape
+        for key, shape in there.items()
+        if tensors.shape(key) != shape
     ]
-    foreign = [
-        f"{key} is {tensors.dtype_name(key)}"
-        for key in needed
-        if key in tensors and tensors.dtype_name(key) not in _DTYPES
-    ]
-    found = (
-        ("missing", missing),
-        ("unexpected", sorted(unexpected)),
-        ("of another shape", misshapen),
-        (f"of a dtype other than {', '.join(_DTYPES)}", foreign),
-    )
-    if any(keys for _, keys in found):
-        lists = " ".join(f"{len(keys)} {what}: {_some(keys)}." for what, keys in found if keys)
+    dtypes = {key: tensors.dtype_name(key) for key in there}
+    found = {
+        "missing": [key for key in needed if key not in there],
+        "unexpected": sorted(unexpected),
+        "of another shape": misshapen,
+        f"of a dtype other than {', '.join(_DTYPES)}": [
+            f"{key} is {name}" for key, name in dtypes.items() if name not in _DTYPES
+        ],
+    }
+    if any(found.values()):
+        lists = " ".join(
+            f"{len(keys)} {what}: {_some(keys)}." for what, keys in found.items() if keys
+        )
         raise CheckpointError(
             f"the tensors of {directory} are not those its config.json describes. {lists} Check "
-            "that config.json belongs to "
-            "these weights (tie_word_embeddings, attention_bias, sizes) and that the weights are "
-            "not adapters or quantised."
+            "that config.json belongs to these weights (tie_word_embeddings, attention_bias, "
+            "sizes) and that the weights are not adapters or quantised."
         )
     if tied_head and not torch.equal(
         tensors.slice(HEAD_KEY)[rows], tensors.slice(EMBEDDING_KEY)[rows]
     ):
         raise CheckpointError(
             f"{directory} says tie_word_embeddings, but its {HEAD_KEY} differs from "
-            f"{EMBEDDING_KEY}. "
-            "Set tie_word_embeddings to false in config.json if the head is its own."
+            f"{EMBEDDING_KEY}. Set tie_word_embeddings to false in config.json if the head is its "
+            "own."
         )
 
 
@@ -231,15 +213,14 @@ def checkpoint_dtype(directory: Path, tensors: TensorFiles) -> torch.dtype:
     if spelled not in _DTYPE_NAMES:
         raise CheckpointError(
             f"config.json of {directory} says dtype {name!r}; expected one of "
-            f"{', '.join(_DTYPE_NAMES)}. "
-            "Give a dtype to load_model, or mend config.json."
+            f"{', '.join(_DTYPE_NAMES)}. Give a dtype to load_model, or mend config.json."
         )
-    return _DTYPES[_DTYPE_NAMES[spelled]]
+    return _DTYPE_NAMES[spelled]
 
 
 def _some(items: list[str]) -> str:
-    more = f", and {len(items) - _LISTED} more" if len(items) > _LISTED else ""
-    return ", ".join(items[:_LISTED]) + more
+    more = f", and {len(items) - 10} more" if len(items) > 10 else ""
+    return ", ".join(items[:10]) + more
 
 
 def save_model(
@@ -260,19 +241,12 @@ def save_model(
         raise CheckpointError(
             f"{directory} is a file; a checkpoint is written into a directory. Give another name."
         )
-    described = {
-        **config_json(model.config),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        **(extra or {}),
-    }
-    parameters = dict(model.named_parameters())
-    tensors = {
-        piece.key: parameters[piece.parameter]
-        .detach()[piece.first : piece.first + piece.shape[0]]
-        .cpu()
-        .contiguous()
-        for piece in pieces(model.config)
-    }
+    dtype = str(model.dtype).removeprefix("torch.")
+    described = {**config_json(model.config), "dtype": dtype, **(extra or {})}
+    parameters, tensors = dict(model.named_parameters()), {}
+    for piece in pieces(model.config):
+        rows = slice(piece.first, piece.first + piece.shape[0])
+        tensors[piece.key] = parameters[piece.parameter].detach()[rows].cpu().contiguous()
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as beside:
         fresh, retired = Path(beside, "fresh"), Path(beside, "retired")
