@@ -87,16 +87,16 @@ class Spread:
         return len(self.devices) if self.place is None else self.place.size
 
     def __post_init__(self) -> None:
-        kinds = {device.type for device in self.devices}
-        shown = ", ".join(map(str, self.devices))
-        if kinds not in ({"cpu"}, {"cuda"}):
-            raise SettingError(f"a model cannot be spread over {shown}: CUDA devices, or cpu.")
         if self.size < 2:
             raise SettingError(
                 f"tensor_parallel is {self.size}; a spread model needs at least 2 ranks."
             )
-        if kinds == {"cuda"} and len(set(self.devices)) < len(self.devices):
-            raise SettingError(f"a model cannot be spread over {shown}: each needs its own GPU.")
+        kinds, distinct = {device.type for device in self.devices}, set(self.devices)
+        if kinds != {"cpu"} and (kinds != {"cuda"} or len(distinct) < len(self.devices)):
+            raise SettingError(
+                f"a model cannot be spread over {', '.join(map(str, self.devices))}: give CUDA "
+                "devices, or cpu; each rank needs its own GPU."
+            )
 
 
 def spread_over(ranks: int, device: str | torch.device) -> Spread:
@@ -158,9 +158,8 @@ class Team:
             context = multiprocessing.get_context("spawn")  # a fork of a threaded torch may hang
             for rank, device in enumerate(spread.devices[1:], 1):
                 place = Torchrun(rank, size, device.index or 0)
-                process = context.Process(
-                    target=_process, args=(place, self._store.port), daemon=True
-                )
+                told = place, self._store.port
+                process = context.Process(target=_process, args=told, daemon=True)
                 with undisturbed():
                     process.start()
                 self._processes.append(process)
@@ -234,27 +233,22 @@ class Team:
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt)
             what = "was interrupted" if interrupted else f"failed on rank 0 ({error})"
-            self.close(
-                f"a pass of this tensor-parallel model {what}, and its ranks are out of step."
-            )
+            self.close(f"a pass of this spread model {what}, and its ranks are out of step.")
             raise
 
     def _cause(self) -> str:
         """Which of the processes started here has failed or hangs, and how; "" if none has."""
-        deadline = time.monotonic() + AFTERMATH
-        while not any(process.exitcode for process in self._processes):
-            if time.monotonic() > deadline:
-                break
+        deadline, hangs = time.monotonic() + AFTERMATH, ""
+        while time.monotonic() < deadline and not any(one.exitcode for one in self._processes):
             time.sleep(0.05)
-        hangs = ""
         for rank, process in enumerate(self._processes, 1):
             name, code = f"rank {rank} (process {process.pid})", process.exitcode
-            assert self._store is not None
-            if self._store.check([f"failed {rank}"]):
+            if self._store is not None and self._store.check([f"failed {rank}"]):
                 return f"{name} failed: {self._store.get(f'failed {rank}').decode()}"
+            if code is not None and code < 0:
+                return f"{name} was killed by {signal.Signals(-code).name}"
             if code:
-                signalled = f"was killed by {signal.Signals(-code).name}" if code < 0 else ""
-                return f"{name} {signalled or f'ended by itself with exit code {code}'}"
+                return f"{name} ended by itself with exit code {code}"
             if code is None:
                 hangs = hangs or f"{name} hangs: it did not come to a collective"
         return hangs
@@ -290,25 +284,15 @@ def _join(
     with, and its device. Rank 0 tells the others its `settings`: whether they use GPUs, the threads
     of each, and its patience in seconds.
     """
-    together(
-        dist.init_process_group,
-        "gloo",
-        store=store,
-        rank=place.rank,
-        world_size=place.size,
-        timeout=FOR_EVER,
-    )
+    where = {"store": store, "rank": place.rank, "world_size": place.size}
+    together(dist.init_process_group, "gloo", **where, timeout=FOR_EVER)
     told: list[Any] = [settings]
     together(dist.broadcast_object_list, told, 0)
     cuda, threads, patience = told[0]
     torch.set_num_threads(threads)
     device = torch.device("cuda", place.local_rank) if cuda else torch.device("cpu")
-    group = together(
-        dist.new_group,
-        backend="nccl" if cuda else "gloo",
-        timeout=timedelta(seconds=patience),
-        device_id=device if cuda else None,
-    )
+    how = {"backend": "nccl", "device_id": device} if cuda else {"backend": "gloo"}
+    group = together(dist.new_group, timeout=timedelta(seconds=patience), **how)
     return Ranks(place.rank, place.size, group), device
 
 
