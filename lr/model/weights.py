@@ -122,13 +122,14 @@ def load_pieces(
     take: Callable[[ModelConfig], list[Piece]] = pieces,
 ) -> Network:
     """As `load_model`: the pieces that `take` lists, in the parameters of what `network` makes."""
+    if not is_dummy(source):
+        source = directory = resolve(source)
     config = config_of(source)
     make, taken = partial(network, config), take(config)
     if is_dummy(source):
         model = CausalLM.materialised(make, dtype or torch.bfloat16, device)
         fill_dummy(model)
         return lay_out(model)
-    directory = resolve(source)
     with open_tensors(directory) as tensors, torch.no_grad():
         account(config, tensors, directory, taken[0].taken[0])
         model = CausalLM.materialised(make, dtype or checkpoint_dtype(directory, tensors), device)
