@@ -198,4 +198,4 @@ def load_part(
     the model cannot be divided among so many ranks.
     """
     take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
-    return load_pieces(source, device, dtype, partial(network, ranks=ranks), take)
+    return load_pieces(source, device, dtype, lambda config: network(config, ranks), take)

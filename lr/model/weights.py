@@ -122,9 +122,8 @@ def load_pieces(
     take: Callable[[ModelConfig], list[Piece]] = pieces,
 ) -> Network:
     """As `load_model`: the pieces that `take` lists, in the parameters of what `network` makes."""
-    if not is_dummy(source):
-        source = directory = resolve(source)
-    config = config_of(source)
+    directory = Path(source) if is_dummy(source) else resolve(source)
+    config = config_of(source if is_dummy(source) else directory)
     make, taken = partial(network, config), take(config)
     if is_dummy(source):
         model = CausalLM.materialised(make, dtype or torch.bfloat16, device)
