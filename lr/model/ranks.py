@@ -291,6 +291,8 @@ def _join(
     cuda, threads, patience = told[0]
     torch.set_num_threads(threads)
     device = torch.device("cuda", place.local_rank) if cuda else torch.device("cpu")
+    if cuda and place.rank > 0:
+        torch.cuda.set_device(device)
     how = {"backend": "nccl", "device_id": device} if cuda else {"backend": "gloo"}
     group = together(dist.new_group, timeout=timedelta(seconds=patience), **how)
     return Ranks(place.rank, place.size, group), device
@@ -345,7 +347,6 @@ class LeaderLM(RankLM):
 
 def _process(place: Torchrun, port: int) -> None:
     """The life of a process that was started only to follow. It leaves a report if it fails."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is rank 0's to answer
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     code = 0
     try:
@@ -361,12 +362,11 @@ def _process(place: Torchrun, port: int) -> None:
 @torch.inference_mode()
 def follow(place: Torchrun, store: dist.Store | None = None) -> None:
     """The whole life of a rank above 0: carry out orders until rank 0 or another rank is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is rank 0's to answer
     models: dict[int, RankLM] = {}
     caches: dict[int, PagedKVCache] = {}
     try:
         ranks, device = _join(place, store)
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
         while True:
             message: list[Any] = [None]
             together(dist.broadcast_object_list, message, 0)
