@@ -175,8 +175,9 @@ def _require_text(name: str, text: object) -> None:
         ) from error
 
 
-def first_difference(target: Codec, draft: Codec) -> str | None:
-    """Where two vocabularies contradict each other, in words; None if ids mean the same to both.
+def first_difference(target: Codec, draft: Codec) -> str:
+    """Where two vocabularies contradict each other, in words; "" if every id means the same to
+    both, so that one can draft for the other.
 
     The base vocabularies must be equal. Beyond them one may know added tokens that the other does
     not, but no id may stand for two different texts.
@@ -187,22 +188,16 @@ def first_difference(target: Codec, draft: Codec) -> str | None:
     differing = sorted(i for i in ours.keys() | theirs.keys() if ours.get(i) != theirs.get(i))
     wrong = [i for i in differing if (i in ours and i in theirs) or i not in added]
     if not wrong:
-        return None
+        return ""
     shown = [f"id {i} is {ours.get(i, 'absent')} and {theirs.get(i, 'absent')}" for i in wrong[:3]]
     return f"{len(wrong)} ids differ: {'; '.join(shown)}{'; ...' if len(wrong) > 3 else ''}"
-
-
-def same_tokenizer(a: Codec, b: Codec) -> bool:
-    """Whether every id means the same to both, so that one can draft for the other."""
-    return first_difference(a, b) is None
 
 
 def require_same(target: Codec, draft: Codec) -> None:
     """Raise SettingError, naming the first differences, unless the draft speaks the target's token
     ids.
     """
-    difference = first_difference(target, draft)
-    if difference is not None:
+    if difference := first_difference(target, draft):
         raise SettingError(
             f"draft {draft.name} and target {target.name} have different vocabularies (target "
             f"first): {difference}. A draft must share the target's token ids: choose one of the "

@@ -127,42 +127,15 @@ def shard_files(directory: Path) -> dict[str, set[str]]:
     return promised
 
 
-class TensorFiles:
-    """The tensors of a checkpoint by key, read lazily from memory-mapped safetensors files. Made by
-    `open_tensors`.
-    """
-
-    def __init__(self, handles: dict[str, Any]) -> None:
-        self._handles = handles
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._handles)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._handles
-
-    def slice(self, key: str) -> Any:
-        """A lazy view of one tensor: index it (`[:]`, `[a:b]`, `[:, a:b]`) to read only that part;
-        has get_shape and get_dtype.
-        """
-        return self._handles[key].get_slice(key)
-
-    def shape(self, key: str) -> tuple[int, ...]:
-        return tuple(self.slice(key).get_shape())
-
-    def dtype_name(self, key: str) -> str:
-        """The dtype in safetensors' spelling, such as "BF16"."""
-        return str(self.slice(key).get_dtype())
-
-
 @contextmanager
-def open_tensors(directory: Path) -> Iterator[TensorFiles]:
-    """Open every shard of a checkpoint; the tensors are readable inside the `with`. Raises
-    CheckpointError.
+def open_tensors(directory: Path) -> Iterator[dict[str, Any]]:
+    """Inside the `with`, the tensors of a checkpoint by key, each a lazy view of a memory-mapped
+    file: index it (`[:]`, `[a:b]`, `[:, a:b]`) to read only that part; it has get_shape and
+    get_dtype ("BF16"). Raises CheckpointError.
     """
     from safetensors import SafetensorError, safe_open
 
-    handles: dict[str, Any] = {}
+    views: dict[str, Any] = {}
     with ExitStack() as stack:
         for file, promised in shard_files(directory).items():
             try:
@@ -173,7 +146,7 @@ def open_tensors(directory: Path) -> Iterator[TensorFiles]:
                     f"{directory / file} is not a whole safetensors file ({error}). It may be "
                     "truncated, or a Git LFS pointer instead of the data: fetch it again."
                 ) from error
-            lost, twice = sorted(promised - keys), sorted(keys & handles.keys())
+            lost, twice = sorted(promised - keys), sorted(keys & views.keys())
             if lost or twice:
                 raise CheckpointError(
                     f"{directory / file} does not agree with the index: {len(lost)} promised "
@@ -181,5 +154,5 @@ def open_tensors(directory: Path) -> Iterator[TensorFiles]:
                     f"in another file too ({', '.join(twice[:10]) or 'none'}). Fetch the "
                     "checkpoint again."
                 )
-            handles.update(dict.fromkeys(keys, handle))
-        yield TensorFiles(handles)
+            views.update({key: handle.get_slice(key) for key in keys})
+        yield views

@@ -26,7 +26,7 @@ from lr.errors import CheckpointError, SettingError
 from lr.model.config import ModelConfig, config_json, read_config
 from lr.model.device import find_device
 from lr.model.dummy import is_dummy, shape
-from lr.model.files import TensorFiles, open_tensors, read_json, resolve
+from lr.model.files import open_tensors, read_json, resolve
 from lr.model.qwen import CausalLM, Network
 from lr.rng import Stream
 
@@ -135,7 +135,7 @@ def load_pieces(
         parameters = dict(model.named_parameters())
         unfilled = {name: parameter.shape[0] for name, parameter in parameters.items()}
         for piece in taken:
-            parameter, stored = parameters[piece.parameter], tensors.slice(piece.key)[piece.taken]
+            parameter, stored = parameters[piece.parameter], tensors[piece.key][piece.taken]
             end = piece.first + len(stored)
             parameter[piece.first : end] = stored
             del stored  # one tensor at a time
@@ -158,7 +158,7 @@ def lay_out(model: Network) -> Network:
     return model
 
 
-def account(config: ModelConfig, tensors: TensorFiles, directory: Path, rows: slice) -> None:
+def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, rows: slice) -> None:
     """Check that a checkpoint holds exactly the tensors that `config` needs, in the right shapes.
     Raises CheckpointError.
 
@@ -171,11 +171,11 @@ def account(config: ModelConfig, tensors: TensorFiles, directory: Path, rows: sl
     known = {*needed, HEAD_KEY} if tied_head else set(needed)
     unexpected = {k for k in tensors if k not in known and not k.endswith(HARMLESS_SUFFIX)}
     misshapen = [
-        f"{key} is {list(tensors.shape(key))}, expected {list(shape)}"
+        f"{key} is {tensors[key].get_shape()}, expected {list(shape)}"
         for key, shape in there.items()
-        if tensors.shape(key) != shape
+        if tensors[key].get_shape() != list(shape)
     ]
-    dtypes = {key: tensors.dtype_name(key) for key in there}
+    dtypes = {key: tensors[key].get_dtype() for key in there}
     found = {
         "missing": [key for key in needed if key not in there],
         "unexpected": sorted(unexpected),
@@ -193,9 +193,7 @@ def account(config: ModelConfig, tensors: TensorFiles, directory: Path, rows: sl
             "that config.json belongs to these weights (tie_word_embeddings, attention_bias, "
             "sizes) and that the weights are not adapters or quantised."
         )
-    if tied_head and not torch.equal(
-        tensors.slice(HEAD_KEY)[rows], tensors.slice(EMBEDDING_KEY)[rows]
-    ):
+    if tied_head and not torch.equal(tensors[HEAD_KEY][rows], tensors[EMBEDDING_KEY][rows]):
         raise CheckpointError(
             f"{directory} says tie_word_embeddings, but its {HEAD_KEY} differs from "
             f"{EMBEDDING_KEY}. Set tie_word_embeddings to false in config.json if the head is its "
@@ -203,12 +201,12 @@ def account(config: ModelConfig, tensors: TensorFiles, directory: Path, rows: sl
         )
 
 
-def checkpoint_dtype(directory: Path, tensors: TensorFiles) -> torch.dtype:
+def checkpoint_dtype(directory: Path, tensors: Mapping[str, Any]) -> torch.dtype:
     """What config.json says (`dtype`, formerly `torch_dtype`), else the dtype of the embedding."""
     raw = read_json(directory / "config.json")
     name = raw.get("dtype") or raw.get("torch_dtype")
     if name is None:
-        return _DTYPES[tensors.dtype_name(EMBEDDING_KEY)]
+        return _DTYPES[tensors[EMBEDDING_KEY].get_dtype()]
     spelled = str(name).removeprefix("torch.")
     if spelled not in _DTYPE_NAMES:
         raise CheckpointError(
