@@ -89,9 +89,10 @@ def _run(name: tuple[str, ...], flags: Sequence[str]) -> int:
 
     place = torchrun_place()
     if place is not None and place.rank != 0:
-        from lr.model.ranks import follow_torchrun
+        from lr.model.ranks import follow
 
-        return 0 if follow_torchrun(place) else 1
+        follow(place)
+        return 0
     made: Command = tyro.cli(
         command_class(name),
         args=list(flags),

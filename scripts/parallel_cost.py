@@ -1,11 +1,11 @@
 """Measures what it costs to spread a model over several processes on the CPU: milliseconds per
-decoding pass, and what orders take.
+decoding pass.
 
     python scripts/parallel_cost.py --ranks 2 --rows 4
 
-For a model of l layers a pass over several ranks has 2l + 1 sums, one gathering and two orders.
-"orders" is an order with a gathering and no network around it. One thread per rank: with fewer
-cores than ranks they take turns. What the ranks do: docs/parallel.md.
+For a model of l layers a pass over several ranks has 2l + 1 sums, one gathering and one message.
+One thread per rank: with fewer cores than ranks they take turns. What the ranks do:
+docs/parallel.md.
 """
 
 from __future__ import annotations

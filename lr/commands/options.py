@@ -200,17 +200,14 @@ def torchrun_place(environment: Mapping[str, str] = os.environ) -> Torchrun | No
     from lr.model.ranks import Torchrun
 
     try:
-        rank, size, port = (int(environment[n]) for n in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+        rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
         local_rank = int(environment.get("LOCAL_RANK", rank))
     except ValueError as error:
         said = ", ".join(f"{name}={environment[name]!r}" for name in TORCHRUN)
         raise SettingError(
             f"the environment says {said}, expected numbers as torchrun sets them ({error})."
         ) from error
-    theirs = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return Torchrun(
-        rank, size, local_rank, environment["MASTER_ADDR"], port, rank == 0 and not theirs
-    )
+    return Torchrun(rank, size, local_rank)
 
 
 def spread(

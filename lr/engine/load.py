@@ -86,7 +86,7 @@ def load_models(
 
     target_model, end_ranks = served_target, None
     if spread is not None:
-        target_model = find("lr.model.ranks:load_target")(target, spread, dtype)
+        target_model = find("lr.model.ranks:load_parallel")(target, spread, dtype)
         end_ranks = target_model.close
     elif served_target is None:
         target_model = load_model(target, device=devices.target[0], dtype=dtype)

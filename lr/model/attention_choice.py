@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,8 +33,6 @@ ROUNDINGS = 4
 """How many roundings of the dtype an output row may be off, relative to its size. A wrong page is
 off by more than the row's size, a mask that is off by one key in 260 by 16 roundings of bfloat16 on
 average."""
-Maker = Callable[[int], AttentionKind]
-"""Makes a kind of attention for blocks of that many tokens."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +68,8 @@ def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
     unknown or cannot run there.
     """
     if name not in NAMES:
-        raise SettingError(
-            f"attention is {name!r}, expected {', '.join(NAMES[:-1])} or {NAMES[-1]}."
-        )
+        expected = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
+        raise SettingError(f"attention is {name!r}, expected {expected}.")
     if name == "reference":
         return REFERENCE
     for candidate in candidates(needs):
@@ -96,18 +93,14 @@ def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
 
 def candidates(needs: AttentionNeeds) -> Iterator[Candidate]:
     """The kinds in the order of preference, each tried when its turn comes."""
-    finders = (("flash", find_flash, (256,)), ("triton", find_triton, (16,)))
-    for name, find, sizes in finders:
+    for name, find in (("flash", find_flash), ("triton", find_triton)):
         found = find(needs)
-        yield (
-            Candidate(name, None, found)
-            if isinstance(found, str)
-            else _tried(name, found, sizes, needs)
-        )
+        kind, why = (None, found) if isinstance(found, str) else (found, probe(found, needs))
+        yield Candidate(name, None if why else kind, why)
     yield Candidate("sdpa", SDPA)
 
 
-def find_flash(needs: AttentionNeeds) -> Maker | str:
+def find_flash(needs: AttentionNeeds) -> AttentionKind | str:
     """The kernels of the `flash-attn` package, or why there are none for this model."""
     if needs.device.type != "cuda":
         return "it needs a device of type cuda"
@@ -126,10 +119,10 @@ def find_flash(needs: AttentionNeeds) -> Maker | str:
     for function in (kernels.varlen, kernels.with_kvcache):
         if "block_table" not in inspect.signature(function).parameters:
             return "the installed flash-attn takes no block_table, which its version 2.5.7 does"
-    return partial(flash_attention, kernels)
+    return flash_attention(kernels)
 
 
-def find_triton(needs: AttentionNeeds) -> Maker | str:
+def find_triton(needs: AttentionNeeds) -> AttentionKind | str:
     """Our own kernel, or why it cannot run this model."""
     if needs.device.type != "cuda":
         return "it needs a device of type cuda"
@@ -139,25 +132,12 @@ def find_triton(needs: AttentionNeeds) -> Maker | str:
         module = importlib.import_module("lr.model.attention_triton")
     except ImportError as error:
         return f"triton cannot be imported: {error}"
-    make: Maker = module.triton_attention
-    return make
+    kind: AttentionKind = module.triton_attention()
+    return kind
 
 
-def _tried(name: str, make: Maker, sizes: tuple[int, ...], needs: AttentionNeeds) -> Candidate:
-    """The smallest of these block sizes that works: small blocks waste less memory and are cheaper
-    to copy for a fork.
-    """
-    reasons = []
-    for size in sizes:
-        wrong = probe(make(size), needs)
-        if wrong is None:
-            return Candidate(name, make(size))
-        reasons.append(f"with blocks of {size}, {wrong.rstrip('.')}")
-    return Candidate(name, None, "; ".join(reasons))
-
-
-def probe(kind: AttentionKind, needs: AttentionNeeds) -> str | None:
-    """Why `kind` does not work there with its block size, in a few words; None if it does. One
+def probe(kind: AttentionKind, needs: AttentionNeeds) -> str:
+    """Why `kind` does not work there with its block size, in a few words; "" if it does. One
     forward of a sequence, its fork and a prompt. Raises nothing.
     """
     try:
@@ -168,11 +148,9 @@ def probe(kind: AttentionKind, needs: AttentionNeeds) -> str | None:
     bound = ROUNDINGS * torch.finfo(needs.dtype).eps
     for name, off in found.items():
         if not off <= bound:  # NaN is not
-            return (
-                f"wrong result ({name}): off by {off:.2g} of the row's size, {bound:.2g} are "
-                "allowed"
-            )
-    return None
+            allowed = f"{bound:.2g} are allowed"
+            return f"wrong result ({name}): off by {off:.2g} of the row's size, {allowed}"
+    return ""
 
 
 @torch.inference_mode()
@@ -191,18 +169,9 @@ def distances(
     """
     h, k, size = needs.num_heads, needs.num_kv_heads, kind.block_size
     blocks = sum((a + b) // size + 2 for a, b in zip(cached, new, strict=True)) + 2 * forks
-    cache, exact = (
-        PagedKVCache(
-            num_layers=1,
-            num_kv_heads=k,
-            head_dim=needs.head_dim,
-            num_blocks=blocks,
-            block_size=size,
-            dtype=dtype,
-            device=needs.device,
-        )
-        for dtype in (needs.dtype, torch.float64)
-    )
+    sizes: dict[str, Any] = {"num_kv_heads": k, "head_dim": needs.head_dim, "device": needs.device}
+    sizes |= {"num_layers": 1, "num_blocks": blocks, "block_size": size}
+    cache, exact = (PagedKVCache(dtype=dtype, **sizes) for dtype in (needs.dtype, torch.float64))
     tables = [cache.new() for _ in cached]
     for done in range(0, max(cached), size):
         growing = [i for i, count in enumerate(cached) if count > done]

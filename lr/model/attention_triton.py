@@ -93,7 +93,7 @@ def _kernel(  # type: ignore[no-untyped-def]
     tl.store(out + to[:, None] * D + d[None, :], acc, mask=mine[:, None] & inside[None, :])
 
 
-def triton_attention(block_size: int) -> AttentionKind:
+def triton_attention(block_size: int = 16) -> AttentionKind:
     """The kind of attention that runs this kernel on pages of `block_size` tokens."""
     return AttentionKind("triton", block_size, _ragged, _rows)
 

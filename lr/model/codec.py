@@ -3,22 +3,23 @@ text for steps.
 
 Generated text is never encoded again: token ids are the truth, `token_bytes` says where a step
 ends, `decode` is for verifiers and people. transformers is imported when a codec is loaded, not
-before (it takes seconds). What a model's logits mean is known here only by their number: ids from
-`vocab_size` on are padding of the embedding and stand for nothing. Read next:
-`files.py` for where the files come from.
+before (it takes seconds). Ids from `vocab_size` on are padding of the embedding and stand for
+nothing. Read next: `files.py` for where the files come from.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lr.errors import CheckpointError, SettingError
 from lr.model.dummy import dummy_tokenizer, is_dummy
-from lr.model.files import read_json, resolve
+from lr.model.files import inside, read_json, resolve
 
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 
@@ -63,9 +64,8 @@ class Codec:
         if not self.eos_ids or outside:
             raise CheckpointError(
                 f"the end-of-sequence ids of {name} are {outside or 'not given'}; expected ids "
-                f"from 0 to {self.vocab_size - 1} in "
-                "eos_token_id of generation_config.json, config.json or the tokenizer. Without one "
-                "no answer would end."
+                f"from 0 to {self.vocab_size - 1} in eos_token_id of generation_config.json, "
+                "config.json or the tokenizer. Without one no answer would end."
             )
 
     @classmethod
@@ -74,19 +74,18 @@ class Codec:
         if is_dummy(name_or_path):
             return cls(dummy_tokenizer(name_or_path), name=str(name_or_path))
         directory = resolve(name_or_path, weights=False)
-        config, generation = (
-            _optional_json(directory / f) for f in ("config.json", "generation_config.json")
-        )
-        eos = {
-            *_ids(config, directory / "config.json"),
-            *_ids(generation, directory / "generation_config.json"),
-        }
-        stated = {name: generation.get(name) for name in GenerationDefaults.__dataclass_fields__}
+        eos: list[int] = []
+        stated: dict[str, Any] = {}
+        for path in (directory / "config.json", directory / "generation_config.json"):
+            stated = read_json(path) if path.is_file() else {}
+            eos += _end_ids(stated, path)
+        names = GenerationDefaults.__dataclass_fields__
+        defaults = GenerationDefaults(**{name: stated.get(name) for name in names})
         return cls(
             _load_tokenizer(directory),
             name=str(name_or_path),
             eos_ids=eos,
-            generation_defaults=GenerationDefaults(**stated),
+            generation_defaults=defaults,
         )
 
     def encode(self, text: str) -> list[int]:
@@ -105,8 +104,8 @@ class Codec:
         if not 0 <= token < self.vocab_size:
             raise SettingError(
                 f"token id {token} is not in the vocabulary of {self.name} (0 to "
-                f"{self.vocab_size - 1}). "
-                "Give the runner vocab_size=codec.vocab_size, so that padding is never sampled."
+                f"{self.vocab_size - 1}). Give the runner vocab_size=codec.vocab_size, so that "
+                "padding is never sampled."
             )
         return self._bytes[token]
 
@@ -131,34 +130,33 @@ class Codec:
         template unless it is None; templates that do not know it ignore it. Raises CheckpointError
         if there is no chat template, SettingError if it refuses.
         """
-        for name, text in (("question", question), ("system", system)):
-            if text is not None or name == "question":
-                _require_text(name, text)
-        messages = [] if system is None else [{"role": "system", "content": system}]
+        said = [] if system is None else [("system", system)]
         for earlier, answer in history:
-            messages += [
-                {"role": "user", "content": earlier},
-                {"role": "assistant", "content": answer},
-            ]
-        messages.append({"role": "user", "content": question})
+            said += [("user", earlier), ("assistant", answer)]
+        said.append(("user", question))
+        for role, text in said:
+            _require_text("question" if role == "user" else role, text)
         if not self.tokenizer.chat_template:
             raise CheckpointError(
                 f"{self.name} has no chat template (chat_template in tokenizer_config.json, or "
-                "chat_template.jinja). "
-                "Give the prompt as plain text, or use an instruction-tuned checkpoint."
+                "chat_template.jinja). Give the prompt as plain text, or use an instruction-tuned "
+                "checkpoint."
             )
         options = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
         from jinja2 import TemplateError
 
         try:
             text = self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, **options
+                [{"role": role, "content": content} for role, content in said],
+                tokenize=False,
+                add_generation_prompt=True,
+                **options,
             )
         except TemplateError as error:
             raise SettingError(
                 f"the chat template of {self.name} refuses these messages (roles: "
-                f"{', '.join(m['role'] for m in messages)}): "
-                f"{error}. Leave out what it does not know, often the system message."
+                f"{', '.join(role for role, _ in said)}): {error}. Leave out what it does not "
+                "know, often the system message."
             ) from error
         return self.encode(text)  # the template has written the special tokens already
 
@@ -177,57 +175,37 @@ def _require_text(name: str, text: object) -> None:
         ) from error
 
 
-def first_difference(target: Codec, draft: Codec) -> str | None:
-    """Where two vocabularies contradict each other, in words; None if ids mean the same to both.
+def first_difference(target: Codec, draft: Codec) -> str:
+    """Where two vocabularies contradict each other, in words; "" if every id means the same to
+    both, so that one can draft for the other.
 
     The base vocabularies must be equal. Beyond them one may know added tokens that the other does
     not, but no id may stand for two different texts.
     """
-    ours, theirs = (_texts(codec) for codec in (target, draft))
+    both = [codec.tokenizer for codec in (target, draft)]
+    ours, theirs = ({i: repr(text) for text, i in one.get_vocab().items()} for one in both)
+    added = {i for one in both for i in one.added_tokens_decoder}
     differing = sorted(i for i in ours.keys() | theirs.keys() if ours.get(i) != theirs.get(i))
-    added = (
-        target.tokenizer.added_tokens_decoder.keys() | draft.tokenizer.added_tokens_decoder.keys()
-    )
-    contradictions = [i for i in differing if (i in ours and i in theirs) or i not in added]
-    if not contradictions:
-        return None
-    shown = "; ".join(
-        f"id {i} is {_shown(ours, i)} and {_shown(theirs, i)}" for i in contradictions[:3]
-    )
-    return f"{len(contradictions)} ids differ: {shown}{'; ...' if len(contradictions) > 3 else ''}"
-
-
-def same_tokenizer(a: Codec, b: Codec) -> bool:
-    """Whether every id means the same to both, so that one can draft for the other."""
-    return first_difference(a, b) is None
+    wrong = [i for i in differing if (i in ours and i in theirs) or i not in added]
+    if not wrong:
+        return ""
+    shown = [f"id {i} is {ours.get(i, 'absent')} and {theirs.get(i, 'absent')}" for i in wrong[:3]]
+    return f"{len(wrong)} ids differ: {'; '.join(shown)}{'; ...' if len(wrong) > 3 else ''}"
 
 
 def require_same(target: Codec, draft: Codec) -> None:
     """Raise SettingError, naming the first differences, unless the draft speaks the target's token
     ids.
     """
-    difference = first_difference(target, draft)
-    if difference is not None:
+    if difference := first_difference(target, draft):
         raise SettingError(
             f"draft {draft.name} and target {target.name} have different vocabularies (target "
-            f"first): {difference}. "
-            "A draft must share the target's token ids: choose one of the same family."
+            f"first): {difference}. A draft must share the target's token ids: choose one of the "
+            "same family."
         )
 
 
-def _texts(codec: Codec) -> dict[int, str]:
-    return {token: text for text, token in codec.tokenizer.get_vocab().items()}
-
-
-def _shown(texts: dict[int, str], token: int) -> str:
-    return repr(texts[token]) if token in texts else "absent"
-
-
-def _optional_json(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
-
-
-def _ids(raw: dict[str, Any], path: Path) -> list[int]:
+def _end_ids(raw: dict[str, Any], path: Path) -> list[int]:
     """`eos_token_id` of a JSON file: a number, a list of numbers, null or absent."""
     value = raw.get("eos_token_id")
     ids = value if isinstance(value, list) else [] if value is None else [value]
@@ -245,14 +223,11 @@ def _load_tokenizer(directory: Path) -> Any:
     the pre-tokenizer of the class in the place of the file's own; it serves here only for
     checkpoints without tokenizer.json.
     """
-    found = sorted(p.name for p in directory.iterdir())
-    if not set(_VOCABULARIES) & set(
-        found
-    ):  # AutoTokenizer would make an empty tokenizer of the class for the model type
+    found = [name for name in _VOCABULARIES if (directory / name).exists()]
+    if not found:  # AutoTokenizer would make an empty one
         raise CheckpointError(
-            f"{directory} has no tokenizer: it has {', '.join(found[:10]) or 'nothing'}, expected "
-            f"{' or '.join(_VOCABULARIES)}. "
-            "Put the tokenizer of the model beside its weights."
+            f"{directory} has no tokenizer: it has {inside(directory)}, expected "
+            f"{' or '.join(_VOCABULARIES)}. Put the tokenizer of the model beside its weights."
         )
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -274,8 +249,7 @@ def byte_table(tokenizer: Any) -> list[bytes]:
     the vocabulary) has no bytes. Raises CheckpointError if the tokenizer decodes in a way in which
     tokens have no bytes of their own.
     """
-    to_bytes = _reader(tokenizer)
-    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    to_bytes, vocabulary = _reader(tokenizer), tokenizer.get_vocab()
     table = [b""] * (max(vocabulary.values()) + 1)
     for text, token in vocabulary.items():
         table[token] = to_bytes(text)
@@ -288,32 +262,20 @@ def byte_table(tokenizer: Any) -> list[bytes]:
 
 def _reader(tokenizer: Any) -> Callable[[str], bytes]:
     """How one entry of the vocabulary is turned into bytes, by the decoder of the tokenizer."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    decoder = getattr(backend, "decoder", None)
-    described = json.loads(decoder.__getstate__()) if decoder is not None else {"type": "none"}
-    kinds = [part["type"] for part in _parts(described)]
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    described = {"type": "none"} if decoder is None else json.loads(decoder.__getstate__())
+    kinds = [part["type"] for part in described.get("decoders", [described])]
     if "ByteLevel" in kinds:
-        byte_of = printable_bytes()
-        return lambda text: _byte_level(text, byte_of)
+        return partial(_byte_level, printable_bytes())
     if "ByteFallback" in kinds:
         return _sentencepiece
-    if kinds and set(kinds) == {"Fuse"}:
+    if set(kinds) == {"Fuse"}:
         return str.encode
     raise CheckpointError(
         f"the tokenizer ({type(tokenizer).__name__}) decodes by {' and '.join(kinds)}; expected a "
-        "byte-level BPE, sentencepiece style "
-        "with byte fallback, or plain concatenation (Fuse). Only with these do tokens have bytes "
-        "of their own, which finding the "
-        "ends of steps needs."
+        "byte-level BPE, sentencepiece style with byte fallback, or plain concatenation (Fuse). "
+        "Only with these do tokens have bytes of their own, which finding the ends of steps needs."
     )
-
-
-def _parts(decoder: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    if decoder["type"] == "Sequence":
-        for part in decoder["decoders"]:
-            yield from _parts(part)
-    else:
-        yield decoder
 
 
 def printable_bytes() -> dict[str, int]:
@@ -325,25 +287,20 @@ def printable_bytes() -> dict[str, int]:
     """
     themselves = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
     others = [byte for byte in range(256) if byte not in themselves]
-    return {chr(byte): byte for byte in themselves} | {
-        chr(0x100 + i): byte for i, byte in enumerate(others)
-    }
+    numbered = {chr(0x100 + i): byte for i, byte in enumerate(others)}
+    return {chr(byte): byte for byte in themselves} | numbered
 
 
-def _byte_level(text: str, byte_of: dict[str, int]) -> bytes:
+def _byte_level(byte_of: dict[str, int], text: str) -> bytes:
     """A text with a character outside the map is no byte-level text; it stands for itself, as in
     the tokenizers library.
     """
-    try:
-        return bytes([byte_of[character] for character in text])
-    except KeyError:
-        return text.encode()
+    if all(character in byte_of for character in text):
+        return bytes(byte_of[character] for character in text)
+    return text.encode()
 
 
 def _sentencepiece(text: str) -> bytes:
-    if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
-        try:
-            return bytes([int(text[3:5], 16)])
-        except ValueError:
-            pass
+    if stated := re.fullmatch("<0x([0-9A-Fa-f]{2})>", text):
+        return bytes.fromhex(stated[1])
     return text.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,37 +20,28 @@ from lr.errors import CheckpointError
 from lr.model.files import read_json
 
 _ARCHITECTURES = {"qwen3": "Qwen3ForCausalLM", "qwen2": "Qwen2ForCausalLM"}
-_REQUIRED = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "max_position_embeddings",
-)
-_EXPERT_KEYS = (
-    "num_experts",
-    "num_local_experts",
-    "n_routed_experts",
-    "num_experts_per_tok",
-    "moe_intermediate_size",
-)
-_YARN_KEYS = {
-    "factor",
-    "original_max_position_embeddings",
-    "beta_fast",
-    "beta_slow",
-    "attention_factor",
-    "mscale",
-    "mscale_all_dim",
-    "truncate",
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "max_position_embeddings": "max_position_embeddings",
 }
-_QWEN3_HEAD_DIM, _ROPE_THETA, _NORM_EPS = (
-    128,
-    10_000.0,
-    1e-6,
-)  # transformers' values for absent keys
+"""Our name of a size, and the key that holds it, which must be there."""
+_NOT_HERE = {
+    "hidden_act": "'silu'",
+    "use_sliding_window": "false (every layer attends to the whole prefix)",
+    "use_mrope": "false (text positions only)",
+    "quantization_config": "weights that are not quantised",
+    "num_experts": "a dense model, without experts",
+    "num_local_experts": "a dense model, without experts",
+    "n_routed_experts": "a dense model, without experts",
+    "num_experts_per_tok": "a dense model, without experts",
+    "moe_intermediate_size": "a dense model, without experts",
+}
+"""Keys of networks that are not computed here, and what they may say besides null and false."""
 
 
 @dataclass(frozen=True)
@@ -101,39 +92,38 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
     CheckpointError.
     """
     if isinstance(source, Mapping):
-        raw: Mapping[str, Any] = source
+        raw = dict(source)
     else:
         path = Path(source)
         raw = read_json(path / "config.json" if path.is_dir() else path)
     kind = _kind(raw)
     _refuse_variants(raw, kind)
-    missing = [key for key in _REQUIRED if key not in raw]
-    if missing:
+    if missing := [key for key in _SIZES.values() if key not in raw]:
         raise CheckpointError(
             f"config.json lacks {', '.join(missing)}. Use the config.json that came with the "
             "weights."
         )
-    heads = _count(raw, "num_attention_heads")
-    kv_heads = heads if raw["num_key_value_heads"] is None else _count(raw, "num_key_value_heads")
+    if raw["num_key_value_heads"] is None:
+        raw["num_key_value_heads"] = raw["num_attention_heads"]
+    sizes = {ours: _count(key, raw[key]) for ours, key in _SIZES.items()}
+    heads, kv_heads = sizes["num_heads"], sizes["num_kv_heads"]
     if heads % kv_heads:
-        raise _refusal(
-            "num_key_value_heads", kv_heads, f"a divisor of num_attention_heads ({heads})"
-        )
+        expected = f"a divisor of num_attention_heads ({heads})"
+        raise _refusal("num_key_value_heads", kv_heads, expected)
     theta, yarn = _rope(raw)
+    if yarn is not None:
+        # Qwen's recipe for YaRN adds the scaling alone: max_position_embeddings 40960 with factor 4
+        # over an original context of 32768 is a context of 131072
+        stretched = int(yarn.factor * yarn.original_max_position_embeddings)
+        sizes["max_position_embeddings"] = max(sizes["max_position_embeddings"], stretched)
     return ModelConfig(
-        vocab_size=_count(raw, "vocab_size"),
-        hidden_size=_count(raw, "hidden_size"),
-        intermediate_size=_count(raw, "intermediate_size"),
-        num_layers=_count(raw, "num_hidden_layers"),
-        num_heads=heads,
-        num_kv_heads=kv_heads,
+        **sizes,
         head_dim=_head_dim(raw, kind, heads),
-        max_position_embeddings=_context(raw, yarn),
-        rms_norm_eps=_positive("rms_norm_eps", raw.get("rms_norm_eps", _NORM_EPS)),
+        rms_norm_eps=_positive("rms_norm_eps", raw.get("rms_norm_eps", 1e-6)),
         rope_theta=theta,
         qkv_bias=kind == "qwen2",
         qk_norm=kind == "qwen3",
-        tie_word_embeddings=_flag(raw, "tie_word_embeddings"),
+        tie_word_embeddings=_flag("tie_word_embeddings", raw.get("tie_word_embeddings", False)),
         yarn=yarn,
     )
 
@@ -147,25 +137,19 @@ def config_json(config: ModelConfig) -> dict[str, Any]:
     if config.qkv_bias == config.qk_norm:
         raise CheckpointError(
             f"qkv_bias={config.qkv_bias} with qk_norm={config.qk_norm} is neither Qwen3 (norm, no "
-            "bias) nor Qwen2 (bias, no norm), "
-            "so no config.json can describe it. Change one of the two."
+            "bias) nor Qwen2 (bias, no norm), so no config.json can describe it. Change one of the "
+            "two."
         )
     kind = "qwen3" if config.qk_norm else "qwen2"
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
     if config.yarn is not None:
         stated = {name: value for name, value in vars(config.yarn).items() if value is not None}
-        rope = {"rope_type": "yarn", "rope_theta": config.rope_theta, **stated}
+        rope |= {"rope_type": "yarn", **stated}
     return {
         "architectures": [_ARCHITECTURES[kind]],
         "model_type": kind,
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
+        **{key: getattr(config, ours) for ours, key in _SIZES.items()},
         "head_dim": config.head_dim,
-        "max_position_embeddings": config.max_position_embeddings,
         "rms_norm_eps": config.rms_norm_eps,
         "rope_parameters": rope,
         "tie_word_embeddings": config.tie_word_embeddings,
@@ -176,59 +160,39 @@ def config_json(config: ModelConfig) -> dict[str, Any]:
 
 def _kind(raw: Mapping[str, Any]) -> str:
     """ "qwen3" or "qwen2". `architectures` decides, `model_type` must not contradict it."""
-    named = raw.get("architectures") or []
-    model_type = raw.get("model_type")
+    named, model_type = raw.get("architectures") or [], raw.get("model_type")
     if not named and model_type in _ARCHITECTURES:
-        named = [_ARCHITECTURES[model_type]]
+        return str(model_type)
     kinds = [kind for kind, architecture in _ARCHITECTURES.items() if list(named) == [architecture]]
     if not kinds:
         what = named[0] if isinstance(named, list) and len(named) == 1 else named or model_type
         raise _refusal("architectures", what, " or ".join(_ARCHITECTURES.values()))
-    if model_type is not None and model_type != kinds[0]:
+    if model_type not in (None, kinds[0]):
         raise _refusal("model_type", model_type, f"{kinds[0]!r}, which {named[0]} has")
     return kinds[0]
 
 
 def _refuse_variants(raw: Mapping[str, Any], kind: str) -> None:
-    if raw.get("hidden_act", "silu") != "silu":
-        raise _refusal("hidden_act", raw["hidden_act"], "'silu'")
-    if raw.get("use_sliding_window"):
-        raise _refusal(
-            "use_sliding_window",
-            raw["use_sliding_window"],
-            "false (every layer attends to the whole prefix)",
-        )
+    for key, expected in _NOT_HERE.items():
+        if raw.get(key) not in (None, False, "silu"):
+            raise _refusal(key, raw[key], expected)
     windowed = sorted({str(t) for t in raw.get("layer_types") or [] if t != "full_attention"})
     if windowed:
         raise _refusal("layer_types", ", ".join(windowed), "'full_attention' everywhere")
-    if raw.get("quantization_config") is not None:
-        raise _refusal(
-            "quantization_config", raw["quantization_config"], "weights that are not quantised"
-        )
-    for key in _EXPERT_KEYS:
-        if raw.get(key) is not None:
-            raise _refusal(key, raw[key], "a dense model, without experts")
-    if raw.get("use_mrope"):
-        raise _refusal("use_mrope", raw["use_mrope"], "false (text positions only)")
     if kind == "qwen3" and raw.get("attention_bias"):
-        raise _refusal(
-            "attention_bias",
-            raw["attention_bias"],
-            "false (in Qwen3 it also puts a bias on o_proj)",
-        )
+        expected = "false (in Qwen3 it also puts a bias on o_proj)"
+        raise _refusal("attention_bias", raw["attention_bias"], expected)
 
 
 def _head_dim(raw: Mapping[str, Any], kind: str, heads: int) -> int:
+    """Absent: 128 for Qwen3, hidden_size / heads for Qwen2, as transformers has it."""
     if "head_dim" in raw and not (raw["head_dim"] is None and kind == "qwen2"):
-        head_dim = _count(raw, "head_dim")
+        head_dim = _count("head_dim", raw["head_dim"])
     elif kind == "qwen3":
-        head_dim = _QWEN3_HEAD_DIM
-    elif _count(raw, "hidden_size") % heads:
-        raise _refusal(
-            "num_attention_heads",
-            heads,
-            f"a divisor of hidden_size ({raw['hidden_size']}) where head_dim is absent",
-        )
+        head_dim = 128
+    elif raw["hidden_size"] % heads:
+        expected = f"a divisor of hidden_size ({raw['hidden_size']}) where head_dim is absent"
+        raise _refusal("num_attention_heads", heads, expected)
     else:
         head_dim = raw["hidden_size"] // heads
     if head_dim % 2:
@@ -244,31 +208,23 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
     bases = (raw.get("rope_theta"), new.pop("rope_theta", None), old.pop("rope_theta", None))
     thetas = {_positive("rope_theta", base) for base in bases if base is not None}
     if len(thetas) > 1:
-        raise _refusal(
-            "rope_theta",
-            sorted(thetas),
-            "one value; rope_theta and rope_parameters contradict each other",
-        )
+        expected = "one value; rope_theta and rope_parameters contradict each other"
+        raise _refusal("rope_theta", sorted(thetas), expected)
     if new and old and new != old:
-        raise _refusal(
-            "rope_scaling", old, f"what rope_parameters says too ({new}), or only one of the two"
-        )
-    theta = thetas.pop() if thetas else _ROPE_THETA
+        expected = f"what rope_parameters says too ({new}), or only one of the two"
+        raise _refusal("rope_scaling", old, expected)
     rope = new or old
     kind = rope.pop("rope_type", "default")
     if kind not in ("default", "yarn"):
         raise _refusal("rope_type", kind, "'default' or 'yarn'")
-    if rope.pop("partial_rotary_factor", 1.0) != 1.0 or raw.get(
-        "partial_rotary_factor", 1.0
-    ) not in (1.0, None):
-        raise _refusal("partial_rotary_factor", "not 1", "1 (every dimension of a head turns)")
-    unknown = sorted(rope.keys() - (_YARN_KEYS if kind == "yarn" else set()))
-    if unknown:
-        raise _refusal(
-            "rope_parameters",
-            f"{kind!r} with {', '.join(unknown)}",
-            "only keys that this rope type has",
-        )
+    for turned in (rope.pop("partial_rotary_factor", None), raw.get("partial_rotary_factor")):
+        if turned not in (None, 1.0):
+            raise _refusal("partial_rotary_factor", turned, "1 (every dimension of a head turns)")
+    known = {field.name for field in fields(YarnScaling)} if kind == "yarn" else set()
+    if unknown := sorted(rope.keys() - known):
+        shown = f"{kind!r} with {', '.join(unknown)}"
+        raise _refusal("rope_parameters", shown, "only keys that this rope type has")
+    theta = thetas.pop() if thetas else 10_000.0  # transformers' value
     return theta, None if kind == "default" else _yarn(raw, rope)
 
 
@@ -286,50 +242,22 @@ def _stated(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
     return stated
 
 
-def _yarn(raw: Mapping[str, Any], rope: Mapping[str, Any]) -> YarnScaling:
+def _yarn(raw: Mapping[str, Any], rope: dict[str, Any]) -> YarnScaling:
     """`rope` has only keys of YaRN and no nulls. Absent: original context =
     max_position_embeddings, factor = their ratio.
     """
-    longest = _count(raw, "max_position_embeddings")
-    outside = raw.get("original_max_position_embeddings")
-    original = rope.get("original_max_position_embeddings", outside or longest)
-    if outside is not None and outside != original:
-        raise _refusal(
-            "original_max_position_embeddings",
-            outside,
-            f"what the rope parameters say too ({original})",
-        )
-    original = _count(
-        {"original_max_position_embeddings": original}, "original_max_position_embeddings"
-    )
-    numbers = {
-        k: _positive(k, v)
-        for k, v in rope.items()
-        if k not in ("truncate", "original_max_position_embeddings")
-    }
+    longest, key = raw["max_position_embeddings"], "original_max_position_embeddings"
+    outside = raw.get(key)
+    original = _count(key, rope.pop(key, outside or longest))
+    if outside not in (None, original):
+        raise _refusal(key, outside, f"what the rope parameters say too ({original})")
+    truncate = _flag("truncate", rope.pop("truncate", True))
+    numbers = {name: _positive(name, value) for name, value in rope.items()}
     factor = numbers.pop("factor", longest / original)
-    return YarnScaling(
-        factor, original, truncate=_flag({"truncate": True, **rope}, "truncate"), **numbers
-    )
+    return YarnScaling(factor, original, truncate=truncate, **numbers)
 
 
-def _context(raw: Mapping[str, Any], yarn: YarnScaling | None) -> int:
-    """The longest sequence. Qwen's recipe for YaRN adds the scaling alone and leaves
-    max_position_embeddings as it was.
-
-    Example: max_position_embeddings 40960 with factor 4 over an original context of 32768 is a
-    context of 131072.
-    """
-    stated = _count(raw, "max_position_embeddings")
-    return (
-        stated
-        if yarn is None
-        else max(stated, int(yarn.factor * yarn.original_max_position_embeddings))
-    )
-
-
-def _count(raw: Mapping[str, Any], key: str) -> int:
-    value = raw[key]
+def _count(key: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise _refusal(key, value, "a positive whole number")
     return value
@@ -341,8 +269,7 @@ def _positive(key: str, value: Any) -> float:
     return float(value)
 
 
-def _flag(raw: Mapping[str, Any], key: str) -> bool:
-    value = raw.get(key, False)
+def _flag(key: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise _refusal(key, value, "true or false")
     return value
@@ -351,7 +278,6 @@ def _flag(raw: Mapping[str, Any], key: str) -> bool:
 def _refusal(key: str, value: Any, expected: str) -> CheckpointError:
     shown = repr(value) if len(repr(value)) <= 200 else repr(value)[:200] + "..."
     return CheckpointError(
-        f"config.json has {key} = {shown}; expected {expected}. "
-        "Only dense Qwen3 and Qwen2 decoders are computed here: choose such a checkpoint, or mend "
-        "config.json if it is wrong."
+        f"config.json has {key} = {shown}; expected {expected}. Only dense Qwen3 and Qwen2 "
+        "decoders are computed here: choose such a checkpoint, or mend config.json if it is wrong."
     )

@@ -91,18 +91,16 @@ def shape(name: str | Path) -> ModelConfig:
     Raises `CheckpointError`.
     """
     stated = str(name).removeprefix(DUMMY)
-    known = published(stated)
     path = Path(stated).expanduser()
     if path.is_dir() or path.name == "config.json":
         return read_config(path)
     if stated in CHECKPOINTS:
         return read_config(checkpoint_path(stated))
-    if known is not None:
+    if (known := published(stated)) is not None:
         return known
     raise CheckpointError(
-        f"there is no shape {stated!r}. Give one of {', '.join(SHAPES)}, one of "
-        f"{', '.join(CHECKPOINTS)}, or a directory with a "
-        "config.json (a file of a few lines; no weights are needed)."
+        f"there is no shape {stated!r}. Give one of {', '.join([*SHAPES, *CHECKPOINTS])}, or a "
+        "directory with a config.json (a file of a few lines; no weights are needed)."
     )
 
 
@@ -119,8 +117,7 @@ def dummy_tokenizer(name: str | Path) -> Any:
     if size <= END_ID:
         raise CheckpointError(
             f"{name} has a vocabulary of {size}; a dummy tokenizer needs {END_ID + 1} ids at "
-            "least, for the bytes and the end of sequence. "
-            "Give a shape with a larger vocab_size."
+            "least, for the bytes and the end of sequence. Give a shape with a larger vocab_size."
         )
     vocabulary = {**printable_bytes(), END: END_ID} | {
         f"\u0120w{token}": token for token in range(END_ID + 1, size)

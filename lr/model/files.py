@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,9 @@ from typing import Any
 from lr.errors import CheckpointError
 from lr.registry import CHECKPOINTS, checkpoint_path
 
-_TEXT_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer*",
-    "vocab.json",
-    "merges.txt",
-    "*tokens*.json",
-    "chat_template*",
-)
-_WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json")
+_TEXT_FILES = ["config.json", "generation_config.json", "tokenizer*", "vocab.json", "merges.txt"]
+_TEXT_FILES += ["*tokens*.json", "chat_template*"]
+_WEIGHT_FILES = ["model*.safetensors", "model.safetensors.index.json"]
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -39,8 +32,11 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
     With `weights=False` only the configuration and the tokenizer are downloaded. Raises
     CheckpointError.
     """
+    expected = (
+        f"Give a directory, a hub name such as Qwen/Qwen3-0.6B, or one of {', '.join(CHECKPOINTS)}."
+    )
     if not isinstance(name_or_path, (str, Path)):
-        raise CheckpointError(f"{name_or_path!r} names no checkpoint. {_expected()}")
+        raise CheckpointError(f"{name_or_path!r} names no checkpoint. {expected}")
     name, path = str(name_or_path), Path(name_or_path).expanduser()
     if name in CHECKPOINTS:
         return checkpoint_path(name)
@@ -54,34 +50,26 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
     if not isinstance(name_or_path, str) or not _HUB_NAME.fullmatch(name):
         raise CheckpointError(
             f"there is no checkpoint {name!r}: no such directory, and not a name on the Hugging "
-            "Face hub (owner/model). "
-            f"{_expected()}"
+            f"Face hub (owner/model). {expected}"
         )
-    return _download(name, _TEXT_FILES + _WEIGHT_FILES if weights else _TEXT_FILES)
-
-
-def _expected() -> str:
-    return (
-        f"Give a directory, a hub name such as Qwen/Qwen3-0.6B, or one of {', '.join(CHECKPOINTS)}."
-    )
-
-
-def _download(name: str, patterns: Iterable[str]) -> Path:
     from huggingface_hub import snapshot_download
 
+    patterns = _TEXT_FILES + _WEIGHT_FILES if weights else _TEXT_FILES
     try:
-        return Path(snapshot_download(name, allow_patterns=list(patterns)))
-    except (
-        Exception
-    ) as error:  # what a failed download raises differs between versions and HTTP libraries
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except Exception as error:  # what it raises differs between versions and HTTP libraries
+        why = (str(error) or "no message").splitlines()[0]
         raise CheckpointError(
             f"there is no directory {name}, and downloading {name} from the Hugging Face hub "
-            "failed "
-            f"({type(error).__name__}: "
-            f"{str(error).splitlines()[0] if str(error) else 'no message'}). Check the name and "
-            "the "
-            "connection, or download the checkpoint elsewhere and give its directory."
+            f"failed ({type(error).__name__}: {why}). Check the name and the connection, or "
+            "download the checkpoint elsewhere and give its directory."
         ) from error
+
+
+def inside(directory: Path) -> str:
+    """The first names in a directory, for messages."""
+    found = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+    return ", ".join(found[:10]) or "nothing in it"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -89,18 +77,15 @@ def read_json(path: Path) -> dict[str, Any]:
     an object.
     """
     if not path.is_file():
-        inside = sorted(p.name for p in path.parent.iterdir())[:10] if path.parent.is_dir() else []
         raise CheckpointError(
-            f"{path} does not exist. The directory has "
-            f"{', '.join(inside) if inside else 'nothing in it'}; "
-            "a checkpoint in Hugging Face layout is expected."
+            f"{path} does not exist. The directory has {inside(path.parent)}; a checkpoint in "
+            "Hugging Face layout is expected."
         )
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} cannot be read as JSON ({error}). Fetch the file again."
-        ) from error
+        said = f"{path} cannot be read as JSON ({error}). Fetch the file again."
+        raise CheckpointError(said) from error
     if not isinstance(value, dict):
         raise CheckpointError(
             f"{path} holds {type(value).__name__}; a JSON object is expected. Fetch the file again."
@@ -118,11 +103,10 @@ def shard_files(directory: Path) -> dict[str, set[str]]:
         return {"model.safetensors": set()}
     index = directory / "model.safetensors.index.json"
     if not index.is_file():
-        found = ", ".join(sorted(p.name for p in directory.iterdir())[:10]) or "nothing"
         raise CheckpointError(
             f"{directory} has no model.safetensors and no model.safetensors.index.json (it has "
-            f"{found}). "
-            "Only safetensors weights are read; convert others with transformers' save_pretrained."
+            f"{inside(directory)}). Only safetensors weights are read; convert others with "
+            "transformers' save_pretrained."
         )
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -138,48 +122,20 @@ def shard_files(directory: Path) -> dict[str, set[str]]:
     if absent:
         raise CheckpointError(
             f"{index} names {len(absent)} of {len(promised)} files that are not there: "
-            f"{', '.join(absent[:10])}. "
-            "Finish the download."
+            f"{', '.join(absent[:10])}. Finish the download."
         )
     return promised
 
 
-class TensorFiles:
-    """The tensors of a checkpoint by key, read lazily from memory-mapped safetensors files. Made by
-    `open_tensors`.
-    """
-
-    def __init__(self, handles: dict[str, Any]) -> None:
-        self._handles = handles
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._handles)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._handles
-
-    def slice(self, key: str) -> Any:
-        """A lazy view of one tensor: index it (`[:]`, `[a:b]`, `[:, a:b]`) to read only that part;
-        has get_shape and get_dtype.
-        """
-        return self._handles[key].get_slice(key)
-
-    def shape(self, key: str) -> tuple[int, ...]:
-        return tuple(self.slice(key).get_shape())
-
-    def dtype_name(self, key: str) -> str:
-        """The dtype in safetensors' spelling, such as "BF16"."""
-        return str(self.slice(key).get_dtype())
-
-
 @contextmanager
-def open_tensors(directory: Path) -> Iterator[TensorFiles]:
-    """Open every shard of a checkpoint; the tensors are readable inside the `with`. Raises
-    CheckpointError.
+def open_tensors(directory: Path) -> Iterator[dict[str, Any]]:
+    """Inside the `with`, the tensors of a checkpoint by key, each a lazy view of a memory-mapped
+    file: index it (`[:]`, `[a:b]`, `[:, a:b]`) to read only that part; it has get_shape and
+    get_dtype ("BF16"). Raises CheckpointError.
     """
     from safetensors import SafetensorError, safe_open
 
-    handles: dict[str, Any] = {}
+    views: dict[str, Any] = {}
     with ExitStack() as stack:
         for file, promised in shard_files(directory).items():
             try:
@@ -188,18 +144,15 @@ def open_tensors(directory: Path) -> Iterator[TensorFiles]:
             except (SafetensorError, OSError) as error:
                 raise CheckpointError(
                     f"{directory / file} is not a whole safetensors file ({error}). It may be "
-                    "truncated, or a Git LFS pointer "
-                    "instead of the data: fetch it again."
+                    "truncated, or a Git LFS pointer instead of the data: fetch it again."
                 ) from error
-            lost = sorted(promised - keys)
-            twice = sorted(keys & handles.keys())
+            lost, twice = sorted(promised - keys), sorted(keys & views.keys())
             if lost or twice:
                 raise CheckpointError(
-                    f"{directory / file} does not agree with the index: "
-                    f"{len(lost)} promised tensors are not in it "
-                    f"({', '.join(lost[:10]) or 'none'}), "
-                    f"{len(twice)} are in another file too ({', '.join(twice[:10]) or 'none'}). "
-                    "Fetch the checkpoint again."
+                    f"{directory / file} does not agree with the index: {len(lost)} promised "
+                    f"tensors are not in it ({', '.join(lost[:10]) or 'none'}), {len(twice)} are "
+                    f"in another file too ({', '.join(twice[:10]) or 'none'}). Fetch the "
+                    "checkpoint again."
                 )
-            handles.update(dict.fromkeys(keys, handle))
-        yield TensorFiles(handles)
+            views.update({key: handle.get_slice(key) for key in keys})
+        yield views

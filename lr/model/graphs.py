@@ -15,7 +15,7 @@ Example, 4 rows and 2 pages, blocks of 4, two sequences that decode at positions
 
 The graphs belong to a `ModelRunner` and live as long as it does. They share one pool of memory:
 they are never replayed at the same time, and results are copied out before the next replay. Only
-`record_cuda` needs CUDA; `record_eager` is its twin on the CPU, for tests.
+`cuda_recorder` needs CUDA; `record_eager` is its twin on the CPU, for tests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import threading
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,9 +85,7 @@ class StepGraphs:
         context = min(model.config.max_position_embeddings, cache.num_blocks * cache.block_size)
         self.pages = blocks_for(context, cache.block_size)
         self.failure: str | None = None
-        if recorder is None:
-            recorder = cuda_recorder(model.device)
-        self.recorder = recorder
+        self.recorder = recorder or cuda_recorder(model.device)
         self.padding = cache.new()
         with cache.append([self.padding], [1]):
             pass  # the block is zeroed: what a padding row sees is finite
@@ -127,11 +124,8 @@ class StepGraphs:
                 recording.replay = self.recorder(partial(self._compute, recording))
             except RuntimeError as error:
                 self.failure = f"recording {rows} rows failed: {str(error).splitlines()[0]}"
-                warnings.warn(
-                    f"CUDA graphs are off, decoding will be slower: {self.failure}",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+                said = f"CUDA graphs are off, decoding will be slower: {self.failure}"
+                warnings.warn(said, RuntimeWarning, stacklevel=2)
                 return None
             self._recordings[rows] = recording
         return self._recordings[rows]
@@ -145,10 +139,9 @@ class StepGraphs:
 
     def _compute(self, recording: _Recording) -> Tensor:
         """Logits [rows, v] of what is in the buffers. Issues kernels only, always the same."""
-        attend = self.attend_rows(recording.where, self.cache)
-        return self.model.logits(
-            self.model.trunk(recording.tokens, recording.where.positions, attend)
-        )
+        where, model = recording.where, self.model
+        attend = self.attend_rows(where, self.cache)
+        return model.logits(model.trunk(recording.tokens, where.positions, attend))
 
     def _fill(self, recording: _Recording, batch: RaggedBatch) -> None:
         """Put a batch into the buffers. Pages are sent only where a sequence has other blocks than
@@ -182,38 +175,35 @@ def record_eager(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
 
 
 def cuda_recorder(device: torch.device) -> Recorder:
-    """Records CUDA graphs of one device, all on one stream and in one pool of memory."""
-    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
-    return partial(record_cuda, device, pool, stream)
-
-
-def record_cuda(
-    device: torch.device, pool: Any, stream: torch.cuda.Stream, compute: Callable[[], Tensor]
-) -> Callable[[], Tensor]:
-    """Warm up on a stream beside, as PyTorch asks, then record. Other threads may use the device
-    meanwhile, but not wait for all of it (`torch.cuda.synchronize`).
+    """Records CUDA graphs of one device, all on one stream and in one pool of memory: warms up on a
+    stream beside, as PyTorch asks, then records. Other threads may use the device meanwhile, but
+    not wait for all of it (`torch.cuda.synchronize`).
     """
-    before, collects = torch.cuda.current_stream(device), gc.isenabled()
-    graph = torch.cuda.CUDAGraph()
-    with _RECORDING, torch.cuda.device(device):
-        gc.disable()  # a CUDA graph that is collected during a recording would spoil it
-        try:
-            stream.wait_stream(before)
-            with torch.cuda.stream(stream):
-                for _ in range(WARM_UPS):
-                    compute()
-            before.wait_stream(stream)
-            with torch.cuda.graph(
-                graph, pool=pool, stream=stream, capture_error_mode="thread_local"
-            ):
-                logits = compute()
-        finally:
-            torch.cuda.set_stream(before)  # a failed recording leaves the thread on its stream
-            if collects:
-                gc.enable()
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
 
-    def replay() -> Tensor:
-        graph.replay()
-        return logits
+    def record(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        before, collects = torch.cuda.current_stream(device), gc.isenabled()
+        graph = torch.cuda.CUDAGraph()
+        with _RECORDING, torch.cuda.device(device):
+            gc.disable()  # a CUDA graph that is collected during a recording would spoil it
+            try:
+                stream.wait_stream(before)
+                with torch.cuda.stream(stream):
+                    for _ in range(WARM_UPS):
+                        compute()
+                before.wait_stream(stream)
+                mode = "thread_local"
+                with torch.cuda.graph(graph, pool, stream, capture_error_mode=mode):
+                    logits = compute()
+            finally:
+                torch.cuda.set_stream(before)  # a failed recording leaves the thread on its stream
+                if collects:
+                    gc.enable()
 
-    return replay
+        def replay() -> Tensor:
+            graph.replay()
+            return logits
+
+        return replay
+
+    return record

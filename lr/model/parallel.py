@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,12 +32,10 @@ from torch.nn import functional as F
 
 from lr.errors import LRError, SettingError
 from lr.kvcache.cache import PagedKVCache
-from lr.model.config import ModelConfig, read_config
-from lr.model.dummy import is_dummy, shape
-from lr.model.files import open_tensors, resolve
+from lr.model.config import ModelConfig
 from lr.model.layers import DecoderLayer, Linear
-from lr.model.qwen import CausalLM
-from lr.model.weights import account, checkpoint_dtype, fill_dummy, pieces
+from lr.model.qwen import CausalLM, Network
+from lr.model.weights import Piece, load_pieces, pieces
 
 
 class RankLost(LRError):
@@ -47,22 +45,24 @@ class RankLost(LRError):
 @dataclass(frozen=True)
 class Ranks:
     """This process among those that share a model: number `rank` of `size`. All ranks make the same
-    calls in the same order, on the default group of `torch.distributed`. Raises `RankLost`.
+    calls in the same order, on a group of `torch.distributed` (None: its default group). Raises
+    `RankLost`.
     """
 
     rank: int
     size: int
+    group: Any = None
 
     def sum(self, x: Tensor) -> Tensor:
         """Add up x of all ranks, in place."""
-        together(dist.all_reduce, x)
+        together(dist.all_reduce, x, group=self.group)
         return x
 
     def gather(self, x: Tensor) -> list[Tensor]:
         """On rank 0 the x of all ranks (equal shapes), elsewhere nothing."""
         parts = [torch.empty_like(x) for _ in range(self.size)] if self.rank == 0 else None
-        together(dist.gather, x.contiguous(), parts, dst=0)
-        return [] if parts is None else parts
+        together(dist.gather, x.contiguous(), parts, dst=0, group=self.group)
+        return parts or []
 
 
 def together(collective: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -73,39 +73,24 @@ def together(collective: Callable[..., Any], *arguments: Any, **named: Any) -> A
         raise RankLost(f"this rank has lost the others: {error}") from error
 
 
-@dataclass(frozen=True)
-class Cut:
-    """Rows `rows` (and columns `columns`; None: all, or there are none) of tensor `key` make the
-    rows from `first` on of `parameter`.
-    """
-
-    key: str
-    parameter: str
-    first: int
-    rows: range
-    columns: range | None
-
-
 def part_of(config: ModelConfig, ranks: int) -> ModelConfig:
     """The sizes of one rank's network. Raises `SettingError` if this network cannot be divided
     among so many ranks.
     """
 
-    def wrong(n: int) -> tuple[str, int] | None:
+    def wrong(n: int) -> str:
         k = config.num_kv_heads
-        for name, size in (
-            ("query heads", config.num_heads),
-            ("MLP width", config.intermediate_size),
-        ):
-            if size % n:
-                return name, size
-        return ("KV heads", k) if max(k, n) % min(k, n) else None
+        if config.num_heads % n:
+            return f"query heads ({config.num_heads})"
+        if config.intermediate_size % n:
+            return f"MLP width ({config.intermediate_size})"
+        return f"KV heads ({k})" if max(k, n) % min(k, n) else ""
 
-    if (found := wrong(ranks)) is not None:
-        possible = [str(n) for n in range(1, config.num_heads + 1) if wrong(n) is None]
+    if found := wrong(ranks):
+        possible = [str(n) for n in range(1, config.num_heads + 1) if not wrong(n)]
         raise SettingError(
-            f"tensor_parallel is {ranks}, and this model's {found[0]} ({found[1]}) cannot be "
-            f"divided among so many ranks. Possible for it: {', '.join(possible)}."
+            f"tensor_parallel is {ranks}, and this model's {found} cannot be divided among so many "
+            f"ranks. Possible for it: {', '.join(possible)}."
         )
     return replace(
         config,
@@ -116,7 +101,7 @@ def part_of(config: ModelConfig, ranks: int) -> ModelConfig:
     )
 
 
-def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Cut]:
+def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
     """What a rank takes of every tensor of a checkpoint. Raises as `part_of` does.
 
     An axis that is as long in the part as in the whole is taken whole. Else it has whole / part
@@ -128,12 +113,10 @@ def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Cut]:
     found = []
     for whole, long, mine in zip(pieces(config), pieces(padded), pieces(part), strict=True):
         taken = []
-        for total, size in zip(long.shape, mine.shape, strict=True):
+        for end, total, size in zip(whole.shape, long.shape, mine.shape, strict=True):
             start = rank * (total // size) // ranks * size
-            taken.append(range(start, start + size))
-        rows = range(*(min(end, whole.shape[0]) for end in (taken[0].start, taken[0].stop)))
-        columns = taken[1] if len(taken) == 2 and len(taken[1]) < whole.shape[1] else None
-        found.append(Cut(mine.key, mine.parameter, mine.first, rows, columns))
+            taken.append(slice(min(start, end), min(start + size, end)))
+        found.append(replace(whole, first=mine.first, taken=tuple(taken)))
     return found
 
 
@@ -191,29 +174,16 @@ class RankLM(CausalLM):
         parts = self.ranks.gather(super().logits(hidden))
         return torch.cat(parts, dim=-1)[:, : self.config.vocab_size] if parts else hidden[:, :0]
 
-    def cache_sizes(self, num_blocks: int, block_size: int) -> dict[str, Any]:
-        """What `PagedKVCache` takes for this rank's KV heads."""
-        return {
-            "num_layers": self.part.num_layers,
-            "num_kv_heads": self.part.num_kv_heads,
-            "head_dim": self.part.head_dim,
-            "num_blocks": num_blocks,
-            "block_size": block_size,
-            "dtype": self.dtype,
-            "device": self.device,
-        }
-
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """A cache for this rank's KV heads."""
         return PagedKVCache(**self.cache_sizes(num_blocks, block_size))
 
-
-Part = TypeVar("Part", bound=RankLM)
-
-
-def config_of(source: str | Path) -> ModelConfig:
-    """The sizes of the whole model. Raises `CheckpointError`."""
-    return shape(source) if is_dummy(source) else read_config(resolve(source))
+    def cache_sizes(self, num_blocks: int, block_size: int) -> dict[str, Any]:
+        """What `PagedKVCache` takes for this rank's KV heads."""
+        part = self.part
+        sizes = {"num_layers": part.num_layers, "num_kv_heads": part.num_kv_heads}
+        sizes |= {"head_dim": part.head_dim, "num_blocks": num_blocks, "block_size": block_size}
+        return {**sizes, "dtype": self.dtype, "device": self.device}
 
 
 def load_part(
@@ -221,38 +191,11 @@ def load_part(
     ranks: Ranks,
     device: torch.device,
     dtype: torch.dtype | None,
-    network: Callable[[ModelConfig, Ranks], Part],
-) -> Part:
+    network: Callable[[ModelConfig, Ranks], Network],
+) -> Network:
     """The part of this rank, frozen and in eval mode: of every tensor only the slice that is its
     own is read. `source` and `dtype` as in `load_model`; raises as it does, and `SettingError` if
     the model cannot be divided among so many ranks.
     """
-    config = config_of(source)
-    listed, make = cuts(config, ranks.rank, ranks.size), partial(network, config, ranks)
-    if is_dummy(source):
-        model = RankLM.materialised(make, dtype or torch.bfloat16, device)
-        fill_dummy(model)
-        return model
-    directory = resolve(source)
-    with open_tensors(directory) as tensors, torch.no_grad():
-        size = part_of(config, ranks.size).vocab_size
-        start, stop = (min(n * size, config.vocab_size) for n in (ranks.rank, ranks.rank + 1))
-        account(config, tensors, directory, slice(start, stop))
-        model = RankLM.materialised(make, dtype or checkpoint_dtype(directory, tensors), device)
-        parameters = dict(model.named_parameters())
-        unfilled = {name: parameter.shape[0] for name, parameter in parameters.items()}
-        for cut in listed:
-            parameter, stored = parameters[cut.parameter], tensors.slice(cut.key)
-            end = cut.first + len(cut.rows)
-            if cut.rows:
-                rows = slice(cut.rows.start, cut.rows.stop)
-                if cut.columns is None:
-                    parameter[cut.first : end] = stored[rows]
-                else:
-                    parameter[cut.first : end] = stored[rows, cut.columns.start : cut.columns.stop]
-            unfilled[cut.parameter] -= len(cut.rows)
-            if cut.parameter in ("embedding.weight", "head.weight"):
-                parameter[end:] = 0  # rows that no file has: padding
-                unfilled[cut.parameter] -= parameter.shape[0] - end
-    assert not any(unfilled.values()), f"rows without a source: {unfilled}"
-    return model
+    take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
+    return load_pieces(source, device, dtype, lambda config: network(config, ranks), take)

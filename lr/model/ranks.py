@@ -7,16 +7,16 @@ and truncations change the tables of rank 0 only. Worked example: two forks shar
 gets a token. Rank 0's cache copies block 5 to 6, and the message of the pass is [prepare fresh=(),
 copies=((5, 6),); feed slots=(23, 25), blocks=([5], [6])].
 
-Processes are started here, or by torchrun; they meet through the store of `torch.distributed`, and
-messages go over a gloo group of their own, in which an idle rank may wait for ever. A rank that
-dies breaks its connections, which ends the collectives of the others; one that hangs does so after
-`patience` seconds. Then rank 0 looks for the cause: a report in the store, an exit code, a process
-that still runs. It ends all of them and raises `WorkerError`, now and at every later use.
+Processes are started here, or by torchrun. Messages go over the default group of
+`torch.distributed` (gloo), in which an idle rank may wait for ever; sums over a group beside it. A
+rank that dies breaks its connections, which ends the collectives of the others; one that hangs does
+so after `patience` seconds. Ranks that have only lost another end without complaint, so what is
+left is the cause: rank 0 names it, ends all of them and raises `WorkerError`, now and at every
+later use.
 """
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
@@ -41,7 +41,6 @@ from torch import Tensor
 
 from lr.errors import LRError, ProtocolError, SettingError
 from lr.kvcache.cache import PagedKVCache
-from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable
 from lr.model.attention import AttentionBackend
 from lr.model.attention_choice import equip
@@ -49,22 +48,15 @@ from lr.model.batch import RaggedBatch
 from lr.model.device import find_device, undisturbed
 from lr.model.dummy import is_dummy
 from lr.model.files import resolve
-from lr.model.parallel import RankLM, RankLost, Ranks, config_of, load_part, part_of, together
-from lr.model.qwen import CausalLM
-from lr.model.weights import load_model
+from lr.model.parallel import RankLM, RankLost, Ranks, load_part, part_of, together
+from lr.model.weights import config_of
 
 PATIENCE = 20.0
-"""Seconds that a rank waits for the others in a collective."""
+"""Seconds that a rank waits for the others in a sum."""
 FOR_EVER = timedelta(days=365)
-DOOR = timedelta(seconds=600)
-"""How long ranks wait for rank 0 under torchrun: it may have to fetch a checkpoint first."""
 AFTERMATH = 3.0
 """Seconds in which ranks that have only lost another end by themselves; one that still runs then
 hangs."""
-GRACE = 5.0
-"""Seconds that a rank has to end when it is told to."""
-LOST = 3
-"""The exit code of a rank that ends because it has lost another."""
 
 
 class WorkerError(LRError):
@@ -73,26 +65,11 @@ class WorkerError(LRError):
 
 @dataclass(frozen=True)
 class Torchrun:
-    """What torchrun says about this process: its rank among `size`, its number on its machine, and
-    where torchrun's store is. `hosts_store`: rank 0 has to open it.
-    """
+    """What torchrun says about this process: its rank among `size`, its number on its machine."""
 
     rank: int
     size: int
     local_rank: int
-    address: str
-    port: int
-    hosts_store: bool
-
-    def store(self) -> dist.Store:
-        """Torchrun's store."""
-        hosts = self.hosts_store
-        return dist.PrefixStore(
-            "lr",
-            dist.TCPStore(
-                self.address, self.port, is_master=hosts, wait_for_workers=False, timeout=DOOR
-            ),
-        )
 
 
 @dataclass(frozen=True)
@@ -110,16 +87,16 @@ class Spread:
         return len(self.devices) if self.place is None else self.place.size
 
     def __post_init__(self) -> None:
-        kinds = sorted({device.type for device in self.devices})
-        shown = ", ".join(map(str, self.devices))
-        if len(kinds) != 1 or kinds[0] not in ("cpu", "cuda"):
-            raise SettingError(f"a model cannot be spread over {shown}: CUDA devices, or cpu.")
         if self.size < 2:
             raise SettingError(
                 f"tensor_parallel is {self.size}; a spread model needs at least 2 ranks."
             )
-        if kinds == ["cuda"] and len(set(self.devices)) < len(self.devices):
-            raise SettingError(f"a model cannot be spread over {shown}: each needs its own GPU.")
+        kinds, distinct = {device.type for device in self.devices}, set(self.devices)
+        if kinds != {"cpu"} and (kinds != {"cuda"} or len(distinct) < len(self.devices)):
+            raise SettingError(
+                f"a model cannot be spread over {', '.join(map(str, self.devices))}: give CUDA "
+                "devices, or cpu; each rank needs its own GPU."
+            )
 
 
 def spread_over(ranks: int, device: str | torch.device) -> Spread:
@@ -129,23 +106,13 @@ def spread_over(ranks: int, device: str | torch.device) -> Spread:
     device = find_device(device)
     if device.type != "cuda":
         return Spread((device,) * ranks)
-    first = device.index or 0
-    if first + ranks > torch.cuda.device_count():
+    first, here = device.index or 0, torch.cuda.device_count()
+    if first + ranks > here:
         raise SettingError(
-            f"tensor_parallel is {ranks} from {device} on, and this machine has "
-            f"{torch.cuda.device_count()} CUDA devices. Take fewer ranks, or torchrun for several "
-            "machines."
+            f"tensor_parallel is {ranks} from {device} on, and this machine has {here} CUDA "
+            "devices. Take fewer ranks, or torchrun for several machines."
         )
     return Spread(tuple(torch.device("cuda", first + i) for i in range(ranks)))
-
-
-def load_target(
-    source: str | Path, where: torch.device | Spread, dtype: torch.dtype | None
-) -> CausalLM:
-    """The model on one device, or spread over several."""
-    if isinstance(where, Spread):
-        return load_parallel(source, where, dtype)
-    return load_model(source, device=where, dtype=dtype)
 
 
 def load_parallel(source: str | Path, spread: Spread, dtype: torch.dtype | None = None) -> LeaderLM:
@@ -156,8 +123,6 @@ def load_parallel(source: str | Path, spread: Spread, dtype: torch.dtype | None 
     started; `WorkerError` if a rank is lost.
     """
     part_of(config_of(source), spread.size)
-    if spread.place is None and not is_dummy(source):
-        source = resolve(source).resolve()  # found once; on several machines by each for itself
     team = Team(spread)
     try:
         return team.load(source, dtype)
@@ -181,42 +146,35 @@ class Team:
                 "tensor-parallel model can be started here. Close the other one first "
                 "(Reasoner.close), or load this model on its team."
             )
-        self.ranks, self.device = Ranks(0, spread.size), spread.devices[0]
+        self.device, size = spread.devices[0], spread.size
         self.error: WorkerError | None = None
         self.queue: deque[tuple[Any, ...]] = deque()
         self.numbers = count()
         self._lock = threading.RLock()
+        self._store: dist.Store | None = None
         self._processes: list[SpawnProcess] = []
-        place, cuda, threads = spread.place, self.device.type == "cuda", torch.get_num_threads()
-        if place is not None:
-            self._store = place.store()
-            self._store.set("join", json.dumps([cuda, threads, spread.patience]))
-        else:
-            master = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            self._store = dist.PrefixStore("lr", master)
+        if spread.place is None:
+            self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
             context = multiprocessing.get_context("spawn")  # a fork of a threaded torch may hang
             for rank, device in enumerate(spread.devices[1:], 1):
-                process = context.Process(
-                    target=_worker,
-                    args=(rank, spread.size, str(device), master.port, threads, spread.patience),
-                    name=f"lr rank {rank}",
-                    daemon=True,
-                )
+                place = Torchrun(rank, size, device.index or 0)
+                told = place, self._store.port
+                process = context.Process(target=_process, args=told, daemon=True)
                 with undisturbed():
                     process.start()
                 self._processes.append(process)
-        self._state: dict[str, Any] = {"failed": False, "ending": False, "control": None}
-        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._processes, self._state)
-        try:
-            self._await("started")
-            self._state["control"] = _join(self.ranks, self._store, self.device, spread.patience)
-        except BaseException as error:
-            raise self._break(error) from error
-        if cuda and self._processes:
-            watch = threading.Thread(
-                target=_abort_when_one_ends, args=(self._processes, self._state), daemon=True
-            )
-            watch.start()
+        ended = threading.Event()
+        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._processes, ended)
+        settings = (self.device.type == "cuda", torch.get_num_threads(), spread.patience)
+        with self._guarded():
+            while self._store and not self._store.check([f"started {r}" for r in range(1, size)]):
+                if any(process.exitcode is not None for process in self._processes):
+                    raise RankLost("a rank has not started")
+                time.sleep(0.02)
+            self.ranks, _ = _join(Torchrun(0, size, self.device.index or 0), self._store, settings)
+        if settings[0] and self._processes:
+            watched = self._processes, self.ranks.group, ended
+            threading.Thread(target=_abort_when_one_ends, args=watched, daemon=True).start()
 
     @property
     def pids(self) -> list[int]:
@@ -228,11 +186,13 @@ class Team:
         itself.
         """
         part_of(config_of(source), self.ranks.size)
+        if self._processes and not is_dummy(source):
+            source = resolve(source).resolve()
         number = next(self.numbers)
         with self.together(("load", number, str(source), dtype)):
             model = load_part(source, self.ranks, self.device, dtype, LeaderLM)
-            self._await(f"loaded {number}")
-        model.lead(self, number)
+            together(dist.barrier)  # however long the others take
+        model.team, model.number = self, number
         return model
 
     @contextmanager
@@ -244,118 +204,98 @@ class Team:
         with self._lock:
             if self.error is not None:
                 raise self.error
-            orders = [self.queue.popleft() for _ in range(len(self.queue))]
-            try:
-                together(dist.broadcast_object_list, [[*orders, order]], 0, self._state["control"])
+            with self._guarded():
+                orders = [self.queue.popleft() for _ in range(len(self.queue))]
+                together(dist.broadcast_object_list, [[*orders, order]], 0)
                 yield
-            except BaseException as error:
-                told = self._break(error)
-                if told is error:
-                    raise
-                raise told from error
 
-    def close(self) -> None:
-        """End the other ranks and leave the process group. Its models cannot be used afterwards."""
+    def close(self, why: str = "this tensor-parallel model was closed.") -> None:
+        """End the other ranks and leave the process group. Its models cannot be used afterwards:
+        they raise `WorkerError` with the reason.
+        """
         with self._lock:
-            closed = "this tensor-parallel model was closed; load it again."
-            self.error = self.error or WorkerError(closed)
+            self.error = self.error or WorkerError(f"{why} Load it again.")
             self._finalizer()
 
-    def _await(self, what: str) -> None:
-        """Wait, however long it takes, until every other rank has put `what` into the store. Raises
-        `RankLost` as soon as one has failed or ended.
-        """
-        for rank in range(1, self.ranks.size):
-            while not self._store.check([f"{what} {rank}"]):
-                if self._ended():
-                    raise RankLost(f"rank {rank} has not {what}")
-                time.sleep(0.02)
-
-    def _ended(self) -> str:
-        """Which rank has failed or ended by itself, and how; "" if none has. Those that have only
-        lost another are not meant.
-        """
-        for rank in range(1, self.ranks.size):
-            if self._store.check([f"failed {rank}"]):
-                why = self._store.get(f"failed {rank}").decode()
-                return f"{self._named(rank)} failed: {why}"
-        for rank, process in enumerate(self._processes, 1):
-            code = process.exitcode
-            if code is not None and code < 0:
-                return f"{self._named(rank)} was killed by {signal.Signals(-code).name}"
-            if code not in (None, LOST):
-                return f"{self._named(rank)} ended by itself with exit code {code}"
-        return ""
-
-    def _named(self, rank: int) -> str:
-        pid = f" (process {self.pids[rank - 1]})" if self._processes else ""
-        return f"rank {rank}{pid}"
-
-    def _break(self, error: BaseException) -> BaseException:
-        """End the team; the error to raise in the place of `error`, and from now on."""
-        if not isinstance(error, RankLost):
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """End the team if anything goes wrong inside. Raises `WorkerError` for a lost rank."""
+        try:
+            yield
+        except RankLost as error:
+            self.close(
+                f"{(self._cause() or str(error)).rstrip('.')}. The model is spread over several "
+                "ranks and cannot go on without it. If the process was killed, it may have been "
+                "for memory. What was written to disk is kept."
+            )
+            assert self.error is not None
+            raise self.error from error
+        except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt)
             what = "was interrupted" if interrupted else f"failed on rank 0 ({error})"
-            told: BaseException = error
-            later = f"a pass of this tensor-parallel model {what}, and its ranks are out of step."
-        else:
-            deadline = time.monotonic() + AFTERMATH
-            while not (cause := self._ended()) and time.monotonic() < deadline:
-                time.sleep(0.05)
-            hanging = [i for i, process in enumerate(self._processes, 1) if process.is_alive()]
-            if not cause and hanging:
-                cause = f"{self._named(hanging[0])} hangs: it did not come to a collective"
-            later = f"{(cause or str(error)).rstrip('.')}. The model is spread over " + (
-                f"{self.ranks.size} ranks and cannot go on without it. If the process was killed, "
-                "it may have been for memory. What was written to disk is kept."
-            )
-        self.error = self.error or WorkerError(f"{later} Load it again.")
-        if isinstance(error, RankLost):
-            told = self.error
-        self._state["failed"] = True
-        self._finalizer()
-        return told
+            self.close(f"a pass of this spread model {what}, and its ranks are out of step.")
+            raise
+
+    def _cause(self) -> str:
+        """Which of the processes started here has failed or hangs, and how; "" if none has."""
+        deadline, hangs = time.monotonic() + AFTERMATH, ""
+        while time.monotonic() < deadline and not any(one.exitcode for one in self._processes):
+            time.sleep(0.05)
+        for rank, process in enumerate(self._processes, 1):
+            name, code = f"rank {rank} (process {process.pid})", process.exitcode
+            if self._store is not None and self._store.check([f"failed {rank}"]):
+                return f"{name} failed: {self._store.get(f'failed {rank}').decode()}"
+            if code is not None and code < 0:
+                return f"{name} was killed by {signal.Signals(-code).name}"
+            if code:
+                return f"{name} ended by itself with exit code {code}"
+            if code is None:
+                hangs = hangs or f"{name} hangs: it did not come to a collective"
+        return hangs
 
 
-def _abort_when_one_ends(processes: list[SpawnProcess], state: dict[str, Any]) -> None:
+def _abort_when_one_ends(
+    processes: Sequence[SpawnProcess], group: dist.ProcessGroup, ended: threading.Event
+) -> None:
     """NCCL would wait for a rank that is gone; gloo notices by itself."""
     wait([process.sentinel for process in processes])
-    if not state["ending"] and dist.group.WORLD is not None:
-        dist.group.WORLD.abort()
+    if not ended.is_set():
+        group.abort()
 
 
-def _end(owner: int, processes: list[SpawnProcess], state: dict[str, Any]) -> None:
-    """Stop the other ranks, leave the group, and see that no process is left. Raises nothing."""
+def _end(owner: int, processes: Sequence[SpawnProcess], ended: threading.Event) -> None:
+    """Kill the other ranks, which have nothing to save, and leave the group, which ends those that
+    torchrun has started. Raises nothing.
+    """
     if os.getpid() != owner:
         return  # a fork of rank 0 that ends: the ranks are not its children
-    state["ending"] = True
-    if state["control"] is not None and not state["failed"]:
-        try:
-            dist.broadcast_object_list([[("stop",)]], 0, state["control"])
-        except RuntimeError:
-            state["failed"] = True
+    ended.set()
     for process in processes:
-        process.join(0.0 if state["failed"] else GRACE)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
+        process.kill()
+        process.join()
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def _join(ranks: Ranks, store: dist.Store, device: torch.device, patience: float) -> Any:
-    """Meet the other ranks, which do the same at the same time; the group for messages."""
-    cuda = device.type == "cuda"
-    together(
-        dist.init_process_group,
-        "nccl" if cuda else "gloo",
-        store=store,
-        rank=ranks.rank,
-        world_size=ranks.size,
-        timeout=timedelta(seconds=patience),
-        device_id=device if cuda else None,
-    )
-    return together(dist.new_group, backend="gloo", timeout=FOR_EVER)
+def _join(
+    place: Torchrun, store: dist.Store | None, settings: tuple[bool, int, float] | None = None
+) -> tuple[Ranks, torch.device]:
+    """Meet the other ranks, through `store` or where torchrun says; what this one does its sums
+    with, and its device. Rank 0 tells the others its `settings`: whether they use GPUs, the threads
+    of each, and its patience in seconds.
+    """
+    where = {"store": store, "rank": place.rank, "world_size": place.size}
+    together(dist.init_process_group, "gloo", **where, timeout=FOR_EVER)
+    told: list[Any] = [settings]
+    together(dist.broadcast_object_list, told, 0)
+    cuda, threads, patience = told[0]
+    torch.set_num_threads(threads)
+    device = torch.device("cuda", place.local_rank) if cuda else torch.device("cpu")
+    if cuda and place.rank > 0:
+        torch.cuda.set_device(device)
+    how = {"backend": "nccl", "device_id": device} if cuda else {"backend": "gloo"}
+    group = together(dist.new_group, timeout=timedelta(seconds=patience), **how)
+    return Ranks(place.rank, place.size, group), device
 
 
 class LeaderCache(PagedKVCache):
@@ -378,10 +318,7 @@ class LeaderLM(RankLM):
 
     team: Team
     number: int
-
-    def lead(self, team: Team, number: int) -> None:
-        """Belong to a team, whose other ranks have the other parts under this number."""
-        self.team, self.number = team, number
+    """The other ranks of the team have the other parts under this number."""
 
     def close(self) -> None:
         """End the team, with all its models."""
@@ -408,77 +345,41 @@ class LeaderLM(RankLM):
             return super().forward(batch, cache, backend)
 
 
-class _Everything(BlockPool):
-    """Other ranks count no holders. Their memory is zeroed when it is made, so that every block may
-    be read: all count as held.
-    """
-
-    def refcount(self, block: int) -> int:
-        return 1
-
-
-def _worker(rank: int, size: int, device: str, port: int, threads: int, patience: float) -> None:
-    """The main function of a process that was started only to follow."""
-    store = dist.PrefixStore("lr", dist.TCPStore("127.0.0.1", port, is_master=False))
-    os._exit(_follow(Ranks(rank, size), torch.device(device), store, threads, patience))
-
-
-def follow_torchrun(place: Torchrun) -> bool:
-    """The whole life of a rank above 0 under torchrun. False if it failed, or rank 0 did. Raises
-    `WorkerError` if there is no rank 0.
-    """
+def _process(place: Torchrun, port: int) -> None:
+    """The life of a process that was started only to follow. It leaves a report if it fails."""
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    code = 0
     try:
-        store = place.store()
-        cuda, threads, patience = json.loads(store.get("join"))
-    except RuntimeError as error:
-        raise WorkerError(
-            f"rank {place.rank} has not found rank 0 at {place.address}:{place.port}: {error}"
-        ) from error
-    device = torch.device(f"cuda:{place.local_rank}" if cuda else "cpu")
-    return _follow(Ranks(place.rank, place.size), device, store, threads, patience) == 0
-
-
-def _follow(
-    ranks: Ranks, device: torch.device, store: dist.Store, threads: int, patience: float
-) -> int:
-    """Carry out orders until rank 0 says stop (0), a rank is lost (`LOST`), or something fails (1),
-    which is reported in the store. Ctrl-C is rank 0's to answer.
-    """
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        torch.set_num_threads(threads)
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        store.set(f"started {ranks.rank}", "")
-        control = _join(ranks, store, device, patience)
-        models: dict[int, RankLM] = {}
-        caches: dict[int, PagedKVCache] = {}
-        while True:
-            message: list[Any] = [None]
-            together(dist.broadcast_object_list, message, 0, control)
-            for order in message[0]:
-                if order == ("stop",):
-                    dist.destroy_process_group()
-                    return 0
-                _obey(order, ranks, device, store, models, caches)
-    except RankLost:
-        return LOST
+        store.set(f"started {place.rank}", "")
+        follow(place, store)
     except BaseException as error:
         lines = [str(error)] if isinstance(error, LRError) else traceback.format_exception(error)
-        try:
-            store.set(f"failed {ranks.rank}", "".join(lines))
-        except RuntimeError:
-            return LOST  # rank 0 is gone, nobody is left to be told
-        return 1
+        store.set(f"failed {place.rank}", "".join(lines))
+        code = 1
+    os._exit(code)
 
 
 @torch.inference_mode()
+def follow(place: Torchrun, store: dist.Store | None = None) -> None:
+    """The whole life of a rank above 0: carry out orders until rank 0 or another rank is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is rank 0's to answer
+    models: dict[int, RankLM] = {}
+    caches: dict[int, PagedKVCache] = {}
+    try:
+        ranks, device = _join(place, store)
+        while True:
+            message: list[Any] = [None]
+            together(dist.broadcast_object_list, message, 0)
+            for order in message[0]:
+                _obey(order, ranks, device, models, caches)
+    except RankLost:
+        return  # rank 0 finds out why
+
+
 def _obey(
     order: tuple[Any, ...],
     ranks: Ranks,
     device: torch.device,
-    store: dist.Store,
     models: dict[int, RankLM],
     caches: dict[int, PagedKVCache],
 ) -> None:
@@ -488,21 +389,20 @@ def _obey(
             tables = [BlockTable(cache.block_size, list(ids), length) for ids, length in blocks]
             batch = RaggedBatch.build(tables, tokens, slots, wanted=wanted, device=device)
             if isinstance(how, str) and model.attention.name != how:
-                equip(model, how)
-                model.graphs = False
+                equip(model, how, graphs=False)
             model(batch, cache, None if isinstance(how, str) else how)
         case ("prepare", number, fresh, copies):
             caches[number].prepare(fresh, copies)
         case ("cache", number, cache_number, num_blocks, block_size):
             cache = caches[cache_number] = models[number].make_cache(num_blocks, block_size)
-            cache.pool = _Everything(num_blocks)
-            cache.keys.zero_()
+            cache.pool.allocate(num_blocks)  # other ranks count no holders: all blocks are held,
+            cache.keys.zero_()  # and may be read
             cache.values.zero_()
         case ("drop", number):
             del caches[number]
         case ("load", number, source, dtype):
             with torch.inference_mode(False):
                 models[number] = load_part(source, ranks, device, dtype, RankLM)
-            store.set(f"loaded {number} {ranks.rank}", "")
+            together(dist.barrier)
         case _:
             raise AssertionError(f"an unknown order: {order}")

@@ -14,7 +14,7 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,14 +26,13 @@ from lr.errors import CheckpointError, SettingError
 from lr.model.config import ModelConfig, config_json, read_config
 from lr.model.device import find_device
 from lr.model.dummy import is_dummy, shape
-from lr.model.files import TensorFiles, open_tensors, read_json, resolve
-from lr.model.qwen import CausalLM
+from lr.model.files import open_tensors, read_json, resolve
+from lr.model.qwen import CausalLM, Network
 from lr.rng import Stream
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-_DTYPE_NAMES = {"float64": "F64", "float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+_DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES.values()}
 _REPLACED = ("config.json", "model*.safetensors", "model.safetensors.index.json")
-_LISTED = 10
 EMBEDDING_KEY = "model.embed_tokens.weight"
 HEAD_KEY = "lm_head.weight"
 HARMLESS_SUFFIX = "rotary_emb.inv_freq"
@@ -45,13 +44,14 @@ _RESIDUAL = ("attention.out.weight", "mlp.down.weight")
 @dataclass(frozen=True)
 class Piece:
     """One tensor of a checkpoint: `key`, of `shape`, makes rows first .. first + shape[0] - 1 of
-    `parameter`.
+    `parameter`. Of its axes the slices `taken` are read: all of it, or what a rank has of it.
     """
 
     key: str
     parameter: str
     first: int
     shape: tuple[int, ...]
+    taken: tuple[slice, ...] = (slice(None),)
 
 
 def pieces(config: ModelConfig) -> list[Piece]:
@@ -70,37 +70,21 @@ def pieces(config: ModelConfig) -> list[Piece]:
 
 def _layer(config: ModelConfig, theirs: str, ours: str) -> Iterator[Piece]:
     e, d, inner = config.hidden_size, config.head_dim, config.intermediate_size
+    h, k = config.num_heads, config.num_kv_heads
     yield Piece(theirs + "input_layernorm.weight", ours + "attention_norm.weight", 0, (e,))
-    first = 0
-    for name, heads in (
-        ("q", config.num_heads),
-        ("k", config.num_kv_heads),
-        ("v", config.num_kv_heads),
-    ):
-        key = f"{theirs}self_attn.{name}_proj."
-        yield Piece(key + "weight", ours + "attention.qkv.weight", first, (heads * d, e))
+    attention, ours_attention = theirs + "self_attn.", ours + "attention."
+    for name, first, heads in (("q", 0, h), ("k", h, k), ("v", h + k, k)):
+        key, rows = f"{attention}{name}_proj.", heads * d
+        yield Piece(key + "weight", ours_attention + "qkv.weight", first * d, (rows, e))
         if config.qkv_bias:
-            yield Piece(key + "bias", ours + "attention.qkv.bias", first, (heads * d,))
-        first += heads * d
-    if config.qk_norm:
-        for first, name in ((0, "q_norm"), (d, "k_norm")):
-            key = f"{theirs}self_attn.{name}.weight"
-            yield Piece(key, ours + "attention.qk_norm.weight", first, (d,))
-    yield Piece(
-        theirs + "self_attn.o_proj.weight",
-        ours + "attention.out.weight",
-        0,
-        (e, config.num_heads * d),
-    )
+            yield Piece(key + "bias", ours_attention + "qkv.bias", first * d, (rows,))
+    for first, name in ((0, "q_norm"), (d, "k_norm")) if config.qk_norm else ():
+        yield Piece(f"{attention}{name}.weight", ours_attention + "qk_norm.weight", first, (d,))
+    yield Piece(attention + "o_proj.weight", ours_attention + "out.weight", 0, (e, h * d))
     yield Piece(theirs + "post_attention_layernorm.weight", ours + "mlp_norm.weight", 0, (e,))
     yield Piece(theirs + "mlp.gate_proj.weight", ours + "mlp.gate_up.weight", 0, (inner, e))
     yield Piece(theirs + "mlp.up_proj.weight", ours + "mlp.gate_up.weight", inner, (inner, e))
     yield Piece(theirs + "mlp.down_proj.weight", ours + "mlp.down.weight", 0, (e, inner))
-
-
-def empty_model(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> CausalLM:
-    """A frozen model in eval mode whose weights have storage but no values yet."""
-    return CausalLM.materialised(partial(CausalLM, config), dtype, device)
 
 
 def load_model(
@@ -122,20 +106,48 @@ def load_model(
         raise SettingError(
             f"dtype is {dtype!r}; expected one of {', '.join(map(str, _DTYPES.values()))}, or None."
         )
-    if is_dummy(name_or_path):
-        model = empty_model(shape(name_or_path), dtype or torch.bfloat16, place)
+    return load_pieces(name_or_path, place, dtype, CausalLM)
+
+
+def config_of(source: str | Path) -> ModelConfig:
+    """The sizes of a checkpoint's model, or of a dummy. Raises CheckpointError."""
+    return shape(source) if is_dummy(source) else read_config(resolve(source))
+
+
+def load_pieces(
+    source: str | Path,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    network: Callable[[ModelConfig], Network],
+    take: Callable[[ModelConfig], list[Piece]] = pieces,
+) -> Network:
+    """As `load_model`: the pieces that `take` lists, in the parameters of what `network` makes."""
+    directory = Path(source) if is_dummy(source) else resolve(source)
+    config = config_of(source if is_dummy(source) else directory)
+    make, taken = partial(network, config), take(config)
+    if is_dummy(source):
+        model = CausalLM.materialised(make, dtype or torch.bfloat16, device)
         fill_dummy(model)
         return lay_out(model)
-    directory = resolve(name_or_path)
-    config = read_config(directory)
-    with open_tensors(directory) as tensors:
-        account(config, tensors, directory)
-        model = empty_model(config, dtype or checkpoint_dtype(directory, tensors), place)
-        _fill(model, pieces(config), tensors)
+    with open_tensors(directory) as tensors, torch.no_grad():
+        account(config, tensors, directory, taken[0].taken[0])
+        model = CausalLM.materialised(make, dtype or checkpoint_dtype(directory, tensors), device)
+        parameters = dict(model.named_parameters())
+        unfilled = {name: parameter.shape[0] for name, parameter in parameters.items()}
+        for piece in taken:
+            parameter, stored = parameters[piece.parameter], tensors[piece.key][piece.taken]
+            end = piece.first + len(stored)
+            parameter[piece.first : end] = stored
+            del stored  # one tensor at a time
+            if piece.key in (EMBEDDING_KEY, HEAD_KEY):
+                parameter[end:] = 0  # a rank's rows of the vocabulary that no file has: padding
+                end = len(parameter)
+            unfilled[piece.parameter] -= end - piece.first
+    assert not any(unfilled.values()), f"rows without a source: {unfilled}"
     return lay_out(model)
 
 
-def lay_out(model: CausalLM) -> CausalLM:
+def lay_out(model: Network) -> Network:
     """Store the matrices of a model on the CPU column by column: five to eight rows, such as
     verification brings, take about three quarters of the time then, one row as long as before.
     """
@@ -146,9 +158,7 @@ def lay_out(model: CausalLM) -> CausalLM:
     return model
 
 
-def account(
-    config: ModelConfig, tensors: TensorFiles, directory: Path, rows: slice = slice(None)
-) -> None:
+def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, rows: slice) -> None:
     """Check that a checkpoint holds exactly the tensors that `config` needs, in the right shapes.
     Raises CheckpointError.
 
@@ -156,79 +166,59 @@ def account(
     caller is going to read.
     """
     needed = {piece.key: piece.shape for piece in pieces(config)}
+    there = {key: shape for key, shape in needed.items() if key in tensors}
     tied_head = config.tie_word_embeddings and HEAD_KEY in tensors and EMBEDDING_KEY in tensors
-    missing = [key for key in needed if key not in tensors]
-    unexpected = [
-        key
-        for key in tensors
-        if key not in needed
-        and not key.endswith(HARMLESS_SUFFIX)
-        and not (tied_head and key == HEAD_KEY)
-    ]
+    known = {*needed, HEAD_KEY} if tied_head else set(needed)
+    unexpected = {k for k in tensors if k not in known and not k.endswith(HARMLESS_SUFFIX)}
     misshapen = [
-        f"{key} is {list(tensors.shape(key))}, expected {list(shape)}"
-        for key, shape in needed.items()
-        if key in tensors and tensors.shape(key) != shape
+        f"{key} is {tensors[key].get_shape()}, expected {list(shape)}"
+        for key, shape in there.items()
+        if tensors[key].get_shape() != list(shape)
     ]
-    foreign = [
-        f"{key} is {tensors.dtype_name(key)}"
-        for key in needed
-        if key in tensors and tensors.dtype_name(key) not in _DTYPES
-    ]
-    found = (
-        ("missing", missing),
-        ("unexpected", sorted(unexpected)),
-        ("of another shape", misshapen),
-        (f"of a dtype other than {', '.join(_DTYPES)}", foreign),
-    )
-    if any(keys for _, keys in found):
-        lists = " ".join(f"{len(keys)} {what}: {_some(keys)}." for what, keys in found if keys)
+    dtypes = {key: tensors[key].get_dtype() for key in there}
+    found = {
+        "missing": [key for key in needed if key not in there],
+        "unexpected": sorted(unexpected),
+        "of another shape": misshapen,
+        f"of a dtype other than {', '.join(_DTYPES)}": [
+            f"{key} is {name}" for key, name in dtypes.items() if name not in _DTYPES
+        ],
+    }
+    if any(found.values()):
+        lists = " ".join(
+            f"{len(keys)} {what}: {_some(keys)}." for what, keys in found.items() if keys
+        )
         raise CheckpointError(
             f"the tensors of {directory} are not those its config.json describes. {lists} Check "
-            "that config.json belongs to "
-            "these weights (tie_word_embeddings, attention_bias, sizes) and that the weights are "
-            "not adapters or quantised."
+            "that config.json belongs to these weights (tie_word_embeddings, attention_bias, "
+            "sizes) and that the weights are not adapters or quantised."
         )
-    if tied_head and not torch.equal(
-        tensors.slice(HEAD_KEY)[rows], tensors.slice(EMBEDDING_KEY)[rows]
-    ):
+    if tied_head and not torch.equal(tensors[HEAD_KEY][rows], tensors[EMBEDDING_KEY][rows]):
         raise CheckpointError(
             f"{directory} says tie_word_embeddings, but its {HEAD_KEY} differs from "
-            f"{EMBEDDING_KEY}. "
-            "Set tie_word_embeddings to false in config.json if the head is its own."
+            f"{EMBEDDING_KEY}. Set tie_word_embeddings to false in config.json if the head is its "
+            "own."
         )
 
 
-def _fill(model: CausalLM, listed: list[Piece], tensors: TensorFiles) -> None:
-    parameters = dict(model.named_parameters())
-    unfilled = {name: parameter.shape[0] for name, parameter in parameters.items()}
-    with torch.no_grad():
-        for piece in listed:
-            rows = parameters[piece.parameter][piece.first : piece.first + piece.shape[0]]
-            rows.copy_(tensors.slice(piece.key)[:])
-            unfilled[piece.parameter] -= piece.shape[0]
-    assert not any(unfilled.values()), f"rows without a source: {unfilled}"
-
-
-def checkpoint_dtype(directory: Path, tensors: TensorFiles) -> torch.dtype:
+def checkpoint_dtype(directory: Path, tensors: Mapping[str, Any]) -> torch.dtype:
     """What config.json says (`dtype`, formerly `torch_dtype`), else the dtype of the embedding."""
     raw = read_json(directory / "config.json")
     name = raw.get("dtype") or raw.get("torch_dtype")
     if name is None:
-        return _DTYPES[tensors.dtype_name(EMBEDDING_KEY)]
+        return _DTYPES[tensors[EMBEDDING_KEY].get_dtype()]
     spelled = str(name).removeprefix("torch.")
     if spelled not in _DTYPE_NAMES:
         raise CheckpointError(
             f"config.json of {directory} says dtype {name!r}; expected one of "
-            f"{', '.join(_DTYPE_NAMES)}. "
-            "Give a dtype to load_model, or mend config.json."
+            f"{', '.join(_DTYPE_NAMES)}. Give a dtype to load_model, or mend config.json."
         )
-    return _DTYPES[_DTYPE_NAMES[spelled]]
+    return _DTYPE_NAMES[spelled]
 
 
 def _some(items: list[str]) -> str:
-    more = f", and {len(items) - _LISTED} more" if len(items) > _LISTED else ""
-    return ", ".join(items[:_LISTED]) + more
+    more = f", and {len(items) - 10} more" if len(items) > 10 else ""
+    return ", ".join(items[:10]) + more
 
 
 def save_model(
@@ -249,19 +239,12 @@ def save_model(
         raise CheckpointError(
             f"{directory} is a file; a checkpoint is written into a directory. Give another name."
         )
-    described = {
-        **config_json(model.config),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        **(extra or {}),
-    }
-    parameters = dict(model.named_parameters())
-    tensors = {
-        piece.key: parameters[piece.parameter]
-        .detach()[piece.first : piece.first + piece.shape[0]]
-        .cpu()
-        .contiguous()
-        for piece in pieces(model.config)
-    }
+    dtype = str(model.dtype).removeprefix("torch.")
+    described = {**config_json(model.config), "dtype": dtype, **(extra or {})}
+    parameters, tensors = dict(model.named_parameters()), {}
+    for piece in pieces(model.config):
+        rows = slice(piece.first, piece.first + piece.shape[0])
+        tensors[piece.key] = parameters[piece.parameter].detach()[rows].cpu().contiguous()
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as beside:
         fresh, retired = Path(beside, "fresh"), Path(beside, "retired")

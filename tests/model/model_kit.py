@@ -8,14 +8,18 @@ norms mixed up; here every parameter is random.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from lr.model.files import open_tensors
 from lr.model.qwen import CausalLM
 
 SIZES: dict[str, Any] = {
@@ -46,6 +50,17 @@ def hf_model(kind: str, *, seed: int = 0, **changes: Any) -> Any:
     return randomised(
         Qwen3ForCausalLM(Qwen3Config(**{"head_dim": 16, **settings})).double().eval(), seed
     )
+
+
+def watch_tensors(monkeypatch: pytest.MonkeyPatch, watched: Callable[[str, Any], Any]) -> None:
+    """From now on a checkpoint's tensors are read through `watched(key, view)`."""
+
+    @contextmanager
+    def opened(directory: Path) -> Iterator[dict[str, Any]]:
+        with open_tensors(directory) as tensors:
+            yield {key: watched(key, view) for key, view in tensors.items()}
+
+    monkeypatch.setattr("lr.model.weights.open_tensors", opened)
 
 
 def randomised(model: Any, seed: int) -> Any:

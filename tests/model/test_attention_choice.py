@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +35,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BF16 = AttentionNeeds(CPU, torch.bfloat16, 4, 2, 16)
 HALF = Emulated(half_only=True, page_multiple=256)
 CONFIG = ModelConfig(23, 16, 24, 2, 4, 2, 8, 128, 1e-6, 1e4, False, True, True)
-Found = str | Callable[[int], AttentionKind]
+Found = str | AttentionKind
 
 
 def install(
@@ -47,19 +46,20 @@ def install(
     monkeypatch.setattr("lr.model.attention_choice.find_triton", lambda needs: triton)
 
 
-def kernels(varlen: Callable[..., Tensor] = HALF.flash_attn_varlen_func) -> Found:
-    return partial(flash_attention, FlashKernels(varlen, HALF.flash_attn_with_kvcache))
+def kernels(
+    varlen: Callable[..., Tensor] = HALF.flash_attn_varlen_func, block_size: int = 256
+) -> AttentionKind:
+    return flash_attention(FlashKernels(varlen, HALF.flash_attn_with_kvcache), block_size)
 
 
-def as_triton(block_size: int) -> AttentionKind:
-    return AttentionKind("triton", block_size, SDPA.ragged)
+TRITON = AttentionKind("triton", 16, SDPA.ragged)
 
 
 @pytest.mark.parametrize(
     ("flash", "triton", "taken", "block_size"),
     [
-        (kernels(), as_triton, "flash", 256),
-        ("it is not there", as_triton, "triton", 16),
+        (kernels(), TRITON, "flash", 256),
+        ("it is not there", TRITON, "triton", 16),
         ("it is not there", "nor is it", "sdpa", 16),
     ],
 )
@@ -108,11 +108,9 @@ def test_a_kernel_that_does_not_work_is_found_out(
 
 
 def test_the_probe_is_content_with_what_is_right() -> None:
-    made = kernels()
-    assert not isinstance(made, str)
-    for kind in (SDPA, REFERENCE, made(256)):
-        assert probe(kind, BF16) is None
-    assert probe(SDPA, AttentionNeeds(CPU, torch.float64, 6, 3, 8)) is None
+    for kind in (SDPA, REFERENCE, kernels()):
+        assert not probe(kind, BF16)
+    assert not probe(SDPA, AttentionNeeds(CPU, torch.float64, 6, 3, 8))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +136,7 @@ def test_what_is_installed_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "flash_attn", old)
     assert "takes no block_table" in str(find_flash(needs))
     monkeypatch.setitem(sys.modules, "flash_attn", HALF)
-    assert callable(find_flash(needs))
+    assert isinstance(find_flash(needs), AttentionKind)
     assert "16 or 32 bits, not in float64" in str(
         find_triton(AttentionNeeds(CUDA, torch.float64, 4, 2, 16))
     )
@@ -148,7 +146,7 @@ def test_what_is_installed_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_is_asked_for_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, "it is not there", as_triton)
+    install(monkeypatch, "it is not there", TRITON)
     for name in ("triton", "sdpa", "reference"):
         assert choose_attention(name, BF16).name == name
     refused = r"'flash' cannot be used on cpu with bfloat16: it is not there\. Leave"
@@ -173,9 +171,7 @@ def test_a_model_is_equipped() -> None:
 
 def test_pages_that_a_kernel_cannot_read_are_refused() -> None:
     model = CausalLM(CONFIG)
-    made = kernels()
-    assert not isinstance(made, str)
-    model.attention = made(64)
+    model.attention = kernels(block_size=64)
     assert ModelRunner(model, num_blocks=4).cache.block_size == 64
     assert ModelRunner(model, num_blocks=4, block_size=128).cache.block_size == 128
     refused = "block_size is 16, but attention 'flash' reads blocks of a multiple of 64"

@@ -29,9 +29,9 @@ from lr.model.codec import (
     Codec,
     GenerationDefaults,
     byte_table,
+    first_difference,
     printable_bytes,
     require_same,
-    same_tokenizer,
 )
 
 CORPUS = [
@@ -379,15 +379,15 @@ def test_tokenizers_that_agree(codec: Codec) -> None:
     Qwen2.5's).
     """
     more = Codec(byte_level(added=("<think>", "</think>", "<tool>")), name="more")
-    assert same_tokenizer(codec, codec)
-    assert same_tokenizer(codec, more)
-    assert same_tokenizer(more, codec)
+    assert not first_difference(codec, codec)
+    assert not first_difference(codec, more)
+    assert not first_difference(more, codec)
     require_same(codec, more)
 
 
 def test_added_tokens_that_contradict(codec: Codec) -> None:
     other = Codec(byte_level(added=("<think>", "<tool>")), name="other")
-    assert not same_tokenizer(codec, other)
+    assert first_difference(codec, other)
     place = codec.tokenizer.convert_tokens_to_ids("</think>")
     with pytest.raises(SettingError, match=rf"1 ids differ: id {place} is '</think>' and '<tool>'"):
         require_same(codec, other)
@@ -398,7 +398,7 @@ def test_vocabularies_that_differ(codec: Codec) -> None:
     what to do is said.
     """
     other = Codec(byte_level(size=280), name="small")
-    assert not same_tokenizer(codec, other)
+    assert first_difference(codec, other)
     with pytest.raises(SettingError) as refusal:
         require_same(codec, other)
     message = str(refusal.value)

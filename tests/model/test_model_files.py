@@ -218,7 +218,7 @@ def test_parts_of_tensors(sharded: Path) -> None:
     with open_tensors(sharded) as tensors:
         assert set(tensors) == set(whole)
         key = "model.layers.0.mlp.down_proj.weight"
-        assert tensors.shape(key) == (32, 40)
-        assert tensors.dtype_name(key) == "F64"
-        assert torch.equal(tensors.slice(key)[8:16], whole[key][8:16])
-        assert torch.equal(tensors.slice(key)[:, 10:20], whole[key][:, 10:20])
+        assert tensors[key].get_shape() == [32, 40]
+        assert tensors[key].get_dtype() == "F64"
+        assert torch.equal(tensors[key][8:16], whole[key][8:16])
+        assert torch.equal(tensors[key][:, 10:20], whole[key][:, 10:20])

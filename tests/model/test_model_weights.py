@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_kit import KINDS, edit_json, hf_model, our_logits, random_tokens
+from model_kit import KINDS, edit_json, hf_model, our_logits, random_tokens, watch_tensors
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -19,7 +19,6 @@ from transformers import AutoModelForCausalLM
 import lr.model.weights
 from lr.errors import CheckpointError, SettingError
 from lr.model.config import read_config
-from lr.model.files import TensorFiles
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model, pieces, save_model
 
@@ -114,7 +113,6 @@ def test_one_tensor_at_a_time(checkpoint: Path, monkeypatch: pytest.MonkeyPatch)
     tensor.
     """
     read: list[weakref.ref[Tensor]] = []
-    plain = TensorFiles.slice
 
     class Watched:
         def __init__(self, view: Any) -> None:
@@ -127,7 +125,7 @@ def test_one_tensor_at_a_time(checkpoint: Path, monkeypatch: pytest.MonkeyPatch)
             read.append(weakref.ref(tensor))
             return tensor
 
-    monkeypatch.setattr(TensorFiles, "slice", lambda self, key: Watched(plain(self, key)))
+    watch_tensors(monkeypatch, lambda key, view: Watched(view))
     model = load_model(checkpoint)
     assert len(read) == len(pieces(model.config))
 

@@ -16,15 +16,17 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from parallel_kit import alive, children, ranks_of, shared_memory, wait_for
 
 from lr.cli import main
 from lr.engine.runner import ModelRunner
-from lr.model.parallel import RankLM
+from lr.model.parallel import RankLM, together
 from lr.model.ranks import LeaderLM, Spread, WorkerError, load_parallel, spread_over
 
 CPU = torch.device("cpu")
 SERVED = "openai:http://127.0.0.1:9/nobody"
+RUN = "run --dataset tiny:200 --mode ar --tensor_parallel 2 --device cpu".split()
 LIMIT = 30.0
 """Seconds within which a run must have ended."""
 needs_proc = pytest.mark.skipif(
@@ -84,7 +86,7 @@ def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:
         pytest.raises(WorkerError, match=why),
         model.team.together(("load", 99, str(tmp_path / "elsewhere"), None)),
     ):
-        model.team._await("loaded 99")
+        together(dist.barrier)
     assert wait_for(lambda: not alive(pid), 5)
     with pytest.raises(WorkerError, match="elsewhere"):
         model.team.load("tiny-draft")
@@ -144,18 +146,7 @@ def started_run(run: subprocess.Popen[str], output: Path) -> int:
 @needs_proc
 def test_the_command_line_when_a_rank_is_killed(tmp_path: Path) -> None:
     before = shared_memory()
-    words = [
-        "run",
-        "--dataset",
-        "tiny:200",
-        "--mode",
-        "ar",
-        "--tensor_parallel",
-        "2",
-        "--output",
-        str(tmp_path),
-    ]
-    with lr(*words, "--device", "cpu") as run:
+    with lr(*RUN, "--output", str(tmp_path)) as run:
         rank = started_run(run, tmp_path)
         others = children(run.pid)
         os.kill(rank, signal.SIGKILL)
@@ -169,18 +160,7 @@ def test_the_command_line_when_a_rank_is_killed(tmp_path: Path) -> None:
 
 @needs_proc
 def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
-    words = [
-        "run",
-        "--dataset",
-        "tiny:200",
-        "--mode",
-        "ar",
-        "--tensor_parallel",
-        "2",
-        "--output",
-        str(tmp_path),
-    ]
-    with lr(*words, "--device", "cpu") as run:
+    with lr(*RUN, "--output", str(tmp_path)) as run:
         started_run(run, tmp_path)
         others = children(run.pid)
         os.killpg(run.pid, signal.SIGINT)
@@ -216,18 +196,8 @@ def test_torchrun_gives_the_same_answer(capsys: pytest.CaptureFixture[str]) -> N
         "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins "
         "does Ben have?"
     )
-    words = [
-        "generate",
-        question,
-        "--mode",
-        "ar",
-        "--device",
-        "cpu",
-        "--dtype",
-        "float64",
-        "--max_tokens",
-        "20",
-    ]
+    flags = "--mode ar --device cpu --dtype float64 --max_tokens 20"
+    words = ["generate", question, *flags.split()]
     assert main(words) == 0
     alone = capsys.readouterr().out
     with lr(*words, torchrun=2) as run:
@@ -246,30 +216,11 @@ def test_the_command_line_refuses_what_cannot_be(
     )
     assert main(["generate", "How many?", "--tensor_parallel", "0", "--device", "cpu"]) == 2
     assert "tensor_parallel is 0" in capsys.readouterr().err
-    assert (
-        main(
-            [
-                "generate",
-                "How many?",
-                "--tensor_parallel",
-                "2",
-                "--device",
-                "cpu",
-                "--mode",
-                "ar",
-                "--model",
-                SERVED,
-            ]
-        )
-        == 2
-    )
+    flags = f"--tensor_parallel 2 --device cpu --mode ar --model {SERVED}"
+    assert main(["generate", "How many?", *flags.split()]) == 2
     assert "the server spreads its models itself" in capsys.readouterr().err
-    for name, value in {
-        "RANK": "0",
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "1",
-    }.items():
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in place.items():
         monkeypatch.setenv(name, value)
     assert main(["info"]) == 2
     assert "without torchrun" in capsys.readouterr().err

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from model_kit import KINDS, edit_json, hf_model
+from model_kit import KINDS, edit_json, hf_model, watch_tensors
 
 from lr.errors import CheckpointError, SettingError
 from lr.model.config import read_config
-from lr.model.files import TensorFiles, resolve
+from lr.model.files import resolve
 from lr.model.parallel import RankLM, Ranks, cuts, load_part, part_of
 from lr.model.ranks import Spread, load_parallel, spread_over
 from lr.model.weights import load_model
@@ -76,20 +76,20 @@ def test_ranks_that_outnumber_the_kv_heads_share_them() -> None:
             if cut.key.endswith(
                 ("layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight")
             ):
-                found[rank, cut.key.split(".")[-2]] = (cut.rows, cut.first)
+                found[rank, cut.key.split(".")[-2]] = (cut.taken[0], cut.first)
     assert [found[rank, "q_proj"][0] for rank in range(4)] == [
-        range(32 * r, 32 * r + 32) for r in range(4)
+        slice(32 * r, 32 * r + 32) for r in range(4)
     ]
     assert [found[rank, "k_proj"] for rank in range(4)] == [
-        (range(16), 32),
-        (range(16), 32),
-        (range(16, 32), 32),
-        (range(16, 32), 32),
+        (slice(0, 16), 32),
+        (slice(0, 16), 32),
+        (slice(16, 32), 32),
+        (slice(16, 32), 32),
     ]
 
 
 class CountedSlice:
-    """What `TensorFiles.slice` gives, which notes how many bytes are read through it."""
+    """A view of a tensor, which notes how many bytes are read through it."""
 
     def __init__(self, inner: Any, key: str, read: Counter[str]) -> None:
         self.inner, self.key, self.read = inner, key, read
@@ -113,10 +113,7 @@ def test_a_rank_reads_its_part_and_no_more(
     )
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     read: Counter[str] = Counter()
-    plain = TensorFiles.slice
-    monkeypatch.setattr(
-        TensorFiles, "slice", lambda self, key: CountedSlice(plain(self, key), key, read)
-    )
+    watch_tensors(monkeypatch, lambda key, view: CountedSlice(view, key, read))
     load_model(tmp_path)
     whole, total = dict(read), sum(read.values())
     norms = sum(count for key, count in whole.items() if "norm" in key)

@@ -63,4 +63,4 @@ if __name__ == "__main__":
     for seed in range(8):
         scene(seed)
     for dtype in (torch.float32, torch.float16):
-        assert probe(triton_attention(16), AttentionNeeds(CPU, dtype, 4, 2, 16)) is None
+        assert not probe(triton_attention(16), AttentionNeeds(CPU, dtype, 4, 2, 16))

@@ -26,7 +26,7 @@ from lr.model.config import ModelConfig, config_json
 from lr.model.dummy import SHAPES as SHAPES_BY_NAME
 from lr.model.layers import DecoderLayer, rotate, rotation
 from lr.model.qwen import CausalLM
-from lr.model.weights import empty_model, fill_dummy, load_model, pieces
+from lr.model.weights import fill_dummy, load_model, pieces
 from lr.rng import Stream
 from lr.spec.segmenters import FixedSegmenter
 from lr.spec.write import StepJob, StepWriter
@@ -225,7 +225,7 @@ def runner_for(model: CausalLM, rows: int, length: int) -> ModelRunner:
 
 def random_model(config: ModelConfig, dtype: torch.dtype, device: torch.device = CPU) -> CausalLM:
     """A model of that shape with random weights, always the same."""
-    model = empty_model(config, dtype, device)
+    model = CausalLM.materialised(partial(CausalLM, config), dtype, device)
     fill_dummy(model)
     return model
 

@@ -25,7 +25,7 @@ from lr.errors import CheckpointError, SettingError
 from lr.lab.endpoint.address import Address, Servers
 from lr.lab.endpoint.client import Client, Endpoint, EndpointError, Prompt
 from lr.lab.endpoint.probe import TEXT, Capabilities, Filters, Seeds, generation_config
-from lr.model.codec import Codec, same_tokenizer
+from lr.model.codec import Codec, first_difference
 from lr.model.files import read_json, resolve
 from lr.options import GenerateOptions
 from lr.spec.verifiers.base import Requires, Verifier
@@ -59,7 +59,7 @@ class ServedModel:
         self.endpoint, self.codec, self.context = endpoint, codec, context
         self.can = Capabilities(endpoint, tuple(sorted(codec.eos_ids)))
         self.chain = codec if target is None else target
-        self.foreign = not same_tokenizer(self.chain, codec)
+        self.foreign = bool(first_difference(self.chain, codec))
         self.heads: dict[tuple[int, ...], str] = {}
         self.adds_bos = self._check_tokenizer()
         self.ids = not self.foreign and self.can.ids_out is not None and self.can.ids_in
