@@ -46,14 +46,12 @@ class Proposal:
     q: Tensor | None = None
 
     def __post_init__(self) -> None:
-        n = len(self.tokens)
-        if len(self.parents) != n:
-            parents = f"{len(self.parents)} parents"
-            raise ProtocolError(f"a proposal has {n} tokens and {parents}; expected one per token.")
-        for node, parent in enumerate(self.parents):
-            if not ROOT <= parent < node:
-                expected = f"expected {ROOT} (the root) or an earlier node"
-                raise ProtocolError(f"node {node} has parent {parent}; {expected}.")
+        n, parents = len(self.tokens), self.parents
+        if len(parents) != n or not all(ROOT <= one < node for node, one in enumerate(parents)):
+            raise ProtocolError(
+                f"a proposal of {n} tokens has parents {parents}; expected one per token, "
+                f"{ROOT} (the root) or an earlier node."
+            )
         if self.q is not None and (self.q.dim() != 2 or len(self.q) != n):
             shape = tuple(self.q.shape)
             raise ProtocolError(f"q has shape {shape}; expected [{n}, v], a row per token.")
@@ -86,11 +84,7 @@ class Proposal:
 
     def path(self, node: int) -> tuple[int, ...]:
         """The nodes from the root down to `node`, inclusive; none for the root."""
-        nodes: list[int] = []
-        while node != ROOT:
-            nodes.append(node)
-            node = self.parents[node]
-        return tuple(reversed(nodes))
+        return () if node == ROOT else (*self.path(self.parents[node]), node)
 
     def depths(self) -> list[int]:
         """The number of draft tokens before each of the target's rows: 0, then one per node."""
@@ -229,11 +223,11 @@ def accept_prob(p: float, q: float) -> float:
     return min(1.0, p / q)
 
 
-def residual(p: Tensor, q: Tensor) -> Tensor:
-    """(p - q)+ / sum: the distribution [v] of a token in place of a rejected one; p itself where
-    p <= q everywhere.
+def residual(p: Tensor, q: Tensor, weight: float = 1.0) -> Tensor:
+    """(weight p - q)+ / sum: the distribution [v] of a token in place of a rejected one; p itself
+    where nothing is left.
     """
-    return normalised((p - q).clamp_min_(0.0), otherwise=p)
+    return _normalised((p * weight).sub_(q).clamp_min_(0.0), otherwise=p)
 
 
 def residual_certain(p: Tensor, tokens: Sequence[int]) -> Tensor:
@@ -242,11 +236,10 @@ def residual_certain(p: Tensor, tokens: Sequence[int]) -> Tensor:
     """
     left = p.clone()
     left[list(tokens)] = 0.0
-    return normalised(left, otherwise=p)
+    return _normalised(left, otherwise=p)
 
 
-def normalised(weights: Tensor, otherwise: Tensor) -> Tensor:
-    """`weights` [v] divided by their sum, in place; `otherwise` if they are all zero."""
+def _normalised(weights: Tensor, otherwise: Tensor) -> Tensor:
     total = float(weights.sum())
     return weights.div_(total) if total > 0 else otherwise
 
@@ -257,15 +250,12 @@ def rows_of(
     """The part [n + 1, v] of flat `probs` that belongs to each proposal. Raises `ProtocolError` if
     anything does not fit together.
     """
-    if len(draws) != len(proposals):
-        raise ProtocolError(
-            f"{len(proposals)} proposals came with {len(draws)} sets of draws; expected one each."
-        )
     sizes = [len(proposal) + 1 for proposal in proposals]
-    if probs.dim() != 2 or len(probs) != sum(sizes):
-        shape, expected = tuple(probs.shape), f"[{sum(sizes)}, v]"
+    if len(draws) != len(proposals) or probs.dim() != 2 or len(probs) != sum(sizes):
         raise ProtocolError(
-            f"probs have shape {shape}; expected {expected}: one row more than draft tokens."
+            f"{len(proposals)} proposals came with {len(draws)} sets of draws and probs of shape "
+            f"{tuple(probs.shape)}; expected one set each and [{sum(sizes)}, v]: one row more than "
+            "draft tokens."
         )
     vocabulary = probs.shape[1]
     for proposal in proposals:

@@ -20,7 +20,6 @@ from lr.spec.acceptance import (
     Outcome,
     Proposal,
     accept_prob,
-    normalised,
     residual,
     residual_certain,
     rows_of,
@@ -64,7 +63,7 @@ class RejectRule(AcceptanceRule):
             for node in family:
                 reach[node + 1] = left * chances[node]
                 left *= 1.0 - chances[node]
-            probs = partial(probs_after_rejections, p_rows[row], proposal, family)
+            probs = partial(replacement, p_rows[row], proposal, family)
             outcomes.append(Outcome(left, proposal.path(row + ROOT), probs, untouched=not family))
         return outcomes
 
@@ -87,9 +86,7 @@ def acceptance_chances(
             elif proposal.q is not None:  # against what the earlier rejections left of p
                 chances[node] = accept_prob(float(p[tokens[node]]), qs[node])
                 p = residual(p, proposal.q[node])
-            elif (
-                tokens[node] not in tried
-            ):  # p without the earlier ones: the share is p / (1 - theirs)
+            elif tokens[node] not in tried:  # p without the earlier ones: p / (1 - theirs)
                 chances[node] = accept_prob(ps[node], left)
                 left -= ps[node]
                 tried.add(tokens[node])
@@ -108,16 +105,14 @@ def probs_of_tokens(p_rows: Tensor, proposal: Proposal) -> tuple[list[float], li
     return columns[0], columns[1]
 
 
-def probs_after_rejections(p: Tensor, proposal: Proposal, family: Sequence[int]) -> Tensor:
-    """The distribution [v] of the token where every node of `family` was tried in order and
-    rejected; p where there was none.
+def replacement(p: Tensor, proposal: Proposal, tried: Sequence[int], weight: float = 1.0) -> Tensor:
+    """The distribution [v] of the token where every node of `tried` was rejected, in this order; p
+    where there was none. `weight`: see `BlockRule`.
     """
-    if not family:
-        return p
     if proposal.q is None:
-        return residual_certain(p, [proposal.tokens[node] for node in family])
-    for node in family:
-        p = residual(p, proposal.q[node])
+        return residual_certain(p, [proposal.tokens[node] for node in tried]) if tried else p
+    for node in tried:
+        p = residual(p, proposal.q[node], weight)
     return p
 
 
@@ -166,8 +161,9 @@ class BlockRule(AcceptanceRule):
         outcomes = [Outcome(weights[n], tuple(range(n)), lambda: p_rows[n], untouched=True)]
         left = 1.0 - weights[n]
         for i in reversed(range(n)):
-            cut = cut_chance(uncovered[i], weights[i]) if i else 1.0
-            probs = partial(probs_after_cut, p_rows[i], proposal, i, weights[i])
+            whole = uncovered[i] + 1.0 - weights[i]  # 0 if p = q from here on: everything stays
+            cut = (uncovered[i] / whole if whole > 0 else 0.0) if i else 1.0
+            probs = partial(replacement, p_rows[i], proposal, [i], weights[i])
             outcomes.append(Outcome(left * cut, tuple(range(i)), probs, untouched=False))
             left *= 1.0 - cut
         return outcomes
@@ -182,24 +178,8 @@ def block_weights(ps: list[float], qs: list[float]) -> list[float]:
     """
     weights = [1.0]
     for p, q in zip(ps, qs, strict=True):
-        if q > 0:
-            weights.append(min(1.0, weights[-1] * p / q))
-        else:  # cannot have been drawn; see `accept_prob`
-            weights.append(1.0 if weights[-1] * p > 0 else 0.0)
+        weights.append(accept_prob(weights[-1] * p, q))
     return weights
-
-
-def cut_chance(surplus: float, weight: float) -> float:
-    """h = S / (S + 1 - w). Where both are zero (p = q from here on) everything stays."""
-    whole = surplus + 1.0 - weight
-    return surplus / whole if whole > 0 else 0.0
-
-
-def probs_after_cut(p: Tensor, proposal: Proposal, i: int, weight: float) -> Tensor:
-    """The distribution [v] of the token in place of x_{i+1}: (w_i p - q)+, normalised."""
-    if proposal.q is None:
-        return residual_certain(p, proposal.tokens[i : i + 1])
-    return normalised((p * weight).sub_(proposal.q[i]).clamp_min_(0.0), otherwise=p)
 
 
 class MatchRule(AcceptanceRule):
@@ -243,16 +223,14 @@ def follow(proposal: Proposal, drawn: Sequence[int]) -> Decision:
     `drawn` [n + 1]: the target's own token at the branch's end, then after each node. Of equal
     siblings the first is taken.
     """
-    nodes: list[int] = []
-    families = proposal.families()
-    row = 0
+    nodes, families, node = list[int](), proposal.families(), ROOT
     while True:
-        token = drawn[row]
-        node = next((child for child in families[row] if proposal.tokens[child] == token), ROOT)
+        token = drawn[node + 1]
+        stays = (one for one in families[node + 1] if proposal.tokens[one] == token)
+        node = next(stays, ROOT)
         if node == ROOT:
             return Decision(tuple(nodes), token)
         nodes.append(node)
-        row = node + 1
 
 
 RULES: dict[str, Callable[[], AcceptanceRule]] = {

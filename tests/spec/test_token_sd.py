@@ -13,8 +13,7 @@ from spec_kit import EOS, PIECES, PROMPT, random_model, tokens_of, writer
 
 from lr.errors import SettingError
 from lr.spec.acceptance import Proposal
-from lr.spec.draft_model import ModelDrafter, TreeDrafter
-from lr.spec.drafters import Drafter, LookupDrafter
+from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter, TreeDrafter
 from lr.spec.rules import BlockRule, MatchRule
 from lr.spec.token_sd import Speculation, run_target
 from lr.spec.write import Limits, StepJob, StepWriter, decode_plainly

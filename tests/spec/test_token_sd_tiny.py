@@ -18,8 +18,7 @@ from lr.engine.runner import ModelRunner
 from lr.model.codec import Codec
 from lr.model.weights import load_model
 from lr.rng import Stream
-from lr.spec.draft_model import ModelDrafter, TreeDrafter
-from lr.spec.drafters import Drafter, LookupDrafter, SuffixDrafter
+from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter, SuffixDrafter, TreeDrafter
 from lr.spec.rules import choose_rule
 from lr.spec.sampling import distribution
 from lr.spec.segmenters import BlankLineSegmenter

@@ -16,7 +16,6 @@ from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Says, codec, pair
 from lr.errors import SettingError
 from lr.spec.verifiers.base import Pair, Requires, Verifier, check_verifier, verdicts_of
 from lr.spec.verifiers.simple import (
-    Cascade,
     ExactVerifier,
     NormalisedMatch,
     OracleVerifier,
@@ -25,6 +24,7 @@ from lr.spec.verifiers.simple import (
 )
 from lr.tiny.oracle import parse
 from lr.types import Finish, Step, Verdict
+from lr.variants.confidence_cascade import Cascade
 
 YES, NO = Verdict(True, "yes"), Verdict(False, "no")
 
@@ -207,7 +207,7 @@ def test_a_verifier_that_takes_too_long_costs_rejections_and_is_not_entered_twic
     assert all(v.failed and "still busy" in v.why for v in still)
     slow.release.set()
     assert slow.done.wait(30)
-    timed._worker.join(30)  # type: ignore[union-attr]
+    timed.last.result(30)  # type: ignore[union-attr]
     timed.seconds = 30.0
     assert timed.judge(pairs) == [YES, YES]
     assert slow.calls == 2
