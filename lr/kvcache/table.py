@@ -43,17 +43,6 @@ class BlockTable:
         """How many more tokens fit into the blocks that the table holds (0 to `block_size` - 1)."""
         return len(self.blocks) * self.block_size - self.length
 
-    def slot(self, position: int) -> int:
-        """The slot of a valid `position`; raises `ProtocolError` outside 0..length-1."""
-        if not 0 <= position < self.length:
-            raise ProtocolError(
-                f"position {position} is not in the cache; this branch has {self.length} tokens "
-                "there."
-            )
-        return (
-            self.blocks[position // self.block_size] * self.block_size + position % self.block_size
-        )
-
     def slots(self, start: int, stop: int) -> list[int]:
         """The slots of the positions start, ..., stop - 1; raises `ProtocolError` unless 0 <= start
         <= stop <= length.
@@ -67,9 +56,7 @@ class BlockTable:
             )
         size, found = self.block_size, list[int]()
         for index in range(start // size, blocks_for(stop, size)):
-            shift = (
-                self.blocks[index] - index
-            ) * size  # slot minus position, the same within one block
+            shift = (self.blocks[index] - index) * size  # slot minus position within this block
             found += range(max(start, index * size) + shift, min(stop, (index + 1) * size) + shift)
         return found
 

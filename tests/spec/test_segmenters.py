@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lr.errors import SettingError
-from lr.options import SEGMENTERS, GenerateOptions
+from lr.options import SEGMENTERS, GenerateOptions, SegmenterName
 from lr.reasoner import Reasoner
 from lr.spec.segmenters import (
     DiscourseSegmenter,
     FixedSegmenter,
     Segmenter,
-    SegmenterName,
     SentenceSegmenter,
     make_segmenter,
 )
@@ -86,8 +85,8 @@ FIXED = [  # three tokens
 
 
 def ends_at(tokens: list[bytes], make: Make) -> int | None:
-    detector = make(lambda i: tokens[i]).start()
-    return next((i for i in range(len(tokens)) if detector.feed(i)), None)
+    segmenter = make(lambda i: tokens[i])
+    return next((i for i in range(len(tokens)) if segmenter.feed(i)), None)
 
 
 @pytest.mark.parametrize(("tokens", "expected"), SENTENCES)

@@ -16,7 +16,7 @@ paper's tables (which print no lengths: those are assumed). Every draw is a func
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -97,7 +97,7 @@ class Synthetic:
         }
 
 
-@dataclass(frozen=True)
+@dataclass
 class DrawnLengths:
     """A segmenter whose steps have drawn lengths, whatever their tokens mean.
 
@@ -107,29 +107,21 @@ class DrawnLengths:
 
     lengths: Duration
     stream: Stream
+    left: int | None = None
 
-    def start(self) -> _Counting:
-        return _Counting(self)
+    def feed(self, token: int) -> bool:
+        left = self.length(token) if self.left is None else self.left
+        self.left = left - 1
+        return self.left <= 0
 
     def length(self, first: int) -> int:
         """Tokens of the step that begins with the token `first`."""
         return max(1, round(self.lengths.draw(self.stream.key(first))))
 
 
-@dataclass
-class _Counting:
-    drawn: DrawnLengths
-    left: int | None = field(default=None)
-
-    def feed(self, token: int) -> bool:
-        left = self.drawn.length(token) if self.left is None else self.left
-        self.left = left - 1
-        return self.left <= 0
-
-
 @dataclass(frozen=True)
 class LengthsOf:
-    """Makes the segmenter of a role; it can be sent to the draft's process."""
+    """Makes the segmenters of a role; it can be sent to the draft's process."""
 
     synthetic: Synthetic
     role: Role
