@@ -69,9 +69,7 @@ class PagedKVCache:
         sizes |= {"num_kv_heads": num_kv_heads, "head_dim": head_dim}
         for name, size in sizes.items():
             require(size >= 1, name, size, "at least 1")
-        require(
-            dtype.is_floating_point, "dtype", dtype, "floating-point numbers: the model's dtype"
-        )
+        require(dtype.is_floating_point, "dtype", dtype, "the model's, a float type")
         self.num_layers, self.num_kv_heads, self.head_dim = num_layers, num_kv_heads, head_dim
         self.num_blocks, self.block_size = num_blocks, block_size
         self.poison_freed = poison_freed
@@ -201,15 +199,14 @@ class PagedKVCache:
             assert table in self.live_tables, f"not a live table of this cache: {table}"
             fits = len(table.blocks) == blocks_for(table.length, self.block_size)
             assert fits, f"blocks and length do not fit: {table}"
-        total, used = pool.num_blocks, sum(map(bool, map(pool.refcount, range(pool.num_blocks))))
-        assert pool.num_free + used == total, (
-            f"{pool.num_free} free and {used} held are not {total}"
-        )
+        counts = [pool.refcount(block) for block in range(pool.num_blocks)]
+        free = counts.count(0)
+        assert pool.num_free == free, f"{pool.num_free} blocks are free, {free} are held by nobody"
         held = Counter(block for table in tables for block in table.blocks)
-        for block in range(total):
-            holders = [table for table in tables if block in table.blocks]
-            count = pool.refcount(block)
-            assert count == held[block], f"block {block} has refcount {count}, held by {holders}"
+        for block, count in enumerate(counts):
+            if count != held[block]:
+                holders = [table for table in tables if block in table.blocks]
+                raise AssertionError(f"block {block} has refcount {count}, held by {holders}")
 
     # Inside: for `Append`, not for users of the cache
 
