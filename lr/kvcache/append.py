@@ -90,13 +90,13 @@ class Append:
         self, cache: PagedKVCache, tables: Sequence[BlockTable], counts: Sequence[int]
     ) -> None:
         self.cache, self.tables, self.counts = cache, tuple(tables), tuple(counts)
-        self.fresh: list[int] = []
-        self.copies: list[tuple[int, int]] = []
-        self.moved: list[BlockTable] = []
 
     def __enter__(self) -> list[int]:
         cache = self.cache
         cache.check_growth(self.tables, self.counts)
+        self.fresh: list[int] = []
+        self.copies: list[tuple[int, int]] = []
+        self.moved: list[BlockTable] = []
         needed, shared = 0, []
         for table, count in zip(self.tables, self.counts, strict=True):
             room = table.room

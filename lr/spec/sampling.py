@@ -20,8 +20,7 @@ from lr.errors import NumericalError
 from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
 
-HEAD = 64
-"""How many of the likeliest tokens top-p tries before it sorts the whole vocabulary."""
+HEAD = 64  # how many of the likeliest tokens top-p tries before it sorts the whole vocabulary
 
 
 @torch.inference_mode()

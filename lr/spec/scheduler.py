@@ -21,8 +21,8 @@ and waits for all of them, so the order of events does not change the answer (ex
 `LateDrafts.REJECT`).
 
 There is no clock, tensor, tokenizer or thread here: the engine runs this object on models, a script
-in tests and notebooks, `theory/simulate.py` on a simulated clock. The messages and the settings are
-in `protocol.py`, a transcript in `docs/scheduler.md`.
+in tests, `theory/simulate.py` on a simulated clock. Messages and settings: `protocol.py`; a
+transcript: `docs/scheduler.md`.
 """
 
 from __future__ import annotations
