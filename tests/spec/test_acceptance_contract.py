@@ -171,9 +171,7 @@ def test_verify_follows_its_outcomes(rule: AcceptanceRule, certain: bool) -> Non
 
 
 def test_drafts_drawn_with_the_targets_own_keys_do_no_harm(rule: AcceptanceRule) -> None:
-    """Coupling "shared": coins and replacements are independent of the drafts' noise all the same.
-    False alarm 1e-6, seed fixed.
-    """
+    """Coupling "shared": what decides is independent of the drafts' noise. False alarm 1e-6."""
     n = 3000
     p, q = random_rows(random.Random(11), 2, V) * 0.8 + 0.2 / V
     chances = [draws(13, i) for i in range(n)]

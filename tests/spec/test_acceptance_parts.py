@@ -1,4 +1,4 @@
-"""The parts: proposals that fit together, the two formulas at their edges, the keys, the coin."""
+"""The parts: proposals that fit together, the two formulas at their edges, the keys."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def test_residual() -> None:
 
 
 def test_the_keys_of_one_step_are_all_different() -> None:
-    """Samples, replacements and coins of all places of a step, whichever place the rounds begin
-    at.
-    """
+    """Samples, replacements and uniform numbers of all places, wherever the rounds begin."""
     places = range(50)
     keys = {draws(offset=start).sample_key(depth) for start in places for depth in range(10)}
     assert keys == {draws().sample_key(place) for place in range(59)} and len(keys) == 59
