@@ -127,9 +127,7 @@ class Append:
                 self.cache.observer.restored(self.tables)
 
     def _movers(self, shared: list[BlockTable]) -> list[BlockTable]:
-        """Those of the tables whose last block is shared that must leave it; the longest comes last
-        and may stay.
-        """
+        """The tables that must leave their shared last block; the longest comes last, may stay."""
         leaving, movers = Counter[int](), []
         for table in sorted(shared, key=lambda table: table.length):
             block = table.blocks[-1]
@@ -139,9 +137,7 @@ class Append:
         return movers
 
     def _grow(self, needed: int, movers: list[BlockTable]) -> None:
-        """Allocate, prepare, then hand the blocks out: to the movers first, then to the batch in
-        order.
-        """
+        """Allocate, prepare, then hand the blocks out: to the movers, then to the batch."""
         cache = self.cache
         taken = cache.pool.allocate(len(movers) + needed)
         copies = [(table.blocks[-1], block) for table, block in zip(movers, taken, strict=False)]
@@ -161,9 +157,7 @@ class Append:
             table.blocks += islice(free, more)
 
     def _undo(self) -> None:
-        """Shorten the tables, give the shared blocks back to those who left them, free what was
-        taken.
-        """
+        """Shorten the tables, give shared blocks back to those who left, free what was taken."""
         for table, count in zip(self.tables, self.counts, strict=True):
             table.length -= count
             del table.blocks[blocks_for(table.length, table.block_size) :]

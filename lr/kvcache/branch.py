@@ -13,7 +13,7 @@ from lr.kvcache.table import BlockTable
 
 
 class Branch:
-    """`tokens` are the ids of the sequence; `table` says where the keys and values of the first
+    """`tokens`: the ids of the sequence; `table`: where the keys and values of the first
     `num_computed_tokens` of them are.
     """
 
@@ -45,9 +45,8 @@ class Branch:
         return len(self.tokens)
 
     def __repr__(self) -> str:
-        blocks = list(self.table.blocks)
-        tokens, computed = len(self.tokens), self.num_computed_tokens
-        return f"Branch(tokens={tokens}, computed={computed}, blocks={blocks})"
+        tokens, table = len(self.tokens), self.table
+        return f"Branch(tokens={tokens}, computed={table.length}, blocks={table.blocks})"
 
 
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:

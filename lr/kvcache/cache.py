@@ -1,25 +1,19 @@
 """The keys and values of all branches of one model, in one pool of blocks.
 
 `keys` and `values` have the shape [l, num_blocks, block_size, k, d]. A branch is a `BlockTable`;
-the cache knows its live tables and is the only one to change them:
-
-* `new` gives an empty table, `fork` one that shares every block of another and copies nothing;
-* `append` makes room for new tokens of a whole batch, copying a shared last block first
-  (`append.py`);
-* `truncate` moves the length back and drops whole blocks, `release` gives all blocks back.
+the cache knows its live tables and is the only one to change them (`new`, `fork`, `append`,
+`truncate`, `release`).
 
 **The law** (`check`): free + used = total, and every refcount is the number of live tables that
 hold the block.
 
-**What a block contains.** Memory is not initialised when the cache is built. A block is zeroed, or
-filled by a copy, when it is allocated, so whatever a live table's blocks contain after its length
-is stale but finite: an attention that gathers whole blocks and masks the tail never multiplies zero
-by NaN. With `poison_freed=True` free blocks are full of NaN, so that a test notices whoever still
-reads them.
+**What a block contains.** A block is zeroed, or filled by a copy, when it is allocated, so whatever
+a live table's blocks contain after its length is stale but finite: an attention that gathers whole
+blocks and masks the tail never multiplies zero by NaN. With `poison_freed=True` free blocks are
+full of NaN, so that a test notices whoever still reads them.
 
-A cache belongs to one thread at a time. It does not know the model, the tokens or the positions'
-angles. Tensor-parallel followers own a cache of their slice of the heads and repeat the leader's
-`prepare` and `write`. Read next: `lr/model`.
+A cache belongs to one thread at a time. Tensor-parallel followers own a cache of their slice of the
+heads and repeat the leader's `prepare` and `write`. Read next: `lr/model`.
 """
 
 from collections import Counter
@@ -38,9 +32,7 @@ from lr.types import require
 def bytes_per_block(
     *, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
 ) -> int:
-    """Bytes of one block, keys and values of all layers: to choose `num_blocks` before the cache is
-    built.
-    """
+    """Bytes of one block, keys and values of all layers."""
     return 2 * num_layers * block_size * num_kv_heads * head_dim * dtype.itemsize
 
 
@@ -101,9 +93,7 @@ class PagedKVCache:
         return table
 
     def fork(self, table: BlockTable) -> BlockTable:
-        """A branch with the same tokens, sharing every block of `table`: no block is allocated or
-        copied.
-        """
+        """A branch with the same tokens that shares every block of `table`; nothing is copied."""
         self._require_changeable(table)
         for block in table.blocks:
             self.pool.share(block)
@@ -147,9 +137,7 @@ class PagedKVCache:
     # Tensors
 
     def prepare(self, fresh: Sequence[int], copies: Sequence[tuple[int, int]]) -> None:
-        """Zero the blocks `fresh` and copy block a to block b for each (a, b) of `copies`, in all
-        layers.
-        """
+        """In all layers: zero the blocks `fresh`, copy block a to b for each (a, b) of `copies`."""
         for memory in (self.keys, self.values):
             if fresh:
                 memory.index_fill_(1, self._ids(fresh), 0)
@@ -188,9 +176,8 @@ class PagedKVCache:
     def check(self, tables: Iterable[BlockTable] | None = None) -> None:
         """Check the conservation law; raises `AssertionError` saying where it is broken.
 
-        `tables` are all tables that should hold blocks; by default the live tables that the cache
-        itself knows. Given, they must be the live ones: a branch that somebody forgot to release is
-        found in this way.
+        `tables`, where given, are all tables that should be live: a branch that somebody forgot to
+        release is found in this way.
         """
         tables, pool = list(self.live_tables if tables is None else tables), self.pool
         forgotten = self.live_tables.difference(tables)
@@ -228,9 +215,7 @@ class PagedKVCache:
             )
 
     def drop_blocks(self, blocks: Sequence[int]) -> list[int]:
-        """Count one holder less of each block, in this order; returns those that nobody holds any
-        more.
-        """
+        """Count one holder less of each block, in this order; returns those that are free now."""
         freed = [block for block in blocks if self.pool.drop(block)]
         if self.poison_freed and freed:
             self.keys.index_fill_(1, self._ids(freed), torch.nan)
@@ -238,9 +223,7 @@ class PagedKVCache:
         return freed
 
     def _shorten(self, table: BlockTable, length: int) -> tuple[list[int], list[int]]:
-        """Keep `length` tokens. Returns the blocks that were dropped, last first, and those of them
-        that are free now.
-        """
+        """Keep `length` tokens. The blocks that were dropped, last first; those now free."""
         keep = blocks_for(length, self.block_size)
         dropped = table.blocks[keep:][::-1]
         del table.blocks[keep:]

@@ -33,9 +33,9 @@ class Proposal:
 
     `parents[i]` is the node before node i, `ROOT` for a token right after the branch's end; parents
     come before their children. `q` [n, v]: row i is the distribution from which token i was drawn,
-    given its path and its earlier siblings. (Siblings drawn independently have equal rows; without
-    replacement each row lacks the earlier siblings and sums to one all the same.) `q` None: nothing
-    was drawn, the tokens were certain (n-gram lookup, greedy or top-k drafts), like one-hot rows.
+    given its path and its earlier siblings. (Siblings drawn without replacement: each row lacks the
+    earlier ones and sums to one all the same.) `q` None: nothing was drawn, the tokens were certain
+    (n-gram lookup, greedy or top-k drafts), like one-hot rows.
 
     Example: tokens (7, 4, 9, 2), parents (-1, -1, 0, 2) is "7 9 2", with 4 as the second choice for
     the first place. Raises `ProtocolError` if the parts do not fit together.
@@ -69,9 +69,8 @@ class Proposal:
         return all(parent == node - 1 for node, parent in enumerate(self.parents))
 
     def families(self) -> list[list[int]]:
-        """The children of every node, in order: those of the root at place 0, of node i at i + 1.
-        That is also the order of the target's rows: row 0 at the branch's end, row i + 1 after node
-        i.
+        """The children of every node, in order: those of the root at place 0, of node i at i + 1,
+        like the target's rows: row 0 at the branch's end, row i + 1 after node i.
         """
         families: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
         for node, parent in enumerate(self.parents):
@@ -224,16 +223,12 @@ def accept_prob(p: float, q: float) -> float:
 
 
 def residual(p: Tensor, q: Tensor, weight: float = 1.0) -> Tensor:
-    """(weight p - q)+ / sum: the distribution [v] of a token in place of a rejected one; p itself
-    where nothing is left.
-    """
+    """(weight p - q)+ / sum: the distribution [v] after a rejection; p where nothing is left."""
     return _normalised((p * weight).sub_(q).clamp_min_(0.0), otherwise=p)
 
 
 def residual_certain(p: Tensor, tokens: Sequence[int]) -> Tensor:
-    """The residual where all `tokens` were proposed with certainty and rejected: p without them,
-    renormalised.
-    """
+    """The residual where all `tokens` were certain drafts: p without them, renormalised."""
     left = p.clone()
     left[list(tokens)] = 0.0
     return _normalised(left, otherwise=p)
@@ -247,9 +242,7 @@ def _normalised(weights: Tensor, otherwise: Tensor) -> Tensor:
 def rows_of(
     probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws], *, trees: bool = True
 ) -> Sequence[Tensor]:
-    """The part [n + 1, v] of flat `probs` that belongs to each proposal. Raises `ProtocolError` if
-    anything does not fit together.
-    """
+    """The part [n + 1, v] of flat `probs` of each proposal. `ProtocolError` if they do not fit."""
     sizes = [len(proposal) + 1 for proposal in proposals]
     if len(draws) != len(proposals) or probs.dim() != 2 or len(probs) != sum(sizes):
         raise ProtocolError(

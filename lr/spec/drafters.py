@@ -34,9 +34,7 @@ from lr.types import Coupling, SamplingParams, require
 
 @dataclass(frozen=True)
 class Context:
-    """A branch that wants a proposal of at most `limit` tokens in depth. `draws` is the target's
-    randomness of this round.
-    """
+    """A branch that wants a proposal, at most `limit` deep, and the target's draws this round."""
 
     branch: Branch
     limit: int
@@ -60,9 +58,7 @@ class Drafter(Protocol):
     coupling: Coupling
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        """One proposal per context, in order, each at most min(k, limit) tokens deep; `EMPTY` for
-        none.
-        """
+        """One proposal per context, in order, at most min(k, limit) deep; `EMPTY` for none."""
         ...
 
     def forget(self, branches: Iterable[Branch]) -> None:
@@ -126,9 +122,7 @@ class SuffixDrafter(LookupDrafter):
 
 
 def earlier_end(text: bytes, n: int) -> int | None:
-    """Where the last n tokens of `text` (8 bytes each; bytes are searched fast) ended the last time
-    before, counted in tokens; None if they are new.
-    """
+    """After how many tokens of `text` (8 bytes each) its last n ended before; None: nowhere."""
     pattern, stop = text[-8 * n :], len(text) - 1
     while (place := text.rfind(pattern, 0, stop)) >= 0:
         if place % 8 == 0:  # else it is not the beginning of a token
@@ -157,9 +151,7 @@ class StepDrafter:
         self._offers: dict[Branch, tuple[int, tuple[int, ...]]] = {}
 
     def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
-        """The draft's version of the step that begins at position `start` of `branch`. It may come
-        while the step is being written.
-        """
+        """The draft's version, so far, of the step that begins at position `start` of `branch`."""
         self._offers[branch] = (start, tuple(tokens))
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
@@ -220,9 +212,7 @@ class OwnBranches:
 
 
 def draft_key(context: Context, depth: int, coupling: Coupling) -> int:
-    """The key of the draft's token `depth` places after the branch's end: the target's own, or one
-    that belongs to this round.
-    """
+    """The key of the draft's token `depth` places on: the target's own, or one of this round."""
     draws = context.draws
     if coupling is Coupling.SHARED:
         return draws.sample_key(depth)

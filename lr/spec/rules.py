@@ -1,6 +1,4 @@
-"""The acceptance rules: rejection sampling, block verification, sample matching. All are lossless;
-each class proves it.
-"""
+"""The acceptance rules: rejection sampling, block verification, sample matching; all lossless."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ class RejectRule(AcceptanceRule):
     trees = True
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """One outcome per node of the tree, the root included: the walk ends there, with all its
-        children rejected.
-        """
+        """One per node, the root included: the walk ends there, with all its children rejected."""
         families = proposal.families()
         chances = acceptance_chances(p_rows, proposal, families)
         outcomes = []
@@ -106,9 +102,7 @@ def probs_of_tokens(p_rows: Tensor, proposal: Proposal) -> tuple[list[float], li
 
 
 def replacement(p: Tensor, proposal: Proposal, tried: Sequence[int], weight: float = 1.0) -> Tensor:
-    """The distribution [v] of the token where every node of `tried` was rejected, in this order; p
-    where there was none. `weight`: see `BlockRule`.
-    """
+    """The distribution [v] of the token where all of `tried` were rejected, in this order."""
     if proposal.q is None:
         return residual_certain(p, [proposal.tokens[node] for node in tried]) if tried else p
     for node in tried:
@@ -238,9 +232,7 @@ RULES: dict[str, Callable[[], AcceptanceRule]] = {
     "reject": RejectRule,
     "block": BlockRule,
 }
-"""The rules by name. A new one is a line here; `tests/spec/test_acceptance_contract.py` then checks
-it as it checks all.
-"""
+"""The rules by name. `tests/spec/test_acceptance_contract.py` checks all of them."""
 
 
 def choose_rule(name: str) -> AcceptanceRule:

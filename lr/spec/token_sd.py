@@ -7,10 +7,9 @@
 4. Tokens and cache of each branch are cut back together to what was decided. The token that follows
    is left pending.
 
-Branches never influence each other: each has its own proposal, its own draws, its own decision, and
-they end with different lengths. A step may end in the middle of what was decided; then the caller
-(`write.py`, or `Writer.write` of `lr/lookahead.py`) drops the rest. Nothing here knows steps, texts
-or end-of-sequence tokens. Read next: `acceptance.py`, `drafters.py`.
+Branches never influence each other. A step may end in the middle of what was decided; then the
+caller (`write.py`, or `Writer.write` of `lr/lookahead.py`) drops the rest. Nothing here knows steps
+or texts. Read next: `acceptance.py`, `drafters.py`.
 """
 
 from __future__ import annotations
@@ -34,9 +33,7 @@ from lr.types import Coupling, SamplingParams, require
 
 @dataclass(frozen=True)
 class Speculation:
-    """Who drafts a model's tokens, how many at most, and which rule decides. Raises `SettingError`
-    if drafter and rule do not fit.
-    """
+    """Who drafts, how many tokens at most, which rule decides. `SettingError` for a misfit."""
 
     drafter: Drafter
     rule: AcceptanceRule

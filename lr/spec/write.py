@@ -4,9 +4,7 @@ A `StepWriter` is a model in its role: the runner, how it samples, where steps e
 token (or one round of token-level speculation) on every branch per ragged forward; a job that is
 finished leaves the batch. A branch then ends in its new step, all of it cached except the last
 token, so the next step can begin with the next `forward`: deciding about steps moves no cache.
-
-A runner is known here by a small protocol (`runner.py`), and a model not at all. Read next:
-`lr/lookahead.py`, `lr/engine/loop.py`.
+Read next: `lr/lookahead.py`, `lr/engine/loop.py`.
 """
 
 from __future__ import annotations
@@ -68,9 +66,7 @@ class _Live:
 
     @property
     def context(self) -> Context:
-        """What a drafter gets to see. The round's last token is not drafted, so drafts may be one
-        token shorter than what the limit leaves.
-        """
+        """What a drafter gets to see. The round's last token is not drafted, hence the - 1."""
         job, written = self.job, len(self.job.tokens)
         return Context(job.branch, job.limit - written - 1, Draws(self.stream, written))
 
@@ -124,9 +120,7 @@ class StepWriter:
     live: list[_Live] = field(default_factory=list, init=False)
 
     def write(self, jobs: Sequence[StepJob], logits: Sequence[Tensor] | None = None) -> list[Step]:
-        """Write one step per job. `logits` are those of the first tokens ([v] each), where the
-        caller has them already.
-        """
+        """Write one step per job. `logits`: those of the first tokens ([v] each), if known."""
         self.begin(jobs)
         try:
             if logits is not None:
@@ -153,15 +147,11 @@ class StepWriter:
         return bool(self.live)
 
     def poll(self, wait: float | None = 0.0) -> list[StepJob]:
-        """The jobs that are finished now: one `tick`, if anything is being written. `wait` is for
-        writers whose model is elsewhere.
-        """
+        """One `tick`, if anything is being written. `wait` is for models that are elsewhere."""
         return self.tick() if self.live else []
 
     def tick(self) -> list[StepJob]:
-        """One forward, or one round of token-level speculation, for all that is being written;
-        returns the jobs that it finished.
-        """
+        """One forward, or one round of speculation, for all; returns the jobs that it finished."""
         if self.speculation is None:
             branches = [one.job.branch for one in self.live]
             return self._sample(self.live, self.runner.forward(branches))
@@ -238,9 +228,7 @@ class StepWriter:
             one.trace.record(TokenWritten(self.role, job.node, job.index, offset, token, p, key))
 
     def _take(self, one: _Live, token: int) -> None:
-        """Count a token to its step and see whether the step ends with it: end of sequence first,
-        boundary, then the limit.
-        """
+        """Add a token to its step, which may end: end of sequence first, boundary, then limit."""
         job = one.job
         job.tokens.append(token)
         if token in self.eos_ids:

@@ -127,9 +127,7 @@ def at_least(threshold: float, score: float, why: str) -> Verdict:
 
 
 def check_verifier(verifier: object) -> Verifier:
-    """`verifier` itself if it has the members of `Verifier`; else a `SettingError` that says what
-    is missing.
-    """
+    """`verifier` if it has the members of `Verifier`; else `SettingError` names what is missing."""
     if isinstance(verifier, (str, type)):
         raise SettingError(
             f"the verifier is {verifier!r}, expected an object with `name` and `judge`: make one "

@@ -92,9 +92,7 @@ class AnswerTokens:
 
 @dataclass(frozen=True)
 class Row:
-    """Token ids to run. `wanted`: for how many of the last tokens logits are returned; `keep`: how
-    many of the first tokens are worth caching (0: none).
-    """
+    """Token ids to run: logits after the last `wanted` of them; the first `keep` are cached."""
 
     tokens: list[int]
     wanted: int = 1
@@ -174,9 +172,7 @@ class PrefixCache:
 
 @dataclass(frozen=True)
 class JudgePrompt:
-    """A question about two steps (`{first}`, `{second}`), how the answer begins, and its two
-    ends.
-    """
+    """A question about two steps (`{first}`, `{second}`), the answer's beginning, its two ends."""
 
     question: str
     prefill: str = "["
@@ -216,9 +212,7 @@ SCORE_QUESTION = """\
 How good is the step just written, as a next step towards the right answer? 0 means wrong or \
 useless, 9 means right and useful beyond doubt.
 Score from 0 to 9:"""
-"""Follows the chain and its last step in the target's own text; the answer is a space and a
-digit.
-"""
+"""Follows the chain and the step, in the target's own text; the answer is a space and a digit."""
 
 
 class AskingVerifier(Verifier):
