@@ -47,26 +47,24 @@ class Context:
 
 
 class Drafter(Protocol):
-    """Proposes tokens for branches of the model it serves.
+    """Proposes tokens for branches of the model it serves. Subclass it to inherit the defaults.
 
-    `trees`: it may propose more than chains. `coupling`: whether its noise is the target's
-    (`Coupling.INDEPENDENT` where there is none).
+    `trees`: it may propose more than chains. `coupling`: whether its noise is the target's.
     """
 
     name: str
-    trees: bool
-    coupling: Coupling
+    trees: bool = False
+    coupling: Coupling = Coupling.INDEPENDENT
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
         """One proposal per context, in order, at most min(k, limit) deep; `EMPTY` for none."""
         ...
 
     def forget(self, branches: Iterable[Branch]) -> None:
-        """These branches are closed: free what is kept for them."""
-        ...
+        """These branches are closed: free what is kept for them, if anything is."""
 
 
-class LookupDrafter:
+class LookupDrafter(Drafter):
     """Prompt lookup: if the last few tokens occurred earlier in the branch, prompt included, it
     proposes what followed them there.
 
@@ -77,8 +75,6 @@ class LookupDrafter:
     """
 
     name = "ngram"
-    trees = False
-    coupling = Coupling.INDEPENDENT
 
     def __init__(self, prompt_lookup_max: int = 2, prompt_lookup_min: int = 1) -> None:
         low, high = prompt_lookup_min, prompt_lookup_max
@@ -89,9 +85,6 @@ class LookupDrafter:
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
         return [self._look_up(context.tokens, min(k, context.limit)) for context in contexts]
-
-    def forget(self, branches: Iterable[Branch]) -> None:
-        """Nothing is kept."""
 
     def _look_up(self, tokens: Sequence[int], k: int) -> Proposal:
         text = array("q", tokens).tobytes()
@@ -131,7 +124,7 @@ def earlier_end(text: bytes, n: int) -> int | None:
     return None
 
 
-class StepDrafter:
+class StepDrafter(Drafter):
     """The draft step as token draft: what the draft wrote for this very step is proposed to the
     target that writes its own version of it, as far as the two agree word for word. From the first
     difference on, `otherwise`, if there is one, drafts.
@@ -143,8 +136,6 @@ class StepDrafter:
     """
 
     name = "step"
-    trees = False
-    coupling = Coupling.INDEPENDENT
 
     def __init__(self, otherwise: Drafter | None = None) -> None:
         self.otherwise = otherwise
@@ -182,7 +173,7 @@ class StepDrafter:
         return Proposal.chain(tokens[len(written) : len(written) + k])
 
 
-class OwnBranches:
+class OwnBranches(Drafter):
     """The draft model's own branches, one for each branch of the target, kept in step with it.
 
     After a round the target's branch holds tokens that the draft did not write (a correction), or
@@ -229,7 +220,6 @@ class ModelDrafter(OwnBranches):
     """
 
     name = "draft"
-    trees = False
 
     def __init__(
         self,
