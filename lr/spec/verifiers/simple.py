@@ -24,6 +24,7 @@ from typing import Any
 from torch import Tensor
 
 from lr.errors import CheckpointError
+from lr.kvcache.branch import common_length
 from lr.rng import Stream, uniform
 from lr.spec.verifiers.base import Pair, Requires, Verifier, at_least, verdicts_of
 from lr.types import Step, Verdict, require
@@ -42,14 +43,12 @@ class ExactVerifier(Verifier):
     name = "exact"
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return [self._compare(pair.draft.tokens, pair.target_step.tokens) for pair in pairs]
-
-    def _compare(self, draft: Sequence[int], target: Sequence[int]) -> Verdict:
-        if draft == target:
-            return Verdict(aligned=True, why="equal tokens")
-        unequal = (i for i, (a, b) in enumerate(zip(draft, target, strict=False)) if a != b)
-        place = next(unequal, min(len(draft), len(target)))
-        return Verdict(aligned=False, why=f"tokens differ from offset {place} on")
+        verdicts = []
+        for draft, target in ((pair.draft.tokens, pair.target_step.tokens) for pair in pairs):
+            differ = f"tokens differ from offset {common_length(draft, target)} on"
+            same = draft == target
+            verdicts.append(Verdict(same, why="equal tokens" if same else differ))
+        return verdicts
 
 
 class RandomVerifier(Verifier):
