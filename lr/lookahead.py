@@ -29,7 +29,7 @@ Shapes: b steps in a batch, v vocabulary. Read next: `engine/runner.py`, the for
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -43,7 +43,7 @@ from lr.spec.drafters import Context, StepDrafter
 from lr.spec.protocol import Limits, Schedule
 from lr.spec.sampling import distribution, sample
 from lr.spec.scheduler import may_be_drafted, verdict_by_form
-from lr.spec.segmenters import BoundaryDetector, Segmenter
+from lr.spec.segmenters import Segmenter
 from lr.spec.token_sd import Speculation, speculate
 from lr.spec.verifiers.base import Pair, Verifier, verdicts_of
 from lr.types import Coupling, EmittedStep, Finish, Origin, SamplingParams, Step, Verdict
@@ -63,7 +63,7 @@ class Writing:
     branch: Branch
     stream: Stream
     limit: int
-    detector: BoundaryDetector
+    segmenter: Segmenter  # finds the boundary
     tokens: list[int] = field(default_factory=list)
     step: Step | None = None  # there once it is finished
     verdict: Verdict | None = None  # of a draft step: the verifier's, and the node it leads to
@@ -80,7 +80,7 @@ class Writer:
 
     runner: ModelRunner
     sampling: SamplingParams
-    segmenter: Segmenter
+    segmenter: Callable[[], Segmenter]  # makes one for each step
     eos_ids: frozenset[int]
     stream: Stream
     speculation: Speculation | None = None  # token-level speculation inside the steps
@@ -115,7 +115,7 @@ class Writer:
 
     def begin(self, branch: Branch, stream: Stream, limit: int) -> Writing:
         """A step at the end of `branch` of which nothing is written yet."""
-        return Writing(branch, stream, limit, self.segmenter.start())
+        return Writing(branch, stream, limit, self.segmenter())
 
     def write(self, live: Sequence[Writing]) -> None:
         """Continue all these steps by one ragged forward: by one token each or, with token-level
@@ -139,7 +139,7 @@ class Writer:
                 w.tokens.append(token)
                 if token in self.eos_ids:
                     finish = Finish.EOS
-                elif w.detector.feed(token):  # the blank line is complete
+                elif w.segmenter.feed(token):  # the blank line is complete
                     finish = Finish.BOUNDARY
                 elif len(w.tokens) == w.limit:
                     finish = Finish.LENGTH

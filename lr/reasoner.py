@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -176,7 +177,7 @@ def serve_page(run: Run) -> Steps:
 
         def writer(role: Role, guesser: ModelRunner | None) -> Writer:
             how, token_bytes = run.writing(role, guesser), run.models.codec.token_bytes
-            segmenter, stream = how.segmenter(token_bytes), run.stream(role)
+            segmenter, stream = partial(how.segmenter, token_bytes), run.stream(role)
             return Writer(lend(role), how.sampling, segmenter, how.eos_ids, stream, how.speculation)
 
         guesser = lend(Role.DRAFT) if options.drafts_tokens else None

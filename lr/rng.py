@@ -2,13 +2,10 @@
 of calls.
 
 A `Stream` is a path of names and numbers, for example (seed, problem, sample, "target", step
-index). `stream.key(number)` folds the path and a number into 64 bits; what is drawn with the key
-(the noise behind a token, a coin) is decided by who uses it. Two parts of the program that hold
-equal keys draw equal numbers: that is how plain decoding and Lookahead Reasoning come to emit the
-same tokens (DESIGN section 6), and how a draft may share the target's noise on purpose.
-
-This module does not know tensors; the vectorised twin of `mix64`, over a whole vocabulary, is in
-`spec/sampling.py`.
+index). `stream.key(number)` folds the path and a number into 64 bits, from which a token or a
+uniform number is drawn. Equal keys draw equal numbers: that is how plain decoding and Lookahead
+Reasoning come to emit the same tokens, and how a draft may share the target's noise on purpose.
+`spec/sampling.py` has `mix64` for tensors, over a whole vocabulary.
 """
 
 from __future__ import annotations
@@ -22,13 +19,15 @@ MIX1, MIX2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def mix64(x: int) -> int:
-    """Scramble 64 bits bijectively (the finaliser of SplitMix64: Steele, Lea and Flood, OOPSLA
-    2014).
-    """
+    """A bijective hash of 64 bits: SplitMix64's last step (Steele, Lea and Flood, OOPSLA 2014)."""
     x &= MASK64
     x = ((x ^ (x >> 30)) * MIX1) & MASK64
     x = ((x ^ (x >> 27)) * MIX2) & MASK64
     return x ^ (x >> 31)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def _absorb(state: int, part: int | str) -> int:
@@ -36,21 +35,17 @@ def _absorb(state: int, part: int | str) -> int:
     other and from names.
     """
     if isinstance(part, str):
-        word = int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "little")
-        return mix64(mix64(state + GOLDEN) ^ word ^ 1)
-    word = mix64(part + MIX1)
-    if part >> 63 not in (0, -1):  # more than 64 bits: the rest must count too
-        word ^= int.from_bytes(
-            hashlib.blake2b(str(part).encode(), digest_size=8).digest(), "little"
-        )
+        word = _hash(part) ^ 1
+    else:
+        word = mix64(part + MIX1)
+        if part >> 63 not in (0, -1):  # more than 64 bits: the rest must count too
+            word ^= _hash(str(part))
     return mix64(mix64(state + GOLDEN) ^ word)
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A named source of draws. Immutable: `fold_in` gives a new stream, `key` a 64-bit key; neither
-    changes anything.
-    """
+    """A named source of draws, immutable: `fold_in` gives a new stream, `key` a 64-bit key."""
 
     state: int
 

@@ -1,7 +1,6 @@
-"""The words every part of the project shares: how to sample, what a step is, who wrote it, what the
-verifier said.
+"""What all parts share: how to sample, what a step is, who wrote it, what the verifier said.
 
-Plain frozen data, no torch. The vocabulary follows the glossary; Lookahead Reasoning itself (arXiv
+Plain frozen data, no torch. The words are those of the glossary; Lookahead Reasoning itself (arXiv
 2506.19830, section 3) is in `lookahead.py`. Read next: `trace.py`.
 """
 
@@ -38,23 +37,13 @@ class SamplingParams:
     min_p: float = 0.0
 
     def __post_init__(self) -> None:
-        finite = isinstance(self.temperature, (int, float)) and math.isfinite(self.temperature)
-        possible = finite and (self.temperature == 0 or self.temperature >= 1e-6)
-        require(
-            possible, "temperature", self.temperature, "0 (greedy) or a finite number from 1e-6 on"
-        )
-        require(
-            0 < self.top_p <= 1, "top_p", self.top_p, "a number in (0, 1] (1 keeps every token)"
-        )
-        require(
-            isinstance(self.top_k, int) and self.top_k >= 0,
-            "top_k",
-            self.top_k,
-            "a whole number >= 0 (0 keeps every token)",
-        )
-        require(
-            0 <= self.min_p <= 1, "min_p", self.min_p, "a number in [0, 1] (0 keeps every token)"
-        )
+        t, k, all_ = self.temperature, self.top_k, "keeps every token"
+        possible = isinstance(t, (int, float)) and math.isfinite(t) and (t == 0 or t >= 1e-6)
+        require(possible, "temperature", t, "0 (greedy) or a finite number from 1e-6 on")
+        whole = isinstance(k, int) and k >= 0
+        require(whole, "top_k", k, f"a whole number >= 0 (0 {all_})")
+        require(0 < self.top_p <= 1, "top_p", self.top_p, f"a number in (0, 1] (1 {all_})")
+        require(0 <= self.min_p <= 1, "min_p", self.min_p, f"a number in [0, 1] (0 {all_})")
 
     @property
     def greedy(self) -> bool:
@@ -82,8 +71,8 @@ class Role(Enum):
 
 
 class Coupling(Enum):
-    """Whether the draft draws with the target's noise. Always named in results: it changes how
-    often the two agree, never their laws.
+    """Whether the draft draws with the target's noise. It changes how often the two agree, never
+    their distributions.
     """
 
     INDEPENDENT = "independent"

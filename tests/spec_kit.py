@@ -5,6 +5,7 @@ the output of a run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import torch
 
@@ -14,10 +15,11 @@ from lr.engine.runner import ModelRunner
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
+from lr.spec.protocol import Limits
 from lr.spec.segmenters import BlankLineSegmenter
-from lr.spec.write import StepWriter
-from lr.trace import ForwardPass, Trace
-from lr.types import EmittedStep, Role, SamplingParams
+from lr.spec.write import StepJob, StepWriter
+from lr.trace import ForwardPass, Trace, emission
+from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams
 
 EOS = 11
 PIECES = [b"\n\n", b"\n", b".\n", b".\n\nx", b" ", *(bytes([letter]) for letter in b"abcdef"), b""]
@@ -63,11 +65,32 @@ def writer(
         role=role,
         runner=ModelRunner(model, num_blocks=num_blocks, block_size=block_size, observer=saw),
         sampling=SamplingParams(temperature),
-        segmenter=BlankLineSegmenter(PIECES.__getitem__),
+        segmenter=partial(BlankLineSegmenter, PIECES.__getitem__),
         eos_ids=frozenset({EOS}),
         stream=Stream.root(seed).fold_in(stream or role.value),
         trace=trace,
     )
+
+
+def decode_plainly(
+    prompt: Sequence[int], target: StepWriter, limits: Limits
+) -> Iterator[EmittedStep]:
+    """Plain decoding of the target, step by step: the baseline of every comparison, with the keys
+    that Lookahead Reasoning uses.
+    """
+    branch = target.runner.open(prompt)
+    try:
+        index = written = 0
+        while limit := limits.step_limit(written):
+            [step] = target.write([StepJob(branch, index, limit)])
+            emitted = EmittedStep(index, step, Origin.TARGET)
+            target.trace.record(emission(emitted))
+            yield emitted
+            if step.finish is Finish.EOS:
+                return
+            index, written = index + 1, written + len(step.tokens)
+    finally:
+        target.close(branch)
 
 
 def tokens_of(emitted: Iterable[EmittedStep]) -> list[int]:

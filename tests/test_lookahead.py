@@ -10,6 +10,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def writers(
         Writer(
             ModelRunner(MODELS[model], num_blocks=num_blocks, block_size=4, observer=observer),
             SamplingParams(temperature),
-            BlankLineSegmenter(PIECES.__getitem__),
+            partial(BlankLineSegmenter, PIECES.__getitem__),
             frozenset({EOS}),
             Stream.root(seed).fold_in(role.value),
             token_level,
@@ -293,7 +294,7 @@ class ScriptWriter(Writer):
 
     def __init__(self, script: SeededScript, role: Role) -> None:
         runner: Any = NoModel()
-        segmenter = BlankLineSegmenter(PIECES.__getitem__)
+        segmenter = partial(BlankLineSegmenter, PIECES.__getitem__)
         super().__init__(runner, SamplingParams(), segmenter, frozenset(), Stream.root(0))
         self.script, self.role, self.pace = script, role, random.Random(script.seed)
 

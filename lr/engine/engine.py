@@ -25,8 +25,14 @@ from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
-from lr.spec.draft_model import ModelDrafter, TreeDrafter
-from lr.spec.drafters import Drafter, LookupDrafter, StepDrafter, SuffixDrafter
+from lr.spec.drafters import (
+    Drafter,
+    LookupDrafter,
+    ModelDrafter,
+    StepDrafter,
+    SuffixDrafter,
+    TreeDrafter,
+)
 from lr.spec.protocol import LateDrafts, Limits, Schedule, SchedulerConfig
 from lr.spec.rules import choose_rule
 from lr.spec.runner import Runner

@@ -27,7 +27,7 @@ from lr.model.weights import load_model
 from lr.registry import find, is_served, language_of
 from lr.spec.verifiers.base import Verifier, check_verifier
 from lr.spec.verifiers.choose import VerifierName, VerifierParts, make_verifier, parse_verifier
-from lr.spec.verifiers.prompted import PromptedModel
+from lr.spec.verifiers.judge import PromptedModel
 from lr.spec.verifiers.simple import load_encoder
 from lr.types import require
 

@@ -24,20 +24,25 @@ Worked example with `block_size` 4, block 5 held by A and B, one token appended 
     Had B stayed, its token would be in slot 21, on top of A's second token: lost if the forward
     then fails.
 
-This module knows neither torch nor the shape of a block. Read next: `cache.py`.
+Read next: `cache.py`.
 """
 
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Protocol
+from __future__ import annotations
 
-from lr.kvcache.pool import BlockPool
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
+
 from lr.kvcache.table import BlockTable, blocks_for
+
+if TYPE_CHECKING:
+    from lr.kvcache.cache import PagedKVCache
 
 
 class CacheObserver(Protocol):
     """Is told of every change of a cache's tables, after it has happened: for traces and pictures.
-    It decides nothing; who holds which block follows from these calls.
+    Who holds which block follows from these calls.
     """
 
     def opened(self, table: BlockTable) -> None:
@@ -52,11 +57,8 @@ class CacheObserver(Protocol):
         moved: Sequence[BlockTable],
         copies: Sequence[tuple[int, int]],
     ) -> None:
-        """A batch got its room: blocks and lengths are the new ones already; the keys and values
-        are not written yet.
-
-        `moved`: the tables that left a shared block, and `copies`, for each, (that block, its
-        copy).
+        """A batch got its room; the keys and values are not written yet. `moved`: the tables that
+        left a shared block, and `copies`, for each, (that block, its copy).
         """
 
     def restored(self, tables: Sequence[BlockTable]) -> None:
@@ -75,56 +77,36 @@ class CacheObserver(Protocol):
         """A branch holds the prefix of this node."""
 
 
-class Owner(Protocol):
-    """What `Append` needs of the cache it works for."""
-
-    pool: BlockPool
-    open_append: "Append | None"
-    observer: CacheObserver | None
-
-    def admit(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> None:
-        """Raise `ProtocolError` if these tables cannot grow by these counts now."""
-
-    def prepare(self, fresh: list[int], copies: list[tuple[int, int]]) -> None:
-        """Zero the blocks `fresh`; copy block a to block b for each (a, b) of `copies`."""
-
-    def drop_blocks(self, blocks: Sequence[int]) -> list[int]:
-        """Count one holder less of each block, in this order; returns those that nobody holds any
-        more.
-        """
-
-
 class Append:
     """One all-or-nothing growth of a batch; a context manager that yields the slots of the new
-    tokens.
+    tokens, in batch order.
 
-    Inside the `with` the lengths are already the new ones, and `slots` (batch order), `fresh`
-    (blocks that were zeroed), `copies` (pairs from, to) and `moved` (the tables that left a shared
-    block, one per copy) can be read: a rank that follows needs them to do the same to its own
-    slice.
+    Inside the `with` the lengths are already the new ones, and `fresh` (blocks that were zeroed),
+    `copies` (pairs from, to) and `moved` (the tables that left a shared block, one per copy) can be
+    read: a rank that follows needs them to do the same to its own slice.
     """
 
-    __slots__ = ("copies", "counts", "fresh", "moved", "owner", "slots", "tables")
-
-    def __init__(self, owner: Owner, tables: Sequence[BlockTable], counts: Sequence[int]) -> None:
-        self.owner, self.tables, self.counts = owner, tuple(tables), tuple(counts)
+    def __init__(
+        self, cache: PagedKVCache, tables: Sequence[BlockTable], counts: Sequence[int]
+    ) -> None:
+        self.cache, self.tables, self.counts = cache, tuple(tables), tuple(counts)
 
     def __enter__(self) -> list[int]:
-        self.owner.admit(self.tables, self.counts)
+        cache = self.cache
+        cache.check_growth(self.tables, self.counts)
         self.fresh: list[int] = []
         self.copies: list[tuple[int, int]] = []
         self.moved: list[BlockTable] = []
-        pool = self.owner.pool
         needed, shared = 0, []
         for table, count in zip(self.tables, self.counts, strict=True):
-            room = len(table.blocks) * table.block_size - table.length
+            room = table.room
             if count > room:
                 needed += blocks_for(count - room, table.block_size)
-            if room and count and pool.refcount(table.blocks[-1]) > 1:
+            if room and count and cache.pool.refcount(table.blocks[-1]) > 1:
                 shared.append(table)
         if needed or shared:
             self._grow(needed, self._movers(shared))
-        self.owner.open_append = self
+        cache.open_append = self
         slots: list[int] = []
         for table, count in zip(self.tables, self.counts, strict=True):
             start = table.length
@@ -133,69 +115,54 @@ class Append:
                 slots.append(table.blocks[-1] * table.block_size + start % table.block_size)
             else:
                 slots += table.slots(start, start + count)
-        self.slots: list[int] = slots
-        if self.owner.observer is not None:
-            self.owner.observer.grew(self.tables, self.moved, self.copies)
+        if cache.observer is not None:
+            cache.observer.grew(self.tables, self.moved, self.copies)
         return slots
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.owner.open_append = None
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.cache.open_append = None
         if kind is not None:
             self._undo()
-            if self.owner.observer is not None:
-                self.owner.observer.restored(self.tables)
+            if self.cache.observer is not None:
+                self.cache.observer.restored(self.tables)
 
     def _movers(self, shared: list[BlockTable]) -> list[BlockTable]:
-        """Those of the tables whose last block is shared that must leave it; the longest comes last
-        and may stay.
-        """
-        leaving: dict[int, int] = {}
-        movers = []
+        """The tables that must leave their shared last block; the longest comes last, may stay."""
+        leaving, movers = Counter[int](), []
         for table in sorted(shared, key=lambda table: table.length):
             block = table.blocks[-1]
-            left = leaving.get(block, 0)
-            if self.owner.pool.refcount(block) - left > 1:
-                leaving[block] = left + 1
+            if self.cache.pool.refcount(block) - leaving[block] > 1:
+                leaving[block] += 1
                 movers.append(table)
         return movers
 
     def _grow(self, needed: int, movers: list[BlockTable]) -> None:
-        """Allocate, prepare, then hand the blocks out: to the movers first, then to the batch in
-        order.
-        """
-        owner = self.owner
-        taken = owner.pool.allocate(len(movers) + needed)
+        """Allocate, prepare, then hand the blocks out: to the movers, then to the batch."""
+        cache = self.cache
+        taken = cache.pool.allocate(len(movers) + needed)
         copies = [(table.blocks[-1], block) for table, block in zip(movers, taken, strict=False)]
         fresh = taken[len(movers) :]
         try:
-            owner.prepare(fresh, copies)
+            cache.prepare(fresh, copies)
         except BaseException:
-            owner.drop_blocks(taken[::-1])
+            cache.drop_blocks(taken[::-1])
             raise
         self.fresh, self.copies, self.moved = fresh, copies, movers
         for table, (_, block) in zip(movers, copies, strict=True):
             table.blocks[-1] = block
-        owner.drop_blocks([source for source, _ in copies])
-        used = 0
+        cache.drop_blocks([source for source, _ in copies])
+        free = iter(fresh)
         for table, count in zip(self.tables, self.counts, strict=True):
             more = blocks_for(table.length + count, table.block_size) - len(table.blocks)
-            table.blocks += fresh[used : used + more]
-            used += more
+            table.blocks += islice(free, more)
 
     def _undo(self) -> None:
-        """Shorten the tables, give the shared blocks back to those who left them, free what was
-        taken.
-        """
+        """Shorten the tables, give shared blocks back to those who left, free what was taken."""
         for table, count in zip(self.tables, self.counts, strict=True):
             table.length -= count
             del table.blocks[blocks_for(table.length, table.block_size) :]
         for table, (source, _) in zip(self.moved, self.copies, strict=True):
             table.blocks[-1] = source
-            self.owner.pool.share(source)
+            self.cache.pool.share(source)
         taken = [block for _, block in self.copies] + self.fresh
-        self.owner.drop_blocks(taken[::-1])
+        self.cache.drop_blocks(taken[::-1])

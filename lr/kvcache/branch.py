@@ -7,13 +7,13 @@ nothing else changes the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lr.kvcache.table import BlockTable
 
 
 class Branch:
-    """`tokens` are the ids of the sequence; `table` says where the keys and values of the first
+    """`tokens`: the ids of the sequence; `table`: where the keys and values of the first
     `num_computed_tokens` of them are.
     """
 
@@ -45,6 +45,19 @@ class Branch:
         return len(self.tokens)
 
     def __repr__(self) -> str:
-        blocks = list(self.table.blocks)
-        tokens, computed = len(self.tokens), self.num_computed_tokens
-        return f"Branch(tokens={tokens}, computed={computed}, blocks={blocks})"
+        tokens, table = len(self.tokens), self.table
+        return f"Branch(tokens={tokens}, computed={table.length}, blocks={table.blocks})"
+
+
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many first tokens two lists share, by bisection: slices compare fast."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while low < high:  # a[:low] == b[:low] and a[: high + 1] != b[: high + 1]
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,25 +1,19 @@
 """The keys and values of all branches of one model, in one pool of blocks.
 
 `keys` and `values` have the shape [l, num_blocks, block_size, k, d]. A branch is a `BlockTable`;
-the cache knows its live tables and is the only one to change them:
-
-* `new` gives an empty table, `fork` one that shares every block of another and copies nothing;
-* `append` makes room for new tokens of a whole batch, copying a shared last block first
-  (`append.py`);
-* `truncate` moves the length back and drops whole blocks, `release` gives all blocks back.
+the cache knows its live tables and is the only one to change them (`new`, `fork`, `append`,
+`truncate`, `release`).
 
 **The law** (`check`): free + used = total, and every refcount is the number of live tables that
 hold the block.
 
-**What a block contains.** Memory is not initialised when the cache is built. A block is zeroed, or
-filled by a copy, when it is allocated, so whatever a live table's blocks contain after its length
-is stale but finite: an attention that gathers whole blocks and masks the tail never multiplies zero
-by NaN. With `poison_freed=True` free blocks are full of NaN, so that a test notices whoever still
-reads them.
+**What a block contains.** A block is zeroed, or filled by a copy, when it is allocated, so whatever
+a live table's blocks contain after its length is stale but finite: an attention that gathers whole
+blocks and masks the tail never multiplies zero by NaN. With `poison_freed=True` free blocks are
+full of NaN, so that a test notices whoever still reads them.
 
-A cache belongs to one thread at a time. It does not know the model, the tokens or the positions'
-angles. Tensor-parallel followers own a cache of their slice of the heads and repeat the leader's
-`prepare` and `write`. Read next: `lr/model`.
+A cache belongs to one thread at a time. Tensor-parallel followers own a cache of their slice of the
+heads and repeat the leader's `prepare` and `write`. Read next: `lr/model`.
 """
 
 from collections import Counter
@@ -28,29 +22,27 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from lr.errors import ProtocolError, SettingError
+from lr.errors import ProtocolError
 from lr.kvcache.append import Append, CacheObserver
 from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable, blocks_for
+from lr.types import require
 
 
 def bytes_per_block(
     *, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
 ) -> int:
-    """Bytes of one block, keys and values of all layers: to choose `num_blocks` before the cache is
-    built.
-    """
+    """Bytes of one block, keys and values of all layers."""
     return 2 * num_layers * block_size * num_kv_heads * head_dim * dtype.itemsize
 
 
 class PagedKVCache:
-    """All K/V memory of one model, `num_blocks` blocks of `block_size` tokens, and the tables of
-    its live branches.
+    """All K/V memory of one model, `num_blocks` blocks of `block_size` tokens, and `live_tables`,
+    the tables given out by `new` and `fork` and not yet released.
 
-    `copied_blocks` and `zeroed_blocks` count what `prepare` has done so far, undone appends
-    included; they are only for those who look on, nothing is decided by them. `observer`, if there
-    is one, hears of every change of a table (`append.py`). Raises `SettingError` for a size below 1
-    or a dtype that is not a float.
+    `copied_blocks` counts what `prepare` has copied so far, undone appends included. `observer`, if
+    there is one, hears of every change of a table (`append.py`). Raises `SettingError` for a size
+    below 1 or a dtype that is not a float.
     """
 
     def __init__(
@@ -68,13 +60,8 @@ class PagedKVCache:
         sizes = {"num_layers": num_layers, "num_blocks": num_blocks, "block_size": block_size}
         sizes |= {"num_kv_heads": num_kv_heads, "head_dim": head_dim}
         for name, size in sizes.items():
-            if size < 1:
-                raise SettingError(f"{name} is {size}; a KV cache needs at least 1.")
-        if not dtype.is_floating_point:
-            raise SettingError(
-                f"dtype is {dtype}; a KV cache stores floating-point numbers, give the model's "
-                "dtype."
-            )
+            require(size >= 1, name, size, "at least 1")
+        require(dtype.is_floating_point, "dtype", dtype, "the model's, a float type")
         self.num_layers, self.num_kv_heads, self.head_dim = num_layers, num_kv_heads, head_dim
         self.num_blocks, self.block_size = num_blocks, block_size
         self.poison_freed = poison_freed
@@ -82,8 +69,7 @@ class PagedKVCache:
         self.open_append: Append | None = None
         self.observer: CacheObserver | None = None
         self.copied_blocks = 0
-        self.zeroed_blocks = 0
-        self._live: set[BlockTable] = set()
+        self.live_tables: set[BlockTable] = set()
         shape = (num_layers, num_blocks, block_size, num_kv_heads, head_dim)
         # Born outside inference mode, the cache may be written inside and outside of it.
         with torch.inference_mode(False):
@@ -92,52 +78,36 @@ class PagedKVCache:
             if poison_freed:
                 self.keys.fill_(torch.nan)
                 self.values.fill_(torch.nan)
-            self._key_blocks, self._value_blocks = self.keys.unbind(0), self.values.unbind(0)
-            self._key_slots = [
-                keys.flatten(0, 1) for keys in self._key_blocks
-            ]  # [num_blocks * block_size, k, d]
-            self._value_slots = [values.flatten(0, 1) for values in self._value_blocks]
-
-    @property
-    def bytes_per_block(self) -> int:
-        """Bytes of one block, keys and values of all layers."""
-        return 2 * self.keys[:, 0].numel() * self.keys.element_size()
-
-    @property
-    def live_tables(self) -> frozenset[BlockTable]:
-        """The tables given out by `new` and `fork` and not yet released (a copy)."""
-        return frozenset(self._live)
+            # Views per layer, made once: [nb, block_size, k, d], and [nb * block_size, k, d].
+            self._pages = list(zip(self.keys, self.values, strict=True))
+            self._slots = [(k.flatten(0, 1), v.flatten(0, 1)) for k, v in self._pages]
 
     # Branches
 
     def new(self) -> BlockTable:
         """An empty branch; it holds no block yet."""
         table = BlockTable(self.block_size)
-        self._live.add(table)
+        self.live_tables.add(table)
         if self.observer is not None:
             self.observer.opened(table)
         return table
 
     def fork(self, table: BlockTable) -> BlockTable:
-        """A branch with the same tokens, sharing every block of `table`: no block is allocated or
-        copied.
-        """
-        self._changeable(table)
+        """A branch with the same tokens that shares every block of `table`; nothing is copied."""
+        self._require_changeable(table)
         for block in table.blocks:
             self.pool.share(block)
         twin = BlockTable(self.block_size, list(table.blocks), table.length)
-        self._live.add(twin)
+        self.live_tables.add(twin)
         if self.observer is not None:
             self.observer.forked(twin, table)
         return twin
 
     def truncate(self, table: BlockTable, length: int) -> None:
         """Keep the first `length` tokens of `table` and drop the blocks after them; the tokens
-        kept are not touched.
-
-        Raises `ProtocolError` unless 0 <= length <= table.length.
+        kept are not touched. Raises `ProtocolError` unless 0 <= length <= table.length.
         """
-        self._changeable(table)
+        self._require_changeable(table)
         if not 0 <= length <= table.length:
             raise ProtocolError(
                 f"a branch of {table.length} tokens cannot be cut back to {length}."
@@ -147,22 +117,17 @@ class PagedKVCache:
             self.observer.cut(table, dropped, freed)
 
     def release(self, table: BlockTable) -> None:
-        """Give all blocks of `table` back; using the table afterwards raises `ProtocolError`."""
-        self._changeable(table)
+        """Give up `table` for good; blocks that no other branch holds are free again."""
+        self._require_changeable(table)
         dropped, freed = self._shorten(table, 0)
-        self._live.remove(table)
+        self.live_tables.remove(table)
         if self.observer is not None:
             self.observer.closed(table, dropped, freed)
 
     def append(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> Append:
-        """Room for `counts[i]` more tokens in `tables[i]`, all or nothing; to be used in a `with`
-        statement.
-
-        Entering yields the slots [sum of counts], in batch order, where the caller writes the new
-        keys and values. Inside, every `length` already includes the new tokens (token j of table i
-        has position `length - counts[i] + j`), and no table may be forked, truncated, released or
-        appended to. A clean exit keeps everything; an exception restores blocks, refcounts and
-        lengths exactly.
+        """Room for `counts[i]` more tokens in `tables[i]`: `with cache.append(tables, counts) as
+        slots:` yields the slots of the new tokens, flat, in the order of the batch, and lets the
+        body `write` them. If the body raises, everything is as before.
 
         Entering raises `OutOfBlocks`, having changed nothing; `ProtocolError` if a table is not
         live or comes twice, if a count is negative, if the lists differ in length.
@@ -172,34 +137,28 @@ class PagedKVCache:
     # Tensors
 
     def prepare(self, fresh: Sequence[int], copies: Sequence[tuple[int, int]]) -> None:
-        """Zero the blocks `fresh` and copy block a to block b for each (a, b) of `copies`, in all
-        layers.
-        """
+        """In all layers: zero the blocks `fresh`, copy block a to b for each (a, b) of `copies`."""
         for memory in (self.keys, self.values):
             if fresh:
                 memory.index_fill_(1, self._ids(fresh), 0)
             if copies:
-                sources, targets = zip(*copies, strict=True)
-                memory.index_copy_(
-                    1, self._ids(targets), memory.index_select(1, self._ids(sources))
-                )
-        self.zeroed_blocks += len(fresh)
+                sources, targets = (self._ids(blocks) for blocks in zip(*copies, strict=True))
+                memory.index_copy_(1, targets, memory.index_select(1, sources))
         self.copied_blocks += len(copies)
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Store `k` and `v` [n, k, d] of one layer at `slots` [n] (int64); call it in
         `inference_mode` or `no_grad`.
         """
-        self._key_slots[layer].index_copy_(0, slots, k)
-        self._value_slots[layer].index_copy_(0, slots, v)
+        keys, values = self._slots[layer]
+        keys.index_copy_(0, slots, k)
+        values.index_copy_(0, slots, v)
 
     def pages(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer in all blocks, two views [num_blocks, block_size, k, d], for
-        kernels that read a block table.
-
-        Free blocks may hold anything, NaN included.
+        kernels that read a block table. Free blocks may hold anything, NaN included.
         """
-        return self._key_blocks[layer], self._value_blocks[layer]
+        return self._pages[layer]
 
     def gather(self, layer: int, block_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer in the blocks `block_ids` [b, nb], two new tensors [b, nb *
@@ -208,57 +167,44 @@ class PagedKVCache:
         Column t of row i is position t of branch i; columns after its length must be masked. Fill
         short rows up with blocks of the same branch (`table.block_rows`), not with arbitrary ids.
         """
-        flat = block_ids.flatten()
+        keys, values = (page.index_select(0, block_ids.flatten()) for page in self._pages[layer])
         shape = (block_ids.shape[0], -1, self.num_kv_heads, self.head_dim)
-        keys = self._key_blocks[layer].index_select(0, flat).view(shape)
-        return keys, self._value_blocks[layer].index_select(0, flat).view(shape)
+        return keys.view(shape), values.view(shape)
 
     # The law
 
     def check(self, tables: Iterable[BlockTable] | None = None) -> None:
         """Check the conservation law; raises `AssertionError` saying where it is broken.
 
-        `tables` are all tables that should hold blocks; by default the live tables that the cache
-        itself knows. Given, they must be the live ones: a branch that somebody forgot to release is
-        found in this way.
+        `tables`, where given, are all tables that should be live: a branch that somebody forgot to
+        release is found in this way.
         """
-        held: Counter[int] = Counter()
-        tables = list(self._live if tables is None else tables)
-        if forgotten := self._live - set(tables):
-            raise AssertionError(f"{len(forgotten)} live tables were not given: {list(forgotten)}")
+        tables, pool = list(self.live_tables if tables is None else tables), self.pool
+        forgotten = self.live_tables.difference(tables)
+        assert not forgotten, f"{len(forgotten)} live tables were not given: {list(forgotten)}"
         for table in tables:
-            if table not in self._live:
-                raise AssertionError(f"not a live table of this cache: {table}")
-            if len(table.blocks) != blocks_for(table.length, self.block_size):
-                raise AssertionError(f"blocks and length do not fit: {table}")
-            held.update(table.blocks)
-        pool = self.pool
-        used = sum(1 for block in range(pool.num_blocks) if pool.refcount(block))
-        if pool.num_free + used != pool.num_blocks:
-            raise AssertionError(
-                f"{pool.num_free} free and {used} held blocks are not {pool.num_blocks}"
-            )
-        for block in range(pool.num_blocks):
-            if pool.refcount(block) != held[block]:
+            assert table in self.live_tables, f"not a live table of this cache: {table}"
+            fits = len(table.blocks) == blocks_for(table.length, self.block_size)
+            assert fits, f"blocks and length do not fit: {table}"
+        counts = [pool.refcount(block) for block in range(pool.num_blocks)]
+        free = counts.count(0)
+        assert pool.num_free == free, f"{pool.num_free} blocks are free, {free} are held by nobody"
+        held = Counter(block for table in tables for block in table.blocks)
+        for block, count in enumerate(counts):
+            if count != held[block]:
                 holders = [table for table in tables if block in table.blocks]
-                raise AssertionError(
-                    f"block {block} has refcount {pool.refcount(block)}, held by {holders}"
-                )
+                raise AssertionError(f"block {block} has refcount {count}, held by {holders}")
 
     # Inside: for `Append`, not for users of the cache
 
-    def admit(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> None:
-        """Raise `ProtocolError` if these tables cannot grow by these counts now; `Append` asks
-        before it begins.
-        """
+    def check_growth(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> None:
+        """Raise `ProtocolError` if these tables cannot grow by these counts now."""
+        self._require_changeable(*tables)
         if len(tables) != len(counts):
             raise ProtocolError(
                 f"{len(tables)} tables were given with {len(counts)} counts; give one count per "
                 "table."
             )
-        self._closed()
-        for table in tables:
-            self._owned(table)
         if len(tables) > 1 and len(set(tables)) != len(tables):
             raise ProtocolError(
                 "the same table comes twice in one batch; add its counts up, or fork it first."
@@ -269,9 +215,7 @@ class PagedKVCache:
             )
 
     def drop_blocks(self, blocks: Sequence[int]) -> list[int]:
-        """Count one holder less of each block, in this order; returns those that nobody holds any
-        more.
-        """
+        """Count one holder less of each block, in this order; returns those that are free now."""
         freed = [block for block in blocks if self.pool.drop(block)]
         if self.poison_freed and freed:
             self.keys.index_fill_(1, self._ids(freed), torch.nan)
@@ -279,9 +223,7 @@ class PagedKVCache:
         return freed
 
     def _shorten(self, table: BlockTable, length: int) -> tuple[list[int], list[int]]:
-        """Keep `length` tokens. Returns the blocks that were dropped, last first, and those of them
-        that are free now.
-        """
+        """Keep `length` tokens. The blocks that were dropped, last first; those now free."""
         keep = blocks_for(length, self.block_size)
         dropped = table.blocks[keep:][::-1]
         del table.blocks[keep:]
@@ -289,23 +231,17 @@ class PagedKVCache:
         return dropped, self.drop_blocks(dropped)
 
     def _ids(self, blocks: Sequence[int]) -> Tensor:
-        place = self.keys.device  # from pinned memory, so that the host does not wait for CUDA
-        return torch.tensor(blocks, dtype=torch.int64, pin_memory=place.type == "cuda").to(
-            place, non_blocking=True
-        )
+        device = self.keys.device  # from pinned memory, so that the host does not wait for CUDA
+        ids = torch.tensor(blocks, dtype=torch.int64, pin_memory=device.type == "cuda")
+        return ids.to(device, non_blocking=True)
 
-    def _changeable(self, table: BlockTable) -> None:
-        self._closed()
-        self._owned(table)
-
-    def _owned(self, table: BlockTable) -> None:
-        if table not in self._live:
-            raise ProtocolError(
-                f"not a live table of this cache (released, or of another one): {table}"
-            )
-
-    def _closed(self) -> None:
+    def _require_changeable(self, *tables: BlockTable) -> None:
         if self.open_append is not None:
             raise ProtocolError(
                 "an append is open on this cache; leave its `with` before the next change."
             )
+        for table in tables:
+            if table not in self.live_tables:
+                raise ProtocolError(
+                    f"not a live table of this cache (released, or of another one): {table}"
+                )

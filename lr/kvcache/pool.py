@@ -22,21 +22,17 @@ Worked example, `BlockPool(4)`::
 Read next: `table.py`.
 """
 
-from lr.errors import OutOfBlocks, ProtocolError, SettingError
+from lr.errors import OutOfBlocks, ProtocolError
+from lr.types import require
 
 
 class BlockPool:
-    """`num_blocks` block ids with their reference counts; raises `SettingError` unless `num_blocks`
-    >= 1.
-    """
+    """`num_blocks` block ids with their reference counts; raises `SettingError` below 1."""
 
     __slots__ = ("_free", "_refcounts", "num_blocks")
 
     def __init__(self, num_blocks: int) -> None:
-        if num_blocks < 1:
-            raise SettingError(
-                f"num_blocks is {num_blocks}; a block pool needs at least one block."
-            )
+        require(num_blocks >= 1, "num_blocks", num_blocks, "at least one block")
         self.num_blocks = num_blocks
         self._refcounts = [0] * num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))
@@ -52,15 +48,10 @@ class BlockPool:
         return self.num_blocks - len(self._free)
 
     def allocate(self, n: int) -> list[int]:
-        """Take `n` free blocks, each with refcount 1, and return their ids in the order in which
-        they were taken.
-
-        Raises `OutOfBlocks` if fewer than `n` are free; then nothing has changed.
+        """Take `n` free blocks, each with refcount 1, and return their ids in this order. Raises
+        `OutOfBlocks` if fewer than `n` are free; then nothing has changed.
         """
-        if n < 0:
-            raise SettingError(
-                f"{n} blocks were asked for; the number of blocks to allocate cannot be negative."
-            )
+        require(n >= 0, "the number of blocks to allocate", n, "0 or more")
         if n > len(self._free):
             raise OutOfBlocks(n, len(self._free), self.num_blocks)
         taken = [self._free.pop() for _ in range(n)]
@@ -74,9 +65,7 @@ class BlockPool:
         self._refcounts[block] += 1
 
     def drop(self, block: int) -> bool:
-        """Count one holder of `block` less and tell whether it is free; raises `ProtocolError` if
-        it already was.
-        """
+        """Count one holder of `block` less. Whether it is free now; `ProtocolError` if it was."""
         self._held(block)
         self._refcounts[block] -= 1
         if self._refcounts[block]:
@@ -91,9 +80,7 @@ class BlockPool:
         self._free.sort(reverse=True)
 
     def refcount(self, block: int) -> int:
-        """How many branches hold `block` (0: it is free); raises `ProtocolError` if there is no
-        such block.
-        """
+        """How many branches hold `block` (0: it is free); `ProtocolError` for no such block."""
         if not 0 <= block < self.num_blocks:
             raise ProtocolError(
                 f"there is no block {block}; the pool has blocks 0 to {self.num_blocks - 1}."
@@ -102,7 +89,4 @@ class BlockPool:
 
     def _held(self, block: int) -> None:
         if not self.refcount(block):
-            raise ProtocolError(
-                f"block {block} is free: it was dropped more often than it was allocated and "
-                "shared."
-            )
+            raise ProtocolError(f"block {block} is free: it was dropped more often than shared.")

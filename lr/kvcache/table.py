@@ -43,45 +43,25 @@ class BlockTable:
         """How many more tokens fit into the blocks that the table holds (0 to `block_size` - 1)."""
         return len(self.blocks) * self.block_size - self.length
 
-    def slot(self, position: int) -> int:
-        """The slot of a valid `position`; raises `ProtocolError` outside 0..length-1."""
-        if not 0 <= position < self.length:
-            raise ProtocolError(
-                f"position {position} is not in the cache; this branch has {self.length} tokens "
-                "there."
-            )
-        return (
-            self.blocks[position // self.block_size] * self.block_size + position % self.block_size
-        )
-
     def slots(self, start: int, stop: int) -> list[int]:
-        """The slots of the positions start, ..., stop - 1; raises `ProtocolError` unless 0 <= start
-        <= stop <= length.
-
-        In the example above `slots(3, 6)` is `[31, 8, 9]`.
+        """The slots of the positions start, ..., stop - 1; `slots(3, 6)` is `[31, 8, 9]` above.
+        Raises `ProtocolError` unless 0 <= start <= stop <= length.
         """
         if not 0 <= start <= stop <= self.length:
             raise ProtocolError(
-                f"positions {start} to {stop} are not all in the cache; this branch has "
-                f"{self.length}."
+                f"positions {start} to {stop} are not all cached; this branch has {self.length}."
             )
         size, found = self.block_size, list[int]()
         for index in range(start // size, blocks_for(stop, size)):
-            shift = (
-                self.blocks[index] - index
-            ) * size  # slot minus position, the same within one block
+            shift = (self.blocks[index] - index) * size  # slot minus position within this block
             found += range(max(start, index * size) + shift, min(stop, (index + 1) * size) + shift)
         return found
 
 
 def block_rows(tables: Sequence[BlockTable]) -> list[list[int]]:
     """The blocks of several tables as a rectangle [b, longest], short rows filled up with their own
-    last block.
-
-    The filling must be masked away by its position. It repeats a block of the same branch, never an
-    arbitrary id, because a free block may contain anything, NaN included, and a mask that
-    multiplies by zero does not remove NaN. Example: tables with blocks [7, 2] and [5] give [[7, 2],
-    [5, 5]]. Raises `ProtocolError` if a table is empty.
+    last block, to be masked away: a free block may contain NaN, which no mask removes. Example:
+    tables with blocks [7, 2] and [5] give [[7, 2], [5, 5]]. `ProtocolError` if a table is empty.
     """
     longest = max((len(table.blocks) for table in tables), default=0)
     if not all(table.blocks for table in tables):

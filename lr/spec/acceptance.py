@@ -33,9 +33,9 @@ class Proposal:
 
     `parents[i]` is the node before node i, `ROOT` for a token right after the branch's end; parents
     come before their children. `q` [n, v]: row i is the distribution from which token i was drawn,
-    given its path and its earlier siblings. (Siblings drawn independently have equal rows; without
-    replacement each row lacks the earlier siblings and sums to one all the same.) `q` None: nothing
-    was drawn, the tokens were certain (n-gram lookup, greedy or top-k drafts), like one-hot rows.
+    given its path and its earlier siblings. (Siblings drawn without replacement: each row lacks the
+    earlier ones and sums to one all the same.) `q` None: nothing was drawn, the tokens were certain
+    (n-gram lookup, greedy or top-k drafts), like one-hot rows.
 
     Example: tokens (7, 4, 9, 2), parents (-1, -1, 0, 2) is "7 9 2", with 4 as the second choice for
     the first place. Raises `ProtocolError` if the parts do not fit together.
@@ -46,14 +46,12 @@ class Proposal:
     q: Tensor | None = None
 
     def __post_init__(self) -> None:
-        n = len(self.tokens)
-        if len(self.parents) != n:
-            parents = f"{len(self.parents)} parents"
-            raise ProtocolError(f"a proposal has {n} tokens and {parents}; expected one per token.")
-        for node, parent in enumerate(self.parents):
-            if not ROOT <= parent < node:
-                expected = f"expected {ROOT} (the root) or an earlier node"
-                raise ProtocolError(f"node {node} has parent {parent}; {expected}.")
+        n, parents = len(self.tokens), self.parents
+        if len(parents) != n or not all(ROOT <= one < node for node, one in enumerate(parents)):
+            raise ProtocolError(
+                f"a proposal of {n} tokens has parents {parents}; expected one per token, "
+                f"{ROOT} (the root) or an earlier node."
+            )
         if self.q is not None and (self.q.dim() != 2 or len(self.q) != n):
             shape = tuple(self.q.shape)
             raise ProtocolError(f"q has shape {shape}; expected [{n}, v], a row per token.")
@@ -71,9 +69,8 @@ class Proposal:
         return all(parent == node - 1 for node, parent in enumerate(self.parents))
 
     def families(self) -> list[list[int]]:
-        """The children of every node, in order: those of the root at place 0, of node i at i + 1.
-        That is also the order of the target's rows: row 0 at the branch's end, row i + 1 after node
-        i.
+        """The children of every node, in order: those of the root at place 0, of node i at i + 1,
+        like the target's rows: row 0 at the branch's end, row i + 1 after node i.
         """
         families: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
         for node, parent in enumerate(self.parents):
@@ -86,11 +83,7 @@ class Proposal:
 
     def path(self, node: int) -> tuple[int, ...]:
         """The nodes from the root down to `node`, inclusive; none for the root."""
-        nodes: list[int] = []
-        while node != ROOT:
-            nodes.append(node)
-            node = self.parents[node]
-        return tuple(reversed(nodes))
+        return () if node == ROOT else (*self.path(self.parents[node]), node)
 
     def depths(self) -> list[int]:
         """The number of draft tokens before each of the target's rows: 0, then one per node."""
@@ -229,24 +222,19 @@ def accept_prob(p: float, q: float) -> float:
     return min(1.0, p / q)
 
 
-def residual(p: Tensor, q: Tensor) -> Tensor:
-    """(p - q)+ / sum: the distribution [v] of a token in place of a rejected one; p itself where
-    p <= q everywhere.
-    """
-    return normalised((p - q).clamp_min_(0.0), otherwise=p)
+def residual(p: Tensor, q: Tensor, weight: float = 1.0) -> Tensor:
+    """(weight p - q)+ / sum: the distribution [v] after a rejection; p where nothing is left."""
+    return _normalised((p * weight).sub_(q).clamp_min_(0.0), otherwise=p)
 
 
 def residual_certain(p: Tensor, tokens: Sequence[int]) -> Tensor:
-    """The residual where all `tokens` were proposed with certainty and rejected: p without them,
-    renormalised.
-    """
+    """The residual where all `tokens` were certain drafts: p without them, renormalised."""
     left = p.clone()
     left[list(tokens)] = 0.0
-    return normalised(left, otherwise=p)
+    return _normalised(left, otherwise=p)
 
 
-def normalised(weights: Tensor, otherwise: Tensor) -> Tensor:
-    """`weights` [v] divided by their sum, in place; `otherwise` if they are all zero."""
+def _normalised(weights: Tensor, otherwise: Tensor) -> Tensor:
     total = float(weights.sum())
     return weights.div_(total) if total > 0 else otherwise
 
@@ -254,18 +242,13 @@ def normalised(weights: Tensor, otherwise: Tensor) -> Tensor:
 def rows_of(
     probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws], *, trees: bool = True
 ) -> Sequence[Tensor]:
-    """The part [n + 1, v] of flat `probs` that belongs to each proposal. Raises `ProtocolError` if
-    anything does not fit together.
-    """
-    if len(draws) != len(proposals):
-        raise ProtocolError(
-            f"{len(proposals)} proposals came with {len(draws)} sets of draws; expected one each."
-        )
+    """The part [n + 1, v] of flat `probs` of each proposal. `ProtocolError` if they do not fit."""
     sizes = [len(proposal) + 1 for proposal in proposals]
-    if probs.dim() != 2 or len(probs) != sum(sizes):
-        shape, expected = tuple(probs.shape), f"[{sum(sizes)}, v]"
+    if len(draws) != len(proposals) or probs.dim() != 2 or len(probs) != sum(sizes):
         raise ProtocolError(
-            f"probs have shape {shape}; expected {expected}: one row more than draft tokens."
+            f"{len(proposals)} proposals came with {len(draws)} sets of draws and probs of shape "
+            f"{tuple(probs.shape)}; expected one set each and [{sum(sizes)}, v]: one row more than "
+            "draft tokens."
         )
     vocabulary = probs.shape[1]
     for proposal in proposals:

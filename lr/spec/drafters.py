@@ -5,8 +5,13 @@ alone? (Then the output does not depend on what else is in the batch, whatever t
 which distribution were the tokens drawn (`Proposal.q`; None where they were certain)? A wrong q
 makes the output biased; `lr/lab/counterexamples.py` shows how.
 
-Here are the drafters without a model: n-gram lookup, the longest repeated suffix, and the draft's
-version of the same step. Those with a draft model are in `draft_model.py`.
+Without a model: n-gram lookup, the longest repeated suffix, and the draft's version of the same
+step. With a draft model, which has a cache of its own: chains (`ModelDrafter`) or trees
+(`TreeDrafter`) after every branch, all branches in one batch, one forward per place.
+
+With coupling "independent" the draft model draws with noise of its own, new in every round; with
+"shared" with the very keys with which the target would draw at those places. Neither distribution
+changes, but the two agree far more often (`lr/lab/exact.py`); use it with sample matching.
 """
 
 from __future__ import annotations
@@ -17,16 +22,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from lr.kvcache.branch import Branch
-from lr.spec.acceptance import EMPTY, Draws, Proposal
-from lr.types import Coupling, require
+import torch
+from torch import Tensor
+
+from lr.kvcache.branch import Branch, common_length
+from lr.spec.acceptance import EMPTY, ROOT, Draws, Proposal
+from lr.spec.runner import Runner, fork_longest, read_all_but_last
+from lr.spec.sampling import distribution, perturbed, sample
+from lr.types import Coupling, SamplingParams, require
 
 
 @dataclass(frozen=True)
 class Context:
-    """A branch that wants a proposal of at most `limit` tokens in depth. `draws` is the target's
-    randomness of this round.
-    """
+    """A branch that wants a proposal, at most `limit` deep, and the target's draws this round."""
 
     branch: Branch
     limit: int
@@ -39,28 +47,24 @@ class Context:
 
 
 class Drafter(Protocol):
-    """Proposes tokens for branches of the model it serves.
+    """Proposes tokens for branches of the model it serves. Subclass it to inherit the defaults.
 
-    `trees`: it may propose more than chains. `coupling`: whether its noise is the target's
-    (`Coupling.INDEPENDENT` where there is none).
+    `trees`: it may propose more than chains. `coupling`: whether its noise is the target's.
     """
 
     name: str
-    trees: bool
-    coupling: Coupling
+    trees: bool = False
+    coupling: Coupling = Coupling.INDEPENDENT
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        """One proposal per context, in order, each at most min(k, limit) tokens deep; `EMPTY` for
-        none.
-        """
+        """One proposal per context, in order, at most min(k, limit) deep; `EMPTY` for none."""
         ...
 
     def forget(self, branches: Iterable[Branch]) -> None:
-        """These branches are closed: free what is kept for them."""
-        ...
+        """These branches are closed: free what is kept for them, if anything is."""
 
 
-class LookupDrafter:
+class LookupDrafter(Drafter):
     """Prompt lookup: if the last few tokens occurred earlier in the branch, prompt included, it
     proposes what followed them there.
 
@@ -71,8 +75,6 @@ class LookupDrafter:
     """
 
     name = "ngram"
-    trees = False
-    coupling = Coupling.INDEPENDENT
 
     def __init__(self, prompt_lookup_max: int = 2, prompt_lookup_min: int = 1) -> None:
         low, high = prompt_lookup_min, prompt_lookup_max
@@ -83,9 +85,6 @@ class LookupDrafter:
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
         return [self._look_up(context.tokens, min(k, context.limit)) for context in contexts]
-
-    def forget(self, branches: Iterable[Branch]) -> None:
-        """Nothing is kept."""
 
     def _look_up(self, tokens: Sequence[int], k: int) -> Proposal:
         text = array("q", tokens).tobytes()
@@ -116,9 +115,7 @@ class SuffixDrafter(LookupDrafter):
 
 
 def earlier_end(text: bytes, n: int) -> int | None:
-    """Where the last n tokens of `text` (8 bytes each; bytes are searched fast) ended the last time
-    before, counted in tokens; None if they are new.
-    """
+    """After how many tokens of `text` (8 bytes each) its last n ended before; None: nowhere."""
     pattern, stop = text[-8 * n :], len(text) - 1
     while (place := text.rfind(pattern, 0, stop)) >= 0:
         if place % 8 == 0:  # else it is not the beginning of a token
@@ -127,7 +124,7 @@ def earlier_end(text: bytes, n: int) -> int | None:
     return None
 
 
-class StepDrafter:
+class StepDrafter(Drafter):
     """The draft step as token draft: what the draft wrote for this very step is proposed to the
     target that writes its own version of it, as far as the two agree word for word. From the first
     difference on, `otherwise`, if there is one, drafts.
@@ -139,17 +136,13 @@ class StepDrafter:
     """
 
     name = "step"
-    trees = False
-    coupling = Coupling.INDEPENDENT
 
     def __init__(self, otherwise: Drafter | None = None) -> None:
         self.otherwise = otherwise
         self._offers: dict[Branch, tuple[int, tuple[int, ...]]] = {}
 
     def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
-        """The draft's version of the step that begins at position `start` of `branch`. It may come
-        while the step is being written.
-        """
+        """The draft's version, so far, of the step that begins at position `start` of `branch`."""
         self._offers[branch] = (start, tuple(tokens))
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
@@ -178,3 +171,160 @@ class StepDrafter:
         if k < 1 or not tokens or tuple(written) != tokens[: len(written)]:
             return EMPTY
         return Proposal.chain(tokens[len(written) : len(written) + k])
+
+
+class OwnBranches(Drafter):
+    """The draft model's own branches, one for each branch of the target, kept in step with it.
+
+    After a round the target's branch holds tokens that the draft did not write (a correction), or
+    that it has not read (the token after a fully accepted proposal).
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self._own: dict[Branch, Branch] = {}
+
+    def follow(self, branch: Branch) -> Branch:
+        """The draft's branch for `branch`, made to hold exactly its tokens: what it has beyond the
+        common beginning goes, the rest becomes pending, at least one token.
+        """
+        own, tokens = self._own.get(branch), branch.tokens
+        if own is None:
+            own = self._own[branch] = fork_longest(self.runner, self._own.values(), tokens)
+        else:
+            self.runner.rewind(own, min(common_length(own.tokens, tokens), len(tokens) - 1))
+            own.extend(tokens[len(own) :])
+        return own
+
+    def forget(self, branches: Iterable[Branch]) -> None:
+        for branch in branches:
+            if branch in self._own:
+                self.runner.close(self._own.pop(branch))
+
+
+def draft_key(context: Context, depth: int, coupling: Coupling) -> int:
+    """The key of the draft's token `depth` places on: the target's own, or one of this round."""
+    draws = context.draws
+    if coupling is Coupling.SHARED:
+        return draws.sample_key(depth)
+    return draws.stream.fold_in("token draft", draws.offset).key(depth)
+
+
+class ModelDrafter(OwnBranches):
+    """Chains of tokens, with the distribution of each (`Proposal.q`), made by the same function and
+    sampling parameters as the target's.
+
+    Nothing is drafted after a token of `eos_ids`. `min_confidence` ends a proposal *after* a token
+    drawn from a distribution whose likeliest token has less; what was drawn is kept and judged,
+    since to drop it unseen would bias the output.
+    """
+
+    name = "draft"
+
+    def __init__(
+        self,
+        runner: Runner,
+        sampling: SamplingParams,
+        *,
+        coupling: Coupling = Coupling.INDEPENDENT,
+        min_confidence: float = 0.0,
+        eos_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        expected = "a probability in [0, 1] (0 never stops early)"
+        require(0 <= min_confidence <= 1, "min_confidence", min_confidence, expected)
+        super().__init__(runner)
+        self.sampling, self.coupling = sampling, coupling
+        self.min_confidence, self.eos_ids = min_confidence, eos_ids
+
+    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
+        depths = [min(k, context.limit) for context in contexts]
+        tokens: list[list[int]] = [[] for _ in contexts]
+        rows: list[list[Tensor]] = [[] for _ in contexts]  # [v] each: what a token was drawn from
+        live = [i for i, depth in enumerate(depths) if depth > 0]
+        own = {i: self.follow(contexts[i].branch) for i in live}
+        while live:
+            logits = torch.stack(self.runner.forward([own[i] for i in live]))  # [b, v]
+            probs = distribution(logits, self.sampling)  # [b, v]
+            keys = [draft_key(contexts[i], len(tokens[i]), self.coupling) for i in live]
+            for i, row, token in zip(live, probs, sample(probs, keys), strict=True):
+                tokens[i].append(token)
+                rows[i].append(row)
+            sure = probs.amax(-1).tolist() if self.min_confidence else [1.0] * len(live)
+            live = [
+                i
+                for i, confidence in zip(live, sure, strict=True)
+                if len(tokens[i]) < depths[i]
+                and tokens[i][-1] not in self.eos_ids
+                and confidence >= self.min_confidence
+            ]
+            for i in live:
+                own[i].append(tokens[i][-1])
+        certain = self.sampling.greedy
+        return [
+            Proposal.chain(chain, torch.stack(qs) if qs and not certain else None)  # [n, v]
+            for chain, qs in zip(tokens, rows, strict=True)
+        ]
+
+
+class TreeDrafter(OwnBranches):
+    """Trees: at every place the likeliest few tokens, each with its own few successors.
+
+    `branching` (3, 2, 1) means three candidates for the next token, two successors of each, one
+    successor of each of those: 3 + 6 + 6 nodes, 6 paths. The candidates are certain (top-k, nothing
+    is drawn), so `Proposal.q` is None. With coupling "shared" the ranking is by log q plus the
+    target's own noise at that place: the first candidate is then what the draft would draw with the
+    target's keys, the others follow in that order (Gumbel top-k). The draft's cache is forked like
+    the tree; each level is one forward.
+    """
+
+    name = "tree"
+    trees = True
+
+    def __init__(
+        self,
+        runner: Runner,
+        sampling: SamplingParams,
+        *,
+        branching: Sequence[int] = (3, 2, 1, 1),
+        coupling: Coupling = Coupling.INDEPENDENT,
+        eos_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        whole = len(branching) > 0 and all(isinstance(w, int) and w >= 1 for w in branching)
+        expected = "one whole number >= 1 per level, such as (3, 2, 1)"
+        require(whole, "branching", tuple(branching), expected)
+        super().__init__(runner)
+        # Ranked before top-k and top-p, or there might be fewer candidates than are wanted.
+        self.sampling = SamplingParams(sampling.temperature or 1.0)
+        self.branching, self.coupling, self.eos_ids = tuple(branching), coupling, eos_ids
+
+    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
+        depths = [min(k, len(self.branching), context.limit) for context in contexts]
+        tokens: list[list[int]] = [[] for _ in contexts]
+        parents: list[list[int]] = [[] for _ in contexts]
+        leaves: list[tuple[int, int, Branch]] = []  # (tree, node, the branch that ends there)
+        for i, context in enumerate(contexts):
+            if depths[i] > 0:
+                own = self.follow(context.branch)
+                read_all_but_last(self.runner, own)
+                leaves.append((i, ROOT, self.runner.fork(own)))
+        for level, width in enumerate(self.branching):
+            if not leaves:
+                break
+            logits = torch.stack(self.runner.forward([branch for *_, branch in leaves]))  # [b, v]
+            scores = distribution(logits, self.sampling)  # [b, v]
+            if self.coupling is Coupling.SHARED:
+                keys = [draft_key(contexts[i], level, self.coupling) for i, *_ in leaves]
+                scores = perturbed(scores, keys)
+            ranked = scores.topk(min(width, scores.shape[-1]), dim=-1).indices.tolist()
+            grown = []
+            for (i, node, branch), candidates in zip(leaves, ranked, strict=True):
+                for token in candidates:
+                    tokens[i].append(token)
+                    parents[i].append(node)
+                    if level + 1 < depths[i] and token not in self.eos_ids:
+                        child = self.runner.fork(branch)
+                        child.append(token)
+                        grown.append((i, len(tokens[i]) - 1, child))
+                self.runner.close(branch)
+            leaves = grown
+        return [Proposal(tuple(t), tuple(p)) for t, p in zip(tokens, parents, strict=True)]

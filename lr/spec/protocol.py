@@ -33,9 +33,8 @@ class NodeId(NamedTuple):
     """The name of a node, "stem:index.number" (".0" is left out). It is never used twice and does
     not depend on the order of events.
 
-    `index`: number of the step that follows the node. `stem`: the index at which its tree began,
-    0 for the prompt, else after a step of the target. `number`: its place in its level from the
-    left; child j of node n is n * width + j.
+    `index`: number of the step that follows. `stem`: the index at which its tree began. `number`:
+    its place in its level from the left; child j of node n is n * width + j.
 
     Example, width 2: alternatives after the prompt, `0:0`, lead to `0:1` and `0:1.1`, those of the
     second to `0:2.2` and `0:2.3`. If the target corrects step 0, the next root is `1:1`.
@@ -58,7 +57,7 @@ class NodeId(NamedTuple):
 
 
 class Kind(str, Enum):
-    """The kinds of work. Strings too, because they hash fast and every event looks up its work."""
+    """The kinds of work. They are strings because these hash fast."""
 
     DRAFT = "draft"
     TARGET = "target"
@@ -120,9 +119,9 @@ class Emit:
     is the step's own if it is an accepted draft step; for a correction all are unaligned.
 
     An accepted draft step leads to `node`; the target's step was written after `node`. `root` is
-    the new root (None: the answer is complete) and takes over the branches of `node`, so no model
-    runs and no block is copied. After a draft step it is `node` itself. After a target step it is a
-    new name: the target's branch of `node` ends in that step already, the draft's branch gets it as
+    the new root (None: the answer is complete) and takes over the branches of `node`: no model runs
+    and no block is copied. After a draft step it is `node` itself. After a target step it is a new
+    name: the target's branch of `node` ends in that step already, the draft's branch gets it as
     uncomputed tokens. The old root's branches are still open; its `Release` follows.
     """
 
@@ -190,9 +189,8 @@ class Limits:
     ignore_half_sentence: bool = True
 
     def __post_init__(self) -> None:
-        require(self.max_tokens > 0, "max_tokens", self.max_tokens, "a whole number > 0")
-        longest = self.max_step_tokens
-        require(longest > 0, "max_step_tokens", longest, "a whole number > 0")
+        for name in ("max_tokens", "max_step_tokens"):
+            require(getattr(self, name) > 0, name, getattr(self, name), "a whole number > 0")
 
     def step_limit(self, written: int) -> int:
         """The longest next step after `written` tokens; 0 when nothing more may come."""
@@ -201,8 +199,7 @@ class Limits:
 
 class Schedule(Enum):
     """When a draft or a target step may be written at a node of which level. In a synchronous cycle
-    levels count from the node where the cycle began, otherwise from the root, so that the window
-    slides along with it.
+    levels count from the node where the cycle began, otherwise from the root: the window slides.
 
         schedule    drafts after level    target step at level                   barrier
         sync   g    0 .. g-1              0 .. g, once all drafts are written    yes

@@ -1,6 +1,4 @@
-"""The acceptance rules: rejection sampling, block verification, sample matching. All are lossless;
-each class proves it.
-"""
+"""The acceptance rules: rejection sampling, block verification, sample matching; all lossless."""
 
 from __future__ import annotations
 
@@ -20,7 +18,6 @@ from lr.spec.acceptance import (
     Outcome,
     Proposal,
     accept_prob,
-    normalised,
     residual,
     residual_certain,
     rows_of,
@@ -51,9 +48,7 @@ class RejectRule(AcceptanceRule):
     trees = True
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        """One outcome per node of the tree, the root included: the walk ends there, with all its
-        children rejected.
-        """
+        """One per node, the root included: the walk ends there, with all its children rejected."""
         families = proposal.families()
         chances = acceptance_chances(p_rows, proposal, families)
         outcomes = []
@@ -64,7 +59,7 @@ class RejectRule(AcceptanceRule):
             for node in family:
                 reach[node + 1] = left * chances[node]
                 left *= 1.0 - chances[node]
-            probs = partial(probs_after_rejections, p_rows[row], proposal, family)
+            probs = partial(replacement, p_rows[row], proposal, family)
             outcomes.append(Outcome(left, proposal.path(row + ROOT), probs, untouched=not family))
         return outcomes
 
@@ -87,9 +82,7 @@ def acceptance_chances(
             elif proposal.q is not None:  # against what the earlier rejections left of p
                 chances[node] = accept_prob(float(p[tokens[node]]), qs[node])
                 p = residual(p, proposal.q[node])
-            elif (
-                tokens[node] not in tried
-            ):  # p without the earlier ones: the share is p / (1 - theirs)
+            elif tokens[node] not in tried:  # p without the earlier ones: p / (1 - theirs)
                 chances[node] = accept_prob(ps[node], left)
                 left -= ps[node]
                 tried.add(tokens[node])
@@ -108,16 +101,12 @@ def probs_of_tokens(p_rows: Tensor, proposal: Proposal) -> tuple[list[float], li
     return columns[0], columns[1]
 
 
-def probs_after_rejections(p: Tensor, proposal: Proposal, family: Sequence[int]) -> Tensor:
-    """The distribution [v] of the token where every node of `family` was tried in order and
-    rejected; p where there was none.
-    """
-    if not family:
-        return p
+def replacement(p: Tensor, proposal: Proposal, tried: Sequence[int], weight: float = 1.0) -> Tensor:
+    """The distribution [v] of the token where all of `tried` were rejected, in this order."""
     if proposal.q is None:
-        return residual_certain(p, [proposal.tokens[node] for node in family])
-    for node in family:
-        p = residual(p, proposal.q[node])
+        return residual_certain(p, [proposal.tokens[node] for node in tried]) if tried else p
+    for node in tried:
+        p = residual(p, proposal.q[node], weight)
     return p
 
 
@@ -166,8 +155,9 @@ class BlockRule(AcceptanceRule):
         outcomes = [Outcome(weights[n], tuple(range(n)), lambda: p_rows[n], untouched=True)]
         left = 1.0 - weights[n]
         for i in reversed(range(n)):
-            cut = cut_chance(uncovered[i], weights[i]) if i else 1.0
-            probs = partial(probs_after_cut, p_rows[i], proposal, i, weights[i])
+            whole = uncovered[i] + 1.0 - weights[i]  # 0 if p = q from here on: everything stays
+            cut = (uncovered[i] / whole if whole > 0 else 0.0) if i else 1.0
+            probs = partial(replacement, p_rows[i], proposal, [i], weights[i])
             outcomes.append(Outcome(left * cut, tuple(range(i)), probs, untouched=False))
             left *= 1.0 - cut
         return outcomes
@@ -182,24 +172,8 @@ def block_weights(ps: list[float], qs: list[float]) -> list[float]:
     """
     weights = [1.0]
     for p, q in zip(ps, qs, strict=True):
-        if q > 0:
-            weights.append(min(1.0, weights[-1] * p / q))
-        else:  # cannot have been drawn; see `accept_prob`
-            weights.append(1.0 if weights[-1] * p > 0 else 0.0)
+        weights.append(accept_prob(weights[-1] * p, q))
     return weights
-
-
-def cut_chance(surplus: float, weight: float) -> float:
-    """h = S / (S + 1 - w). Where both are zero (p = q from here on) everything stays."""
-    whole = surplus + 1.0 - weight
-    return surplus / whole if whole > 0 else 0.0
-
-
-def probs_after_cut(p: Tensor, proposal: Proposal, i: int, weight: float) -> Tensor:
-    """The distribution [v] of the token in place of x_{i+1}: (w_i p - q)+, normalised."""
-    if proposal.q is None:
-        return residual_certain(p, proposal.tokens[i : i + 1])
-    return normalised((p * weight).sub_(proposal.q[i]).clamp_min_(0.0), otherwise=p)
 
 
 class MatchRule(AcceptanceRule):
@@ -243,16 +217,14 @@ def follow(proposal: Proposal, drawn: Sequence[int]) -> Decision:
     `drawn` [n + 1]: the target's own token at the branch's end, then after each node. Of equal
     siblings the first is taken.
     """
-    nodes: list[int] = []
-    families = proposal.families()
-    row = 0
+    nodes, families, node = list[int](), proposal.families(), ROOT
     while True:
-        token = drawn[row]
-        node = next((child for child in families[row] if proposal.tokens[child] == token), ROOT)
+        token = drawn[node + 1]
+        stays = (one for one in families[node + 1] if proposal.tokens[one] == token)
+        node = next(stays, ROOT)
         if node == ROOT:
             return Decision(tuple(nodes), token)
         nodes.append(node)
-        row = node + 1
 
 
 RULES: dict[str, Callable[[], AcceptanceRule]] = {
@@ -260,9 +232,7 @@ RULES: dict[str, Callable[[], AcceptanceRule]] = {
     "reject": RejectRule,
     "block": BlockRule,
 }
-"""The rules by name. A new one is a line here; `tests/spec/test_acceptance_contract.py` then checks
-it as it checks all.
-"""
+"""The rules by name. `tests/spec/test_acceptance_contract.py` checks all of them."""
 
 
 def choose_rule(name: str) -> AcceptanceRule:

@@ -1,15 +1,13 @@
 """What speculation needs of a runner: branches that are opened, forked, fed, rewound and closed.
-`engine/runner.py` is one.
-
-This room never imports the model; it speaks to whatever satisfies this protocol.
+`engine/runner.py` is one. Nothing in `lr/spec` imports the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from lr.kvcache.branch import Branch
+from lr.kvcache.branch import Branch, common_length
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,3 +31,27 @@ class Runner(Protocol):
     def forward(
         self, branches: Sequence[Branch], logits: Literal["last", "all"] | Sequence[int] = "last"
     ) -> list[Tensor]: ...
+
+
+def fork_longest(
+    runner: Runner, branches: Iterable[Branch], tokens: list[int], wanted: int = 1
+) -> Branch:
+    """A branch of `tokens`, at least the last `wanted` of them pending: a fork of the one among
+    `branches` that shares the longest beginning with it, if any does.
+    """
+    best = max(branches, key=lambda one: common_length(one.tokens, tokens), default=None)
+    shared = min(common_length(best.tokens, tokens), len(tokens) - wanted) if best else 0
+    if best is None or shared <= 0:
+        return runner.open(tokens)
+    branch = runner.fork(best)
+    runner.rewind(branch, shared)
+    branch.extend(tokens[shared:])
+    return branch
+
+
+def read_all_but_last(runner: Runner, branch: Branch) -> None:
+    """Compute the pending tokens but the last, so that forks share them."""
+    if len(branch.pending) > 1:
+        last = branch.tokens.pop()
+        runner.forward([branch])
+        branch.append(last)

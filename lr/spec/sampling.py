@@ -20,8 +20,7 @@ from lr.errors import NumericalError
 from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
 
-HEAD = 64
-"""How many of the likeliest tokens top-p tries before it sorts the whole vocabulary."""
+HEAD = 64  # how many of the likeliest tokens top-p tries before it sorts the whole vocabulary
 
 
 @torch.inference_mode()
@@ -73,9 +72,7 @@ def _keep_top_p(probs: Tensor, top_p: float, *, few: bool) -> Tensor:
 
 @torch.inference_mode()
 def sample(probs: Tensor, keys: Sequence[int]) -> list[int]:
-    """One token id per row of probs [b, v], drawn with the row's 64-bit key: the largest of its
-    `perturbed` scores.
-    """
+    """One token id per row of probs [b, v], drawn with its key: the largest `perturbed` score."""
     if probs.is_cuda:
         return sample_at_once(probs, keys)
     rows, ids = probs.nonzero(as_tuple=True)
@@ -140,10 +137,8 @@ def _xor_shifted(x: Tensor, by: int) -> Tensor:
 
 
 def _words(keys: Sequence[int], device: torch.device) -> Tensor:
-    words = torch.tensor(
-        [_signed(key) for key in keys], dtype=torch.int64, pin_memory=device.type == "cuda"
-    )
-    return words.to(device, non_blocking=True)
+    pin, signed = device.type == "cuda", [_signed(key) for key in keys]
+    return torch.tensor(signed, dtype=torch.int64, pin_memory=pin).to(device, non_blocking=True)
 
 
 def _signed(word: int) -> int:

@@ -21,8 +21,8 @@ and waits for all of them, so the order of events does not change the answer (ex
 `LateDrafts.REJECT`).
 
 There is no clock, tensor, tokenizer or thread here: the engine runs this object on models, a script
-in tests and notebooks, `theory/simulate.py` on a simulated clock. The messages and the settings are
-in `protocol.py`, a transcript in `docs/scheduler.md`.
+in tests, `theory/simulate.py` on a simulated clock. Messages and settings: `protocol.py`; a
+transcript: `docs/scheduler.md`.
 """
 
 from __future__ import annotations
@@ -143,9 +143,7 @@ class LookaheadScheduler:
         return self._advance()
 
     def set_depth(self, depth: int) -> None:
-        """Look `depth` steps ahead from the next event on; what is in work goes on. Raises
-        `SettingError` for a depth that the schedule cannot have.
-        """
+        """Look `depth` steps ahead from the next event on; what is in work goes on."""
         self.config = replace(self.config, depth=depth)
 
     # After every event: judge what can be judged, decide what can be decided, start what may start
@@ -262,9 +260,7 @@ class LookaheadScheduler:
             self._commands.append(Draft(node.id, names, node.limit))
 
     def _start_rows(self) -> None:
-        """Target steps at every node (section 3.2), and judgements of a draft step alone, while
-        rows are free, root first.
-        """
+        """Target steps (section 3.2) and lone judgements while rows are free, root first."""
         most = self.config.max_target_rows
         for node in _open_nodes(self.root):
             if self._target_is_due(node) and (most is None or self.rows < most):

@@ -6,24 +6,24 @@ a blank line as well. The token that completes a boundary is the step's last. To
 and text is never encoded again. No step ends before it has a visible character.
 
 Example: the tokens b"So", b" 4", b".\n", b"\nNext" end a step at the fourth; leading b"\n\n" never
-does. A new rule is a class with `start`; hand it in as `Variant.segmenter`, or add its name below.
+does. A segmenter is made anew for each step. A rule of your own is a class like those below; hand
+it in as `Variant.segmenter`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Protocol
 
 from lr.types import require
 
 TokenBytes = Callable[[int], bytes]
 """A token id to its exact bytes."""
-SegmenterName = Literal["blank_line", "sentence", "fixed", "discourse"]
 WHITE_SPACE = b" \t\r\n\v\f"
 BLANK_LINE = b"\n\n"
 
 
-class BoundaryDetector(Protocol):
+class Segmenter(Protocol):
     """Reads the tokens of one step in order."""
 
     def feed(self, token: int) -> bool:
@@ -31,23 +31,13 @@ class BoundaryDetector(Protocol):
         ...
 
 
-class Segmenter(Protocol):
-    """A rule that cuts a stream of tokens into steps."""
-
-    def start(self) -> BoundaryDetector:
-        """A detector for a new step."""
-        ...
-
-
-def make_segmenter(name: SegmenterName, token_bytes: TokenBytes, segment_tokens: int) -> Segmenter:
-    """The segmenter of that name; `segment_tokens` is the length of a step for "fixed"."""
-    if name == "sentence":
-        return SentenceSegmenter(token_bytes)
+def make_segmenter(name: str, token_bytes: TokenBytes, segment_tokens: int) -> Segmenter:
+    """A segmenter by name (`lr.options`); `segment_tokens` is the length of a step for "fixed"."""
     if name == "fixed":
         return FixedSegmenter(token_bytes, segment_tokens)
-    if name == "discourse":
-        return DiscourseSegmenter(token_bytes)
-    return BlankLineSegmenter(token_bytes)
+    if name == "sentence":
+        return SentenceSegmenter(token_bytes)
+    return (DiscourseSegmenter if name == "discourse" else BlankLineSegmenter)(token_bytes)
 
 
 class BlankLineSegmenter:
@@ -55,18 +45,8 @@ class BlankLineSegmenter:
 
     def __init__(self, token_bytes: TokenBytes) -> None:
         self.token_bytes = token_bytes
-
-    def start(self) -> BlankLineDetector:
-        return BlankLineDetector(self.token_bytes)
-
-
-class BlankLineDetector:
-    """State: was there a visible character, and the last byte if a blank line may begin with it."""
-
-    def __init__(self, token_bytes: TokenBytes) -> None:
-        self.token_bytes = token_bytes
         self.visible = False
-        self.carry = b""
+        self.carry = b""  # the last byte, if a blank line may begin with it
 
     def feed(self, token: int) -> bool:
         text = self.token_bytes(token)
@@ -87,16 +67,6 @@ class FixedSegmenter:
 
     def __init__(self, token_bytes: TokenBytes, tokens: int) -> None:
         require(tokens >= 1, "segment_tokens", tokens, "a whole number >= 1")
-        self.token_bytes, self.tokens = token_bytes, tokens
-
-    def start(self) -> FixedDetector:
-        return FixedDetector(self.token_bytes, self.tokens)
-
-
-class FixedDetector:
-    """State: how many tokens are still to come, and whether one of them was visible."""
-
-    def __init__(self, token_bytes: TokenBytes, tokens: int) -> None:
         self.token_bytes, self.left, self.visible = token_bytes, tokens, False
 
     def feed(self, token: int) -> bool:
@@ -129,25 +99,6 @@ class SentenceSegmenter:
 
     def __init__(self, token_bytes: TokenBytes) -> None:
         self.token_bytes = token_bytes
-
-    def start(self) -> SentenceDetector:
-        return SentenceDetector(self.token_bytes)
-
-
-class SentenceDetector:
-    """Feeds the bytes of each token to a `SentenceScan`."""
-
-    def __init__(self, token_bytes: TokenBytes) -> None:
-        self.token_bytes, self.scan = token_bytes, SentenceScan()
-
-    def feed(self, token: int) -> bool:
-        return any(self.scan.read(byte) for byte in self.token_bytes(token))
-
-
-class SentenceScan:
-    """Finds the ends of sentences and paragraphs, one byte at a time."""
-
-    def __init__(self) -> None:
         self.visible = 0  # bytes so far that are not white space
         self.blank = False  # the last byte completed a blank line
         self._word = b""
@@ -155,6 +106,9 @@ class SentenceScan:
         self._depth = 0  # open braces
         self._marked = False  # the sentence's mark was read
         self._newline = False  # the last visible line has ended
+
+    def feed(self, token: int) -> bool:
+        return any(self.read(byte) for byte in self.token_bytes(token))
 
     def read(self, byte: int) -> bool:
         """Take a byte; True if a sentence or a paragraph ends with it."""
@@ -208,33 +162,22 @@ class DiscourseSegmenter:
     def __init__(self, token_bytes: TokenBytes, least: int = 40) -> None:
         require(least >= 1, "least", least, "a number of visible bytes >= 1")
         self.token_bytes, self.least = token_bytes, least
-
-    def start(self) -> DiscourseDetector:
-        return DiscourseDetector(self.token_bytes, self.least)
-
-
-class DiscourseDetector:
-    """A sentence scan, and `opening`: the first word of a sentence as read so far, None inside
-    it.
-    """
-
-    def __init__(self, token_bytes: TokenBytes, least: int) -> None:
-        self.token_bytes, self.least, self.scan = token_bytes, least, SentenceScan()
-        self.opening: bytes | None = b""
+        self.sentence = SentenceSegmenter(token_bytes)
+        self.opening: bytes | None = b""  # a sentence's first word as read so far; None inside it
 
     def feed(self, token: int) -> bool:
         return any(self._read(byte) for byte in self.token_bytes(token))
 
     def _read(self, byte: int) -> bool:
-        before, opening = self.scan.visible, self.opening
+        before, opening = self.sentence.visible, self.opening
         goes_on = byte in LETTERS or byte in b"-'" or byte >= 128  # beyond ASCII: part of a word
         is_cue = opening is not None and not goes_on and opening.lower() in CUES
         at_cue = is_cue and before - len(opening or b"") >= self.least
-        if self.scan.read(byte) or byte == ord("\n"):
+        if self.sentence.read(byte) or byte == ord("\n"):
             self.opening = b""  # a sentence or a line begins
         elif opening is not None:
             if byte in LETTERS:
                 self.opening = opening + bytes([byte]) if len(opening) < LONGEST_CUE else None
             elif opening or byte not in WHITE_SPACE + OPENERS:
                 self.opening = None
-        return at_cue or (self.scan.blank and before >= self.least)
+        return at_cue or (self.sentence.blank and before >= self.least)

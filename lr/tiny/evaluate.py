@@ -19,6 +19,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,10 @@ from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.registry import language_of
 from lr.rng import Stream
+from lr.spec.protocol import Limits
 from lr.spec.sampling import distribution
 from lr.spec.segmenters import BlankLineSegmenter
-from lr.spec.write import Limits, StepJob, StepWriter
+from lr.spec.write import StepJob, StepWriter
 from lr.tiny.grammar import Style
 from lr.tiny.language import Kind, Problem, Split, problem
 from lr.tiny.languages import QUANTITIES, TinyLanguage
@@ -177,7 +179,7 @@ class Voice:
             block_size=BLOCK_SIZE,
             vocab_size=codec.vocab_size,
         )
-        segmenter = BlankLineSegmenter(codec.token_bytes)
+        segmenter = partial(BlankLineSegmenter, codec.token_bytes)
         stream = Stream.root(settings.seed).fold_in("tiny eval", role.value)
         self.writer = StepWriter(
             role, self.runner, self.sampling, segmenter, codec.eos_ids, stream, Trace()

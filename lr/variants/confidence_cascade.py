@@ -16,12 +16,49 @@ at hand and has to be measured.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lr.engine.engine import Models
 from lr.engine.load import asked_model
 from lr.errors import SettingError
 from lr.spec.variant import Variant
+from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
 from lr.spec.verifiers.judge import ScoreVerifier
-from lr.spec.verifiers.simple import Cascade
+from lr.types import Verdict, require
+
+
+class Cascade(Verifier):
+    """`cheap` decides where its score is at or outside the band (low, high); else `expensive` does.
+
+    A score of at most `low` rejects, one of at least `high` accepts; without a score `expensive`
+    decides. This is the plan of confidence cascades such as ConfSpec (arXiv 2602.18447). The band
+    is on the cheap verifier's scale: a probability, a cosine, 0 to 9, nats per token.
+    """
+
+    def __init__(self, cheap: Verifier, expensive: Verifier, *, low: float, high: float) -> None:
+        require(low <= high, "(low, high)", (low, high), "low <= high")
+        self.name = f"{cheap.name}>{expensive.name}"
+        self.requires = cheap.requires | expensive.requires
+        self.early_requires = None if cheap.requires & Requires.TARGET_STEP else cheap.requires
+        self.fallible = expensive.fallible
+        self.cheap, self.expensive, self.low, self.high = cheap, expensive, low, high
+
+    def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
+        return [self._sure(verdict) for verdict in verdicts_of(self.cheap, pairs)]
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        first = self.judge_early(pairs)
+        unsure = [pair for pair, verdict in zip(pairs, first, strict=True) if verdict is None]
+        second = iter(self.expensive.judge(unsure) if unsure else [])
+        return [next(second) if verdict is None else verdict for verdict in first]
+
+    def _sure(self, verdict: Verdict) -> Verdict | None:
+        score = verdict.score
+        if score is None or self.low < score < self.high:
+            return None
+        return Verdict(
+            score > self.low, why=f"{self.cheap.name} is sure: {verdict.why}", score=score
+        )
 
 
 def confidence_cascade(

@@ -66,11 +66,11 @@ def test_steps_are_as_long_as_the_synthetic_says(reasoner: Reasoner) -> None:
 
 def test_lengths_are_a_function_of_the_first_token() -> None:
     synthetic = replace(FIXED, target=Resampled((1.0, 3.0, 9.0)))
-    segmenter = pickle.loads(pickle.dumps(LengthsOf(synthetic, Role.TARGET)))(lambda token: b"")
+    make = pickle.loads(pickle.dumps(LengthsOf(synthetic, Role.TARGET)))
     seen = set()
     for first in range(60):
-        detector, count = segmenter.start(), 1
-        while not detector.feed(first if count == 1 else 99):
+        segmenter, count = make(lambda token: b""), 1
+        while not segmenter.feed(first if count == 1 else 99):
             count += 1
         assert count == segmenter.length(first)
         seen.add(count)

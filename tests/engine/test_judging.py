@@ -19,9 +19,10 @@ from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.spec.verifiers.judge import LikelihoodVerifier
-from lr.spec.verifiers.simple import Cascade, ExactVerifier
+from lr.spec.verifiers.simple import ExactVerifier
 from lr.trace import StepWritten
 from lr.types import Role, Verdict
+from lr.variants.confidence_cascade import Cascade
 
 QUESTION = "How many coins does Ann have?"
 HOW = {"segmenter": "fixed", "segment_tokens": 6, "max_tokens": 72, "temperature": 1.0}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spec_kit import answered, random_model, writer
+from spec_kit import answered, decode_plainly, random_model, writer
 
 from lr.engine.loop import Loop
 from lr.engine.request import LocalDrafts, Request, Streams
@@ -21,7 +21,7 @@ from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.simple import ExactVerifier
-from lr.spec.write import StepWriter, decode_plainly
+from lr.spec.write import StepWriter
 from lr.trace import Trace
 from lr.types import Coupling, EmittedStep, Role, Verdict
 

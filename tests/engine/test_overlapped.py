@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from overlapped_kit import ByTokens, Setting, Trouble, all_is_back, parts
-from spec_kit import PIECES, answered, random_model
+from spec_kit import PIECES, answered, decode_plainly, random_model
 
 from lr.engine.loop import Loop
 from lr.engine.request import LocalDrafts, Request
@@ -21,7 +21,6 @@ from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.simple import ExactVerifier
-from lr.spec.write import decode_plainly
 from lr.trace import ForwardPass, StepWritten, Trace
 from lr.types import Coupling, EmittedStep, Role, Verdict
 

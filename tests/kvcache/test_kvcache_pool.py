@@ -73,7 +73,7 @@ def test_misuse_of_the_pool() -> None:
     for block in (-1, 2):
         with pytest.raises(ProtocolError, match="0 to 1"):
             pool.refcount(block)
-    with pytest.raises(SettingError, match="-1 blocks"):
+    with pytest.raises(SettingError, match="is -1, expected 0 or more"):
         pool.allocate(-1)
     with pytest.raises(SettingError, match="num_blocks is 0"):
         BlockPool(0)
@@ -88,7 +88,6 @@ def test_slots_follow_the_definition(size: int) -> None:
         table = BlockTable(size, blocks[:need], length)
         assert table.room == need * size - length
         slots = [blocks[position // size] * size + position % size for position in range(length)]
-        assert [table.slot(position) for position in range(length)] == slots
         for start in range(length + 1):
             for stop in range(start, length + 1):
                 assert table.slots(start, stop) == slots[start:stop]
@@ -98,9 +97,6 @@ def test_worked_example_of_the_table() -> None:
     table = BlockTable(4, [7, 2], 6)
     assert table.slots(3, 6) == [31, 8, 9]
     assert table.room == 2
-    for position in (-1, 6):
-        with pytest.raises(ProtocolError, match="6 tokens"):
-            table.slot(position)
     for start, stop in ((-1, 2), (3, 2), (0, 7)):
         with pytest.raises(ProtocolError, match="branch has 6"):
             table.slots(start, stop)

@@ -12,8 +12,15 @@ from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.model.qwen import CausalLM
 from lr.spec.acceptance import EMPTY, AcceptanceRule, Proposal
-from lr.spec.draft_model import ModelDrafter, TreeDrafter
-from lr.spec.drafters import Context, Drafter, LookupDrafter, StepDrafter, SuffixDrafter
+from lr.spec.drafters import (
+    Context,
+    Drafter,
+    LookupDrafter,
+    ModelDrafter,
+    StepDrafter,
+    SuffixDrafter,
+    TreeDrafter,
+)
 from lr.spec.rules import BlockRule, MatchRule, RejectRule
 from lr.types import Coupling, SamplingParams
 

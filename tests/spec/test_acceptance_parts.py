@@ -1,4 +1,4 @@
-"""The parts: proposals that fit together, the two formulas at their edges, the keys, the coin."""
+"""The parts: proposals that fit together, the two formulas at their edges, the keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lr.spec.acceptance import (
     residual,
     residual_certain,
 )
-from lr.spec.rules import BlockRule, RejectRule, acceptance_chances, block_weights, cut_chance
+from lr.spec.rules import BlockRule, RejectRule, acceptance_chances, block_weights
 
 
 def law(*numbers: float) -> torch.Tensor:
@@ -38,9 +38,9 @@ def test_proposal() -> None:
 @pytest.mark.parametrize(
     ("tokens", "parents", "q", "message"),
     [
-        ((1, 2), (ROOT,), None, "2 tokens and 1 parents"),
-        ((1, 2), (ROOT, 1), None, "node 1 has parent 1"),
-        ((1, 2), (ROOT, -2), None, "node 1 has parent -2"),
+        ((1, 2), (ROOT,), None, r"2 tokens has parents \(-1,\)"),
+        ((1, 2), (ROOT, 1), None, r"2 tokens has parents \(-1, 1\)"),
+        ((1, 2), (ROOT, -2), None, r"2 tokens has parents \(-1, -2\)"),
         ((1, 2), (ROOT, 0), torch.ones(1, 3), r"shape \(1, 3\); expected \[2, v\]"),
         ((1,), (ROOT,), torch.ones(3), r"shape \(3,\); expected \[1, v\]"),
     ],
@@ -72,9 +72,7 @@ def test_residual() -> None:
 
 
 def test_the_keys_of_one_step_are_all_different() -> None:
-    """Samples, replacements and coins of all places of a step, whichever place the rounds begin
-    at.
-    """
+    """Samples, replacements and uniform numbers of all places, wherever the rounds begin."""
     places = range(50)
     keys = {draws(offset=start).sample_key(depth) for start in places for depth in range(10)}
     assert keys == {draws().sample_key(place) for place in range(59)} and len(keys) == 59
@@ -114,8 +112,6 @@ def test_block_weights() -> None:
     assert block_weights([0.1, 0.4], [0.2, 0.2]) == [1, 0.5, 1]
     assert block_weights([0.0, 0.4], [0.2, 0.2]) == [1, 0, 0]
     assert block_weights([0.2, 0.0], [0.0, 0.0]) == [1, 1, 0]  # cannot have been drawn
-    assert cut_chance(0.3, 0.6) == pytest.approx(3 / 7)
-    assert cut_chance(0.0, 1.0) == 0
 
 
 @pytest.mark.parametrize("rule", [RejectRule(), BlockRule()], ids=lambda rule: rule.name)

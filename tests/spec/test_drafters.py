@@ -12,12 +12,18 @@ from spec_kit import random_model
 
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
-from lr.kvcache.branch import Branch
+from lr.kvcache.branch import Branch, common_length
 from lr.kvcache.table import BlockTable
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
-from lr.spec.draft_model import ModelDrafter, TreeDrafter, common
-from lr.spec.drafters import Context, LookupDrafter, StepDrafter, SuffixDrafter
+from lr.spec.drafters import (
+    Context,
+    LookupDrafter,
+    ModelDrafter,
+    StepDrafter,
+    SuffixDrafter,
+    TreeDrafter,
+)
 from lr.spec.rules import follow
 from lr.spec.sampling import distribution, sample
 from lr.types import Coupling, SamplingParams
@@ -97,8 +103,8 @@ def test_common_beginning(a: list[int], b: list[int]) -> None:
     expected = next(
         (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
     )
-    assert common(a, b) == expected
-    assert common(a + b, a) == len(a)
+    assert common_length(a, b) == expected
+    assert common_length(a + b, a) == len(a)
 
 
 def runner(seed: int = 7) -> ModelRunner:

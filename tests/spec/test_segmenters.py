@@ -20,7 +20,6 @@ from lr.spec.segmenters import (
     DiscourseSegmenter,
     FixedSegmenter,
     Segmenter,
-    SegmenterName,
     SentenceSegmenter,
     make_segmenter,
 )
@@ -88,8 +87,8 @@ FIXED = [  # three tokens
 
 
 def ends_at(tokens: list[bytes], make: Make) -> int | None:
-    detector = make(lambda i: tokens[i]).start()
-    return next((i for i in range(len(tokens)) if detector.feed(i)), None)
+    segmenter = make(lambda i: tokens[i])
+    return next((i for i in range(len(tokens)) if segmenter.feed(i)), None)
 
 
 @pytest.mark.parametrize(("tokens", "expected"), SENTENCES)

@@ -29,8 +29,8 @@ TABLE = [
 
 
 def ends_at(tokens: list[bytes]) -> int | None:
-    detector = BlankLineSegmenter(lambda i: tokens[i]).start()
-    return next((i for i in range(len(tokens)) if detector.feed(i)), None)
+    segmenter = BlankLineSegmenter(lambda i: tokens[i])
+    return next((i for i in range(len(tokens)) if segmenter.feed(i)), None)
 
 
 @pytest.mark.parametrize(("tokens", "expected"), TABLE)

@@ -9,15 +9,15 @@ import torch
 from drafter_kit import DRAFTERS, RULES, Stubborn, fits, runner_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spec_kit import EOS, PIECES, PROMPT, random_model, tokens_of, writer
+from spec_kit import EOS, PIECES, PROMPT, decode_plainly, random_model, tokens_of, writer
 
 from lr.errors import SettingError
 from lr.spec.acceptance import Proposal
-from lr.spec.draft_model import ModelDrafter, TreeDrafter
-from lr.spec.drafters import Drafter, LookupDrafter
+from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter, TreeDrafter
+from lr.spec.protocol import Limits
 from lr.spec.rules import BlockRule, MatchRule
 from lr.spec.token_sd import Speculation, run_target
-from lr.spec.write import Limits, StepJob, StepWriter, decode_plainly
+from lr.spec.write import StepJob, StepWriter
 from lr.trace import TokenRound, Trace
 from lr.types import Coupling, Finish, Role, SamplingParams, Step
 

@@ -9,22 +9,24 @@ all rules, seeds fixed.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
 from scipy.stats import chisquare
+from spec_kit import decode_plainly
 
 from lr.engine.runner import ModelRunner
 from lr.model.codec import Codec
 from lr.model.weights import load_model
 from lr.rng import Stream
-from lr.spec.draft_model import ModelDrafter, TreeDrafter
-from lr.spec.drafters import Drafter, LookupDrafter, SuffixDrafter
+from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter, SuffixDrafter, TreeDrafter
+from lr.spec.protocol import Limits
 from lr.spec.rules import choose_rule
 from lr.spec.sampling import distribution
 from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.token_sd import Speculation
-from lr.spec.write import Limits, StepJob, StepWriter, decode_plainly
+from lr.spec.write import StepJob, StepWriter
 from lr.tiny.language import Split, problem
 from lr.trace import Trace
 from lr.types import Coupling, Role, SamplingParams
@@ -61,7 +63,7 @@ def writer(dtype: torch.dtype, temperature: float, drafter: str, rule: str, k: i
         role=Role.TARGET,
         runner=target,
         sampling=sampling,
-        segmenter=BlankLineSegmenter(CODEC.token_bytes),
+        segmenter=partial(BlankLineSegmenter, CODEC.token_bytes),
         eos_ids=CODEC.eos_ids,
         stream=Stream.root(11).fold_in("tiny law"),
         trace=Trace(),

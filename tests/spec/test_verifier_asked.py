@@ -16,12 +16,14 @@ from lr.errors import ContextError, OutOfBlocks, ProtocolError, SettingError
 from lr.spec.verifiers.base import Pair, Requires
 from lr.spec.verifiers.judge import (
     SCORE_QUESTION,
+    AnswerTokens,
     LikelihoodVerifier,
+    PrefixCache,
+    Row,
     ScoreReading,
     ScoreVerifier,
     step_logprobs,
 )
-from lr.spec.verifiers.prompted import AnswerTokens, PrefixCache, Row
 from lr.types import Finish, Step
 
 TEXTS = [ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN]

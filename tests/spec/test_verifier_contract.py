@@ -19,11 +19,10 @@ from lr.spec.verifiers.judge import (
     TINY_JUDGE_PROMPT,
     JudgeVerifier,
     LikelihoodVerifier,
+    PromptedModel,
     ScoreVerifier,
 )
-from lr.spec.verifiers.prompted import PromptedModel
 from lr.spec.verifiers.simple import (
-    Cascade,
     EmbeddingVerifier,
     ExactVerifier,
     NormalisedMatch,
@@ -33,6 +32,7 @@ from lr.spec.verifiers.simple import (
 )
 from lr.tiny.oracle import parse
 from lr.types import Verdict
+from lr.variants.confidence_cascade import Cascade
 
 
 def letters(texts: Sequence[str]) -> torch.Tensor:

@@ -1,5 +1,5 @@
-"""Verifiers that run no model: equal tokens, equal text, a coin, the oracle, a cascade of two, and
-one that is given a time.
+"""Verifiers that run no model: equal tokens, equal text, at random, the oracle, a cascade of two,
+and one that is given a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Says, codec, pair
 from lr.errors import SettingError
 from lr.spec.verifiers.base import Pair, Requires, Verifier, check_verifier, verdicts_of
 from lr.spec.verifiers.simple import (
-    Cascade,
     ExactVerifier,
     NormalisedMatch,
     OracleVerifier,
@@ -25,6 +24,7 @@ from lr.spec.verifiers.simple import (
 )
 from lr.tiny.oracle import parse
 from lr.types import Finish, Step, Verdict
+from lr.variants.confidence_cascade import Cascade
 
 YES, NO = Verdict(True, "yes"), Verdict(False, "no")
 
@@ -82,7 +82,7 @@ def test_oracle() -> None:
     ]
 
 
-def coins(rho: float, count: int, seed: int = 0) -> list[bool]:
+def accepted(rho: float, count: int, seed: int = 0) -> list[bool]:
     verifier = RandomVerifier(rho, seed)
     return [
         verifier.judge([Pair((i,), Step((1, 2), Finish.BOUNDARY))])[0].aligned for i in range(count)
@@ -90,18 +90,18 @@ def coins(rho: float, count: int, seed: int = 0) -> list[bool]:
 
 
 @pytest.mark.parametrize("rho", [0.1, 0.5, 0.8])
-def test_the_coin_falls_as_often_as_it_should(rho: float) -> None:
-    """4,000 coins of seed 0; six standard deviations: a right coin of random seed fails with
+def test_the_random_verifier_accepts_as_often_as_it_should(rho: float) -> None:
+    """4,000 draws of seed 0; six standard deviations: a right verifier of random seed fails with
     probability 2e-9.
     """
-    assert abs(sum(coins(rho, 4000)) / 4000 - rho) < 6 * sqrt(rho * (1 - rho) / 4000)
+    assert abs(sum(accepted(rho, 4000)) / 4000 - rho) < 6 * sqrt(rho * (1 - rho) / 4000)
 
 
-def test_coins_of_different_content_and_seed_are_different() -> None:
-    assert coins(0.5, 200) != coins(0.5, 200, seed=1)
+def test_other_content_and_another_seed_are_drawn_anew() -> None:
+    assert accepted(0.5, 200) != accepted(0.5, 200, seed=1)
     verifier = RandomVerifier(0.5)
-    assert coins(1.0, 50) == [True] * 50
-    assert coins(0.0, 50) == [False] * 50
+    assert accepted(1.0, 50) == [True] * 50
+    assert accepted(0.0, 50) == [False] * 50
     [one, other] = verifier.judge(
         [Pair((1, 2), Step((3,), Finish.EOS)), Pair((1,), Step((2, 3), Finish.EOS))]
     )
@@ -109,7 +109,7 @@ def test_coins_of_different_content_and_seed_are_different() -> None:
 
 
 @given(st.permutations(range(12)))
-def test_the_coin_does_not_care_for_the_order_or_the_targets_step(order: Sequence[int]) -> None:
+def test_the_draw_does_not_depend_on_the_order_or_the_targets_step(order: Sequence[int]) -> None:
     pairs = [
         Pair((7,), Step((i,), Finish.BOUNDARY), Step((i + 1,), Finish.BOUNDARY)) for i in range(12)
     ]
@@ -207,7 +207,7 @@ def test_a_verifier_that_takes_too_long_costs_rejections_and_is_not_entered_twic
     assert all(v.failed and "still busy" in v.why for v in still)
     slow.release.set()
     assert slow.done.wait(30)
-    timed._worker.join(30)  # type: ignore[union-attr]
+    timed.last.result(30)  # type: ignore[union-attr]
     timed.seconds = 30.0
     assert timed.judge(pairs) == [YES, YES]
     assert slow.calls == 2

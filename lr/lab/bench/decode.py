@@ -97,7 +97,7 @@ def written_steps(
     for branch in branches:
         branch.append(prompt[-1])
     stream = Stream.root(0).fold_in("bench")
-    endless = FixedSegmenter(lambda token: b"", steps + 1)
+    endless = partial(FixedSegmenter, lambda token: b"", steps + 1)
     writer = StepWriter(Role.TARGET, runner, sampling, endless, frozenset(), stream, Trace())
     jobs = [StepJob(branch, index, steps) for index, branch in enumerate(branches)]
     started = time.perf_counter()

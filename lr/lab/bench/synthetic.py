@@ -15,8 +15,8 @@ paper's tables (which print no lengths: those are assumed). Every draw is a func
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,7 +28,7 @@ from lr.kvcache.branch import Branch
 from lr.options import GenerateOptions
 from lr.rng import Stream, uniform
 from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Outcome, Proposal, rows_of
-from lr.spec.drafters import Context
+from lr.spec.drafters import Context, Drafter
 from lr.spec.runner import Runner
 from lr.spec.sampling import sample
 from lr.spec.token_sd import Speculation
@@ -36,7 +36,7 @@ from lr.spec.verifiers.base import Pair
 from lr.spec.verifiers.simple import RandomVerifier
 from lr.spec.write import Writing
 from lr.theory.distributions import Duration, Lognormal, Resampled
-from lr.types import Coupling, Role, Verdict, require
+from lr.types import Role, Verdict, require
 
 if TYPE_CHECKING:
     from lr.theory.calibration import Calibration
@@ -97,7 +97,7 @@ class Synthetic:
         }
 
 
-@dataclass(frozen=True)
+@dataclass
 class DrawnLengths:
     """A segmenter whose steps have drawn lengths, whatever their tokens mean.
 
@@ -107,29 +107,21 @@ class DrawnLengths:
 
     lengths: Duration
     stream: Stream
+    left: int | None = None
 
-    def start(self) -> _Counting:
-        return _Counting(self)
+    def feed(self, token: int) -> bool:
+        left = self.length(token) if self.left is None else self.left
+        self.left = left - 1
+        return self.left <= 0
 
     def length(self, first: int) -> int:
         """Tokens of the step that begins with the token `first`."""
         return max(1, round(self.lengths.draw(self.stream.key(first))))
 
 
-@dataclass
-class _Counting:
-    drawn: DrawnLengths
-    left: int | None = field(default=None)
-
-    def feed(self, token: int) -> bool:
-        left = self.drawn.length(token) if self.left is None else self.left
-        self.left = left - 1
-        return self.left <= 0
-
-
 @dataclass(frozen=True)
 class LengthsOf:
-    """Makes the segmenter of a role; it can be sent to the draft's process."""
+    """Makes the segmenters of a role; it can be sent to the draft's process."""
 
     synthetic: Synthetic
     role: Role
@@ -170,21 +162,16 @@ class SyntheticRun(Run):
         return None if made is None else replace(made, rule=rule)
 
 
-class SyntheticDrafter:
+class SyntheticDrafter(Drafter):
     """Prompt lookup that always finds k tokens: the next ids of a vocabulary of `vocab_size`."""
 
     name = "synthetic"
-    trees = False
-    coupling = Coupling.INDEPENDENT
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
         return [self.found(context.tokens[-1], min(k, context.limit)) for context in contexts]
-
-    def forget(self, branches: Iterable[Branch]) -> None:
-        """Nothing is kept."""
 
     def found(self, last: int, k: int) -> Proposal:
         """The k ids after `last`."""

@@ -19,6 +19,7 @@ generated, with what to do instead. Read next: `writer.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lr.errors import CheckpointError, SettingError
@@ -104,7 +105,7 @@ class ServedModel:
             role=writing.role,
             runner=ServedRunner(self),
             sampling=writing.sampling,
-            segmenter=writing.segmenter(token_bytes),
+            segmenter=partial(writing.segmenter, token_bytes),
             eos_ids=writing.eos_ids,
             model=self,
         )

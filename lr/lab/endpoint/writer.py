@@ -134,7 +134,7 @@ class ServedWriter(StepWriter):
         before, can = len(self.live), self.model.can
         super().begin(jobs)
         # the server may be told the boundary if it is a blank line and comes with the text
-        stopping = isinstance(self.segmenter, BlankLineSegmenter) and (
+        stopping = isinstance(self.segmenter(), BlankLineSegmenter) and (
             can.stops in (Stops.CUT_AFTER, Stops.OVERSHOOTS) or can.stop_is_kept
         )
         for one in self.live[before:]:
@@ -209,16 +209,16 @@ class ServedWriter(StepWriter):
             writing.one.trace.record(ForwardPass(self.role, 1, tokens, seconds))
 
     def _start_over(self, writing: _Writing) -> None:
-        """What the request in flight has brought is void. The step's detector is made anew, and
+        """What the request in flight has brought is void. The step's segmenter is made anew, and
         reads what is settled of the step."""
         one = writing.one
         writing.text = ""
         del one.job.tokens[writing.kept :]
         self.runner.rewind(one.job.branch, writing.length + writing.kept)
-        detector = self.segmenter.start()
+        segmenter = self.segmenter()
         for token in one.job.tokens if self.model.ids else writing.settled.encode():
-            detector.feed(token)
-        writing.one = replace(one, detector=detector)
+            segmenter.feed(token)
+        writing.one = replace(one, segmenter=segmenter)
         self.live[self.live.index(one)] = writing.one
 
     def _take_ids(self, writing: _Writing, piece: Piece) -> None:
@@ -247,7 +247,7 @@ class ServedWriter(StepWriter):
         not after "He ran. ", which ends with a lone space.
         """
         for place, character in enumerate(piece.text):
-            if any(writing.one.detector.feed(byte) for byte in character.encode()):
+            if any(writing.one.segmenter.feed(byte) for byte in character.encode()):
                 before = writing.settled + writing.text + piece.text[:place]
                 left = character.isspace() and before.strip() and not before.endswith("\n")
                 writing.text += piece.text[: place if left else place + 1]

@@ -28,8 +28,7 @@ from lr.lab.eval.report import RunResults
 from lr.lab.eval.store import Key, read_object
 from lr.spec.runner import Runner
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
-from lr.spec.verifiers.judge import step_logprobs
-from lr.spec.verifiers.prompted import PrefixCache, Row
+from lr.spec.verifiers.judge import PrefixCache, Row, step_logprobs
 from lr.types import Finish, Step, Verdict
 
 BINS = 10

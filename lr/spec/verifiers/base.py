@@ -20,6 +20,7 @@ are counted. Read next: `simple.py`, `judge.py`; `choose.py` lists what there is
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -118,10 +119,15 @@ class DeferredVerifier(ABC):
         """Begin to judge a pair; `ring` is called when the verdict is there."""
 
 
+def at_least(threshold: float, score: float, why: str) -> Verdict:
+    """Aligned iff the score reaches the threshold. A score that is not a number rejects."""
+    if math.isnan(score):
+        return Verdict(aligned=False, why="the scores are not numbers")
+    return Verdict(score >= threshold, why=why, score=score)
+
+
 def check_verifier(verifier: object) -> Verifier:
-    """`verifier` itself if it has the members of `Verifier`; else a `SettingError` that says what
-    is missing.
-    """
+    """`verifier` if it has the members of `Verifier`; else `SettingError` names what is missing."""
     if isinstance(verifier, (str, type)):
         raise SettingError(
             f"the verifier is {verifier!r}, expected an object with `name` and `judge`: make one "
@@ -151,7 +157,7 @@ def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
             raise
         why = f"verifier {verifier.name} failed: {type(error).__name__}: {error}"
         return [Verdict(aligned=False, why=why, failed=True) for _ in pairs]
-    return _checked(verifier, "judge", verdicts, len(pairs), (Verdict,))
+    return _checked(verifier, verdicts, len(pairs), (Verdict,))
 
 
 def early_verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict | None]:
@@ -164,16 +170,16 @@ def early_verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict
         if not verifier.fallible:
             raise
         return [None] * len(pairs)
-    return _checked(verifier, "judge_early", verdicts, len(pairs), (Verdict, type(None)))
+    return _checked(verifier, verdicts, len(pairs), (Verdict, type(None)))
 
 
 def _checked(
-    verifier: Verifier, method: str, found: list[_Found], count: int, kinds: tuple[type, ...]
+    verifier: Verifier, found: list[_Found], count: int, kinds: tuple[type, ...]
 ) -> list[_Found]:
     good = isinstance(found, list) and len(found) == count
     if not good or not all(isinstance(one, kinds) for one in found):
         raise TypeError(
-            f"{method} of verifier {verifier.name!r} returned {found!r}; expected a list of "
-            f"{count} verdicts, one lr.types.Verdict per pair."
+            f"verifier {verifier.name!r} returned {found!r}; expected a list of {count} verdicts, "
+            "one lr.types.Verdict per pair."
         )
     return found

@@ -9,22 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from lr.errors import SettingError
+from lr.spec.verifiers import simple
 from lr.spec.verifiers.base import Verifier
-from lr.spec.verifiers.judge import JudgeVerifier, LikelihoodVerifier, ScoreVerifier
-from lr.spec.verifiers.prompted import PromptedModel
-from lr.spec.verifiers.simple import (
-    Decode,
-    Embed,
-    EmbeddingVerifier,
-    ExactVerifier,
-    NormalisedMatch,
-    OracleVerifier,
-    Parse,
-    RandomVerifier,
-)
+from lr.spec.verifiers.judge import JudgeVerifier, LikelihoodVerifier, PromptedModel, ScoreVerifier
 
 THRESHOLDS = {"judge": 0.5, "embedding": 0.95, "score": 7.0, "likelihood": -1.0, "random": 0.5}
 """The kinds that take a number, with its default."""
@@ -32,8 +22,7 @@ PLAIN = ("exact", "oracle", "always", "never")
 _Part = TypeVar("_Part")
 
 
-@dataclass(frozen=True)
-class VerifierName:
+class VerifierName(NamedTuple):
     """A name taken apart. `threshold` is None for the kinds that take none."""
 
     kind: str
@@ -44,12 +33,12 @@ class VerifierName:
 class VerifierParts:
     """What verifiers are made of. `parse` reads the meaning of a step, for the oracle."""
 
-    decode: Decode
+    decode: simple.Decode
     seed: int = 0
     judge: Callable[[], PromptedModel] | None = None
     target: Callable[[], PromptedModel] | None = None
-    embed: Callable[[], Embed] | None = None
-    parse: Parse | None = None
+    embed: Callable[[], simple.Embed] | None = None
+    parse: simple.Parse | None = None
 
 
 def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> VerifierName:
@@ -59,20 +48,18 @@ def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> Verifier
     kind, colon, number = text.partition(":")
     numbered = [f"{known}:{default:g}" for known, default in THRESHOLDS.items()]
     plain = [known for known in PLAIN if known != "oracle" or speaks_tiny]
-    choices = ", ".join([*plain[:-2], *numbered, *plain[-2:]])
+    choices = f"choose one of: {', '.join([*plain[:-2], *numbered, *plain[-2:]])}."
     if kind == "oracle" and not speaks_tiny:
         raise SettingError(
             f"verifier {kind!r} knows only the tiny languages, and {checkpoint} speaks none of "
-            f"them. For this checkpoint choose one of: {choices}."
+            f"them. For this checkpoint {choices}"
         )
     if kind not in PLAIN and kind not in THRESHOLDS:
-        raise SettingError(f"there is no verifier {text!r}; choose one of: {choices}.")
+        raise SettingError(f"there is no verifier {text!r}; {choices}")
     if not colon:
         return VerifierName(kind, THRESHOLDS.get(kind))
     if kind in PLAIN:
-        raise SettingError(
-            f"verifier {text!r}: {kind} takes no number. Say {kind!r}, or choose one of: {choices}."
-        )
+        raise SettingError(f"verifier {text!r}: {kind} takes no number. Say {kind!r}, or {choices}")
     try:
         return VerifierName(kind, float(number))
     except ValueError:
@@ -87,29 +74,30 @@ def make_verifier(name: VerifierName, parts: VerifierParts) -> Verifier:
 
     Raises `SettingError` for an impossible threshold or a missing part.
     """
-    kind, threshold, decode = name.kind, name.threshold, parts.decode
+    (kind, threshold), decode = name, parts.decode
+
+    def needed(part: _Part | None, what: str) -> _Part:
+        if part is None:
+            raise SettingError(f"verifier {kind!r} needs {what}, and none was given.")
+        return part
+
     if kind == "exact":
-        return ExactVerifier()
+        return simple.ExactVerifier()
     if kind == "oracle":
-        return OracleVerifier(decode, _needed(kind, parts.parse, "a tiny language"))
+        return simple.OracleVerifier(decode, needed(parts.parse, "a tiny language"))
     if kind in ("always", "never"):
-        return RandomVerifier(float(kind == "always"), parts.seed)
+        return simple.RandomVerifier(float(kind == "always"), parts.seed)
     assert threshold is not None, "parse_verifier gives every other kind a number"
     if kind == "random":
-        return RandomVerifier(threshold, parts.seed)
+        return simple.RandomVerifier(threshold, parts.seed)
     if kind == "judge":
-        judge = _needed(kind, parts.judge, "a judge model")()
-        return NormalisedMatch(JudgeVerifier(judge, decode, threshold=threshold), decode)
+        judge = JudgeVerifier(needed(parts.judge, "a judge model")(), decode, threshold=threshold)
+        return simple.NormalisedMatch(judge, decode)
     if kind == "embedding":
-        embed = _needed(kind, parts.embed, "a sentence encoder")()
-        return NormalisedMatch(EmbeddingVerifier(embed, decode, threshold=threshold), decode)
-    target = _needed(kind, parts.target, "the target model")()
+        embed = needed(parts.embed, "a sentence encoder")()
+        encoder = simple.EmbeddingVerifier(embed, decode, threshold=threshold)
+        return simple.NormalisedMatch(encoder, decode)
+    target = needed(parts.target, "the target model")()
     if kind == "score":
         return ScoreVerifier(target, threshold=threshold)
     return LikelihoodVerifier(threshold, target.runner)
-
-
-def _needed(kind: str, part: _Part | None, what: str) -> _Part:
-    if part is None:
-        raise SettingError(f"verifier {kind!r} needs {what}, and none was given.")
-    return part

@@ -9,33 +9,170 @@
   prefill of the draft step yields it for free. It prefers the target's wording, not only its
   meaning: a threshold that suits one pair of models does not suit another.
 
-All pairs of a batch are decided by one ragged forward (`prompted.py`). A pair that does not fit the
-model's context or cache is rejected alone, with that reason.
+They generate nothing. The possible answers are known, so the answer is begun for the model, and the
+probability of each way to go on is read from one row of logits (`AnswerTokens`). Prompts share long
+beginnings, a judge's instructions or the chain that every step extends; these are computed once and
+forked (`PrefixCache`). One ragged forward decides all pairs of a batch. A pair that does not fit
+the model's context or cache is rejected alone, with that reason.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import torch
 from torch import Tensor
 
-from lr.errors import LRError, ProtocolError
-from lr.spec.runner import Runner
-from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.spec.verifiers.prompted import AnswerTokens, PrefixCache, PromptedModel, Row, common_length
+from lr.errors import ContextError, LRError, OutOfBlocks, ProtocolError, SettingError
+from lr.kvcache.branch import Branch, common_length
+from lr.spec.runner import Runner, fork_longest
+from lr.spec.verifiers.base import Pair, Requires, Verifier, at_least
 from lr.spec.verifiers.simple import Decode
 from lr.types import Verdict, require
 
 
 @dataclass(frozen=True)
-class JudgePrompt:
-    """A question about two steps (`{first}`, `{second}`), how the answer begins, and its two
-    ends.
+class PromptedModel:
+    """A model that a verifier asks.
+
+    `encode` turns text into token ids and adds nothing; `chat` turns a question into a prompt in
+    the model's chat format, up to where the assistant begins. `tiny`: it was trained for the pairs
+    of a tiny language only and takes no instructions.
     """
+
+    runner: Runner
+    encode: Callable[[str], list[int]]
+    chat: Callable[[str], list[int]]
+    tiny: bool = False
+
+
+@dataclass(frozen=True)
+class AnswerTokens:
+    """The possible answers: all begin with `common`, then answer i goes on with `tokens[i]`.
+
+    None: the answer ends there. Example: "aligned]" may be the tokens (al, igned, ]) and
+    "unaligned]" (un, al, igned, ]); then `common` is empty and `tokens` is (al, un). " 7" and " 8"
+    may be (space, 7) and (space, 8): the space is common, 7 and 8 decide.
+    """
+
+    common: tuple[int, ...]
+    tokens: tuple[int | None, ...]
+
+    @classmethod
+    def of(cls, answers: Sequence[Sequence[int]]) -> AnswerTokens:
+        """From the token ids of each answer. Raises `SettingError` if one token cannot decide."""
+        place = min(common_length(answers[0], answer) for answer in answers)
+        tokens = tuple(answer[place] if place < len(answer) else None for answer in answers)
+        if len(set(tokens)) < len(tokens):
+            raise SettingError(
+                f"the possible answers are the token ids {[list(answer) for answer in answers]}, "
+                "which one token does not tell apart. Choose answers that begin differently, or a "
+                "model with another tokenizer."
+            )
+        return cls(tuple(answers[0][:place]), tokens)
+
+    def read(self, logits: Tensor) -> tuple[list[float], float]:
+        """The answers' probabilities relative to each other, and their total share (0 to 1).
+
+        `logits` [v] follow the common tokens. An answer that ends there gets what the others leave.
+        """
+        log_p = torch.log_softmax(logits.double(), -1)
+        going_on = [token for token in self.tokens if token is not None]
+        chosen = log_p[going_on]
+        if None not in self.tokens:
+            return chosen.softmax(-1).tolist(), float(chosen.logsumexp(-1).exp())
+        p = dict(zip(going_on, chosen.exp().tolist(), strict=True))
+        rest = max(0.0, 1.0 - sum(p.values()))
+        return [rest if token is None else p[token] for token in self.tokens], 1.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """Token ids to run: logits after the last `wanted` of them; the first `keep` are cached."""
+
+    tokens: list[int]
+    wanted: int = 1
+    keep: int = 0
+
+
+class PrefixCache:
+    """Keeps up to `slots` branches of earlier calls; the one unused for longest is dropped first.
+
+    A new row starts as a fork of the branch it shares most with, cut back to the common part, so
+    only what is new is computed. Example: kept are the 40 tokens of a prompt's instructions. Two
+    rows of 95 and 90 tokens begin with them: two forks, one forward of 55 + 50 tokens.
+    """
+
+    def __init__(self, runner: Runner, slots: int = 8) -> None:
+        require(slots > 0, "slots", slots, "a whole number > 0")
+        self.runner, self.slots = runner, slots
+        self.kept: list[Branch] = []
+
+    def logits(self, rows: Sequence[Row]) -> list[Tensor | LRError]:
+        """Per row the logits [wanted, v] after its last tokens, in one ragged forward.
+
+        Rows that do not fit the cache together run in halves. A row that cannot run even alone gets
+        the error instead: `OutOfBlocks`, or `ContextError` if it is longer than the context.
+        """
+        if not rows:
+            return []
+        branches: list[Branch] = []
+        try:
+            for row in rows:
+                branches.append(fork_longest(self.runner, self.kept, row.tokens, row.wanted))
+            logits = self.runner.forward(branches, [row.wanted for row in rows])
+        except BaseException as error:
+            for branch in branches:
+                self.runner.close(branch)
+            if not isinstance(error, (OutOfBlocks, ContextError)):
+                raise
+            if len(rows) > 1:
+                middle = len(rows) // 2
+                return self.logits(rows[:middle]) + self.logits(rows[middle:])
+            if isinstance(error, ContextError) or not self.kept:
+                return [error]
+            self.close()  # what is kept may take the room that this row needs
+            return self.logits(rows)
+        for row, branch in zip(rows, branches, strict=True):
+            self._keep(row, branch)
+        return list(logits)
+
+    def warm(self, tokens: list[int]) -> None:
+        """Cache `tokens` (at least one), so that rows that begin with them can fork."""
+        if all(common_length(branch.tokens, tokens) < len(tokens) for branch in self.kept):
+            self.logits([Row(tokens, keep=len(tokens))])
+
+    def close(self) -> None:
+        """Release all kept branches. The next call computes them again."""
+        for branch in self.kept:
+            self.runner.close(branch)
+        self.kept = []
+
+    def _keep(self, row: Row, branch: Branch) -> None:
+        """Keep the first tokens of a row that ran, in place of kept branches that they extend."""
+        if row.keep == 0:
+            self.runner.close(branch)
+            return
+        self.runner.rewind(branch, min(row.keep, len(branch)))
+        shared = {one: common_length(one.tokens, branch.tokens) for one in self.kept}
+        covering = [one for one in self.kept if shared[one] == len(branch)]
+        if covering:  # it is there already, and now the most recently used
+            self.runner.close(branch)
+            branch = covering[0]
+        extended = [one for one in self.kept if shared[one] == len(one) and one is not branch]
+        staying = [one for one in self.kept if one not in (branch, *extended)] + [branch]
+        for old in [*extended, *staying[: -self.slots]]:
+            self.runner.close(old)
+        self.kept = staying[-self.slots :]
+
+
+@dataclass(frozen=True)
+class JudgePrompt:
+    """A question about two steps (`{first}`, `{second}`), the answer's beginning, its two ends."""
 
     question: str
     prefill: str = "["
@@ -75,16 +212,50 @@ SCORE_QUESTION = """\
 How good is the step just written, as a next step towards the right answer? 0 means wrong or \
 useless, 9 means right and useful beyond doubt.
 Score from 0 to 9:"""
-"""Follows the chain and its last step in the target's own text; the answer is a space and a
-digit.
-"""
+"""Follows the chain and the step, in the target's own text; the answer is a space and a digit."""
 
 
-def _not_judged(error: LRError) -> Verdict:
-    return Verdict(aligned=False, why=f"not judged: {error}", failed=True)
+class AskingVerifier(Verifier):
+    """What the three share: one row per pair is run, and a score read from its logits."""
+
+    threshold: float
+    prefixes: PrefixCache | None
+    head: list[int]
+    """The tokens with which all rows begin."""
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        if not pairs:
+            return []
+        if self.prefixes is None:
+            raise ProtocolError(
+                "a pair without the target's log-probabilities came to the likelihood verifier, "
+                "which has no runner to compute them: heed its `requires`, or give it a runner."
+            )
+        if self.head:
+            self.prefixes.warm(self.head)
+        rows = self.prefixes.logits([self.row_of(pair) for pair in pairs])
+        return [
+            Verdict(aligned=False, why=f"not judged: {logits}", failed=True)
+            if isinstance(logits, LRError)
+            else self.read(pair, logits)
+            for pair, logits in zip(pairs, rows, strict=True)
+        ]
+
+    @abstractmethod
+    def row_of(self, pair: Pair) -> Row:
+        """What the model reads about a pair."""
+
+    @abstractmethod
+    def read(self, pair: Pair, logits: Tensor) -> Verdict:
+        """The verdict from the logits [wanted, v] of its row."""
+
+    def close(self) -> None:
+        """Release what is cached; the next call computes it again."""
+        if self.prefixes is not None:
+            self.prefixes.close()
 
 
-class JudgeVerifier(Verifier):
+class JudgeVerifier(AskingVerifier):
     """Accepts if the judge's score is at least `threshold`.
 
     In the prompt the target's step comes first, the draft's second. `prompt` None takes the one
@@ -115,37 +286,20 @@ class JudgeVerifier(Verifier):
         one, other = self.row("0", "0"), self.row("Then", "Then")
         self.head = one[: common_length(one, other)]  # the instructions, equal in all prompts
 
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        if not pairs:
-            return []
-        if self.head:
-            self.prefixes.warm(self.head)
-        texts = [
-            [self.decode(step.tokens).strip() for step in (pair.target_step, pair.draft)]
-            for pair in pairs
-        ]
-        rows = self.prefixes.logits([Row(self.row(*both)) for both in texts])
-        return [self._verdict(logits) for logits in rows]
-
     def row(self, first: str, second: str) -> list[int]:
         """The token ids of the prompt about two texts, with the answer begun."""
         return [*self.model.chat(self.prompt.about(first, second)), *self.begun]
 
-    def close(self) -> None:
-        """Release the cached beginning of the prompts."""
-        self.prefixes.close()
+    def row_of(self, pair: Pair) -> Row:
+        steps = (pair.target_step, pair.draft)
+        return Row(self.row(*(self.decode(step.tokens).strip() for step in steps)))
 
-    def _verdict(self, logits: Tensor | LRError) -> Verdict:
-        if isinstance(logits, LRError):
-            return _not_judged(logits)
+    def read(self, pair: Pair, logits: Tensor) -> Verdict:
         (score, _), mass = self.answers.read(logits[-1])
-        if math.isnan(score):
-            return Verdict(aligned=False, why="the judge's probabilities are not numbers")
         if mass < self.least_mass:
             why = f"the judge answers something else (the two answers hold {mass:.1e})"
             return Verdict(aligned=False, why=why)
-        why = f"aligned with {score:.3f} for the judge"
-        return Verdict(score >= self.threshold, why=why, score=score)
+        return at_least(self.threshold, score, f"aligned with {score:.3f} for the judge")
 
 
 class ScoreReading(Enum):
@@ -163,7 +317,7 @@ class ScoreReading(Enum):
         return float(max(range(10), key=p.__getitem__))
 
 
-class ScoreVerifier(Verifier):
+class ScoreVerifier(AskingVerifier):
     """Accepts if the score that `target` gives the draft step is at least `threshold` (0 to 9).
 
     The step is rejected if the ten digits together hold less than `least_mass` of the probability.
@@ -185,33 +339,24 @@ class ScoreVerifier(Verifier):
         require(0 <= least_mass <= 1, "least_mass", least_mass, "a probability, 0 to 1")
         self.threshold, self.reading, self.least_mass = threshold, reading, least_mass
         self.answers = AnswerTokens.of([target.encode(f" {digit}") for digit in range(10)])
+        self.head: list[int] = []
         self.question = [*target.encode(question), *self.answers.common]
         self.prefixes = PrefixCache(target.runner)
 
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        chains = [[*pair.prefix, *pair.draft.tokens] for pair in pairs]
-        rows = [Row([*chain, *self.question], keep=len(chain)) for chain in chains]
-        return [self._verdict(logits) for logits in self.prefixes.logits(rows)]
+    def row_of(self, pair: Pair) -> Row:
+        chain = [*pair.prefix, *pair.draft.tokens]
+        return Row([*chain, *self.question], keep=len(chain))
 
-    def close(self) -> None:
-        """Release the cached chains."""
-        self.prefixes.close()
-
-    def _verdict(self, logits: Tensor | LRError) -> Verdict:
-        if isinstance(logits, LRError):
-            return _not_judged(logits)
+    def read(self, pair: Pair, logits: Tensor) -> Verdict:
         p, mass = self.answers.read(logits[-1])
-        if math.isnan(mass):
-            return Verdict(aligned=False, why="the target's probabilities are not numbers")
         if mass < self.least_mass:
             why = f"the target gives no score (the ten digits hold {mass:.1e})"
             return Verdict(aligned=False, why=why)
-        score = self.reading.score(p)
-        why = f"the target scores it {score:.2f} of 9"
-        return Verdict(score >= self.threshold, why=why, score=score)
+        score = math.nan if math.isnan(mass) else self.reading.score(p)
+        return at_least(self.threshold, score, f"the target scores it {score:.2f} of 9")
 
 
-class LikelihoodVerifier(Verifier):
+class LikelihoodVerifier(AskingVerifier):
     """Accepts if the mean log-probability per token is at least `threshold` (nats, at most 0).
 
     A mean of -1 nat is a geometric mean probability of 0.37. `runner` computes the
@@ -227,44 +372,23 @@ class LikelihoodVerifier(Verifier):
         self.prefixes = None if runner is None else PrefixCache(runner)
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        missing = [pair for pair in pairs if pair.logprobs is None]
-        computed = iter(self._compute(missing))
-        return [self._verdict(next(computed) if p.logprobs is None else p.logprobs) for p in pairs]
+        computed = iter(super().judge([pair for pair in pairs if pair.logprobs is None]))
+        return [next(computed) if p.logprobs is None else self.mean(p.logprobs) for p in pairs]
 
-    def close(self) -> None:
-        """Release the cached chains."""
-        if self.prefixes is not None:
-            self.prefixes.close()
-
-    def _compute(self, pairs: Sequence[Pair]) -> list[tuple[float, ...] | LRError]:
-        """The log-probabilities of each draft step, by one forward over all pairs.
-
-        Example: 10 tokens of prefix, a draft of 4. The row is the prefix and the first 3 draft
+    def row_of(self, pair: Pair) -> Row:
+        """Example: 10 tokens of prefix, a draft of 4. The row is the prefix and the first 3 draft
         tokens; the logits after its last 4 tokens are those of the 4 draft tokens.
         """
-        if not pairs:
-            return []
-        if self.prefixes is None:
-            raise ProtocolError(
-                "a pair without the target's log-probabilities came to the likelihood verifier, "
-                "which has no runner to compute them: heed its `requires`, or give it a runner."
-            )
-        rows = [
-            Row([*p.prefix, *p.draft.tokens[:-1]], wanted=len(p.draft.tokens), keep=len(p.prefix))
-            for p in pairs
-        ]
-        return [
-            one if isinstance(one, LRError) else step_logprobs(one, pair.draft.tokens)
-            for one, pair in zip(self.prefixes.logits(rows), pairs, strict=True)
-        ]
+        tokens = [*pair.prefix, *pair.draft.tokens[:-1]]
+        return Row(tokens, wanted=len(pair.draft.tokens), keep=len(pair.prefix))
 
-    def _verdict(self, logprobs: Sequence[float] | LRError) -> Verdict:
-        if isinstance(logprobs, LRError):
-            return _not_judged(logprobs)
+    def read(self, pair: Pair, logits: Tensor) -> Verdict:
+        return self.mean(step_logprobs(logits, pair.draft.tokens))
+
+    def mean(self, logprobs: Sequence[float]) -> Verdict:
+        """The verdict from the log-probabilities of the draft step's tokens."""
         mean = math.fsum(logprobs) / len(logprobs) if logprobs else math.nan
-        if math.isnan(mean):
-            return Verdict(aligned=False, why="the log-probabilities are not numbers")
-        return Verdict(mean >= self.threshold, why=f"{mean:.3f} nats per token", score=mean)
+        return at_least(self.threshold, mean, f"{mean:.3f} nats per token")
 
 
 def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:

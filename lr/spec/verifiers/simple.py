@@ -1,4 +1,4 @@
-"""Verifiers that ask no language model: exact, random, oracle, embedding; and four combinations.
+"""Verifiers that ask no language model: exact, random, oracle, embedding; and two wrappers.
 
 - `ExactVerifier`: equal token ids. With it Lookahead Reasoning at temperature 0 emits what greedy
   decoding of the target emits.
@@ -7,25 +7,27 @@
 - `OracleVerifier`: equal meaning, for a language that a program can read.
 - `EmbeddingVerifier`: cosine of two sentence embeddings (Table 2: thresholds 0.85 and 0.95). Cheap,
   but one wrong digit hardly moves an embedding.
-- `NormalisedMatch`, `Cascade`, `TimedVerifier` wrap other verifiers.
+- `NormalisedMatch` and `TimedVerifier` wrap other verifiers.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import threading
 from array import array
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from lr.errors import CheckpointError
+from lr.kvcache.branch import common_length
 from lr.rng import Stream, uniform
-from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
-from lr.types import Verdict, require
+from lr.spec.verifiers.base import Pair, Requires, Verifier, at_least, verdicts_of
+from lr.types import Step, Verdict, require
 
 Decode = Callable[[Sequence[int]], str]
 """Token ids to text."""
@@ -41,14 +43,12 @@ class ExactVerifier(Verifier):
     name = "exact"
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        return [self._compare(pair.draft.tokens, pair.target_step.tokens) for pair in pairs]
-
-    def _compare(self, draft: Sequence[int], target: Sequence[int]) -> Verdict:
-        if draft == target:
-            return Verdict(aligned=True, why="equal tokens")
-        unequal = (i for i, (a, b) in enumerate(zip(draft, target, strict=False)) if a != b)
-        place = next(unequal, min(len(draft), len(target)))
-        return Verdict(aligned=False, why=f"tokens differ from offset {place} on")
+        verdicts = []
+        for draft, target in ((pair.draft.tokens, pair.target_step.tokens) for pair in pairs):
+            differ = f"tokens differ from offset {common_length(draft, target)} on"
+            same = draft == target
+            verdicts.append(Verdict(same, why="equal tokens" if same else differ))
+        return verdicts
 
 
 class RandomVerifier(Verifier):
@@ -116,12 +116,7 @@ class EmbeddingVerifier(Verifier):
         steps = [step for pair in pairs for step in (pair.target_step, pair.draft)]
         rows = self.embed([self.decode(step.tokens).strip() for step in steps]).double()  # [2n, e]
         cosines: list[float] = (rows[0::2] * rows[1::2]).sum(-1).tolist()
-        return [self._verdict(cosine) for cosine in cosines]
-
-    def _verdict(self, cosine: float) -> Verdict:
-        if math.isnan(cosine):
-            return Verdict(aligned=False, why="the embeddings are not numbers")
-        return Verdict(cosine >= self.threshold, why=f"cosine {cosine:.3f}", score=cosine)
+        return [at_least(self.threshold, cosine, f"cosine {cosine:.3f}") for cosine in cosines]
 
 
 def load_encoder(name_or_path: str | Path, *, device: str = "cpu") -> Embed:
@@ -169,49 +164,13 @@ class NormalisedMatch(Verifier):
         self.fallible = verifier.fallible
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        same = [
-            self._text(pair.draft.tokens) == self._text(pair.target_step.tokens) for pair in pairs
-        ]
+        def text(step: Step) -> str:
+            return self.decode(step.tokens).strip().casefold()
+
+        same = [text(pair.draft) == text(pair.target_step) for pair in pairs]
         others = [pair for pair, equal in zip(pairs, same, strict=True) if not equal]
         rest = iter(self.verifier.judge(others) if others else [])
         return [Verdict(aligned=True, why="equal text") if equal else next(rest) for equal in same]
-
-    def _text(self, tokens: Sequence[int]) -> str:
-        return self.decode(tokens).strip().casefold()
-
-
-class Cascade(Verifier):
-    """`cheap` decides where its score is at or outside the band (low, high); else `expensive` does.
-
-    A score of at most `low` rejects, one of at least `high` accepts; without a score `expensive`
-    decides. This is the plan of confidence cascades such as ConfSpec (arXiv 2602.18447). The band
-    is on the cheap verifier's scale: a probability, a cosine, 0 to 9, nats per token.
-    """
-
-    def __init__(self, cheap: Verifier, expensive: Verifier, *, low: float, high: float) -> None:
-        require(low <= high, "(low, high)", (low, high), "low <= high")
-        self.name = f"{cheap.name}>{expensive.name}"
-        self.requires = cheap.requires | expensive.requires
-        self.early_requires = None if cheap.requires & Requires.TARGET_STEP else cheap.requires
-        self.fallible = expensive.fallible
-        self.cheap, self.expensive, self.low, self.high = cheap, expensive, low, high
-
-    def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
-        return [self._sure(verdict) for verdict in verdicts_of(self.cheap, pairs)]
-
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        first = self.judge_early(pairs)
-        unsure = [pair for pair, verdict in zip(pairs, first, strict=True) if verdict is None]
-        second = iter(self.expensive.judge(unsure) if unsure else [])
-        return [next(second) if verdict is None else verdict for verdict in first]
-
-    def _sure(self, verdict: Verdict) -> Verdict | None:
-        score = verdict.score
-        if score is None or self.low < score < self.high:
-            return None
-        return Verdict(
-            score > self.low, why=f"{self.cheap.name} is sure: {verdict.why}", score=score
-        )
 
 
 class TimedVerifier(Verifier):
@@ -226,28 +185,22 @@ class TimedVerifier(Verifier):
         self.name, self.requires = verifier.name, verifier.requires
         self.fallible = verifier.fallible
         self.verifier, self.seconds = verifier, seconds
-        self._worker: threading.Thread | None = None
+        self.last: Future[list[Verdict]] | None = None
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        if self._worker is not None and self._worker.is_alive():
-            return self._rejected(pairs, f"is still busy with pairs of {self.seconds:g} s ago")
-        answers: list[list[Verdict]] = []
-        errors: list[BaseException] = []
+        why = f"is still busy with pairs of {self.seconds:g} s ago"
+        if self.last is None or self.last.done():
+            self.last = Future()
+            work = partial(self._work, self.last, list(pairs))
+            threading.Thread(target=work, name=f"verifier {self.name}", daemon=True).start()
+            wait([self.last], self.seconds)
+            if self.last.done():
+                return self.last.result()
+            why = f"did not answer within {self.seconds:g} s"
+        return [Verdict(False, why=f"verifier {self.name} {why}", failed=True) for _ in pairs]
 
-        def work() -> None:
-            try:
-                answers.append(verdicts_of(self.verifier, list(pairs)))
-            except BaseException as error:
-                errors.append(error)
-
-        self._worker = threading.Thread(target=work, name=f"verifier {self.name}", daemon=True)
-        self._worker.start()
-        self._worker.join(self.seconds)
-        if errors:
-            raise errors[0]
-        if not answers:
-            return self._rejected(pairs, f"did not answer within {self.seconds:g} s")
-        return answers[0]
-
-    def _rejected(self, pairs: Sequence[Pair], what: str) -> list[Verdict]:
-        return [Verdict(False, why=f"verifier {self.name} {what}", failed=True) for _ in pairs]
+    def _work(self, answer: Future[list[Verdict]], pairs: Sequence[Pair]) -> None:
+        try:
+            answer.set_result(verdicts_of(self.verifier, pairs))
+        except BaseException as error:
+            answer.set_exception(error)
