@@ -110,7 +110,7 @@ class Run:
         from lr.engine.load import speaks_tiny
         from lr.lab.eval.datasets import fingerprint, load_items
         from lr.lab.eval.grading import grader_for
-        from lr.lab.eval.running import Artifacts, Evaluation, Plan, variant_of, versions
+        from lr.lab.eval.running import Artifacts, Evaluation, Plan, run_head, variant_of
         from lr.lab.eval.sandbox import Limits
         from lr.lab.eval.store import Store
 
@@ -127,12 +127,7 @@ class Run:
         run, unsafe = self.run_code, self.allow_unsafe_code
         with grader_for(items, limits, run_code=run, unsafe=unsafe) as grader:
             settings = self._settings(mode, models, data)
-            head = {
-                "tool": "lr run",
-                "settings": settings,
-                "versions": versions(),
-                "devices": sorted(set(self.models.devices())),
-            }
+            head = run_head("lr run", settings, sorted(set(self.models.devices())))
             store = Store.open(self.output or self._folder(mode, settings), head)
             memory = models.memory(self._options(mode), self.max_tokens_len, self.concurrency)
             if memory is not None:

@@ -132,8 +132,8 @@ def verifier_drift(
     """A verifier against a reference on the same pairs, in the same order: it drifts if at least
     `margin` of all pairs were accepted against the reference. None with fewer than `least` pairs.
 
-    `verifier_eval.ShadowVerifier` asks both while a run goes on. A reference that is stricter by
-    nature (exact) shows an upper bound.
+    `verifier_eval.Recorder` keeps the pairs of a run, and `replay` asks a reference about them. One
+    that is stricter by nature (exact) shows an upper bound.
     """
     if len(verdicts) < least:
         return None
