@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lr.commands.options import Placement, ServerChoice, judge_address, spread, torch_dtype
 from lr.errors import SettingError
-from lr.lab.endpoint.address import is_address
 from lr.model.dummy import DUMMY_NOTE, dummy_name
 from lr.options import DRAFT_MODEL_DRAFTERS, LOOKAHEAD, GenerateOptions
-from lr.registry import CHECKPOINTS
+from lr.registry import CHECKPOINTS, is_served
 from lr.types import require
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class RunModels:
         """Refuse what cannot be, before anything is loaded."""
         if self.judge_port is not None:
             judge_address(self.judge_port, None)
-            if is_address(self.judge_model):
+            if is_served(self.judge_model):
                 raise SettingError(
                     f"judge_port is {self.judge_port} and judge_model {self.judge_model!r}, an "
                     "address with a port of its own; give one."
@@ -106,7 +105,7 @@ class RunModels:
             judge = usual if self.judge_model is None else self.judge_model
         if self.load_format == "dummy":
             model, draft, note = dummy_name(model), dummy_name(draft), DUMMY_NOTE
-            if judge is not None and not is_address(judge):
+            if judge is not None and not is_served(judge):
                 judge = dummy_name(judge)
         made = replace(self, model=model, draft_model=draft, judge_model=judge, verifier=verifier)
         return made, note
@@ -213,7 +212,7 @@ class RunModels:
         from lr.model.ranks import Spread
 
         target, draft = self._writers()
-        if is_address(target):
+        if is_served(target):
             return None
         where = self.target_device()
         devices = where.devices if isinstance(where, Spread) else (where,)
@@ -221,7 +220,7 @@ class RunModels:
         dtype = torch_dtype(self.placement.dtype, str(devices[0]))
         judge = self.judge_model if (self.verifier or "").startswith("judge") else None
         drafting, judging = (
-            None if name is None or is_address(name) else place(name, (device,), dtype)
+            None if name is None or is_served(name) else place(name, (device,), dtype)
             for name, device in ((draft, draft_device), (judge, judge_device))
         )
         layout = DeviceMap(tuple(devices), torch.device(draft_device), torch.device(judge_device))
