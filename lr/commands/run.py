@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -360,16 +359,14 @@ def _show(rows: Sequence[Row]) -> None:
 
 def _panels(rows: Sequence[Row]) -> list[Any]:
     """Accuracy and speed as bars, and speedups where there is a baseline."""
-    from lr.lab.eval.figure import Bars
+    from lr.lab.eval.experiment import bars
 
     names = [row.mode if row.mode != "?" else row.name[:12] for row in rows]
-    accuracy = [math.nan if row.accuracy is None else row.accuracy for row in rows]
-    around = [row.accuracy_interval for row in rows]
     panels = [
-        Bars("right (95 % interval)", names, accuracy, around, percent=True),
-        Bars("tokens per second", names, [row.speed or math.nan for row in rows]),
+        bars("right (95 % interval)", names, rows, "accuracy", percent=True),
+        bars("tokens per second", names, rows, "speed"),
     ]
     if any(row.speedup for row in rows):
-        speedups, around = [row.speedup or 1.0 for row in rows], [r.speedup_interval for r in rows]
-        panels.append(Bars("speedup (95 % interval)", names, speedups, around, line=1.0))
+        fast = [replace(row, speedup=row.speedup or 1.0) for row in rows]
+        panels.append(bars("speedup (95 % interval)", names, fast, "speedup", line=1.0))
     return panels

@@ -10,23 +10,10 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
-from lr.lab.eval.experiment import (
-    ACCURACY,
-    GUESSED,
-    PASSES,
-    SPEEDUP,
-    Arm,
-    Finding,
-    Lab,
-    Outcome,
-    bars,
-    pick,
-    saved_pairs,
-    steps_of,
-)
+from lr.lab.eval.experiment import GUESSED, Arm, Finding, Lab, Outcome, bars, saved_pairs, steps_of
 from lr.lab.eval.failure_modes import covered
 from lr.lab.eval.figure import Bars, Lanes
-from lr.lab.eval.report import Row, RunResults, notes
+from lr.lab.eval.report import ACCURACY, PASSES, SPEEDUP, Row, RunResults, notes, pick
 from lr.lab.eval.running import Artifacts
 from lr.lab.trace.file import read_trace
 from lr.tiny.language import Kind

@@ -240,15 +240,6 @@ def write_finding(
 
 GUESSED = {"drafter": "draft"}
 """Tokens are guessed by the draft model."""
-ACCURACY = {"right": "accuracy", "right, 95 %": "accuracy_interval"}
-SPEEDUP = {"speedup": "speedup", "speedup, 95 %": "speedup_interval"}
-PASSES = {"tokens/pass": "tokens_per_pass"}
-KEPT = {"steps kept": "step_acceptance", "tokens kept": "token_acceptance"}
-
-
-def pick(row: Row, columns: Mapping[str, str]) -> dict[str, object]:
-    """Some of a row: `columns` are heads and the fields of `Row` below them."""
-    return {head: getattr(row, name) for head, name in columns.items()}
 
 
 def bars(title: str, names: Sequence[str], rows: Sequence[Row], field: str, **how: Any) -> Bars:

@@ -24,23 +24,9 @@ from typing import Any
 
 from lr.errors import SettingError
 from lr.lab.eval import ablations
-from lr.lab.eval.experiment import (
-    ACCURACY,
-    GUESSED,
-    KEPT,
-    PASSES,
-    SPEEDUP,
-    Arm,
-    Finding,
-    Lab,
-    Outcome,
-    bars,
-    pick,
-    saved_pairs,
-    steps_of,
-)
+from lr.lab.eval.experiment import GUESSED, Arm, Finding, Lab, Outcome, bars, saved_pairs, steps_of
 from lr.lab.eval.figure import Points
-from lr.lab.eval.report import notes
+from lr.lab.eval.report import ACCURACY, KEPT, PASSES, SPEEDUP, notes, pick
 from lr.lab.eval.running import Artifacts
 
 # ---------------------------------------------------------------- speedup (Table 1)

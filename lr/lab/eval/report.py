@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -181,6 +181,11 @@ def require_comparable(run: RunResults, baseline: RunResults) -> None:
 # ---------------------------------------------------------------- rows
 
 
+def column(head: str, form: str = "") -> dict[str, str]:
+    """What a field of `Row` is called in tables, and the form of its numbers."""
+    return {"head": head, "form": form}
+
+
 @dataclass(frozen=True)
 class Row:
     """One run in numbers; None if there is nothing to count. Speeds are in tokens per second, times
@@ -191,33 +196,33 @@ class Row:
     tokens against the baseline's; an answer that is shorter looks faster.
     """
 
-    name: str
-    mode: str
-    answers: int
+    name: str = field(metadata=column("run"))
+    mode: str = field(metadata=column("mode"))
+    answers: int = field(metadata=column("answers"))
     problems: int
-    accuracy: float | None
-    accuracy_interval: Interval | None
+    accuracy: float | None = field(metadata=column("right", ".1%"))
+    accuracy_interval: Interval | None = field(metadata=column("95 %", ".1%"))
     unread: int
     unfinished: int
-    tokens: int
     seconds: float
-    speed: float | None
-    mean_speed: float | None
-    median_speed: float | None
     throughput: float | None
-    step_acceptance: float | None
-    token_acceptance: float | None
-    wasted_share: float | None
-    target_passes: int | None
-    tokens_per_pass: float | None
-    judge_seconds: float | None
     devices: tuple[str, ...]
-    speedup: float | None = None
-    speedup_interval: Interval | None = None
-    time_ratio: float | None = None
-    length_ratio: float | None = None
-    flips: tuple[int, int] | None = None
-    flip_p: float | None = None
+    speed: float | None = field(metadata=column("tokens/s", ".1f"))
+    mean_speed: float | None = field(metadata=column("mean", ".1f"))
+    median_speed: float | None = field(metadata=column("median", ".1f"))
+    speedup: float | None = field(metadata=column("speedup", ".2f"))
+    speedup_interval: Interval | None = field(metadata=column("95 %", ".2f"))
+    step_acceptance: float | None = field(metadata=column("steps kept", ".2f"))
+    token_acceptance: float | None = field(metadata=column("tokens kept", ".2f"))
+    tokens: int = field(metadata=column("tokens"))
+    length_ratio: float | None = field(metadata=column("length", ".2f"))
+    wasted_share: float | None = field(metadata=column("wasted", ".0%"))
+    target_passes: int | None = field(metadata=column("target passes"))
+    tokens_per_pass: float | None = field(metadata=column("tokens/pass", ".2f"))
+    judge_seconds: float | None = field(metadata=column("judge s", ".2f"))
+    time_ratio: float | None
+    flips: tuple[int, int] | None
+    flip_p: float | None
 
 
 def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
@@ -255,12 +260,17 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
         tokens_per_pass=_share(total, "tokens", "target_passes"),
         judge_seconds=total.get("verifier_seconds") if total else None,
         devices=run.devices,
-        **({} if baseline is None or baseline is run else _compared(run, baseline)),
+        **_compared(run, None if baseline is run else baseline),
     )
 
 
-def _compared(run: RunResults, baseline: RunResults) -> dict[str, Any]:
+COMPARED = ("speedup", "speedup_interval", "time_ratio", "length_ratio", "flips", "flip_p")
+
+
+def _compared(run: RunResults, baseline: RunResults | None) -> dict[str, Any]:
     """The fields of a row that compare."""
+    if baseline is None:
+        return dict.fromkeys(COMPARED)
     require_comparable(run, baseline)
     sums: dict[int, Any] = {}
     flips = Counter[tuple[bool | None, bool | None]]()
@@ -277,14 +287,12 @@ def _compared(run: RunResults, baseline: RunResults) -> dict[str, Any]:
     tokens, seconds, base_tokens, base_seconds = sum(sums.values()).tolist()
     speedup, interval = speedup_of(list(sums.values()))
     better, worse = flips[True, False], flips[False, True]
-    return {
-        "speedup": speedup,
-        "speedup_interval": interval,
-        "time_ratio": base_seconds / seconds if seconds else None,
-        "length_ratio": tokens / base_tokens if base_tokens else None,
-        "flips": (better, worse),
-        "flip_p": sign_test(better, worse),
-    }
+    ratios = (
+        base_seconds / seconds if seconds else None,
+        tokens / base_tokens if base_tokens else None,
+    )
+    values = (speedup, interval, *ratios, (better, worse), sign_test(better, worse))
+    return dict(zip(COMPARED, values, strict=True))
 
 
 def _tokens(record: Record) -> int:
@@ -309,28 +317,12 @@ def _share(total: dict[str, float], part: str, whole: str) -> float | None:
 
 # ---------------------------------------------------------------- to be read
 
-COLUMNS = (
-    ("run", "name", ""),
-    ("mode", "mode", ""),
-    ("answers", "answers", ""),
-    ("right", "accuracy", ".1%"),
-    ("95 %", "accuracy_interval", ".1%"),
-    ("tokens/s", "speed", ".1f"),
-    ("mean", "mean_speed", ".1f"),
-    ("median", "median_speed", ".1f"),
-    ("speedup", "speedup", ".2f"),
-    ("95 %", "speedup_interval", ".2f"),
-    ("steps kept", "step_acceptance", ".2f"),
-    ("tokens kept", "token_acceptance", ".2f"),
-    ("tokens", "tokens", ""),
-    ("length", "length_ratio", ".2f"),
-    ("wasted", "wasted_share", ".0%"),
-    ("target passes", "target_passes", ""),
-    ("tokens/pass", "tokens_per_pass", ".2f"),
-    ("judge s", "judge_seconds", ".2f"),
-)
-"""Head, field of `Row`, form."""
-HEADS = tuple(head for head, _, _ in COLUMNS)
+COLUMNS = [one for one in fields(Row) if one.metadata]
+HEADS = tuple(one.metadata["head"] for one in COLUMNS)
+ACCURACY = {"right": "accuracy", "right, 95 %": "accuracy_interval"}
+SPEEDUP = {"speedup": "speedup", "speedup, 95 %": "speedup_interval"}
+PASSES = {"tokens/pass": "tokens_per_pass"}
+KEPT = {"steps kept": "step_acceptance", "tokens kept": "token_acceptance"}
 LEGEND = (
     "right: pass@1, the mean over problems of the share of right samples. tokens/s: all tokens "
     "over all seconds; mean, median: over answers. speedup: in tokens/s against the baseline, "
@@ -354,7 +346,12 @@ def cell(value: object, form: str = ".2f") -> str:
 
 def cells(row: Row) -> tuple[str, ...]:
     """One row of the table, under `HEADS`."""
-    return tuple(cell(getattr(row, name), form) for _, name, form in COLUMNS)
+    return tuple(cell(getattr(row, one.name), one.metadata["form"]) for one in COLUMNS)
+
+
+def pick(row: Row, columns: Mapping[str, str]) -> dict[str, object]:
+    """Some of a row: `columns` are heads and the fields of `Row` below them."""
+    return {head: getattr(row, name) for head, name in columns.items()}
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
