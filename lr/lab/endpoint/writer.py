@@ -29,7 +29,7 @@ from lr.lab.endpoint.probe import Stops
 from lr.spec.segmenters import BLANK_LINE, BlankLineSegmenter
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import ForwardPass
-from lr.types import Finish, Step, require
+from lr.types import Finish, require
 
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
