@@ -11,18 +11,21 @@ from statistics import fmean
 from typing import Any
 
 from lr.lab.eval.experiment import GUESSED, Arm, Finding, Lab, Outcome, bars, saved_pairs, steps_of
-from lr.lab.eval.failure_modes import covered
+from lr.lab.eval.failure_modes import Spans, covered, spans_at_work
 from lr.lab.eval.figure import Bars, Lanes
 from lr.lab.eval.report import ACCURACY, PASSES, SPEEDUP, Row, RunResults, notes, pick
 from lr.lab.eval.running import Artifacts
 from lr.lab.trace.file import read_trace
 from lr.tiny.language import Kind
 from lr.tiny.languages import LANGUAGES
+from lr.trace import ForwardPass
+from lr.types import Role
 
 # ---------------------------------------------------------------- profile
 
 DRIVERS = ("lockstep", "overlapped")
-Spans = dict[str, list[tuple[float, float]]]
+NOBODY, TOGETHER = "none of them", "draft and target together"
+LANES = ("target", "draft", "judge", NOBODY, TOGETHER)
 
 
 def profile_arms(lab: Lab) -> list[Arm]:
@@ -34,35 +37,33 @@ def profile_arms(lab: Lab) -> list[Arm]:
 def find_profile(lab: Lab, outcome: Outcome) -> Finding:
     """One row per driver: which model was at work, together with which other. The batch sizes and
     the picture of one problem are those of the overlapped driver."""
-    shown, sizes, picture = [], Counter[int](), Spans()
+    shown, sizes, picture = [], Counter[int](), dict[str, Spans]()
     for driver in DRIVERS:
-        seconds = together = idle = 0.0
-        busy, sizes = dict.fromkeys(("target", "draft", "judge"), 0.0), Counter[int]()
+        seconds, sizes, busy = 0.0, Counter[int](), dict.fromkeys(LANES, 0.0)
         for number, key in enumerate(outcome.runs[driver].records):
             trace = read_trace(lab.work / driver / "traces" / f"{key.file}l")
-            events = [record.data for record in trace.records]
-            spans = spans_of(events)
+            events = [(record.time, record.event) for record in trace.records]
+            spans = spans_at_work(events)
             picture = spans if number == 0 else picture
-            end = max((event["time"] for event in events), default=0.0)
+            end = max((time for time, _ in events), default=0.0)
             seconds += end
             for lane, some in spans.items():
                 busy[lane] += covered(some)
             target, draft = spans["target"], spans["draft"]
-            together += covered(target) + covered(draft) - covered([*target, *draft])
-            idle += end - covered([span for some in spans.values() for span in some])
-            passes = [e for e in events if e["event"] == "forward" and e["role"] == "target"]
-            sizes.update(event["branches"] for event in passes)
-        count = sizes.total()
+            busy[TOGETHER] += covered(target) + covered(draft) - covered([*target, *draft])
+            busy[NOBODY] += end - covered([span for some in spans.values() for span in some])
+            sizes.update(
+                event.branches
+                for _, event in events
+                if isinstance(event, ForwardPass) and event.role is Role.TARGET
+            )
+        count, rows = sizes.total(), sum(n * times for n, times in sizes.items())
         shown.append({
             "driver": driver,
             "seconds": seconds,
-            **{lane: time / seconds for lane, time in busy.items()},
-            "none of them": idle / seconds,
-            "draft and target together": together / seconds,
+            **{who: time / seconds for who, time in busy.items()},
             "target passes": count,
-            "rows per pass": sum(n * times for n, times in sizes.items()) / count
-            if count
-            else math.nan,
+            "rows per pass": rows / count if count else math.nan,
         })  # fmt: skip
     numbers = range(1, max(sizes, default=0) + 1)
     passes_by_rows = [sizes[n] / sizes.total() for n in numbers]
@@ -81,17 +82,6 @@ def find_profile(lab: Lab, outcome: Outcome) -> Finding:
             "on one thread cannot be.",
         ],
     )
-
-
-def spans_of(events: Sequence[dict[str, Any]]) -> Spans:
-    """When target, draft and judge were at work, in seconds. An event comes at the end of what it
-    reports."""
-    spans: Spans = {"draft": [], "target": [], "judge": []}
-    for event in events:
-        if event["event"] in ("forward", "verifier"):
-            lane = event["role"] if event["event"] == "forward" else "judge"
-            spans[lane].append((max(0.0, event["time"] - event["seconds"]), event["time"]))
-    return spans
 
 
 # ---------------------------------------------------------------- domains

@@ -22,8 +22,11 @@ from itertools import groupby, pairwise
 from statistics import fmean
 
 from lr.spec.protocol import Emit
-from lr.trace import ForwardPass, Trace
-from lr.types import Role, require
+from lr.trace import ForwardPass, Trace, VerifierCall
+from lr.types import require
+
+Spans = list[tuple[float, float]]
+"""(begin, end) in seconds."""
 
 
 @dataclass(frozen=True)
@@ -144,19 +147,13 @@ def draft_bottleneck(
     """The target starves if it is idle for at least `idle` of the time and the draft is at work for
     at least `drafting` of that.
 
-    None for a trace without a target forward. A forward's event comes at its end, so it ran from
-    that time minus its duration.
+    None for a trace without a target forward.
     """
-    total = trace.events[-1][0] if trace.events else 0.0
-    spans: dict[Role, list[tuple[float, float]]] = {Role.TARGET: [], Role.DRAFT: []}
-    for time, event in trace.events:
-        if isinstance(event, ForwardPass) and event.role in spans:
-            spans[event.role].append((max(0.0, time - event.seconds), time))
-    if not spans[Role.TARGET] or total <= 0:
+    total, spans = trace.events[-1][0] if trace.events else 0.0, spans_at_work(trace.events)
+    if not spans["target"] or total <= 0:
         return None
-    busy = covered(spans[Role.TARGET])
-    instead = covered([*spans[Role.TARGET], *spans[Role.DRAFT]]) - busy
-    waits = max(0.0, total - busy)
+    busy = covered(spans["target"])
+    instead, waits = covered([*spans["target"], *spans["draft"]]) - busy, max(0.0, total - busy)
     starves = waits >= idle * total and waits > 0 and instead >= drafting * waits
     return DraftBottleneck(total, waits / total, instead / total, starves)
 
@@ -167,7 +164,18 @@ def failure_modes(trace: Trace) -> list[CascadeRejection | DraftBottleneck]:
     return [one for one in found if one is not None]
 
 
-def covered(spans: Iterable[tuple[float, float]]) -> float:
+def spans_at_work(events: Iterable[tuple[float, object]]) -> dict[str, Spans]:
+    """When draft, target and judge were at work, from (time, event): an event comes at the end of
+    what it reports."""
+    spans: dict[str, Spans] = {"draft": [], "target": [], "judge": []}
+    for time, event in events:
+        if isinstance(event, ForwardPass | VerifierCall):
+            lane = event.role.value if isinstance(event, ForwardPass) else "judge"
+            spans[lane].append((max(0.0, time - event.seconds), time))
+    return spans
+
+
+def covered(spans: Spans) -> float:
     """The length of the union of spans (begin, end). Example: (0, 2), (1, 3), (5, 6) cover 4."""
     total = reached = 0.0
     for begin, end in sorted(spans):
