@@ -36,7 +36,7 @@ class Compared:
     why: str
 
 
-class MathChecker:
+class MathChecker(contextlib.AbstractContextManager["MathChecker"]):
     """Compares answers; good for any number of them, from one thread. `close` it at the end, or use
     it in a `with` block. A comparison of more than `seconds` counts as not equal, and says so."""
 
@@ -69,9 +69,6 @@ class MathChecker:
             process.kill()
             with contextlib.suppress(OSError, ValueError):  # what was not written yet is lost
                 process.communicate()
-
-    def __enter__(self) -> MathChecker:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
