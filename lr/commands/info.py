@@ -15,13 +15,13 @@ from rich.table import Table
 from lr import __version__
 from lr.commands.options import Device, DtypeName, ServerChoice, torch_dtype
 from lr.commands.show import at_least, console, table
-from lr.lab.endpoint.address import Address, is_address
+from lr.lab.endpoint.address import Address
 from lr.lab.endpoint.models import ServedModel
 from lr.lab.memory import Cast, MemoryPlan, place, plan_run
 from lr.model.attention_choice import AttentionNeeds, candidates
 from lr.model.device import DeviceMap, find_device
 from lr.options import GenerateOptions, Mode
-from lr.registry import CHECKPOINTS
+from lr.registry import CHECKPOINTS, is_served
 from lr.tiny.evaluate import EvalSettings, evaluate
 from lr.tiny.names import checkpoint_path, companion
 from lr.types import SamplingParams, require
@@ -79,7 +79,7 @@ def memory_plan(
     `how` are as in `plan_run`."""
     devices = (places.target, [places.draft], [places.judge])
     target, draft, judge = (
-        None if name is None or is_address(name) else place(name, tuple(map(str, here)), dtype)
+        None if name is None or is_served(name) else place(name, tuple(map(str, here)), dtype)
         for name, here in zip(names, devices, strict=True)
     )
     assert target is not None, "a plan is made for a target that is here"

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 
 from lr.errors import SettingError
-from lr.lab.endpoint.address import is_address
-from lr.registry import CHECKPOINTS
+from lr.registry import CHECKPOINTS, is_served
 from lr.tiny.language import Split
 from lr.tiny.languages import LANGUAGES
 from lr.tiny.names import companion
@@ -58,7 +57,7 @@ class Device:
         if self.threads is not None:
             require(self.threads > 0, "threads", self.threads, "a whole number > 0")
             torch.set_num_threads(self.threads)
-        elif all(model is None or model in CHECKPOINTS or is_address(model) for model in models):
+        elif all(model is None or model in CHECKPOINTS or is_served(model) for model in models):
             torch.set_num_threads(1)
         return torch.get_num_threads()
 
@@ -156,7 +155,7 @@ class ModelChoice:
         from lr.model.files import resolve
 
         if needs_draft and self.drafting() is None:
-            if not is_address(self.model) and not is_dummy(self.model):
+            if not is_served(self.model) and not is_dummy(self.model):
                 resolve(self.model, weights=False)  # a checkpoint that is missing is said first
             raise SettingError(
                 f"Speculation with {self.model} needs a draft: give --draft_model (a smaller "

@@ -18,7 +18,6 @@ from lr.commands.options import Placement, ServerChoice, spread, torch_dtype
 from lr.commands.show import at_least, console, progress
 from lr.engine.load import speaks_tiny
 from lr.errors import SettingError
-from lr.lab.endpoint.address import is_address
 from lr.lab.eval import running
 from lr.lab.eval.datasets import fingerprint, load_items
 from lr.lab.eval.grading import grader_for
@@ -38,7 +37,7 @@ from lr.options import (
     TokenDrafter,
 )
 from lr.reasoner import Reasoner
-from lr.registry import CHECKPOINTS
+from lr.registry import CHECKPOINTS, is_served
 from lr.trace import Stats
 from lr.types import require
 
@@ -91,7 +90,7 @@ class RunModels:
         if self.judge_port is not None:
             known = 1 <= self.judge_port <= 65535
             require(known, "judge_port", self.judge_port, "a number from 1 to 65535")
-            if is_address(self.judge_model):
+            if is_served(self.judge_model):
                 raise SettingError(
                     f"judge_port is {self.judge_port} and judge_model {self.judge_model!r}, an "
                     "address with a port of its own; give one."
@@ -126,7 +125,7 @@ class RunModels:
             judge = usual if self.judge_model is None else self.judge_model
         if self.load_format == "dummy":
             model, draft, note = dummy_name(model), dummy_name(draft), DUMMY_NOTE
-            if judge is not None and not is_address(judge):
+            if judge is not None and not is_served(judge):
                 judge = dummy_name(judge)
         made = replace(self, model=model, draft_model=draft, judge_model=judge, verifier=verifier)
         return made, note
@@ -210,7 +209,7 @@ class RunModels:
         """What a run with these models (from `used_in`) takes of every device; None where the
         target is behind a server."""
         writers, verifier = self._writers(), self.verifier or "exact"
-        if is_address(writers[0]):
+        if is_served(writers[0]):
             return None
         where = self.target_device()
         devices = where.devices if isinstance(where, Spread) else (where,)
@@ -286,11 +285,11 @@ class Run:
         run, unsafe = self.run_code, self.allow_unsafe_code
         with grader_for(items, limits, run_code=run, unsafe=unsafe) as grader:
             settings, devices = self._settings(mode, models, data), set(self.models.devices())
-            head = {"tool": "lr run", "settings": settings, "versions": running.versions()}
+            head = running.run_head("lr run", settings, sorted(devices))
             said = json.dumps(settings, sort_keys=True, default=str).encode()
             digest = hashlib.blake2b(said, digest_size=4).hexdigest()
             usual = Path("runs", f"{self.prefix}_{mode}_{digest}")
-            store = Store.open(self.output or usual, head | {"devices": sorted(devices)})
+            store = Store.open(self.output or usual, head)
             memory = models.memory(self._options(mode), self.max_tokens_len, self.concurrency)
             if memory is not None:
                 if memory.needed >= SHOWN_FROM or not all(one.fits for one in memory.devices):

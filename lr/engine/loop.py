@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -28,7 +29,6 @@ from lr.spec.protocol import Judged, NodeId
 from lr.spec.verifiers.base import (
     DeferredVerifier,
     Pair,
-    Question,
     Requires,
     Verifier,
     early_verdicts_of,
@@ -213,7 +213,7 @@ class Deferred:
 
     def __init__(self, verifier: DeferredVerifier) -> None:
         self.verifier, self.bell = verifier, threading.Event()
-        self.open: dict[tuple[Request, NodeId], tuple[Pair, Question, float]] = {}
+        self.open: dict[tuple[Request, NodeId], tuple[Pair, Future[Verdict], float]] = {}
 
     def wanted(self, live: Sequence[Request]) -> bool:
         """Whether an answer is waited for."""
@@ -234,7 +234,7 @@ class Deferred:
             self.bell.wait(wait)
         self.bell.clear()
         told = [
-            Told(request, node, question.verdict(), time.perf_counter() - began)
+            Told(request, node, question.result(), time.perf_counter() - began)
             for (request, node), (_, question, began) in self.open.items()
             if question.done()
         ]

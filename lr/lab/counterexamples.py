@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 
 import torch
 from torch import Tensor
@@ -43,11 +42,8 @@ class RedrawRule(RejectRule):
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """Those of rejection, but p follows every one."""
-        right = super().outcomes(p_rows, proposal)
-        return [
-            replace(outcome, next_probs=row.clone)
-            for outcome, row in zip(right, p_rows, strict=True)
-        ]
+        right = zip(super().outcomes(p_rows, proposal), p_rows, strict=True)
+        return [replace(outcome, next_probs=row.clone) for outcome, row in right]
 
 
 class DropUnsureRule(RejectRule):
@@ -69,9 +65,8 @@ class DropUnsureRule(RejectRule):
         kept = next(unsure, len(proposal))
         if kept == 0:
             return [untried(p_rows)]
-        return super().outcomes(
-            p_rows[: kept + 1], Proposal.chain(proposal.tokens[:kept], q[:kept])
-        )
+        rest = Proposal.chain(proposal.tokens[:kept], q[:kept])
+        return super().outcomes(p_rows[: kept + 1], rest)
 
 
 class FreshSamplesRule(AcceptanceRule):
@@ -85,21 +80,15 @@ class FreshSamplesRule(AcceptanceRule):
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """Sibling j with token x is reached if none before it matched, and matches with p(x)."""
-        families = proposal.families()
-        reach = [1.0] + [0.0] * len(proposal)
-        outcomes = []
-        for row, family in enumerate(families):
+        reach, outcomes = [1.0] + [0.0] * len(proposal), []
+        for row, family in enumerate(proposal.families()):
             p, left = p_rows[row], reach[row]
             for node in family:
                 chance = float(p[proposal.tokens[node]])
                 reach[node + 1] = left * chance
                 left *= 1.0 - chance
-            last = [proposal.tokens[node] for node in family[-1:]]
-            outcomes.append(
-                Outcome(
-                    left, proposal.path(row + ROOT), partial(residual_certain, p, last), not family
-                )
-            )
+            after = partial(residual_certain, p, [proposal.tokens[node] for node in family[-1:]])
+            outcomes.append(Outcome(left, proposal.path(row + ROOT), after, not family))
         return outcomes
 
 
@@ -133,7 +122,6 @@ class Counterexample:
     rule: AcceptanceRule
     drafts: Callable[[Model], Drafts]
     warp: Callable[[Tensor], Tensor] = lambda row: row
-    lossless: bool = False
 
 
 def counterexamples() -> list[Counterexample]:
@@ -186,41 +174,6 @@ def bias(one: Counterexample, *, cases: int = 200, vocabulary: int = 6, seed: in
         p, q = torch.randn(2, vocabulary, dtype=torch.float64, generator=generator).softmax(-1)
         target = context_free(one.warp(p))
         # One place is drafted; the token after it is summed away.
-        comes_out = round_distribution(one.rule, target, one.drafts(context_free(q)), length=2).sum(
-            -1
-        )
-        total += total_variation(comes_out, plain_distribution(target, 1))
+        two = round_distribution(one.rule, target, one.drafts(context_free(q)), length=2)
+        total += total_variation(two.sum(-1), plain_distribution(target, 1))
     return total / cases
-
-
-def rounds_distribution(
-    rule: AcceptanceRule, p: Tensor, q: Tensor, length: int, *, reuse_noise: bool
-) -> Tensor:
-    """The distribution [v, ..., v] of the first `length` tokens of rounds of two drafts, where p
-    and q [v] do not depend on the text.
-
-    With `reuse_noise` the noise of a draft belongs to its place: a place that is drafted again,
-    because the last round was cut before it, gets the same token. That is harmless for a rule that
-    never used it, and biased for one that `needs_fresh_noise`.
-    """
-    v = len(p)
-    total = torch.zeros([v] * length, dtype=torch.float64)
-    rows = p.expand(3, v)
-
-    def go_on(text: tuple[int, ...], weight: float, places: tuple[int, ...] | None) -> None:
-        if len(text) >= length:
-            total[text[:length]] += weight
-            return
-        drafted = (
-            product(range(v), repeat=2) if places is None else [places[len(text) : len(text) + 2]]
-        )
-        for drafts in drafted:
-            drawn = 1.0 if places is not None else float(q[drafts[0]] * q[drafts[1]])
-            for outcome in rule.outcomes(rows, Proposal.chain(drafts, q.expand(2, v))):
-                for token, after in enumerate(outcome.next_probs().tolist()):
-                    longer = (*text, *drafts[: len(outcome.nodes)], token)
-                    go_on(longer, weight * drawn * outcome.probability * after, places)
-
-    for places in product(range(v), repeat=length + 1) if reuse_noise else [None]:
-        go_on((), 1.0 if places is None else float(q[list(places)].prod()), places)
-    return total

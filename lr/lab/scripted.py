@@ -20,7 +20,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from lr.spec.protocol import (
@@ -103,7 +102,7 @@ class ScriptedRun:
         self.turns: list[Turn] = []
         self.emitted: list[EmittedStep] = []
         self.prefixes: dict[NodeId, Prefix] = {self.scheduler.root.id: ()}
-        self._events: dict[Work, Callable[[], Event]] = {}
+        self._asked: dict[Work, tuple[Prefix, Draft | Target | Judge]] = {}
         self._take(None, self.scheduler.start())
 
     @property
@@ -134,7 +133,18 @@ class ScriptedRun:
 
     def event_of(self, work: Work) -> Event:
         """The event that completes a piece of work, be it still in flight or not."""
-        return self._events[work]()
+        prefix, command = self._asked[work]
+        match command:
+            case Draft(_, children, limit):
+                step = self.script.draft(prefix, children.index(work.node))
+                return Drafted(work.node, None if step is None else cut(step, limit))
+            case Target(node, limit):
+                return Targeted(node, cut(self.script.target(prefix), limit))
+            case Judge(node, _, draft, target):
+                verdict = self.script.judge(prefix, draft, target)
+                if verdict is None and target is not None:
+                    verdict = Verdict(aligned=False, why="the script gives no verdict")
+                return Judged(node, verdict)
 
     def lines(self, words: Words = str) -> list[str]:
         """All that has happened, as text."""
@@ -145,18 +155,14 @@ class ScriptedRun:
             self.prefixes[event.node] += (event.step,)
         for command in commands:
             match command:
-                case Draft(node, children, limit):
-                    prefix = self.prefixes[node]
-                    for sibling, child in enumerate(children):
-                        self.prefixes[child] = prefix
-                        write = partial(self._draft, child, prefix, sibling, limit)
-                        self._events[Work(Kind.DRAFT, child)] = write
-                case Target(node, limit):
-                    write = partial(self._target, node, self.prefixes[node], limit)
-                    self._events[Work(Kind.TARGET, node)] = write
-                case Judge(node, parent, draft, target):
-                    judge = partial(self._judge, node, self.prefixes[parent], draft, target)
-                    self._events[Work(Kind.JUDGE, node)] = judge
+                case Draft(node, children):
+                    for child in children:
+                        self.prefixes[child] = self.prefixes[node]
+                        self._asked[Work(Kind.DRAFT, child)] = self.prefixes[node], command
+                case Target(node):
+                    self._asked[Work(Kind.TARGET, node)] = self.prefixes[node], command
+                case Judge(node, parent):
+                    self._asked[Work(Kind.JUDGE, node)] = self.prefixes[parent], command
                 case Emit(emitted, _, node, root):
                     self.emitted.append(emitted)
                     if root is not None:
@@ -166,19 +172,6 @@ class ScriptedRun:
                     del self.prefixes[node]
         self.turns.append(Turn(event, tuple(commands)))
         return self.turns[-1]
-
-    def _draft(self, node: NodeId, prefix: Prefix, sibling: int, limit: int) -> Event:
-        step = self.script.draft(prefix, sibling)
-        return Drafted(node, None if step is None else cut(step, limit))
-
-    def _target(self, node: NodeId, prefix: Prefix, limit: int) -> Event:
-        return Targeted(node, cut(self.script.target(prefix), limit))
-
-    def _judge(self, node: NodeId, prefix: Prefix, draft: Step, target: Step | None) -> Event:
-        verdict = self.script.judge(prefix, draft, target)
-        if verdict is None and target is not None:
-            verdict = Verdict(aligned=False, why="the script gives no verdict")
-        return Judged(node, verdict)
 
 
 def cut(step: Step, limit: int) -> Step:
@@ -251,9 +244,7 @@ def event_line(event: Event, words: Words = str) -> str:
     """One event as a line."""
     match event:
         case Drafted(node, step):
-            return f"{node} " + (
-                "no draft can come" if step is None else f"draft wrote {words(step)}"
-            )
+            return f"{node} {'no draft can come' if step is None else f'draft wrote {words(step)}'}"
         case Targeted(node, step):
             return f"{node} target wrote {words(step)}"
         case Judged(node, verdict):

@@ -13,10 +13,11 @@ it in as `Variant.segmenter`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 from lr.types import require
 
+SegmenterName = Literal["blank_line", "sentence", "fixed", "discourse"]
 TokenBytes = Callable[[int], bytes]
 """A token id to its exact bytes."""
 WHITE_SPACE = b" \t\r\n\v\f"
@@ -31,8 +32,8 @@ class Segmenter(Protocol):
         ...
 
 
-def make_segmenter(name: str, token_bytes: TokenBytes, segment_tokens: int) -> Segmenter:
-    """A segmenter by name (`lr.options`); `segment_tokens` is the length of a step for "fixed"."""
+def make_segmenter(name: SegmenterName, token_bytes: TokenBytes, segment_tokens: int) -> Segmenter:
+    """A segmenter by name; `segment_tokens` is the length of a step for "fixed"."""
     if name == "fixed":
         return FixedSegmenter(token_bytes, segment_tokens)
     if name == "sentence":

@@ -128,7 +128,7 @@ class StepWriter:
             while self.live:
                 self.tick()
         finally:
-            self.live = []  # after a failed forward nothing is half in work
+            self.end()  # after a failed forward nothing is half in work
         return [job.step for job in jobs]
 
     def begin(self, jobs: Sequence[StepJob]) -> None:

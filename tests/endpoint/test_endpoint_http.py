@@ -17,7 +17,7 @@ from endpoint_kit import PLAIN, QUICK, client, endpoint, serving
 from fake_server import FakeServer, Fault
 
 from lr.errors import SettingError
-from lr.lab.endpoint.address import Address, Retry, is_address
+from lr.lab.endpoint.address import Address, Retry
 from lr.lab.endpoint.client import (
     COMPLETIONS,
     Client,
@@ -28,6 +28,7 @@ from lr.lab.endpoint.client import (
     Refused,
     Restart,
 )
+from lr.registry import is_served
 
 BODY = {"model": "tiny-target", "prompt": "So", "max_tokens": 3, "temperature": 0}
 
@@ -56,7 +57,7 @@ def server() -> Iterator[FakeServer]:
 def test_addresses(text: str, server: str, model: str | None) -> None:
     address = Address.parse(text)
     assert (address.server, address.model) == (server, model)
-    assert is_address(text)
+    assert is_served(text)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from endpoint_kit import IDS, PLAIN, QUICK, TEXT, capabilities, endpoint, served
 from fake_server import Manners
 
 from lr.errors import SettingError
-from lr.lab.endpoint.client import Broken, Piece, read_piece
+from lr.lab.endpoint.client import Broken, Piece, Usage, read_piece
 from lr.lab.endpoint.probe import TEXT as SAMPLE
 from lr.lab.endpoint.probe import Filters, Seeds, Stops
 from lr.model.codec import Codec
@@ -129,18 +129,10 @@ def test_what_is_no_completion(raw: object) -> None:
 
 def test_pieces() -> None:
     raw = {"choices": [{"text": "a", "token_ids": [3], "finish_reason": "stop"}]}
-    usage = {
-        "prompt_tokens": 5,
-        "completion_tokens": 1,
-        "prompt_tokens_details": {"cached_tokens": 4},
-    }
+    usage = {"prompt_tokens": 5, "completion_tokens": 1}
     piece = read_piece({**raw, "usage": usage})
     assert (piece.text, piece.ids, piece.finish) == ("a", (3,), "stop")
-    assert piece.usage is not None and (
-        piece.usage.prompt,
-        piece.usage.completion,
-        piece.usage.cached,
-    ) == (5, 1, 4)
+    assert piece.usage == Usage(5, 1)
     assert read_piece({"choices": [], "usage": usage}) == Piece("", usage=piece.usage)
     with pytest.raises(Broken, match="gave an answer up"):
         read_piece({"choices": [{"text": "a", "finish_reason": "abort"}]})

@@ -8,13 +8,14 @@ import pytest
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, codec, pair
 
 from lr.lab.eval.failure_modes import (
+    VerifierDrift,
     cascade_rejection,
     draft_bottleneck,
     failure_modes,
     verifier_drift,
 )
-from lr.lab.eval.verifier_eval import ShadowVerifier
-from lr.spec.verifiers.base import Requires
+from lr.lab.eval.verifier_eval import Recorder, replay
+from lr.spec.verifiers.base import Requires, Verifier
 from lr.spec.verifiers.simple import ExactVerifier, OracleVerifier, RandomVerifier
 from lr.tiny.oracle import parse
 from lr.trace import Event, ForwardPass, Trace, emission
@@ -157,13 +158,18 @@ def test_an_audit_changes_no_verdict_and_finds_the_drift() -> None:
         pair(ADD_WRONG, ADD),
     ] * 2
     oracle = OracleVerifier(codec().decode, parse)
-    audit = ShadowVerifier(RandomVerifier(1.0, 0, requires=Requires.NOTHING), oracle)
-    assert audit.requires is Requires.TARGET_STEP and audit.name == "random:1"
-    assert [v.aligned for v in audit.judge(pairs)] == [True] * 8
-    found = verifier_drift(audit.verdicts, audit.reference)
-    assert found is not None and found.drifts and found.drift == 0.5
-    strict = ShadowVerifier(ExactVerifier(), oracle)
-    assert strict.judge(pairs[:4]) == ExactVerifier().judge(pairs[:4])
-    assert strict.judge(pairs[4:]) and len(strict.verdicts) == len(strict.reference) == 8
-    found = verifier_drift(strict.verdicts, strict.reference)
-    assert found is not None and not found.drifts and found.accepted < found.reference
+
+    def drift(verifier: Verifier) -> VerifierDrift:
+        audit = Recorder(verifier, oracle.requires)
+        assert audit.requires is Requires.TARGET_STEP and audit.name == verifier.name
+        assert [*audit.judge(pairs[:4]), *audit.judge(pairs[4:])] == verifier.judge(pairs)
+        said = [verdict.aligned for _, verdict in audit.seen]
+        again = replay(oracle, [pair for pair, _ in audit.seen])
+        found = verifier_drift(said, [verdict.aligned for verdict in again.verdicts])
+        assert found is not None and found.pairs == 8
+        return found
+
+    loose = drift(RandomVerifier(1.0, 0, requires=Requires.NOTHING))
+    assert loose.drifts and loose.drift == 0.5 and loose.accepted == 1.0
+    strict = drift(ExactVerifier())
+    assert not strict.drifts and strict.accepted < strict.reference

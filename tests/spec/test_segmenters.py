@@ -20,6 +20,7 @@ from lr.spec.segmenters import (
     DiscourseSegmenter,
     FixedSegmenter,
     Segmenter,
+    SegmenterName,
     SentenceSegmenter,
     make_segmenter,
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from lr.errors import SettingError
+from lr.registry import is_served
 from lr.types import require
 
 PREFIX = "openai:"
@@ -32,14 +33,14 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Raises `SettingError` for what is no address."""
-        if not text.startswith(PREFIX) and is_address(text):
-            raise SettingError(
-                f"{text!r} is a web address; a model behind a server is written {PREFIX}{text}."
-            )
         parts = urlsplit(text.removeprefix(PREFIX))
-        if not is_address(text) or parts.scheme not in ("http", "https") or not parts.hostname:
+        if not is_served(text) or parts.scheme not in ("http", "https") or not parts.hostname:
             raise SettingError(
                 f"{text!r} is no address of a served model, expected one such as {EXAMPLE}."
+            )
+        if not text.startswith(PREFIX):
+            raise SettingError(
+                f"{text!r} is a web address; a model behind a server is written {PREFIX}{text}."
             )
         if parts.query or parts.fragment or parts.username:
             raise SettingError(
@@ -65,12 +66,6 @@ class Address:
 
     def __str__(self) -> str:
         return f"{PREFIX}{self.server}/{self.model or ''}"
-
-
-def is_address(name: object) -> bool:
-    """Whether a model is named by an address (or by something that was meant to be one) instead of
-    a checkpoint."""
-    return isinstance(name, str) and name.startswith((PREFIX, "http://", "https://"))
 
 
 @dataclass(frozen=True)

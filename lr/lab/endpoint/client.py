@@ -124,7 +124,7 @@ class Client:
     ) -> _Made:
         """What `attempt` makes, tried again as long as it is `Broken`, after `again` was called.
         Raises `EndpointError` after the last attempt."""
-        most = self.retry.attempts if attempts is None else attempts
+        most = attempts or self.retry.attempts
         for number in range(1, most + 1):
             try:
                 async with self._slots:
@@ -256,12 +256,10 @@ def _seconds(header: str | None) -> float | None:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens by the server's own count; `cached` of the prompt were in its prefix cache, if it says
-    so."""
+    """Tokens by the server's own count."""
 
     prompt: int
     completion: int
-    cached: int = 0
 
 
 @dataclass(frozen=True)
@@ -295,8 +293,7 @@ def read_piece(raw: Any) -> Piece:
     try:
         counts, usage = raw.get("usage"), None
         if isinstance(counts, dict):
-            cached = (counts.get("prompt_tokens_details") or {}).get("cached_tokens")
-            numbers = (counts["prompt_tokens"], counts.get("completion_tokens"), cached)
+            numbers = (counts["prompt_tokens"], counts.get("completion_tokens"))
             usage = Usage(*(int(number or 0) for number in numbers))
         if not raw["choices"]:  # a last chunk that holds nothing but the usage
             return Piece("", usage=usage)
@@ -337,12 +334,8 @@ class Endpoint:
             )
         return cls(client, name, listed.get(name))
 
-    @property
-    def address(self) -> Address:
-        return self.client.address
-
     def __str__(self) -> str:
-        return f"{self.name} at {self.address.server}"
+        return f"{self.name} at {self.client.address.server}"
 
     def complete(self, prompt: Prompt, **settings: Any) -> dict[str, Any]:
         """The whole answer as the server gives it, in one. Raises `EndpointError`."""
@@ -412,6 +405,5 @@ async def _listed(client: Client) -> dict[str, int | None]:
             return {}  # transformers serve without a connection to the hub answers 500
         listed = await client.retried(lambda: client.fetch(MODELS))
     entries = listed.get("data") if isinstance(listed, dict) else None
-    found = [one for one in entries or [] if isinstance(one, dict)]
-    named = [one for one in found if isinstance(one.get("id"), str)]
-    return {one["id"]: one.get("max_model_len") for one in named}
+    found = (one for one in entries or [] if isinstance(one, dict))
+    return {one["id"]: one.get("max_model_len") for one in found if isinstance(one.get("id"), str)}

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lr.errors import SettingError
 from lr.lab.endpoint.client import COMPLETIONS, Broken, EndpointError, Refused, read_piece
@@ -37,38 +37,36 @@ LIKELIEST = 20
 """How many tokens with their log-probabilities are asked for: as many as servers give."""
 FAILURES = 3
 """Questions that may fail in a row, each after all its attempts."""
-
-
-class Question(NamedTuple):
-    """A question in flight."""
-
-    answer: Future[Verdict]
-
-    def done(self) -> bool:
-        return self.answer.done()
-
-    def verdict(self) -> Verdict:
-        """The verdict. Raises `EndpointError` if the run must end."""
-        return self.answer.result()
-
-    def cancel(self) -> None:
-        """Hang up."""
-        self.answer.cancel()
+Asked = tuple[str, tuple[str, ...]]
+"""A prompt, and the words that its answer may begin with."""
 
 
 class ServedVerifier(Verifier, DeferredVerifier):
-    """What judge and score have in common: put a question, weigh the possible answers. `least_mass`
-    is the probability that these must hold together."""
+    """What judge and score have in common: put a question, weigh the possible answers. Accepts if
+    the score is at least `threshold`, unless the answers together hold less than `least_mass` of
+    the probability: then the model says something else."""
 
-    def __init__(self, model: ServedModel, least_mass: float) -> None:
+    said: ClassVar[str]
+    """A score in words."""
+    unsaid: ClassVar[str]
+    """That there is none."""
+
+    def __init__(self, model: ServedModel, threshold: float, least_mass: float) -> None:
         require(0 <= least_mass <= 1, "least_mass", least_mass, "a probability, 0 to 1")
-        self.model, self.least_mass = model, least_mass
+        self.model, self.threshold, self.least_mass = model, threshold, least_mass
         model.can.logprobs  # noqa: B018  # find out now, not in the thread of the requests
         self.failures = 0
         """Questions that failed since one was answered."""
 
-    def ask(self, pair: Pair, ring: Callable[[], object] = lambda: None) -> Question:
-        """Begin to judge a pair; `ring` is called when the verdict is there."""
+    def question(self, pair: Pair) -> Asked | Verdict:
+        """What is asked about a pair; or the verdict, if it is clear."""
+        raise NotImplementedError
+
+    def score(self, shares: list[float]) -> float:
+        """The score that the shares of the answers make."""
+        raise NotImplementedError
+
+    def ask(self, pair: Pair, ring: Callable[[], object] = lambda: None) -> Future[Verdict]:
         question, answer = self.question(pair), Future[Verdict]()
         if not isinstance(question, Verdict):
             size, most = len(self.model.codec.encode(question[0])), self.model.context
@@ -80,25 +78,16 @@ class ServedVerifier(Verifier, DeferredVerifier):
         else:
             answer = self.model.endpoint.client.start(self._decide(*question))
         answer.add_done_callback(lambda _: ring())
-        return Question(answer)
+        return answer
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """All pairs at once. Raises `EndpointError` as said above."""
         asked = [self.ask(pair) for pair in pairs]
         try:
-            return [question.verdict() for question in asked]
+            return [answer.result() for answer in asked]
         finally:
-            for question in asked:
-                question.cancel()
-
-    def question(self, pair: Pair) -> tuple[str, tuple[str, ...]] | Verdict:
-        """The prompt and the words an answer may begin with; or the verdict, if it is clear."""
-        raise NotImplementedError
-
-    def weigh(self, shares: list[float], mass: float, said: str) -> Verdict:
-        """The verdict from the shares of the answers, the probability that they hold together, and
-        what the model said."""
-        raise NotImplementedError
+            for answer in asked:
+                answer.cancel()
 
     async def _decide(self, prompt: str, answers: tuple[str, ...]) -> Verdict:
         model, client = self.model, self.model.endpoint.client
@@ -107,8 +96,9 @@ class ServedVerifier(Verifier, DeferredVerifier):
             settings["logprobs"] = LIKELIEST
         body = model.endpoint.body(prompt, settings)
         try:
-            answer = await client.retried(lambda: client.fetch(COMPLETIONS, body))
-            said, likeliest = self._read(answer)
+            word, likeliest = self._read(
+                await client.retried(lambda: client.fetch(COMPLETIONS, body))
+            )
         except Refused:
             raise
         except EndpointError as error:
@@ -119,16 +109,21 @@ class ServedVerifier(Verifier, DeferredVerifier):
                 ) from error
             return Verdict(aligned=False, why=f"{self.name} failed: {error}", failed=True)
         self.failures = 0
-        return self.weigh(*shares(likeliest, answers), said)
+        held, mass = shares(likeliest, answers)
+        if mass < self.least_mass:
+            why = f"{self.unsaid} ({word!r}; the possible answers hold {mass:.1e})"
+            return Verdict(aligned=False, why=why)
+        score = self.score(held)
+        return Verdict(score >= self.threshold, why=self.said.format(score), score=score)
 
     def _read(self, answer: Any) -> tuple[str, Mapping[str, float]]:
         """What was said, and the log-probabilities of what might have been said."""
         try:
-            said = read_piece(answer).text
+            word = read_piece(answer).text
             if not self.model.can.logprobs:
-                return said, {said: 0.0}
+                return word, {word: 0.0}
             likeliest = answer["choices"][0]["logprobs"]["top_logprobs"][0]
-            return said, {str(token): float(value) for token, value in likeliest.items()}
+            return word, {str(token): float(value) for token, value in likeliest.items()}
         except (Broken, KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             raise EndpointError(
                 f"{self.model} gave no answer that can be read ({error})."
@@ -136,12 +131,12 @@ class ServedVerifier(Verifier, DeferredVerifier):
 
 
 class ServedJudge(ServedVerifier):
-    """Accepts iff the judge's score is at least `threshold`. The first step of a prompt is the
-    target's, the second the draft's. Texts that are equal but for case and outer white space are
-    not asked about. `tiny`: the judge speaks the tiny language only."""
+    """The score is the share of "aligned". The first step of a prompt is the target's, the second
+    the draft's. Texts that are equal but for case and outer white space are not asked about.
+    `tiny`: the judge speaks the tiny language only."""
 
-    name = "judge"
-    requires = Requires.TARGET_STEP
+    name, requires = "judge", Requires.TARGET_STEP
+    said, unsaid = "aligned with {:.3f} for the judge", "the judge answers something else"
 
     def __init__(
         self,
@@ -152,12 +147,11 @@ class ServedJudge(ServedVerifier):
         tiny: bool = False,
         least_mass: float = 0.01,
     ) -> None:
-        super().__init__(model, least_mass)
+        super().__init__(model, threshold, least_mass)
         require(0 <= threshold <= 1, "threshold", threshold, "a probability, 0 to 1")
-        self.decode, self.threshold = decode, threshold
-        self.prompt = TINY_JUDGE_PROMPT if tiny else JUDGE_PROMPT
+        self.decode, self.prompt = decode, TINY_JUDGE_PROMPT if tiny else JUDGE_PROMPT
 
-    def question(self, pair: Pair) -> tuple[str, tuple[str, ...]] | Verdict:
+    def question(self, pair: Pair) -> Asked | Verdict:
         steps = (pair.target_step, pair.draft)
         first, second = (self.decode(step.tokens).strip() for step in steps)
         if first.casefold() == second.casefold():
@@ -166,21 +160,15 @@ class ServedJudge(ServedVerifier):
         prompt = self.model.text(chat) + self.prompt.prefill
         return prompt, (self.prompt.aligned, self.prompt.unaligned)
 
-    def weigh(self, shares: list[float], mass: float, said: str) -> Verdict:
-        if mass < self.least_mass:
-            why = f"the judge answers something else ({said!r}; the two answers hold {mass:.1e})"
-            return Verdict(aligned=False, why=why)
-        score = shares[0]
-        why = f"aligned with {score:.3f} for the judge"
-        return Verdict(score >= self.threshold, why=why, score=score)
+    def score(self, shares: list[float]) -> float:
+        return shares[0]
 
 
 class ServedScore(ServedVerifier):
-    """Accepts iff the target's score of the draft step, read off the probabilities of the digits 0
-    to 9, is at least `threshold`."""
+    """The target's score of the draft step, read off the probabilities of the digits 0 to 9."""
 
-    name = "score"
-    requires = Requires.NOTHING
+    name, requires = "score", Requires.NOTHING
+    said, unsaid = "the target scores it {:.2f} of 9", "the target gives no score"
 
     def __init__(
         self,
@@ -190,21 +178,16 @@ class ServedScore(ServedVerifier):
         reading: ScoreReading = ScoreReading.EXPECTED,
         least_mass: float = 0.01,
     ) -> None:
-        super().__init__(model, least_mass)
+        super().__init__(model, threshold, least_mass)
         require(0 <= threshold <= 9, "threshold", threshold, "a score, 0 to 9")
-        self.threshold, self.reading = threshold, reading
+        self.reading = reading
 
-    def question(self, pair: Pair) -> tuple[str, tuple[str, ...]] | Verdict:
+    def question(self, pair: Pair) -> Asked | Verdict:
         text = self.model.text((*pair.prefix, *pair.draft.tokens))
         return text + SCORE_QUESTION, tuple(map(str, range(10)))
 
-    def weigh(self, shares: list[float], mass: float, said: str) -> Verdict:
-        if mass < self.least_mass:
-            why = f"the target gives no score ({said!r}; the ten digits hold {mass:.1e})"
-            return Verdict(aligned=False, why=why)
-        score = self.reading.score(shares)
-        why = f"the target scores it {score:.2f} of 9"
-        return Verdict(score >= self.threshold, why=why, score=score)
+    def score(self, shares: list[float]) -> float:
+        return self.reading.score(shares)
 
 
 def shares(likeliest: Mapping[str, float], answers: Sequence[str]) -> tuple[list[float], float]:
@@ -218,13 +201,9 @@ def shares(likeliest: Mapping[str, float], answers: Sequence[str]) -> tuple[list
     held = [0.0] * len(answers)
     for token, logprob in likeliest.items():
         word = token.strip().strip("[").lower()
-        fits = [
-            i
-            for i, answer in enumerate(answers)
-            if word and (answer.startswith(word) or word.startswith(answer[:-1] or answer))
-        ]
-        if len(fits) == 1:
-            held[fits[0]] += math.exp(logprob)
+        fits = [word and (a.startswith(word) or word.startswith(a[:-1] or a)) for a in answers]
+        if sum(map(bool, fits)) == 1:
+            held[fits.index(True)] += math.exp(logprob)
     whole = sum(held)
     return ([one / whole for one in held] if whole > 0 else [0.0] * len(answers)), min(1.0, whole)
 

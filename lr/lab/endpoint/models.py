@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 LONGEST_CONTEXT = 32768
 """Tokens, if neither the server nor the checkpoint says."""
+INDEPENDENT = "Use coupling 'independent'"
 
 
 class NotHere(SettingError, AttributeError):
@@ -149,14 +150,13 @@ class ServedModel:
         begun = list(self.codec.tokenizer(TEXT)["input_ids"])  # perhaps with such a token
         adds_bos = begun[1:] == ours
         if theirs is not None:
-            agree = list(theirs) in (ours, begun)
-            adds_bos = adds_bos and list(theirs) == begun
-            seen = f"makes the ids {list(theirs[:8])}... of a sample"
-        else:
-            count = self.can.prompt_tokens
-            agree = count is None or count in (len(ours), len(begun))
-            adds_bos = adds_bos and count in (None, len(begun))
+            found, seen = list(theirs), f"makes the ids {list(theirs[:8])}... of a sample"
+            agree, adds_bos = found in (ours, begun), adds_bos and found == begun
+        elif (count := self.can.prompt_tokens) is not None:
             seen = f"makes {count} tokens of a sample"
+            agree, adds_bos = count in (len(ours), len(begun)), adds_bos and count == len(begun)
+        else:
+            agree, seen = True, ""
         if not agree:
             raise SettingError(
                 f"{self.endpoint} {seen}, of which the tokenizer of {self.codec.name} makes "
@@ -186,43 +186,35 @@ def check_run(
 ) -> None:
     """Raise `SettingError` if a served target or draft (anything else: a local one, or none) lacks
     what the settings need."""
-    served_target = target if isinstance(target, ServedModel) else None
-    served_draft = draft if isinstance(draft, ServedModel) else None
-    independent = "Use coupling 'independent'"
-    if served_target is not None:
+    served = [model for model in (target, draft) if isinstance(model, ServedModel)]
+    if isinstance(target, ServedModel):
         if options.looks_ahead and not isinstance(verifier, str):
-            check_verifier(verifier, served_target)
+            check_verifier(verifier, target)
         if options.speculates:
             how = f"drafter {options.drafter!r} and acceptance {options.acceptance!r}"
+            lack = "the probabilities of tokens that were guessed elsewhere"
             mode = "lr" if options.mode == "lr+sd" else "ar"
-            refuse(
-                served_target,
-                f"mode {options.mode!r} with {how}",
-                "the probabilities of tokens that were guessed elsewhere",
-                f"Use mode {mode!r}, and start the server with its own speculative decoding",
-            )
-    if served_draft is not None and options.drafts_tokens:
+            remedy = f"Use mode {mode!r}, and start the server with its own speculative decoding"
+            refuse(target, f"mode {options.mode!r} with {how}", lack, remedy)
+    if isinstance(draft, ServedModel) and options.drafts_tokens:
         remedy = "Use drafter ngram, suffix or step (lr+sd)"
-        refuse(served_draft, f"drafter {options.drafter!r}", "logits", remedy)
-    for model in filter(None, (served_target, served_draft)):
+        refuse(draft, f"drafter {options.drafter!r}", "logits", remedy)
+    shared = options.coupling == "shared"
+    for model in served:
         if options.segmenter == "fixed" and not model.ids:
-            remedy = "Use another segmenter"
-            refuse(model, "segmenter 'fixed'", "token ids, which it counts", remedy)
-        if sampling.greedy:
-            continue
-        for name, value in (("top_k", sampling.top_k), ("min_p", sampling.min_p)):
-            if not value:
-                continue
-            if (model.can.top_k if name == "top_k" else model.can.min_p) is Filters.NOT:
-                lack, remedy = f"{name}, which it refuses or ignores", f"Give {name} 0 (--{name} 0)"
-                refuse(model, f"{name} {value:g}", lack, remedy)
-        if options.coupling == "shared" and model.can.seeds is not Seeds.ALWAYS:
-            lack = f"seeds that it heeds (it does so: {model.can.seeds.value})"
-            refuse(model, "coupling 'shared'", lack, independent)
-    if options.coupling == "shared" and draft and (served_target is None) != (served_draft is None):
-        served = served_target or served_draft
-        assert served is not None
-        refuse(served, "coupling 'shared'", "the noise of this process", independent)
+            lack, remedy = "token ids, which it counts", "Use another segmenter"
+            refuse(model, "segmenter 'fixed'", lack, remedy)
+        if not sampling.greedy:
+            for name in ("top_k", "min_p"):
+                value = getattr(sampling, name)
+                if value and getattr(model.can, name) is Filters.NOT:
+                    lack = f"{name}, which it refuses or ignores"
+                    refuse(model, f"{name} {value:g}", lack, f"Give {name} 0 (--{name} 0)")
+            if shared and model.can.seeds is not Seeds.ALWAYS:
+                lack = f"seeds that it heeds (it does so: {model.can.seeds.value})"
+                refuse(model, "coupling 'shared'", lack, INDEPENDENT)
+    if shared and draft and len(served) == 1:
+        refuse(served[0], "coupling 'shared'", "the noise of this process", INDEPENDENT)
 
 
 def check_verifier(verifier: Verifier, target: ServedModel) -> None:
@@ -282,13 +274,12 @@ def exact_ids(codec: Codec, text: str) -> list[int]:
     ids = []
     for character in text:
         own, pieces = codec.encode(character), [bytes([byte]) for byte in character.encode()]
-        if codec.decode(own) == character:
-            ids += own
-        elif all(piece in single for piece in pieces):
-            ids += [single[piece] for piece in pieces]
-        else:
-            raise EndpointError(
-                f"the tokenizer of {codec.name} has no tokens for {character!r}, which a server "
-                "wrote."
-            )
+        if codec.decode(own) != character:
+            own = [single[piece] for piece in pieces if piece in single]
+            if len(own) < len(pieces):
+                raise EndpointError(
+                    f"the tokenizer of {codec.name} has no tokens for {character!r}, which a "
+                    "server wrote."
+                )
+        ids += own
     return ids

@@ -168,16 +168,16 @@ class Capabilities:
     def lines(self) -> list[tuple[str, str]]:
         """All of it, in words."""
         ways = [word for word, can in (("in", self.ids_in), ("out", self.ids_out)) if can]
-        kept = self.stops is Stops.CUT_BEFORE and self.stop_is_kept
+        kept, yes = self.stops is Stops.CUT_BEFORE and self.stop_is_kept, ("no", "yes")
         return [
-            ("streaming", _yes(self.streams)),
+            ("streaming", yes[self.streams]),
             ("token ids", " and ".join(ways) or "no: steps go as text"),
-            ("log-probabilities", _yes(self.logprobs)),
+            ("log-probabilities", yes[self.logprobs]),
             ("seed", self.seeds.value),
             ("stop string", self.stops.value + (", or kept on request" if kept else "")),
             ("top_k", self.top_k.value),
             ("min_p", self.min_p.value),
-            ("n", _yes(self.several)),
+            ("n", yes[self.several]),
         ]
 
     def _try(self, prompt: Any = TEXT, **settings: Any) -> dict[str, Any] | None:
@@ -210,11 +210,9 @@ class Capabilities:
         client, body = self.endpoint.client, self.endpoint.body(TEXT, how)
 
         async def listen() -> str:
-            heard = ""
             async with aclosing(client.events(COMPLETIONS, body)) as events:
-                async for data in events:
-                    heard += "" if data == "[DONE]" else read_piece(parse_json(data)).text
-            return heard
+                pieces = [read_piece(parse_json(one)) async for one in events if one != "[DONE]"]
+            return "".join(piece.text for piece in pieces)
 
         try:
             return bool(client.wait(listen()) == self.greedy)
@@ -242,7 +240,3 @@ class Capabilities:
             if text is not None and text == self.greedy != self.hot:
                 return way
         return Filters.NOT
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"

@@ -29,7 +29,7 @@ from lr.lab.endpoint.probe import Stops
 from lr.spec.segmenters import BLANK_LINE, BlankLineSegmenter
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import ForwardPass
-from lr.types import Finish, Step, require
+from lr.types import Finish, require
 
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
@@ -122,13 +122,6 @@ class ServedWriter(StepWriter):
     _inbox: SimpleQueue[tuple[_Writing, int, Message]] = field(default_factory=SimpleQueue)
     _writing: dict[StepJob, _Writing] = field(default_factory=dict)
 
-    def write(self, jobs: Sequence[StepJob], logits: Sequence[Any] | None = None) -> list[Step]:
-        """As `StepWriter.write`; there are never logits."""
-        try:
-            return super().write(jobs)
-        finally:
-            self.end()
-
     def begin(self, jobs: Sequence[StepJob]) -> None:
         """Send the requests for these steps."""
         before, can = len(self.live), self.model.can
@@ -147,8 +140,7 @@ class ServedWriter(StepWriter):
         self._hang_up(job)
 
     def tick(self) -> list[StepJob]:
-        """Wait until something comes and take it in; returns the jobs that it finished. Raises what
-        goes wrong on the server."""
+        """Wait until something comes and take it in. Raises what goes wrong on the server."""
         return self.poll(None)
 
     def poll(self, wait: float | None = 0.0) -> list[StepJob]:
@@ -167,7 +159,8 @@ class ServedWriter(StepWriter):
     def end(self) -> None:
         """Hang up on everything that is being written."""
         for job in list(self._writing):
-            self.cancel(job)
+            self._hang_up(job)
+        super().end()
 
     def _ask(self, writing: _Writing, *, stopping: bool) -> None:
         """Send a request for the rest of a step."""
@@ -202,7 +195,7 @@ class ServedWriter(StepWriter):
         job = writing.one.job
         if job.finish is None and message.finish is not None:
             self._end_request(writing, message)
-        if job.finish is not None:  # hang up, and report the request as a forward
+        if job.finish is not None:  # report the request as a forward
             self._hang_up(job)
             tokens = message.usage.completion if message.usage else len(job.tokens)
             seconds = time.perf_counter() - writing.started

@@ -24,6 +24,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import pickletools
 import re
 import zlib
@@ -139,28 +140,27 @@ def load_items(
     `owner/name:config:split`. `seed` shuffles the options of multiple choice. Raises
     `SettingError`.
     """
-    path = Path(name).expanduser()
-    hub = _HUB.fullmatch(name)
-    if match := _TINY.fullmatch(name):
-        items = _tiny(match[1], int(match[2]))
-    elif _is_file(path):
-        items = [read_item(line, number, seed) for number, line in enumerate(read_lines(path))]
-    elif hub is None or path.exists() or name.endswith((".jsonl", ".json")):
-        raise SettingError(
-            f"there is no data set {name!r}: {_nearby(path)} Give a JSONL file, tiny:N, plans:N, "
-            "or a hub id."
-        )
+    path, hub, tiny = Path(name).expanduser(), _HUB.fullmatch(name), _TINY.fullmatch(name)
+    if tiny is not None:
+        items = _tiny(tiny[1], int(tiny[2]))
     else:
-        config, split = (hub[2], hub[3]) if hub[3] else (None, hub[2])
-        rows = _from_hub(hub[1], config, split or "test")
+        if os.path.isfile(path):  # noqa: PTH113  # Path's raises if the name is too long
+            rows: Iterable[dict[str, Any]] = read_lines(path)
+        elif hub is None or path.exists() or name.endswith((".jsonl", ".json")):
+            raise SettingError(
+                f"there is no data set {name!r}: {_nearby(path)} Give a JSONL file, tiny:N, "
+                "plans:N, or a hub id."
+            )
+        else:
+            config, split = (hub[2], hub[3]) if hub[3] else (None, hub[2])
+            rows = _from_hub(hub[1], config, split or "test")
         items = [read_item(row, number, seed) for number, row in enumerate(rows)]
-    chosen = items[slice(start, end)]
-    if not chosen:
-        raise SettingError(
-            f"there is no problem from start_qid {start} to end_qid {end} in {name}, which has "
-            f"{len(items)}. Choose others."
-        )
-    return chosen
+    if chosen := items[slice(start, end)]:
+        return chosen
+    raise SettingError(
+        f"there is no problem from start_qid {start} to end_qid {end} in {name}, which has "
+        f"{len(items)}. Choose others."
+    )
 
 
 def _tiny(family: str, count: int) -> list[Item]:
@@ -177,6 +177,14 @@ def _tiny(family: str, count: int) -> list[Item]:
     return items
 
 
+def _nearby(path: Path) -> str:
+    if path.is_dir():
+        return f"{path} is a folder."
+    folder = path.parent if path.parent.is_dir() else Path()
+    found = sorted(one.name for one in folder.glob("*.jsonl"))[:5]
+    return f"no such file{', but there is ' + ', '.join(found) if found else ''}."
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The JSON objects of a file, one per line; empty lines are skipped. Raises `SettingError` with
     the number of the line."""
@@ -189,36 +197,21 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         ) from error
     lines = []
     for number, text in enumerate(texts, 1):
-        if not text.strip():
-            continue
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise SettingError(
-                f"line {number} of {path} is not JSON ({error}). One JSON object per line is "
-                "expected."
-            ) from error
-        if not isinstance(line, dict):
-            raise SettingError(
-                f"line {number} of {path} holds {type(line).__name__}; a JSON object is expected."
-            )
-        lines.append(line)
+        if text.strip():
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise SettingError(
+                    f"line {number} of {path} is not JSON ({error}). One JSON object per line is "
+                    "expected."
+                ) from error
+            if not isinstance(line, dict):
+                kind = type(line).__name__
+                raise SettingError(
+                    f"line {number} of {path} holds {kind}; a JSON object is expected."
+                )
+            lines.append(line)
     return lines
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that is longer than the system allows
-        return False
-
-
-def _nearby(path: Path) -> str:
-    if path.is_dir():
-        return f"{path} is a folder."
-    folder = path.parent if path.parent.is_dir() else Path()
-    found = sorted(one.name for one in folder.glob("*.jsonl"))[:5]
-    return f"no such file{', but there is ' + ', '.join(found) if found else ''}."
 
 
 def _from_hub(name: str, config: str | None, split: str) -> Iterable[dict[str, Any]]:

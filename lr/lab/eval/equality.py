@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import queue
 import re
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TimeIsUp  # the built-in one from Python 3.11 on
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from lr.errors import SettingError
 
@@ -36,14 +36,13 @@ class Compared:
     why: str
 
 
-class MathChecker:
+class MathChecker(contextlib.AbstractContextManager["MathChecker"]):
     """Compares answers; good for any number of them, from one thread. `close` it at the end, or use
     it in a `with` block. A comparison of more than `seconds` counts as not equal, and says so."""
 
     def __init__(self, seconds: float = 10.0, worker: Path = WORKER) -> None:
         self.seconds, self.worker = seconds, worker
         self._process: subprocess.Popen[str] | None = None
-        self._lines: queue.Queue[str] = queue.Queue()
 
     def compare(self, gold: str, answer: str) -> Compared:
         """Whether `answer` is equal to `gold`. Raises `SettingError` if math-verify is needed and
@@ -56,12 +55,10 @@ class MathChecker:
             return Compared(True, "the same text")
         said = self._ask({"gold": gold, "answer": answer})
         if said is None:
-            return Compared(
-                False, f"comparing took more than {self.seconds:g} s or too much memory"
-            )
-        for which in ("gold", "answer"):
+            why = f"comparing took more than {self.seconds:g} s or too much memory"
+            return Compared(False, why)
+        for which, name in (("gold", "gold answer"), ("answer", "answer")):
             if not said[f"{which}_read"]:
-                name = "gold answer" if which == "gold" else "answer"
                 return Compared(False, f"the {name} cannot be read as mathematics")
         return Compared(said["equal"], "equal" if said["equal"] else "not equal")
 
@@ -70,54 +67,44 @@ class MathChecker:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError, ValueError, AttributeError):
-                    pipe.close()  # type: ignore[union-attr]
-
-    def __enter__(self) -> MathChecker:
-        return self
+            with contextlib.suppress(OSError, ValueError):  # what was not written yet is lost
+                process.communicate()
 
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
+    def _ask(self, question: dict[str, str]) -> dict[str, Any] | None:
         """The worker's answer, or None if it hung or died; then it is ended."""
         if self._process is None:
-            self._start()
-        assert self._process is not None and self._process.stdin is not None
-        try:
+            require_math_verify()
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", str(self.worker)], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
+            )  # fmt: skip
+            if self._line(START_SECONDS) is None:
+                raise SettingError(
+                    "the process that compares answers did not start; try: python -c 'import "
+                    "math_verify'. Reinstall math-verify if that fails."
+                )
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it died; then no line comes
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
-            line = self._lines.get(timeout=self.seconds)
-        except (queue.Empty, OSError):
-            line = ""
-        if not line:
-            self.close()
-            return None
-        said: dict[str, Any] = json.loads(line)
-        return said
+        return self._line(self.seconds)
 
-    def _start(self) -> None:
-        require_math_verify()
-        self._lines = queue.Queue()
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", str(self.worker)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
-        )  # fmt: skip
-        threading.Thread(
-            target=_listen, args=(self._process.stdout, self._lines), daemon=True
-        ).start()
-        try:
-            ready = self._lines.get(timeout=START_SECONDS)
-        except queue.Empty:
-            ready = ""
-        if not ready:
-            self.close()
-            raise SettingError(
-                "the process that compares answers did not start; try: python -c 'import "
-                "math_verify'. Reinstall math-verify if that fails."
-            )
+    def _line(self, seconds: float) -> dict[str, Any] | None:
+        """The next line of the worker; None if none comes in time, and then it is ended."""
+        assert self._process is not None and self._process.stdout is not None
+        with ThreadPoolExecutor(1) as reader:
+            line = reader.submit(self._process.stdout.readline)
+            try:
+                if line.result(seconds):
+                    said: dict[str, Any] = json.loads(line.result())
+                    return said
+            except TimeIsUp:
+                self._process.kill()  # so the reader comes back
+        self.close()
+        return None
 
 
 def require_math_verify() -> None:
@@ -137,11 +124,3 @@ def plain_number(text: str) -> Fraction | None:
         return None
     value = Fraction(match[2].replace(",", "")) * Fraction(10) ** int(match[3] or 0)
     return -value if match[1] else value
-
-
-def _listen(pipe: IO[str], lines: queue.Queue[str]) -> None:
-    """Hand every line on; an empty one says that there will be no more."""
-    with contextlib.suppress(OSError, ValueError):  # the pipe was closed on our side
-        for line in pipe:
-            lines.put(line)
-    lines.put("")

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,25 @@ from lr.errors import SettingError
 from lr.lab.eval.datasets import Item, fingerprint
 from lr.lab.eval.figure import Bars, Panel, draw
 from lr.lab.eval.grading import grader_for
-from lr.lab.eval.report import Row, RunResults, make_row, plain, read_run, table
-from lr.lab.eval.running import Artifacts, Evaluation, Plan, engine_options, variant_of, versions
+from lr.lab.eval.report import (
+    Row,
+    RunResults,
+    cell,
+    choose_baseline,
+    make_row,
+    plain,
+    read_run,
+    table,
+)
+from lr.lab.eval.running import Artifacts, Evaluation, Plan, engine_options, run_head, variant_of
 from lr.lab.eval.sandbox import Limits
-from lr.lab.eval.store import Store, read_object
-from lr.lab.eval.verifier_eval import pair_from_json
+from lr.lab.eval.store import Store
+from lr.lab.eval.verifier_eval import SavedPair, load_pairs
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.registry import language_of
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import Pair, Verifier
+from lr.spec.verifiers.base import Verifier
 from lr.tiny.languages import TinyLanguage
 
 TURN = 12
@@ -74,24 +84,19 @@ class Outcome:
     rows: dict[str, Row]
 
 
+@dataclass
 class Lab:
-    """Runs arms on problems. `work` holds the run directories."""
+    """Runs arms on problems. `work` holds the run directories; `concurrency`: problems that are
+    worked on together where speed is not what is measured."""
 
-    def __init__(
-        self,
-        models: LabModels,
-        items: Sequence[Item],
-        work: Path,
-        *,
-        options: GenerateOptions | None = None,
-        verifier: str = "judge",
-        concurrency: int = 1,
-    ) -> None:
-        self.models, self.items, self.work = models, items, work
-        self.options = GenerateOptions() if options is None else options
-        self.verifier, self.concurrency = verifier, concurrency
-        self._reasoners: dict[str, Reasoner] = {}
-        self._verifiers: dict[str, Verifier] = {}
+    models: LabModels
+    items: Sequence[Item]
+    work: Path
+    options: GenerateOptions = field(default_factory=GenerateOptions)
+    verifier: str = "judge"
+    concurrency: int = 1
+    _reasoners: dict[str, Reasoner] = field(default_factory=dict, init=False)
+    _verifiers: dict[str, Verifier] = field(default_factory=dict, init=False)
 
     def run(self, arms: Sequence[Arm], heard: Callable[[str], None] = lambda name: None) -> Outcome:
         """Answer every problem in every arm and compare. `heard` is called with the arm's name
@@ -104,31 +109,32 @@ class Lab:
                 for arm in arms:
                     plan = self._plan(arm, self.items[first : first + turn])
                     evaluation = Evaluation(self.reasoner(arm.mode), plan, stores[arm.name], grader)
-                    for _ in range(len(plan.keys) - len(evaluation.missing)):
+                    there = len(plan.keys) - len(evaluation.missing)
+                    for _ in chain(range(there), evaluation.run() if evaluation.missing else ()):
                         heard(arm.name)
-                    if evaluation.missing:
-                        for _ in evaluation.run():
-                            heard(arm.name)
             runs = {arm.name: read_run(self.work / arm.name, grader) for arm in arms}
         wanted = {item.number for item in self.items}
         for name, run in runs.items():
             records = {key: one for key, one in run.records.items() if key.number in wanted}
             runs[name] = replace(run, records=records)
-        baseline = next((runs[arm.name] for arm in arms if arm.mode == "ar"), None)
-        return Outcome(runs, {name: make_row(run, baseline) for name, run in runs.items()})
+        baseline = choose_baseline(list(runs.values()))
+        rows = {name: make_row(run, baseline) for name, run in runs.items()}
+        for name, row in rows.items():
+            if runs[name] is baseline:
+                rows[name] = replace(row, speedup=1.0)
+        return Outcome(runs, rows)
 
     def reasoner(self, mode: str = "lr") -> Reasoner:
         """The models for a mode: target and draft, or the draft alone."""
-        which = "draft" if mode == "draft" else "both"
+        which, models = "draft" if mode == "draft" else "both", self.models
         if which not in self._reasoners:
-            target, draft = self.models.target, self.models.draft
-            if mode == "draft":
-                if draft is None:
-                    raise SettingError("mode 'draft' needs a draft model, and none was given.")
-                target, draft = draft, None
-            self._reasoners[which] = Reasoner(
-                target, draft, "exact", device=self.models.device, dtype=self.models.dtype
+            target, draft = (
+                (models.target, models.draft) if which == "both" else (models.draft, None)
             )
+            if target is None:
+                raise SettingError("mode 'draft' needs a draft model, and none was given.")
+            device, dtype = models.device, models.dtype
+            self._reasoners[which] = Reasoner(target, draft, "exact", device=device, dtype=dtype)
         return self._reasoners[which]
 
     def verifier_named(self, name: str) -> Verifier:
@@ -185,12 +191,8 @@ class Lab:
             "concurrency": arm.concurrency or self.concurrency,
             "branching": list(self.options.branching),
         }
-        return {
-            "tool": "lr experiment",
-            "settings": asdict(replace(self.options, **arm.options)) | own,
-            "versions": versions(),
-            "devices": [self.models.device],
-        }
+        settings = asdict(replace(self.options, **arm.options)) | own
+        return run_head("lr experiment", settings, [self.models.device])
 
 
 # ---------------------------------------------------------------- what an experiment leaves
@@ -198,24 +200,13 @@ class Lab:
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of an experiment, to be shown. `columns` and `rows` are the table; a cell that is
-    a float is shown with two places."""
+    """The outcome of an experiment, to be shown. `rows` are the table, every one {head: value} with
+    the same heads."""
 
     title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[object]]
+    rows: Sequence[Mapping[str, object]]
     panels: Sequence[Panel] = ()
     remarks: Sequence[str] = ()
-
-
-def cell(value: object) -> str:
-    """A value as text: nothing for what is not there, two places for numbers, whole numbers as they
-    are."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, tuple):
-        return " to ".join(cell(one) for one in value) if all(cell(one) for one in value) else ""
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def write_finding(
@@ -227,8 +218,9 @@ def write_finding(
     drawn: list[Path] = []
     if finding.panels and find_spec("matplotlib"):
         drawn = draw(finding.panels, folder / name, finding.title)
+    columns, rows = list(finding.rows[0]), [list(row.values()) for row in finding.rows]
     lines = [f"# {finding.title}", "", "```", command, "```", ""]
-    lines += table([finding.columns, *([cell(value) for value in row] for row in finding.rows)])
+    lines += table([columns, *([cell(value) for value in row] for row in rows)])
     lines += ["", *(f"- {remark}" for remark in finding.remarks)]
     if drawn:
         lines += ["", f"![{finding.title}]({name}.png)"]
@@ -237,13 +229,9 @@ def write_finding(
     markdown, data = folder / f"{name}.md", folder / f"{name}.json"
     markdown.write_text("\n".join(lines), encoding="utf-8")
     content = {
-        "title": finding.title,
-        "command": command,
-        "conditions": facts,
-        "columns": list(finding.columns),
-        "rows": plain(finding.rows),
-        "remarks": list(finding.remarks),
-    }
+        "title": finding.title, "command": command, "conditions": facts, "columns": columns,
+        "rows": plain(rows), "remarks": list(finding.remarks),
+    }  # fmt: skip
     data.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return [markdown, data, *drawn]
 
@@ -252,20 +240,6 @@ def write_finding(
 
 GUESSED = {"drafter": "draft"}
 """Tokens are guessed by the draft model."""
-ACCURACY = {"right": "accuracy", "right, 95 %": "accuracy_interval"}
-SPEEDUP = {"speedup": "speedup", "speedup, 95 %": "speedup_interval"}
-PASSES = {"tokens/pass": "tokens_per_pass"}
-KEPT = {"steps kept": "step_acceptance", "tokens kept": "token_acceptance"}
-Columns = Mapping[str, str]
-"""Heads of a table and the fields of `Row` below them."""
-
-
-def pick(row: Row, columns: Columns) -> list[object]:
-    """The values of a row in the order of the columns. Plain decoding is its own baseline."""
-    found = [getattr(row, name) for name in columns.values()]
-    if row.mode == "ar" and "speedup" in columns.values():
-        found[list(columns.values()).index("speedup")] = 1.0
-    return found
 
 
 def bars(title: str, names: Sequence[str], rows: Sequence[Row], field: str, **how: Any) -> Bars:
@@ -275,16 +249,10 @@ def bars(title: str, names: Sequence[str], rows: Sequence[Row], field: str, **ho
     return Bars(title, names, values, intervals, **how)
 
 
-def saved_pairs(lab: Lab, outcome: Outcome, name: str) -> list[tuple[Pair, bool]]:
-    """The pairs that an arm has judged, with both steps, and whether it accepted them."""
-    found = []
-    for key in outcome.runs[name].records:
-        saved = read_object(lab.work / name / "pairs" / key.file)
-        for one in saved["pairs"]:
-            pair = pair_from_json(one, saved["prompt"])
-            if pair.target is not None:
-                found.append((pair, bool(one["verdict"]["aligned"])))
-    return found
+def saved_pairs(lab: Lab, outcome: Outcome, name: str) -> list[SavedPair]:
+    """The pairs that an arm has judged, with both steps."""
+    found = load_pairs(lab.work / name, outcome.runs[name].records)
+    return [one for one in found if one.pair.target is not None]
 
 
 def steps_of(outcome: Outcome, name: str) -> list[tuple[str, int]]:

@@ -18,33 +18,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
 
 from lr.errors import SettingError
 from lr.lab.eval import ablations
-from lr.lab.eval.experiment import (
-    ACCURACY,
-    GUESSED,
-    KEPT,
-    PASSES,
-    SPEEDUP,
-    Arm,
-    Finding,
-    Lab,
-    Outcome,
-    bars,
-    pick,
-    saved_pairs,
-    steps_of,
-)
+from lr.lab.eval.experiment import GUESSED, Arm, Finding, Lab, Outcome, bars, saved_pairs, steps_of
 from lr.lab.eval.figure import Points
-from lr.lab.eval.report import notes
+from lr.lab.eval.report import ACCURACY, KEPT, PASSES, SPEEDUP, notes, pick
 from lr.lab.eval.running import Artifacts
 
 # ---------------------------------------------------------------- speedup (Table 1)
 
 SPEEDUP_COLUMNS = {
-    **ACCURACY, "tokens/s": "speed", **SPEEDUP, **KEPT, **PASSES,
+    "mode": "mode", **ACCURACY, "tokens/s": "speed", **SPEEDUP, **KEPT, **PASSES,
     "length": "length_ratio", "wasted": "wasted_share",
 }  # fmt: skip
 
@@ -60,14 +48,12 @@ def find_speedup(lab: Lab, outcome: Outcome) -> Finding:
     """One row per mode."""
     rows = list(outcome.rows.values())
     modes = [row.mode for row in rows]
-    fast = [replace(row, speedup=1.0) if row.mode == "ar" else row for row in rows]
     return Finding(
         f"Modes side by side, {rows[0].problems} problems",
-        ("mode", *SPEEDUP_COLUMNS),
-        [(row.mode, *pick(row, SPEEDUP_COLUMNS)) for row in rows],
+        [pick(row, SPEEDUP_COLUMNS) for row in rows],
         [
             bars("right (95 % interval)", modes, rows, "accuracy", percent=True),
-            bars("speedup in tokens/s (95 % interval)", modes, fast, "speedup", line=1.0),
+            bars("speedup in tokens/s (95 % interval)", modes, rows, "speedup", line=1.0),
         ],
         [
             *notes(rows),
@@ -105,34 +91,37 @@ def find_verifiers(lab: Lab, outcome: Outcome) -> Finding:
     without the target's step (score, likelihood) have neither."""
     shown, points = [], []
     for name, row in outcome.rows.items():
-        precision = recall = count = None
-        if name != "ar" and lab.language is not None:
-            pairs = saved_pairs(lab, outcome, name)
-            said = [aligned for _, aligned in pairs]
-            texts = [
-                (lab.decode(p.draft.tokens), lab.decode(p.target_step.tokens)) for p, _ in pairs
-            ]
-            same = [lab.language.same_meaning(draft, target) for draft, target in texts]
-            both = sum(map(min, said, same))
-            precision = both / sum(said) if any(said) else None
-            recall, count = both / sum(same) if any(same) else None, len(pairs) or None
+        language, said, same = lab.language, list[bool](), list[bool]()
+        if language is not None and name != "ar":
+            for one in saved_pairs(lab, outcome, name):
+                texts = [lab.decode(s.tokens) for s in (one.pair.draft, one.pair.target_step)]
+                said.append(one.aligned)
+                same.append(language.same_meaning(*texts))
+        both = sum(map(min, said, same))
         stats = [one.get("stats", {}) for one in outcome.runs[name].records.values()]
         judged = sum(one.get("judged", 0) for one in stats)
-        spent = 1000 * (row.judge_seconds or 0.0) / judged if judged else None
         won, lost = row.flips or (None, None)
         label = "plain decoding" if name == "ar" else name.replace("_", ":")
-        head = (label, *pick(row, ACCURACY), row.step_acceptance)
-        shown.append((*head, precision, recall, count, spent, lost, won, row.flip_p))
+        shown.append({
+            "verifier": label,
+            **pick(row, ACCURACY),
+            "steps kept": row.step_acceptance,
+            "precision": both / sum(said) if any(said) else None,
+            "recall": both / sum(same) if any(same) else None,
+            "pairs": len(said) or None,
+            "ms per pair": 1000 * (row.judge_seconds or 0.0) / judged if judged else None,
+            "lost": lost,
+            "won": won,
+            "p": row.flip_p,
+        })  # fmt: skip
         if row.step_acceptance is not None and row.accuracy is not None:
             points.append((row.step_acceptance, row.accuracy, label))
-    kept = "draft steps kept, of those judged"
-    title, line = "each point a verifier, dotted: plain decoding", outcome.rows["ar"].accuracy
-    measured = ("precision", "recall", "pairs", "ms per pair", "lost", "won", "p")
+    kept, plain = "draft steps kept, of those judged", outcome.rows["ar"]
+    title = "each point a verifier, dotted: plain decoding"
     return Finding(
-        f"Verifiers, {outcome.rows['ar'].problems} problems: what is accepted, and what it costs",
-        ("verifier", *ACCURACY, "steps kept", *measured),
+        f"Verifiers, {plain.problems} problems: what is accepted, and what it costs",
         shown,
-        [Points(title, kept, "right", [("lr", points)], line=line)],
+        [Points(title, kept, "right", [("lr", points)], line=plain.accuracy)],
         [
             "precision, recall: against the oracle, on all pairs that the verifier was asked about "
             "in its own run.",
@@ -148,35 +137,35 @@ WIDTHS = (1, 2, 4, 8)
 WIDTH_COLUMNS = {"pairs kept": "step_acceptance", **SPEEDUP, **PASSES, "wasted": "wasted_share"}
 
 
-def _width_verifiers(lab: Lab) -> list[str]:
-    """The judge, and the oracle if there is one."""
-    with_oracle = lab.language is not None and lab.verifier != "oracle"
-    return [lab.verifier, "oracle"] if with_oracle else [lab.verifier]
-
-
-def _width_arm(name: str, width: int) -> Arm:
-    options = {"depth": 2, "width": width}
-    return Arm(f"{name.replace(':', '_')}_W{width}", "lr", options, name)
+def _width_grid(lab: Lab) -> dict[str, list[Arm]]:
+    """By verifier, the judge and, if there is one, the oracle: an arm per width."""
+    found = {}
+    for name in (lab.verifier, "oracle") if lab.language is not None else (lab.verifier,):
+        label = name.replace(":", "_")
+        found[name] = [
+            Arm(f"{label}_W{width}", "lr", {"depth": 2, "width": width}, name) for width in WIDTHS
+        ]
+    return found
 
 
 def width_arms(lab: Lab) -> list[Arm]:
     """Plain decoding, then every width with every verifier."""
-    grid = [_width_arm(name, width) for name in _width_verifiers(lab) for width in WIDTHS]
-    return [Arm("ar", "ar"), *grid]
+    return [Arm("ar", "ar"), *(arm for arms in _width_grid(lab).values() for arm in arms)]
 
 
 def find_width(lab: Lab, outcome: Outcome) -> Finding:
     """One row per verifier and width. A place is kept if one of its alternatives was accepted: the
     paper's acceptance rate, accepted steps / (accepted steps + corrections)."""
     shown, kept, speeds = [], [], []
-    for name in _width_verifiers(lab):
+    for name, arms in _width_grid(lab).items():
         accepted, fast = [], []
-        for width in WIDTHS:
-            label = _width_arm(name, width).name
-            row, origins = outcome.rows[label], Counter(one for one, _ in steps_of(outcome, label))
+        for width, arm in zip(WIDTHS, arms, strict=True):
+            row = outcome.rows[arm.name]
+            origins = Counter(origin for origin, _ in steps_of(outcome, arm.name))
             places = origins["accepted"] + origins["correction"]
             place = origins["accepted"] / places if places else None
-            shown.append((name, width, *pick(row, ACCURACY), place, *pick(row, WIDTH_COLUMNS)))
+            head, rest = pick(row, ACCURACY), pick(row, WIDTH_COLUMNS)
+            shown.append({"verifier": name, "W": width, **head, "places kept": place, **rest})
             accepted.append((float(width), place or 0.0, ""))
             fast.append((float(width), row.speedup or 0.0, ""))
         kept.append((name, accepted))
@@ -184,7 +173,6 @@ def find_width(lab: Lab, outcome: Outcome) -> Finding:
     x, against = "alternatives per step, W", "against plain decoding"
     return Finding(
         f"Width at depth 2, {outcome.rows['ar'].problems} problems",
-        ("verifier", "W", *ACCURACY, "places kept", *WIDTH_COLUMNS),
         shown,
         [
             Points("places at which a draft step was kept", x, "share", kept, joined=True),
@@ -197,6 +185,126 @@ def find_width(lab: Lab, outcome: Outcome) -> Finding:
     )
 
 
+# ---------------------------------------------------------------- budget (section 3.3)
+
+BUDGETS = (4, 8, 16, 32)
+
+
+def splits() -> list[tuple[int, int]]:
+    """Every (k1, k2) of powers of two within a budget, once."""
+    found = {(2**i, budget // 2**i) for budget in BUDGETS for i in range(budget.bit_length())}
+    return sorted(found)
+
+
+def budget_arm(k1: int, k2: int) -> Arm:
+    """k1 target steps in flight (depth k1 - 1, in schedule depth), k2 positions per step (k2 - 1
+    guessed tokens)."""
+    options: dict[str, Any] = {"depth": max(1, k1 - 1), "max_target_rows": k1} if k1 > 1 else {}
+    if k2 > 1:
+        options |= {**GUESSED, "num_speculative_tokens": k2 - 1}
+    mode = ("lr+sd" if k2 > 1 else "lr") if k1 > 1 else ("sd" if k2 > 1 else "ar")
+    return Arm(f"k1_{k1}_k2_{k2}", mode, options)
+
+
+def budget_arms(lab: Lab) -> list[Arm]:
+    """Every split, and each part alone."""
+    alone = {(k1, 1) for k1, _ in splits()} | {(1, k2) for _, k2 in splits()}
+    return [budget_arm(*split) for split in sorted({*splits(), *alone})]
+
+
+def find_budget(lab: Lab, outcome: Outcome) -> Finding:
+    """One row per split of every budget.
+
+    The product law (section 3.3) says that the speedup of both together is f(k1) * g(k2), the
+    product of what each gives alone. Here f, g and both together are measured, in target passes as
+    well as in time: passes are what the law is about, time is what the machine makes of it.
+    """
+
+    def passes(k1: int, k2: int) -> float:
+        """Tokens per target pass, of which plain decoding has 1."""
+        return outcome.rows[budget_arm(k1, k2).name].tokens_per_pass or 1.0
+
+    shown, series = [], []
+    for budget in BUDGETS:
+        some = [(k1, k2) for k1, k2 in splits() if k1 * k2 == budget]
+        best = max(some, key=lambda split: passes(*split))
+        for k1, k2 in some:
+            saved, product = passes(k1, k2), passes(k1, 1) * passes(1, k2)
+            shown.append({
+                "M": budget,
+                "k1": k1,
+                "k2": k2,
+                "tokens/pass": saved,
+                "f x g": product,
+                "share of f x g": saved / product,
+                **pick(outcome.rows[budget_arm(k1, k2).name], SPEEDUP | KEPT),
+                "best of its M": "*" if (k1, k2) == best else "",
+            })  # fmt: skip
+        points = [(float(k1), passes(k1, k2), "") for k1, k2 in some]
+        series.append((f"M = {budget}", points))
+    x, y = "target steps in flight, k1", "tokens per target pass"
+    problems = next(iter(outcome.rows.values())).problems
+    return Finding(
+        f"A budget of M positions per target pass, {problems} problems",
+        shown,
+        [Points("k2 = M / k1 positions per step", x, y, series, joined=True)],
+        [
+            "f x g: tokens per pass with k1 steps alone, times those with k2 positions alone. "
+            "share: how much of it both together reach."
+        ],
+    )
+
+
+# ---------------------------------------------------------------- segmentation
+
+SEGMENTERS: dict[str, dict[str, Any]] = {
+    "blank line": {"segmenter": "blank_line"},
+    "sentence": {"segmenter": "sentence"},
+    "fixed 8": {"segmenter": "fixed", "segment_tokens": 8},
+    "fixed 16": {"segmenter": "fixed", "segment_tokens": 16},
+    "fixed 32": {"segmenter": "fixed", "segment_tokens": 32},
+    "discourse": {"segmenter": "discourse"},
+}
+
+
+def segmentation_arms(lab: Lab) -> list[Arm]:
+    """Plain decoding, then every way of cutting."""
+    cuts = [Arm(name.replace(" ", "_"), "lr", how) for name, how in SEGMENTERS.items()]
+    return [Arm("ar", "ar"), *cuts]
+
+
+def find_segmentation(lab: Lab, outcome: Outcome) -> Finding:
+    """One row per way of cutting."""
+    shown, rows = [], []
+    for name in SEGMENTERS:
+        label = name.replace(" ", "_")
+        row, records = outcome.rows[label], outcome.runs[label].records.values()
+        lengths = [length for _, length in steps_of(outcome, label)]
+        cut = sum(one.get("cut_steps", 0) for one in records)
+        rows.append(row)
+        shown.append({
+            "steps end at": name,
+            **pick(row, ACCURACY),
+            "steps kept": row.step_acceptance,
+            "tokens/step": fmean(lengths) if lengths else None,
+            "cut": cut / len(lengths) if lengths else None,
+            "steps per answer": len(lengths) / len(records),
+            **pick(row, SPEEDUP | PASSES),
+        })  # fmt: skip
+    return Finding(
+        f"Where steps end, {outcome.rows['ar'].problems} problems, verifier {lab.verifier}",
+        shown,
+        [
+            bars("draft steps kept", list(SEGMENTERS), rows, "step_acceptance", percent=True),
+            bars("speedup in tokens/s", list(SEGMENTERS), rows, "speedup", line=1.0),
+        ],
+        [
+            "cut: steps that ended at the length cap. A judge made for whole steps sees pieces of "
+            "them where they are cut by length."
+        ],
+    )
+
+
 # ---------------------------------------------------------------- all of them
 
 
@@ -205,8 +313,8 @@ class Experiment:
     """`problems`: how many tiny problems it takes by default."""
 
     problems: int
-    arms: Callable[[Lab], list[Arm]]
-    find: Callable[[Lab, Outcome], Finding]
+    arms: Callable[[Any], list[Arm]]
+    find: Callable[[Any, Outcome], Finding]
 
 
 EXPERIMENTS = {
@@ -214,7 +322,7 @@ EXPERIMENTS = {
     "verifiers": Experiment(300, verifier_arms, find_verifiers),
     "width": Experiment(24, width_arms, find_width),
     "profile": Experiment(12, ablations.profile_arms, ablations.find_profile),
-    "budget": Experiment(16, ablations.budget_arms, ablations.find_budget),
-    "segmentation": Experiment(24, ablations.segmentation_arms, ablations.find_segmentation),
+    "budget": Experiment(16, budget_arms, find_budget),
+    "segmentation": Experiment(24, segmentation_arms, find_segmentation),
     "domains": Experiment(48, ablations.domain_arms, ablations.find_domains),
 }

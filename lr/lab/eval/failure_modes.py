@@ -19,10 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from statistics import fmean
 
 from lr.spec.protocol import Emit
-from lr.trace import ForwardPass, Trace
-from lr.types import Role, require
+from lr.trace import ForwardPass, Trace, VerifierCall
+from lr.types import require
+
+Spans = list[tuple[float, float]]
+"""(begin, end) in seconds."""
 
 
 @dataclass(frozen=True)
@@ -39,21 +43,20 @@ class CascadeRejection:
     cascades: bool
 
     def __str__(self) -> str:
+        head, high, low = "no cascade of rejections", self.after_accepted, self.after_rejected
         rates = ""
-        if self.after_accepted is not None and self.after_rejected is not None:
+        if high is not None and low is not None:
             rates = (
-                f"; after an accepted step {self.after_accepted:.0%} are accepted, after a "
-                f"rejected one {self.after_rejected:.0%}"
+                f"; after an accepted step {high:.0%} are accepted, after a rejected one {low:.0%}"
             )
-        head = "cascade rejection: " if self.cascades else "no cascade of rejections: "
-        return f"{head}the longest run is {self.longest} of {self.places} judged places{rates}"
+        head = "cascade rejection" if self.cascades else head
+        return f"{head}: the longest run is {self.longest} of {self.places} judged places{rates}"
 
 
 @dataclass(frozen=True)
 class VerifierDrift:
     """Of `pairs` that were judged, the shares that the verifier accepted, that the reference
-    accepted, and that both did.
-    """
+    accepted, and that both did."""
 
     pairs: int
     accepted: float
@@ -67,18 +70,17 @@ class VerifierDrift:
         return self.accepted - self.both
 
     def __str__(self) -> str:
-        head = "verifier drift: " if self.drifts else "no verifier drift: "
         return (
-            f"{head}{self.accepted:.0%} of {self.pairs} pairs were accepted, the reference accepts "
-            f"{self.reference:.0%}; {self.drift:.0%} were accepted against it"
+            f"{'' if self.drifts else 'no '}verifier drift: {self.accepted:.0%} of {self.pairs} "
+            f"pairs were accepted, the reference accepts {self.reference:.0%}; {self.drift:.0%} "
+            "were accepted against it"
         )
 
 
 @dataclass(frozen=True)
 class DraftBottleneck:
     """Shares of the run's `seconds`: `target_idle` without a target forward, `drafting` of them
-    with a draft forward instead.
-    """
+    with a draft forward instead."""
 
     seconds: float
     target_idle: float
@@ -86,14 +88,11 @@ class DraftBottleneck:
     starves: bool
 
     def __str__(self) -> str:
-        head = "draft bottleneck: " if self.starves else "no draft bottleneck: "
         return (
-            f"{head}no target forward ran in {self.target_idle:.0%} of {self.seconds:.2f} s; "
-            f"the draft was at work in {self.drafting:.0%}"
+            f"{'' if self.starves else 'no '}draft bottleneck: no target forward ran in "
+            f"{self.target_idle:.0%} of {self.seconds:.2f} s; the draft was at work in "
+            f"{self.drafting:.0%}"
         )
-
-
-FailureMode = CascadeRejection | VerifierDrift | DraftBottleneck
 
 
 def cascade_rejection(
@@ -115,12 +114,10 @@ def cascade_rejection(
     outcomes = [accepted[index] for index in sorted(accepted)]
     if len(outcomes) < least:
         return None
-    longest = max(
-        (len(list(group)) for run_kept, group in groupby(outcomes) if not run_kept), default=0
-    )
+    longest = max((len(list(some)) for kept, some in groupby(outcomes) if not kept), default=0)
     kept = [now for last, now in pairwise(outcomes) if last]
     lost = [now for last, now in pairwise(outcomes) if not last]
-    high, low = (sum(some) / len(some) if some else None for some in (kept, lost))
+    high, low = (fmean(some) if some else None for some in (kept, lost))
     enough = min(len(kept), len(lost)) >= least / 2
     drops = high is not None and low is not None and enough and high - low >= gap
     return CascadeRejection(len(outcomes), longest, high, low, longest >= run or drops)
@@ -132,16 +129,16 @@ def verifier_drift(
     """A verifier against a reference on the same pairs, in the same order: it drifts if at least
     `margin` of all pairs were accepted against the reference. None with fewer than `least` pairs.
 
-    `verifier_eval.ShadowVerifier` asks both while a run goes on. A reference that is stricter by
-    nature (exact) shows an upper bound.
+    `verifier_eval.Recorder` keeps the pairs of a run, and `replay` asks a reference about them. One
+    that is stricter by nature (exact) shows an upper bound.
     """
     if len(verdicts) < least:
         return None
-    count = len(verdicts)
     pairs = list(zip(verdicts, reference, strict=True))
-    accepted, both = sum(verdicts) / count, sum(a and b for a, b in pairs) / count
-    against = sum(a and not b for a, b in pairs) / count
-    return VerifierDrift(count, accepted, sum(reference) / count, both, against >= margin)
+    both, against = fmean(a and b for a, b in pairs), fmean(a and not b for a, b in pairs)
+    return VerifierDrift(
+        len(pairs), fmean(verdicts), fmean(reference), both, drifts=against >= margin
+    )
 
 
 def draft_bottleneck(
@@ -150,39 +147,38 @@ def draft_bottleneck(
     """The target starves if it is idle for at least `idle` of the time and the draft is at work for
     at least `drafting` of that.
 
-    None for a trace without a target forward. A forward's event comes at its end, so it ran from
-    that time minus its duration.
+    None for a trace without a target forward.
     """
-    total = trace.events[-1][0] if trace.events else 0.0
-    target, draft = _spans(trace, Role.TARGET), _spans(trace, Role.DRAFT)
-    if not target or total <= 0:
+    total, spans = trace.events[-1][0] if trace.events else 0.0, spans_at_work(trace.events)
+    if not spans["target"] or total <= 0:
         return None
-    busy = covered(target)
-    instead = covered([*target, *draft]) - busy
-    waits = max(0.0, total - busy)
+    busy = covered(spans["target"])
+    instead, waits = covered([*spans["target"], *spans["draft"]]) - busy, max(0.0, total - busy)
     starves = waits >= idle * total and waits > 0 and instead >= drafting * waits
     return DraftBottleneck(total, waits / total, instead / total, starves)
 
 
-def failure_modes(trace: Trace) -> list[FailureMode]:
+def failure_modes(trace: Trace) -> list[CascadeRejection | DraftBottleneck]:
     """What a trace alone can tell, with the default thresholds; nothing that has too few events."""
     found = (cascade_rejection(trace), draft_bottleneck(trace))
     return [one for one in found if one is not None]
 
 
-def covered(spans: Iterable[tuple[float, float]]) -> float:
+def spans_at_work(events: Iterable[tuple[float, object]]) -> dict[str, Spans]:
+    """When draft, target and judge were at work, from (time, event): an event comes at the end of
+    what it reports."""
+    spans: dict[str, Spans] = {"draft": [], "target": [], "judge": []}
+    for time, event in events:
+        if isinstance(event, ForwardPass | VerifierCall):
+            lane = event.role.value if isinstance(event, ForwardPass) else "judge"
+            spans[lane].append((max(0.0, time - event.seconds), time))
+    return spans
+
+
+def covered(spans: Spans) -> float:
     """The length of the union of spans (begin, end). Example: (0, 2), (1, 3), (5, 6) cover 4."""
     total = reached = 0.0
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, reached))
         reached = max(reached, end)
     return total
-
-
-def _spans(trace: Trace, role: Role) -> list[tuple[float, float]]:
-    """(begin, end) of every forward of a role, in seconds since the trace was made."""
-    return [
-        (max(0.0, time - event.seconds), time)
-        for time, event in trace.events
-        if isinstance(event, ForwardPass) and event.role is role
-    ]

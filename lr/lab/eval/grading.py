@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -95,7 +96,7 @@ class Grade:
 
 
 @dataclass
-class Grader:
+class Grader(AbstractContextManager["Grader"]):
     """Grades texts. The process that compares mathematics starts when it is first needed; `close`
     ends it. `sandbox` runs programs; None: code is not graded (`grader_for` checks that)."""
 
@@ -126,9 +127,6 @@ class Grader:
     def close(self) -> None:
         """End the process that compares."""
         self.checker.close()
-
-    def __enter__(self) -> Grader:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

@@ -26,27 +26,23 @@ def main() -> None:
     """Answer until the input ends."""
     if sys.platform == "linux":  # end with the parent
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, SIGKILL, 0, 0, 0)
-    if sys.platform != "win32":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    limit_memory_and_time()
     logging.disable(logging.CRITICAL)
     with open(0, encoding="utf-8") as questions, open(1, "w", encoding="utf-8") as answers:
         from math_verify import parse, verify
 
         print(json.dumps({"ready": True}), file=answers, flush=True)
         for line in questions:
-            asked = json.loads(line)
-            renew_cpu()
-            said = {"equal": False, "gold_read": True, "answer_read": False}
+            asked, said = json.loads(line), {"equal": False}
+            limit_memory_and_time()
             try:
                 gold, answer = (
                     parse(boxed(asked[key]), parsing_timeout=None) for key in ("gold", "answer")
                 )
-                equal = bool(gold and answer and verify(gold, answer, timeout_seconds=None))
-                said = {"equal": equal, "gold_read": bool(gold), "answer_read": bool(answer)}
-            except Exception as error:  # a parser may raise anything: it is not equal, next one
-                said["error"] = type(error).__name__  # type: ignore[assignment]
+                said |= {"gold_read": bool(gold), "answer_read": bool(answer)}
+                said["equal"] = bool(gold and answer and verify(gold, answer, timeout_seconds=None))
+            except Exception:  # a parser may raise anything: it is not equal, next one
+                said = {"equal": False, "gold_read": True, "answer_read": False}
             print(json.dumps(said), file=answers, flush=True)
 
 
@@ -58,15 +54,16 @@ def boxed(text: str) -> str:
     return "\\boxed{" + text + "}"
 
 
-def renew_cpu() -> None:
-    """From now on `CPU_SECONDS` of computing, then the system ends this process."""
+def limit_memory_and_time() -> None:
+    """At most `MEMORY` bytes, and from now on `CPU_SECONDS` of computing; then the system ends this
+    process."""
     if sys.platform != "win32":
         import resource
 
         used = resource.getrusage(resource.RUSAGE_SELF)
-        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
         soft = int(used.ru_utime + used.ru_stime) + CPU_SECONDS
-        resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 if __name__ == "__main__":

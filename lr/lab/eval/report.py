@@ -14,8 +14,9 @@ right for few problems and near 0 and 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -45,14 +46,13 @@ def accuracy(grades: Sequence[Sequence[bool]]) -> tuple[float, Interval]:
     from scipy.stats import binomtest
 
     means = [fmean(map(float, samples)) for samples in grades]
-    if all(len(samples) == 1 for samples in grades):
-        known = binomtest(sum(samples[0] for samples in grades), len(grades))
-        interval = known.proportion_ci(method="wilson")
-        return fmean(means), (float(interval.low), float(interval.high))
-    return fmean(means), _bootstrap([means], lambda drawn, axis: drawn.mean(axis))
+    if any(len(samples) > 1 for samples in grades):
+        return fmean(means), _bootstrap([means], np.mean)
+    known = binomtest(round(sum(means)), len(means)).proportion_ci(method="wilson")
+    return fmean(means), (float(known.low), float(known.high))
 
 
-def speedup_of(pairs: Sequence[tuple[float, float, float, float]]) -> tuple[float, Interval]:
+def speedup_of(pairs: Sequence[Sequence[float]]) -> tuple[float, Interval]:
     """A speedup and its interval: total tokens over total seconds, ours against the baseline's,
     paired by problem.
 
@@ -60,12 +60,12 @@ def speedup_of(pairs: Sequence[tuple[float, float, float, float]]) -> tuple[floa
     problem, 10 tokens in 1 s against 10 in 2 s: 2.
     """
 
-    def ratio(*sums: Any, axis: int = -1) -> Any:
-        tokens, seconds, base_tokens, base_seconds = (np.sum(one, axis) for one in sums)
+    def ratio(*columns: Any, axis: int = -1) -> Any:
+        tokens, seconds, base_tokens, base_seconds = (np.sum(one, axis) for one in columns)
         with np.errstate(divide="ignore", invalid="ignore"):
             return (tokens / seconds) / (base_tokens / base_seconds)
 
-    columns = [np.array(column, dtype=float) for column in zip(*pairs, strict=True)]
+    columns = np.array(pairs, dtype=float).T
     value = float(ratio(*columns))
     return (value if math.isfinite(value) else math.nan), _bootstrap(columns, ratio)
 
@@ -78,7 +78,7 @@ def sign_test(better: int, worse: int) -> float:
     return float(binomtest(better, better + worse).pvalue) if better + worse else 1.0
 
 
-def _bootstrap(columns: Sequence[Any], statistic: Any) -> Interval:
+def _bootstrap(columns: Any, statistic: Any) -> Interval:
     """The percentile interval of a statistic of paired columns; (nan, nan) for one problem."""
     from scipy.stats import bootstrap
 
@@ -159,29 +159,31 @@ def choose_baseline(runs: Sequence[RunResults], name: str | None = None) -> RunR
 
 def require_comparable(run: RunResults, baseline: RunResults) -> None:
     """Raises `SettingError` if two runs differ in data or sampling."""
-    if run.settings and baseline.settings:
-        names = [
-            name for name in SAME if name != "model" or "draft" not in (run.mode, baseline.mode)
-        ]
-        differ = [name for name in names if run.settings.get(name) != baseline.settings.get(name)]
+    mine, theirs = run.settings, baseline.settings
+    if mine and theirs:
+        differ = [name for name in SAME if mine.get(name) != theirs.get(name)]
+        if "draft" in (run.mode, baseline.mode) and "model" in differ:
+            differ.remove("model")
     else:
-        common = run.records.keys() & baseline.records.keys()
-        asked = [
-            (run.records[k].get("question"), baseline.records[k].get("question")) for k in common
-        ]
-        differ = ["questions"] if any(mine != theirs for mine, theirs in asked) else []
-    if differ:
-        values = ", ".join(
-            f"{name}: {run.settings.get(name)!r} and {baseline.settings.get(name)!r}"
-            for name in differ
+        asked = (
+            (run.records[key].get("question"), baseline.records[key].get("question"))
+            for key in run.records.keys() & baseline.records.keys()
         )
+        differ = ["questions"] if any(ours != other for ours, other in asked) else []
+    if differ:
+        values = (f"{name}: {mine.get(name)!r} and {theirs.get(name)!r}" for name in differ)
         raise SettingError(
-            f"{run.name} and {baseline.name} cannot be compared: they differ in {values}. Report "
-            "them apart, or run one of them again."
+            f"{run.name} and {baseline.name} cannot be compared: they differ in "
+            f"{', '.join(values)}. Report them apart, or run one of them again."
         )
 
 
 # ---------------------------------------------------------------- rows
+
+
+def column(head: str, form: str = "") -> dict[str, str]:
+    """What a field of `Row` is called in tables, and the form of its numbers."""
+    return {"head": head, "form": form}
 
 
 @dataclass(frozen=True)
@@ -194,33 +196,33 @@ class Row:
     tokens against the baseline's; an answer that is shorter looks faster.
     """
 
-    name: str
-    mode: str
-    answers: int
+    name: str = field(metadata=column("run"))
+    mode: str = field(metadata=column("mode"))
+    answers: int = field(metadata=column("answers"))
     problems: int
-    accuracy: float | None
-    accuracy_interval: Interval | None
+    accuracy: float | None = field(metadata=column("right", ".1%"))
+    accuracy_interval: Interval | None = field(metadata=column("95 %", ".1%"))
     unread: int
     unfinished: int
-    tokens: int
     seconds: float
-    speed: float | None
-    mean_speed: float | None
-    median_speed: float | None
     throughput: float | None
-    step_acceptance: float | None
-    token_acceptance: float | None
-    wasted_share: float | None
-    target_passes: int | None
-    tokens_per_pass: float | None
-    judge_seconds: float | None
     devices: tuple[str, ...]
-    speedup: float | None = None
-    speedup_interval: Interval | None = None
-    time_ratio: float | None = None
-    length_ratio: float | None = None
-    flips: tuple[int, int] | None = None
-    flip_p: float | None = None
+    speed: float | None = field(metadata=column("tokens/s", ".1f"))
+    mean_speed: float | None = field(metadata=column("mean", ".1f"))
+    median_speed: float | None = field(metadata=column("median", ".1f"))
+    speedup: float | None = field(metadata=column("speedup", ".2f"))
+    speedup_interval: Interval | None = field(metadata=column("95 %", ".2f"))
+    step_acceptance: float | None = field(metadata=column("steps kept", ".2f"))
+    token_acceptance: float | None = field(metadata=column("tokens kept", ".2f"))
+    tokens: int = field(metadata=column("tokens"))
+    length_ratio: float | None = field(metadata=column("length", ".2f"))
+    wasted_share: float | None = field(metadata=column("wasted", ".0%"))
+    target_passes: int | None = field(metadata=column("target passes"))
+    tokens_per_pass: float | None = field(metadata=column("tokens/pass", ".2f"))
+    judge_seconds: float | None = field(metadata=column("judge s", ".2f"))
+    time_ratio: float | None
+    flips: tuple[int, int] | None
+    flip_p: float | None
 
 
 def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
@@ -236,7 +238,7 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
     speeds = [record["speed"] for record in records if record.get("speed")]
     total = _summed(record.get("stats", {}) for record in records)
     wall = sum(session.get("seconds", 0.0) for session in run.sessions)
-    row = Row(
+    return Row(
         name=run.name,
         mode=run.mode,
         answers=len(records),
@@ -258,38 +260,39 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
         tokens_per_pass=_share(total, "tokens", "target_passes"),
         judge_seconds=total.get("verifier_seconds") if total else None,
         devices=run.devices,
+        **_compared(run, None if baseline is run else baseline),
     )
-    return row if baseline is None or baseline is run else _compared(row, run, baseline)
 
 
-def _compared(row: Row, run: RunResults, baseline: RunResults) -> Row:
+COMPARED = ("speedup", "speedup_interval", "time_ratio", "length_ratio", "flips", "flip_p")
+
+
+def _compared(run: RunResults, baseline: RunResults | None) -> dict[str, Any]:
+    """The fields of a row that compare."""
+    if baseline is None:
+        return dict.fromkeys(COMPARED)
     require_comparable(run, baseline)
-    by_problem: dict[int, list[float]] = {}
-    better = worse = 0
+    sums: dict[int, Any] = {}
+    flips = Counter[tuple[bool | None, bool | None]]()
     for key in sorted(run.records.keys() & baseline.records.keys()):
         mine, theirs = run.records[key], baseline.records[key]
-        numbers = (_tokens(mine), mine["time_taken"], _tokens(theirs), theirs["time_taken"])
-        sums = by_problem.setdefault(key.number, [0.0] * 4)
-        by_problem[key.number] = [a + b for a, b in zip(sums, numbers, strict=True)]
-        better += mine.get("right") is True and theirs.get("right") is False
-        worse += mine.get("right") is False and theirs.get("right") is True
-    if not by_problem:
+        numbers = [_tokens(mine), mine["time_taken"], _tokens(theirs), theirs["time_taken"]]
+        sums[key.number] = sums.get(key.number, 0) + np.array(numbers, dtype=float)
+        flips[mine.get("right"), theirs.get("right")] += 1
+    if not sums:
         raise SettingError(
             f"{run.name} and {baseline.name} have no answer in common (problem and sample); there "
             "is nothing to pair."
         )
-    pairs = [(a, b, c, d) for a, b, c, d in by_problem.values()]
-    tokens, seconds, base_tokens, base_seconds = map(sum, zip(*pairs, strict=True))
-    speedup, interval = speedup_of(pairs)
-    return replace(
-        row,
-        speedup=speedup,
-        speedup_interval=interval,
-        time_ratio=base_seconds / seconds if seconds else None,
-        length_ratio=tokens / base_tokens if base_tokens else None,
-        flips=(better, worse),
-        flip_p=sign_test(better, worse),
+    tokens, seconds, base_tokens, base_seconds = sum(sums.values()).tolist()
+    speedup, interval = speedup_of(list(sums.values()))
+    better, worse = flips[True, False], flips[False, True]
+    ratios = (
+        base_seconds / seconds if seconds else None,
+        tokens / base_tokens if base_tokens else None,
     )
+    values = (speedup, interval, *ratios, (better, worse), sign_test(better, worse))
+    return dict(zip(COMPARED, values, strict=True))
 
 
 def _tokens(record: Record) -> int:
@@ -298,16 +301,14 @@ def _tokens(record: Record) -> int:
 
 def _summed(stats: Iterable[dict[str, Any]]) -> dict[str, float]:
     """Statistics added up; nested names with a dot. Empty if no answer has any."""
-    total: dict[str, float] = {}
+    total = Counter[str]()
     for one in stats:
         for name, value in one.items():
-            found = {name: value}
             if isinstance(value, dict):
-                found = {f"{name}.{key}": part for key, part in _summed([value]).items()}
-            for key, part in found.items():
-                if isinstance(part, int | float):
-                    total[key] = total.get(key, 0.0) + part
-    return total
+                total.update({f"{name}.{key}": part for key, part in _summed([value]).items()})
+            elif isinstance(value, int | float):
+                total[name] += value  # type: ignore[assignment]  # a sum of seconds is no integer
+    return dict(total)
 
 
 def _share(total: dict[str, float], part: str, whole: str) -> float | None:
@@ -316,28 +317,12 @@ def _share(total: dict[str, float], part: str, whole: str) -> float | None:
 
 # ---------------------------------------------------------------- to be read
 
-COLUMNS: tuple[tuple[str, str, str], ...] = (
-    ("run", "name", "{}"),
-    ("mode", "mode", "{}"),
-    ("answers", "answers", "{}"),
-    ("right", "accuracy", "{:.1%}"),
-    ("95 %", "accuracy_interval", "{:.1%}"),
-    ("tokens/s", "speed", "{:.1f}"),
-    ("mean", "mean_speed", "{:.1f}"),
-    ("median", "median_speed", "{:.1f}"),
-    ("speedup", "speedup", "{:.2f}"),
-    ("95 %", "speedup_interval", "{:.2f}"),
-    ("steps kept", "step_acceptance", "{:.2f}"),
-    ("tokens kept", "token_acceptance", "{:.2f}"),
-    ("tokens", "tokens", "{}"),
-    ("length", "length_ratio", "{:.2f}"),
-    ("wasted", "wasted_share", "{:.0%}"),
-    ("target passes", "target_passes", "{}"),
-    ("tokens/pass", "tokens_per_pass", "{:.2f}"),
-    ("judge s", "judge_seconds", "{:.2f}"),
-)
-"""Head, field of `Row`, form."""
-HEADS = tuple(head for head, _, _ in COLUMNS)
+COLUMNS = [one for one in fields(Row) if one.metadata]
+HEADS = tuple(one.metadata["head"] for one in COLUMNS)
+ACCURACY = {"right": "accuracy", "right, 95 %": "accuracy_interval"}
+SPEEDUP = {"speedup": "speedup", "speedup, 95 %": "speedup_interval"}
+PASSES = {"tokens/pass": "tokens_per_pass"}
+KEPT = {"steps kept": "step_acceptance", "tokens kept": "token_acceptance"}
 LEGEND = (
     "right: pass@1, the mean over problems of the share of right samples. tokens/s: all tokens "
     "over all seconds; mean, median: over answers. speedup: in tokens/s against the baseline, "
@@ -348,17 +333,25 @@ LEGEND = (
 )
 
 
+def cell(value: object, form: str = ".2f") -> str:
+    """A value as text: nothing for what is not there, floats in the given form, (low, high) as
+    "low to high", anything else as it is."""
+    if isinstance(value, tuple):
+        ends = [cell(one, form) for one in value]
+        return " to ".join(ends) if all(ends) else ""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return format(value, form) if isinstance(value, float) else str(value)
+
+
 def cells(row: Row) -> tuple[str, ...]:
     """One row of the table, under `HEADS`."""
+    return tuple(cell(getattr(row, one.name), one.metadata["form"]) for one in COLUMNS)
 
-    def text(value: Any, form: str) -> str:
-        if value is None or (isinstance(value, float) and math.isnan(value)):
-            return ""
-        if isinstance(value, tuple):
-            return "" if math.isnan(value[0]) else " to ".join(map(form.format, value))
-        return form.format(value)
 
-    return tuple(text(getattr(row, name), form) for _, name, form in COLUMNS)
+def pick(row: Row, columns: Mapping[str, str]) -> dict[str, object]:
+    """Some of a row: `columns` are heads and the fields of `Row` below them."""
+    return {head: getattr(row, name) for head, name in columns.items()}
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
@@ -381,21 +374,20 @@ def notes(rows: Sequence[Row]) -> list[str]:
                 f"times the tokens); in time per problem it is {row.time_ratio or math.nan:.2f} "
                 "times as fast."
             )
-        if row.flips is not None and row.flips != (0, 0):
-            better, worse = row.flips
+        better, worse = row.flips or (0, 0)
+        if better or worse:
             said.append(
                 f"{row.name}: {worse} answers right in the baseline are wrong here, {better} the "
                 f"other way (p = {row.flip_p:.2g})."
             )
+        many = f"of {row.answers}"
         if row.unread:
             said.append(
-                f"{row.name}: no answer could be read in {row.unread} of {row.answers}; they count "
-                "as wrong."
+                f"{row.name}: no answer could be read in {row.unread} {many}; they count as wrong."
             )
         if row.unfinished:
             said.append(
-                f"{row.name}: {row.unfinished} of {row.answers} answers were cut by the token "
-                "budget."
+                f"{row.name}: {row.unfinished} {many} answers were cut by the token budget."
             )
     if rows and all(row.speedup is None for row in rows):
         said.append("No speedups: no run in mode ar was given (--baseline names another).")

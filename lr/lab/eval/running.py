@@ -56,11 +56,6 @@ WARM_UP = 16
 """Tokens."""
 
 
-def needs_draft_model(mode: str, drafter: str) -> bool:
-    """Whether a mode needs a draft model besides the target."""
-    return mode in ("lr", "lr+sd", "specreason") or (mode == "sd" and drafter in ("draft", "tree"))
-
-
 def engine_options(mode: str, protocol: str, options: GenerateOptions) -> GenerateOptions:
     """The engine's settings for a mode. Raises `SettingError` if mode and protocol do not go
     together."""
@@ -297,14 +292,15 @@ class Evaluation:
         }
 
 
-def versions() -> dict[str, str]:
-    """What computed the results."""
-    found = {
+def run_head(tool: str, settings: dict[str, Any], devices: list[str]) -> dict[str, Any]:
+    """The content of run.json: what was asked, and what computes the results."""
+    versions = {
         "python": platform.python_version(),
         "system": platform.platform(),
         "machine": platform.machine(),
     }
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found | {"threads": str(torch.get_num_threads())}
+            versions[name] = version(name)
+    versions["threads"] = str(torch.get_num_threads())
+    return {"tool": tool, "settings": settings, "versions": versions, "devices": devices}

@@ -70,7 +70,10 @@ class Store:
         store = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            store._remove_half_written()
+            for half in path.rglob(".*.tmp"):  # a killed process left it, or a live one writes it
+                owner = half.name.rsplit(".", 2)[1]
+                if not (owner.isdecimal() and int(owner) != os.getpid() and _alive(int(owner))):
+                    half.unlink(missing_ok=True)
             free = shutil.disk_usage(path).free
         except OSError as error:
             raise _cannot_write(path, error) from error
@@ -97,26 +100,25 @@ class Store:
         """The settings of the run; None if there are none (a run of the official tool)."""
         return read_object(self.path / SETTINGS) if (self.path / SETTINGS).is_file() else None
 
+    def keys(self) -> list[Key]:
+        """The answers that have a file, in order."""
+        return sorted(key for path in self.path.glob("*.json") if (key := Key.of(path.name)))
+
     def done(self) -> set[Key]:
         """The answers that are there. A file that is no JSON (torn, or another tool's) is renamed
         to FILE.broken, to be done again."""
         found = set()
-        for path in self.path.iterdir():
-            key = Key.of(path.name)
-            if key is None:
-                continue
+        for key in self.keys():
             try:
-                read_object(path)
+                read_object(self.path / key.file)
                 found.add(key)
             except SettingError:
-                path.replace(path.with_name(path.name + ".broken"))
+                (self.path / key.file).replace(self.path / f"{key.file}.broken")
         return found
 
     def results(self) -> Iterator[tuple[Key, dict[str, Any]]]:
         """Every answer in order. Raises `SettingError` for a file that is no JSON object."""
-        keys = sorted(key for path in self.path.iterdir() if (key := Key.of(path.name)) is not None)
-        for key in keys:
-            yield key, read_object(self.path / key.file)
+        return ((key, read_object(self.path / key.file)) for key in self.keys())
 
     def sessions(self) -> list[dict[str, Any]]:
         """What every start of the command did, in order."""
@@ -124,13 +126,12 @@ class Store:
         ordered = sorted(files, key=lambda path: int(path.stem.partition("-")[2]))
         return [read_object(path) for path in ordered]
 
-    def write(self, name: str, content: Mapping[str, Any] | list[Any]) -> None:
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file whole or not at all. Raises `StorageError`, with nothing half done."""
         self.write_lines(name, [json.dumps(content, ensure_ascii=False, indent=1)])
 
     def write_lines(self, name: str, lines: Iterable[str]) -> None:
-        """Write a text file whole or not at all, `lines` without their ends. Raises `StorageError`,
-        with nothing half done."""
+        """As `write`, but text: `lines` without their ends."""
         place = self.path / name
         fresh = place.with_name(f".{place.name}.{os.getpid()}.tmp")
         try:
@@ -145,27 +146,17 @@ class Store:
                 fresh.unlink()
             raise _cannot_write(place, error) from error
 
-    def _remove_half_written(self) -> None:
-        """Remove what a killed process left, but not what another live process is writing."""
-        for path in self.path.rglob(".*.tmp"):
-            owner = path.name.rsplit(".", 2)[1]
-            if not (owner.isdecimal() and int(owner) != os.getpid() and _alive(int(owner))):
-                path.unlink(missing_ok=True)
-
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises `SettingError`."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict):
+            return content
+        said = f"holds {type(content).__name__}; a JSON object is expected"
     except (OSError, ValueError, RecursionError) as error:
-        raise SettingError(
-            f"{path} cannot be read as JSON ({error}). Remove it, or fetch it again."
-        ) from error
-    if not isinstance(content, dict):
-        raise SettingError(
-            f"{path} holds {type(content).__name__}; a JSON object is expected. Remove it."
-        )
-    return content
+        said = f"cannot be read as JSON ({error})"
+    raise SettingError(f"{path} {said}. Remove it, or fetch it again.")
 
 
 def _cannot_write(path: Path, error: OSError) -> StorageError:
@@ -179,8 +170,6 @@ def _cannot_write(path: Path, error: OSError) -> StorageError:
 def _alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True

@@ -16,32 +16,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from msgspec import convert, to_builtins
+
 from lr.errors import LRError, SettingError
 from lr.lab.eval.datasets import Item
 from lr.lab.eval.report import RunResults
-from lr.lab.eval.store import Key, read_object
+from lr.lab.eval.store import Key, Store
 from lr.spec.runner import Runner
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
 from lr.spec.verifiers.judge import PrefixCache, Row, step_logprobs
-from lr.types import Finish, Step, Verdict
-
-BINS = 10
+from lr.types import Step, Verdict
 
 # ---------------------------------------------------------------- pairs on disk
 
 
 class Recorder(Verifier):
-    """Judges as `verifier` does and remembers every pair. `take` hands out those of one problem."""
+    """Judges as `verifier` does and remembers every pair with its verdict in `seen`. `requires`:
+    what else a pair must have, for a verifier that is asked about it later (`replay`)."""
 
-    def __init__(self, verifier: Verifier) -> None:
+    def __init__(self, verifier: Verifier, requires: Requires = Requires.NOTHING) -> None:
         self.name, self.fallible = verifier.name, verifier.fallible
-        self.verifier, self.requires = verifier, verifier.requires
+        self.verifier, self.requires = verifier, verifier.requires | requires
         self.seen: list[tuple[Pair, Verdict]] = []
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
@@ -51,57 +53,27 @@ class Recorder(Verifier):
 
     def take(self, prompt: Sequence[int], item: Item) -> dict[str, Any]:
         """The pairs that begin with this prompt, as JSON, and forget them."""
-        begin = tuple(prompt)
-        mine = [one for one in self.seen if one[0].prefix[: len(begin)] == begin]
-        self.seen = [one for one in self.seen if one[0].prefix[: len(begin)] != begin]
-        return {
-            "question_id": item.number,
-            "verifier": self.name,
-            "prompt": list(begin),
-            "pairs": [
-                pair_to_json(pair, len(begin)) | {"verdict": asdict(verdict)}
-                for pair, verdict in mine
-            ],
-        }
-
-
-class ShadowVerifier(Verifier):
-    """Judges as `verifier` does, and lets `reference` judge the same pairs for the record: what an
-    oracle or a larger judge would have said (`failure_modes.verifier_drift`). `verdicts` and
-    `reference` record, pair by pair, whether each said aligned."""
-
-    def __init__(self, verifier: Verifier, reference: Verifier) -> None:
-        self.name, self.fallible = verifier.name, verifier.fallible
-        self.requires = verifier.requires | reference.requires
-        self.verifier, self.shadow = verifier, reference
-        self.verdicts: list[bool] = []
-        self.reference: list[bool] = []
-
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        verdicts = verdicts_of(self.verifier, pairs)
-        self.verdicts += [verdict.aligned for verdict in verdicts]
-        self.reference += [verdict.aligned for verdict in verdicts_of(self.shadow, pairs)]
-        return verdicts
+        begin, seen, self.seen = tuple(prompt), self.seen, []
+        mine = []
+        for pair, verdict in seen:
+            if pair.prefix[: len(begin)] == begin:
+                mine.append(pair_to_json(pair, len(begin)) | {"verdict": asdict(verdict)})
+            else:
+                self.seen.append((pair, verdict))
+        head = {"question_id": item.number, "verifier": self.name, "prompt": list(begin)}
+        return head | {"pairs": mine}
 
 
 def pair_to_json(pair: Pair, prompt: int) -> dict[str, Any]:
     """A pair without the first `prompt` tokens of its prefix."""
-
-    def plain(step: Step) -> dict[str, Any]:
-        return {"tokens": list(step.tokens), "finish": step.finish.value}
-
-    target = None if pair.target is None else plain(pair.target)
-    return {"context": list(pair.prefix[prompt:]), "draft": plain(pair.draft), "target": target}
+    steps = {"draft": to_builtins(pair.draft), "target": to_builtins(pair.target)}
+    return {"context": list(pair.prefix[prompt:]), **steps}
 
 
 def pair_from_json(content: dict[str, Any], prompt: Sequence[int]) -> Pair:
     """The inverse of `pair_to_json`."""
-
-    def step(content: dict[str, Any]) -> Step:
-        return Step(tuple(content["tokens"]), Finish(content["finish"]))
-
-    target = None if content["target"] is None else step(content["target"])
-    return Pair((*prompt, *content["context"]), step(content["draft"]), target)
+    draft, target = convert(content["draft"], Step), convert(content["target"], Step | None)
+    return Pair((*prompt, *content["context"]), draft, target)
 
 
 @dataclass(frozen=True)
@@ -113,18 +85,16 @@ class SavedPair:
     aligned: bool
 
 
-def load_pairs(folder: Path) -> list[SavedPair]:
-    """The pairs of a run (its folder, or the folder pairs/ in it). Raises `SettingError` if there
-    are none."""
+def load_pairs(folder: Path, keys: Collection[Key] | None = None) -> list[SavedPair]:
+    """The pairs of a run (its folder, or the folder pairs/ in it). `keys`: of these answers, and
+    there may be none; otherwise raises `SettingError` if there are none."""
     place = folder / "pairs" if (folder / "pairs").is_dir() else folder
-    keys = sorted(key for path in place.glob("*.json") if (key := Key.of(path.name)) is not None)
     found = []
-    for key in keys:
-        content = read_object(place / key.file)
-        for one in content.get("pairs", ()):
+    for key, content in Store(place).results():
+        for one in content.get("pairs", ()) if keys is None or key in keys else ():
             pair = pair_from_json(one, content["prompt"])
             found.append(SavedPair(key, pair, bool(one["verdict"]["aligned"])))
-    if not found:
+    if not found and keys is None:
         raise SettingError(
             f"{folder} has no pairs of steps; a run keeps them with lr run --mode lr --save_pairs."
         )
@@ -203,9 +173,9 @@ def quality(made: Replayed, truth: Sequence[bool], other_order: Replayed | None 
     graded = any(verdict.score is not None for verdict in made.verdicts)
     flips = shift = None
     if other_order is not None:
-        other = [verdict.aligned for verdict in other_order.verdicts]
-        flips = fmean(a != b for a, b in zip(said, other, strict=True))
-        shifts = [abs(a - b) for a, b in zip(scores, other_order.scores, strict=True)]
+        swaps = zip(made.verdicts, other_order.verdicts, strict=True)
+        flips = fmean(a.aligned != b.aligned for a, b in swaps)
+        shifts = (abs(a - b) for a, b in zip(scores, other_order.scores, strict=True))
         shift = fmean(shifts) if graded else None
     return Quality(
         pairs=count,
@@ -242,15 +212,14 @@ def curve(scores: Sequence[float], truth: Sequence[bool]) -> list[Threshold]:
     from 2 on half of the true and all of the false.
     """
     positive, negative = sum(truth), len(truth) - sum(truth)
-    ordered = sorted(zip(scores, truth, strict=True), key=lambda pair: -pair[0])
-    points, true, false = [], 0, 0
-    for place, (score, right) in enumerate(ordered):
-        true, false = true + right, false + (not right)
-        if place + 1 == len(ordered) or ordered[place + 1][0] != score:
-            # no true pairs: true is 0, and so is the rate
-            rates = true / max(positive, 1), false / max(negative, 1)
-            accepted = true + false
-            points.append(Threshold(score, *rates, accepted / len(ordered), false / accepted))
+    pairs = sorted(zip(scores, truth, strict=True), key=lambda pair: -pair[0])
+    points, true, accepted = [], 0, 0
+    for score, equal in groupby(pairs, key=lambda pair: pair[0]):
+        rights = [right for _, right in equal]
+        true, accepted = true + sum(rights), accepted + len(rights)
+        false = accepted - true
+        rates = true / max(positive, 1), false / max(negative, 1)  # none of a kind: 0
+        points.append(Threshold(score, *rates, accepted / len(pairs), false / accepted))
     return points
 
 
@@ -259,22 +228,16 @@ def auc(scores: Sequence[float], truth: Sequence[bool]) -> float | None:
     None unless there are both kinds."""
     if all(truth) or not any(truth):
         return None
-    area, last = 0.0, (0.0, 0.0)
-    for point in curve(scores, truth):
-        area += (point.false_rate - last[0]) * (point.true_rate + last[1]) / 2
-        last = (point.false_rate, point.true_rate)
-    return area
+    points = [(0.0, 0.0), *((one.false_rate, one.true_rate) for one in curve(scores, truth))]
+    return sum((x - left) * (y + low) / 2 for (left, low), (x, y) in pairwise(points))
 
 
 def average_precision(scores: Sequence[float], truth: Sequence[bool]) -> float | None:
     """The area under the precision-recall curve as a sum of steps; None without a true pair."""
-    if not any(truth):
-        return None
-    total, last = 0.0, 0.0
-    for point in curve(scores, truth):
-        total += (point.true_rate - last) * (1 - point.error)
-        last = point.true_rate
-    return total
+    points = curve(scores, truth) if any(truth) else []
+    recalls = [0.0, *(one.true_rate for one in points)]
+    gains = (after - before for before, after in pairwise(recalls))
+    return sum(g * (1 - p.error) for g, p in zip(gains, points, strict=True)) if points else None
 
 
 def reliability(scores: Sequence[float], truth: Sequence[bool]) -> list[tuple[float, float, int]]:
@@ -282,7 +245,7 @@ def reliability(scores: Sequence[float], truth: Sequence[bool]) -> list[tuple[fl
     pairs; empty bins are left out."""
     bins: dict[int, list[tuple[float, bool]]] = {}
     for score, right in zip(scores, truth, strict=True):
-        bins.setdefault(min(BINS - 1, int(score * BINS)), []).append((score, right))
+        bins.setdefault(min(9, int(score * 10)), []).append((score, right))
     return [
         (fmean(s for s, _ in some), fmean(r for _, r in some), len(some))
         for _, some in sorted(bins.items())
@@ -361,9 +324,8 @@ def step_drifts(pairs: Sequence[SavedPair], runner: Runner) -> list[StepDrift]:
                 Row([*prefix, *step.tokens[:-1]], wanted=len(step.tokens), keep=len(prefix))
                 for step in steps
             ]
-            logits = prefixes.logits(rows)
             sums = []
-            for found, step in zip(logits, steps, strict=True):
+            for found, step in zip(prefixes.logits(rows), steps, strict=True):
                 if isinstance(found, LRError):
                     raise found
                 sums.append(math.fsum(step_logprobs(found, step.tokens)))
@@ -377,11 +339,11 @@ def problem_drifts(
     made: Sequence[StepDrift], run: RunResults, baseline: RunResults | None
 ) -> list[ProblemDrift]:
     """One entry per problem of the run, those that kept no draft step included."""
-    found = []
+    plainly, found = {} if baseline is None else baseline.records, []
     for key, record in sorted(run.records.items()):
-        mine = [one.drift for one in made if one.key == key]
-        other = baseline.records.get(key, {}).get("right") if baseline is not None else None
-        found.append(ProblemDrift(key, len(mine), math.fsum(mine), record.get("right"), other))
+        mine, other = [one.drift for one in made if one.key == key], plainly.get(key, {})
+        rights = record.get("right"), other.get("right")
+        found.append(ProblemDrift(key, len(mine), math.fsum(mine), *rights))
     return found
 
 
@@ -389,9 +351,8 @@ def summary(problems: Sequence[ProblemDrift]) -> dict[str, tuple[int, float, flo
     """By what happened to the answer: problems, mean drift, mean drift per kept step."""
     found = {}
     for what in ("same", "lost", "won", ""):
-        some = [one for one in problems if one.flipped == what]
-        if some:
+        if some := [one for one in problems if one.flipped == what]:
             drift, steps = math.fsum(one.drift for one in some), sum(one.steps for one in some)
-            per_step = drift / steps if steps else 0.0
-            found[what or "not compared"] = (len(some), drift / len(some), per_step)
+            means = drift / len(some), drift / steps if steps else 0.0
+            found[what or "not compared"] = (len(some), *means)
     return found

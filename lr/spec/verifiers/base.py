@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -95,28 +96,13 @@ class Verifier(Protocol):
         return [None] * len(pairs)
 
 
-class Question(Protocol):
-    """A pair that a `DeferredVerifier` was asked about."""
-
-    def done(self) -> bool:
-        """Whether the verdict is there."""
-        ...
-
-    def verdict(self) -> Verdict:
-        """The verdict, once it is there. Raises what went wrong."""
-        ...
-
-    def cancel(self) -> None:
-        """Nobody waits for the verdict any more."""
-        ...
-
-
 class DeferredVerifier(ABC):
     """A verifier that is asked elsewhere, for example on a server, and not waited for."""
 
     @abstractmethod
-    def ask(self, pair: Pair, ring: Callable[[], object]) -> Question:
-        """Begin to judge a pair; `ring` is called when the verdict is there."""
+    def ask(self, pair: Pair, ring: Callable[[], object]) -> Future[Verdict]:
+        """Begin to judge a pair; `ring` is called when the verdict is there. Whoever does not want
+        it any more cancels it."""
 
 
 def at_least(threshold: float, score: float, why: str) -> Verdict:
