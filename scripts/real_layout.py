@@ -26,18 +26,22 @@ from lr.model.dummy import END_ID, dummy_name, dummy_tokenizer, shape
 from lr.model.weights import load_model, pieces
 
 MEASURE = """
-import resource, sys, time
+import re, sys, time
+from pathlib import Path
 import torch
 from lr.model.weights import load_model
 from lr.reasoner import Reasoner
+
+def peak():  # KiB; ru_maxrss would begin with the peak of the process that started this one
+    return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
+
 torch.set_num_threads(1)
 load_model("tiny-draft")  # whatever is imported at the first load is there now
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 started = time.perf_counter()
 model = load_model(sys.argv[1])
 seconds = time.perf_counter() - started
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print((peak - before) * 1024, seconds, sum(p.nbytes for p in model.parameters()), flush=True)
+print((peak() - before) * 1024, seconds, sum(p.nbytes for p in model.parameters()), flush=True)
 """
 MODES = """
 import sys
@@ -92,8 +96,8 @@ def write_checkpoint(folder: Path, name: str, shards: int) -> None:
 
 
 def measure_load(folder: Path) -> tuple[int, float, int]:
-    """Load in a process of its own: growth of the peak resident set in bytes, seconds, bytes of the
-    weights.
+    """Load in a process of its own: growth of the peak resident set in bytes (read from /proc, so
+    on Linux), seconds, bytes of the weights.
     """
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, str(folder)],

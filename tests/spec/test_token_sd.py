@@ -47,7 +47,7 @@ def plain(model: int, **how: object) -> list[int]:
 @pytest.mark.parametrize(("name", "rule"), PAIRS)
 def test_greedy_speculation_is_greedy_decoding(name: str, rule: str) -> None:
     """k up to 8, random models, fp64: not one token differs, under any rule and drafter."""
-    for k in (1, 2, 3, 5, 8):
+    for k in (1, 3, 8):
         made = speculating(k % len(MODELS), DRAFTERS[name](SamplingParams(0.0)), rule, k)
         assert tokens_of(decode_plainly(PROMPT, made, LIMITS)) == plain(k % len(MODELS))
         assert made.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
@@ -125,7 +125,7 @@ def agrees(law: torch.Tensor, drawn: list[int]) -> bool:
     model=st.integers(0, 2),
     temperature=st.sampled_from([0.6, 1.3]),
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_matching_emits_what_plain_decoding_draws(
     name: str, seed: int, k: int, model: int, temperature: float
 ) -> None:
