@@ -1,7 +1,8 @@
-"""Two rules for every test: one thread, and the cache's conservation law holds afterwards in every
-cache that is alive.
+"""What holds for every test: one thread, processes that start quickly, and afterwards the
+conservation law in every cache that is alive.
 """
 
+import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if in_core(item.path):
             item.add_marker(pytest.mark.core)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_starts() -> Iterator[None]:
+    """The processes of drafts and ranks are forks of a server that has imported PyTorch, which
+    takes seconds. Where a test runs a program of its own, they are started as users start them.
+    """
+    plain = multiprocessing.get_context
+    server = plain(
+        "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else None
+    )
+    server.set_forkserver_preload(
+        ["lr.engine.worker", "lr.engine.load", "lr.model.ranks", "transformers"]
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            multiprocessing,
+            "get_context",
+            lambda how=None: server if how == "spawn" else plain(how),
+        )
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

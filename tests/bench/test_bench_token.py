@@ -208,7 +208,7 @@ def test_bench_alpha_runs_and_draws(tmp_path: Path, capsys: pytest.CaptureFixtur
         "bench",
         "alpha",
         "--problems",
-        "3",
+        "4",
         "--longest",
         "2",
         "--json",

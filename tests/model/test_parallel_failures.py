@@ -109,7 +109,7 @@ def _interrupt(*_: object) -> None:
 
 
 LONG_RUN = (
-    "run --dataset tiny:400 --max_tokens_len 8 --mode ar --tensor_parallel 2 --device cpu".split()
+    "run --dataset tiny:400 --max_tokens_len 120 --mode ar --tensor_parallel 2 --device cpu".split()
 )
 
 

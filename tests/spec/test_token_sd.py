@@ -57,7 +57,7 @@ def test_it_is_so_on_the_trained_pair_too() -> None:
     """From the front door, in fp64."""
     reasoner = Reasoner(dtype=torch.float64)
     for k in (2, 8):
-        question, how = problem(Split.TEST, k).question, {"temperature": 0.0, "max_tokens": 80}
+        question, how = problem(Split.TEST, k).question, {"temperature": 0.0, "max_tokens": 40}
         greedy = reasoner.generate(question, mode="ar", **how).tokens
         how |= {"mode": "sd", "acceptance": "reject", "num_speculative_tokens": k}
         for drafter in ("ngram", "suffix", "draft", "tree"):
@@ -82,7 +82,7 @@ def test_the_law_of_two_tokens(name: str, rule: str) -> None:
     The exact law is proved by enumeration (`test_acceptance_law.py`); this is the same claim for
     the whole machine: ragged batches, caches, keyed draws. False alarm <= 1e-6 over all rules.
     """
-    count, batches = 50, 80
+    count, batches = 50, 60
     made = speculating(0, DRAFTERS[name](SamplingParams(1.0)), rule, 3, temperature=1.0, seed=11)
     root = made.runner.open(PROMPT)
     first = distribution(made.runner.forward([root])[0][None], made.sampling)[0]
