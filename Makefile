@@ -9,8 +9,9 @@ PYTEST ?=
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
-# The models are tiny: one thread a process is the fastest, and the processes share the cores.
-ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+# The models are tiny: one thread a process is the fastest, and the processes share the cores. Many tests start Python:
+# what it compiles is kept.
+FOR_TESTS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
 .PHONY: help demo test lint format site clean
 .DELETE_ON_ERROR:
@@ -22,7 +23,7 @@ demo: $(VENV)/package.stamp ## solve a few problems with Lookahead Reasoning, an
 	@$(BIN)/lr demo $(DEMO)
 
 test: $(VENV)/dev.stamp ## run every test (PYTEST="-k cache" passes options on)
-	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST)
+	@$(FOR_TESTS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
 
 lint: $(VENV)/dev.stamp ## check style, format and types
 	@$(BIN)/ruff check

@@ -5,8 +5,8 @@ take, and do all four modes run?
 
 Writes FOLDER as a published checkpoint lies on disk: config.json, generation_config.json,
 tokenizer, and bf16 weights (random) in several files named by model.safetensors.index.json. Then a
-process of its own loads it and reports its peak: the growth of the resident set, beside the size of
-the weights. Pages of the files that the loader has mapped count in it as long as they are resident.
+process of its own loads it and reports by how much its memory grew, beside the size of the weights.
+Pages of the files that the loader has mapped are not counted: the system can drop them.
 """
 
 from __future__ import annotations
@@ -26,18 +26,29 @@ from lr.model.dummy import END_ID, dummy_name, dummy_tokenizer, shape
 from lr.model.weights import load_model, pieces
 
 MEASURE = """
-import resource, sys, time
+import re, sys, threading, time
+from pathlib import Path
 import torch
 from lr.model.weights import load_model
-from lr.reasoner import Reasoner
+
+def memory():
+    return int(re.search(r"RssAnon:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
+
+def watch():
+    while not done:
+        seen.append(memory())
+        time.sleep(0.001)
+
 torch.set_num_threads(1)
 load_model("tiny-draft")  # whatever is imported at the first load is there now
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+seen, done = [memory()], []
+threading.Thread(target=watch, daemon=True).start()
 started = time.perf_counter()
 model = load_model(sys.argv[1])
 seconds = time.perf_counter() - started
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print((peak - before) * 1024, seconds, sum(p.nbytes for p in model.parameters()), flush=True)
+done.append(seen.append(memory()))
+weights = sum(p.nbytes for p in model.parameters())
+print((max(seen) - seen[0]) * 1024, seconds, weights, flush=True)
 """
 MODES = """
 import sys
@@ -92,8 +103,8 @@ def write_checkpoint(folder: Path, name: str, shards: int) -> None:
 
 
 def measure_load(folder: Path) -> tuple[int, float, int]:
-    """Load in a process of its own: growth of the peak resident set in bytes, seconds, bytes of the
-    weights.
+    """Load in a process of its own: the most by which its memory grew in bytes (read from /proc:
+    on Linux), seconds, bytes of the weights.
     """
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, str(folder)],

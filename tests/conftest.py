@@ -1,7 +1,8 @@
-"""Two rules for every test: one thread, and the cache's conservation law holds afterwards in every
-cache that is alive.
+"""What holds for every test: one thread, processes that start quickly, and afterwards the
+conservation law in every cache that is alive.
 """
 
+import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,50 @@ from lr.kvcache.cache import PagedKVCache
 torch.set_num_threads(1)  # the tensors are tiny: threads only get in each other's way
 
 
-CORE = ("kvcache", "spec", "test_sources.py", "test_recorded_answers.py", "test_lookahead.py")
+HERE = Path(__file__).parent
+CORE = (
+    *("kvcache/*", "spec/test_acceptance_*", "spec/test_scheduler_*", "spec/test_sampling*"),
+    *("spec/test_steps.py", "spec/test_token_sd.py", "spec/test_verifier_[!e]*"),
+    *("test_lookahead.py", "test_recorded_answers.py"),
+)
 """What `pytest -m core` runs: the cache, the scheduler, the token level, the page."""
 
 
+def in_core(path: Path) -> bool:
+    return any(path.relative_to(HERE).match(pattern) for pattern in CORE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m core` the other files are not even imported, which would take as long again."""
+    others = config.option.markexpr == "core" and collection_path.suffix == ".py"
+    return True if others and not in_core(collection_path) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(here).parts[0] in CORE:
+        if in_core(item.path):
             item.add_marker(pytest.mark.core)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_starts() -> Iterator[None]:
+    """The processes of drafts and ranks are forks of a server that has imported PyTorch, which
+    takes seconds. Where a test runs a program of its own, they are started as users start them.
+    """
+    plain = multiprocessing.get_context
+    server = plain(
+        "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else None
+    )
+    server.set_forkserver_preload(
+        ["lr.engine.worker", "lr.engine.load", "lr.model.ranks", "transformers"]
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            multiprocessing,
+            "get_context",
+            lambda how=None: server if how == "spawn" else plain(how),
+        )
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -62,6 +62,7 @@ class Drafter(Protocol):
 
     def forget(self, branches: Iterable[Branch]) -> None:
         """These branches are closed: free what is kept for them, if anything is."""
+        return
 
 
 class LookupDrafter(Drafter):

@@ -37,7 +37,7 @@ FIXED = Synthetic(0.5, 0.5, Constant(7), Constant(5))
 
 @pytest.fixture(scope="module")
 def reasoner() -> Reasoner:
-    return Reasoner("dummy:tiny-target", "dummy:tiny-draft", "exact", dtype=torch.float32)
+    return Reasoner("dummy:tiny-draft", "dummy:tiny-draft", "exact", dtype=torch.float32)
 
 
 def replay(

@@ -56,7 +56,7 @@ def test_exact_lookahead_is_the_plain_greedy_text(pair: tuple[FakeServer, FakeSe
         prompt = spell(both.codec, both.codec.chat(QUESTION))
         wanted = plain_text(pair[0], prompt)
         assert both.generate(QUESTION, mode="ar", temperature=0).text == wanted
-        for schedule, (depth, width) in itertools.product(SCHEDULES, ((1, 1), (4, 1), (2, 2))):
+        for schedule, (depth, width) in itertools.product(SCHEDULES, ((4, 1), (2, 2))):
             result = both.generate(
                 QUESTION, temperature=0, schedule=schedule, depth=depth, width=width
             )

@@ -91,7 +91,7 @@ def plain(prompt: list[int], limits: Limits, temperature: float, seed: int) -> l
     return list(decode_plainly(prompt, target, limits))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     schedule=st.sampled_from(Schedule),
     depth=st.integers(1, 6),
@@ -135,7 +135,7 @@ def test_exact_verification_emits_plain_decoding(
 
 
 @pytest.mark.parametrize("width", [1, 2])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_paper_and_depth_emit_the_same_at_every_depth_and_pace(width: int, seed: int) -> None:
     outputs = [
         run(
@@ -178,7 +178,7 @@ def test_stopping_early_gives_everything_back() -> None:
     assert target.runner.cache.pool.num_used == draft.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
 
 
-def test_a_thousand_rounds_leave_the_pool_as_it_was() -> None:
+def test_hundreds_of_rounds_leave_the_pool_as_it_was() -> None:
     """Not only is nothing held: the ids that the pool will hand out next are the same, and what is
     held never grows.
     """
@@ -186,7 +186,7 @@ def test_a_thousand_rounds_leave_the_pool_as_it_was() -> None:
     pools = [made.runner.cache.pool for made in (target, draft)]  # type: ignore[attr-defined]
     rounds, most = 0, 0
     config = SchedulerConfig(Limits(90, 3), depth=3, width=2)
-    while rounds < 1000:
+    while rounds < 300:
         one = chain(config, target, draft, [5, 6 + rounds % 3], Coupling.INDEPENDENT)
         for _ in answered(Loop(target, draft, ByContent()), [one]):
             rounds += 1

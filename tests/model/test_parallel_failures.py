@@ -110,6 +110,11 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+LONG_RUN = (
+    "run --dataset tiny:400 --max_tokens_len 120 --mode ar --tensor_parallel 2 --device cpu".split()
+)
+
+
 @contextmanager
 def lr(*words: str, torchrun: int = 0) -> Iterator[subprocess.Popen[str]]:
     """The command line, in a process group of its own."""
@@ -146,7 +151,7 @@ def started_run(run: subprocess.Popen[str], output: Path) -> int:
 @needs_proc
 def test_the_command_line_when_a_rank_is_killed(tmp_path: Path) -> None:
     before = shared_memory()
-    with lr(*RUN, "--output", str(tmp_path)) as run:
+    with lr(*LONG_RUN, "--output", str(tmp_path)) as run:
         rank = started_run(run, tmp_path)
         others = children(run.pid)
         os.kill(rank, signal.SIGKILL)
@@ -160,7 +165,7 @@ def test_the_command_line_when_a_rank_is_killed(tmp_path: Path) -> None:
 
 @needs_proc
 def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
-    with lr(*RUN, "--output", str(tmp_path)) as run:
+    with lr(*LONG_RUN, "--output", str(tmp_path)) as run:
         started_run(run, tmp_path)
         others = children(run.pid)
         os.killpg(run.pid, signal.SIGINT)
@@ -196,7 +201,7 @@ def test_torchrun_gives_the_same_answer(capsys: pytest.CaptureFixture[str]) -> N
         "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins "
         "does Ben have?"
     )
-    flags = "--mode ar --device cpu --dtype float64 --max_tokens 20"
+    flags = "--mode ar --device cpu --dtype float64 --max_tokens 6"
     words = ["generate", question, *flags.split()]
     assert main(words) == 0
     alone = capsys.readouterr().out
