@@ -369,6 +369,7 @@ class LikelihoodVerifier(AskingVerifier):
     def __init__(self, threshold: float = -1.0, runner: Runner | None = None) -> None:
         require(threshold <= 0, "threshold", threshold, "a mean log-probability in nats, at most 0")
         self.threshold = threshold
+        self.head: list[int] = []
         self.prefixes = None if runner is None else PrefixCache(runner)
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
