@@ -17,11 +17,13 @@ from rich.text import Text
 
 from lr.errors import SettingError
 from lr.lab.viz.style import TERMINAL_MARKS, TERMINAL_STYLES, require_matplotlib
+from lr.spec.verifiers.simple import difference
 from lr.trace import Stats
 from lr.types import Origin, require
 
 if TYPE_CHECKING:
     from lr.result import AnswerStep
+    from lr.tiny.languages import TinyLanguage
 
 STYLES = {origin: TERMINAL_STYLES[origin.value] for origin in Origin}
 MARKS = {origin: TERMINAL_MARKS[origin.value] for origin in Origin}
@@ -105,13 +107,17 @@ def settings_of(flags: Any) -> dict[str, Any]:
     return {name: str(v) if isinstance(v, Path) else v for name, v in given.items()}
 
 
-def step_line(step: AnswerStep) -> Text:
+def step_line(step: AnswerStep, language: TinyLanguage | None = None) -> Text:
     """One step with its mark and origin; a correction also with the draft step it replaced, and
-    why."""
+    why: in the words of `language`, where that can read both steps, else in the verifier's."""
     line = Text(f"  {MARKS[step.origin]} {step.origin.value:<10} ", style=STYLES[step.origin])
     line.append(step.text.strip())
     if step.rejected is not None and step.verdict is not None:
-        rejected = f"\n    {'draft':<10} {step.rejected.strip()}  ({step.verdict.why})"
+        why, draft = step.verdict.why, step.rejected
+        if language is not None and not language.same_meaning(draft, step.text):
+            meanings = language.parse(draft), language.parse(step.text)
+            why = why if None in meanings else difference(*meanings)
+        rejected = f"\n    {'rejected':<10} {draft.strip()}  ({why})"
         line.append(rejected, style="dim")
     return line
 
@@ -120,7 +126,7 @@ def legend() -> Text:
     """What the marks and colours of steps mean."""
     words = {
         Origin.ACCEPTED: "draft step kept",
-        Origin.CORRECTION: "target's step, the draft's was rejected",
+        Origin.CORRECTION: "target's step, already written when the draft's was rejected",
         Origin.BONUS: "target's step after a fully accepted cycle",
     }
     parts = [Text(f"{MARKS[o]} {o.value}: {words[o]}", style=STYLES[o]) for o in words]

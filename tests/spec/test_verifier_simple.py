@@ -76,7 +76,7 @@ def test_oracle() -> None:
     assert [v.aligned for v in verdicts] == [True, False, False, False]
     assert [v.why for v in verdicts] == [
         "same meaning",
-        "result differs",
+        "the draft says result 11, the target 10",
         "the draft step is not in the language",
         "the target step is not in the language",
     ]

@@ -97,8 +97,19 @@ class OracleVerifier(Verifier):
             return Verdict(aligned=False, why=f"the {which} step is not in the language")
         if draft == target:
             return Verdict(aligned=True, why="same meaning")
-        fields = (name for name in draft._fields if getattr(draft, name) != getattr(target, name))
-        return Verdict(aligned=False, why=f"{next(fields)} differs")
+        return Verdict(aligned=False, why=difference(draft, target))
+
+
+def difference(draft: Any, target: Any) -> str:
+    """The first part in which two meanings (named tuples) differ, in words."""
+
+    def said(part: object) -> str:  # a number, a word, several of them, a member of an enumeration
+        parts = part if isinstance(part, tuple) else (part,)
+        return " and ".join(str(getattr(one, "value", one)) for one in parts) or "none"
+
+    parts = zip(draft._fields, map(said, draft), map(said, target), strict=True)
+    name, drafts, targets = next(part for part in parts if part[1] != part[2])
+    return f"the draft says {name} {drafts}, the target {targets}"
 
 
 class EmbeddingVerifier(Verifier):
