@@ -3,6 +3,7 @@ conservation law in every cache that is alive.
 """
 
 import multiprocessing
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from lr.kvcache.cache import PagedKVCache
 
 torch.set_num_threads(1)  # the tensors are tiny: threads only get in each other's way
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
 
 
 HERE = Path(__file__).parent
