@@ -93,15 +93,16 @@ class HeadNorm(RMSNorm):
         self.kept: tuple[Tensor, int, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [n, h + k, d] -> [n, h + k, d]. The weights of the heads are kept as long as `weight`
-        stays as it is.
+        """x [n, h + k, d] -> [n, h + k, d]. In inference mode the weights of the heads are kept as
+        long as `weight` stays as it is.
         """
         weight = self.weight
-        if self.kept and self.kept[0] is weight and self.kept[1] == weight._version:
+        known = torch.is_inference_mode_enabled() and not weight.is_inference()
+        if known and self.kept and self.kept[0] is weight and self.kept[1] == weight._version:
             return self.scaled(x, self.kept[2])
         query, key = weight.chunk(2)
         rows = torch.stack((query,) * self.num_heads + (key,) * self.num_kv_heads)  # [h + k, d]
-        if not (rows.requires_grad or weight.is_inference()):  # inference tensors have no version
+        if known:  # a weight made in inference mode has no count of its changes
             self.kept = (weight, weight._version, rows)
         return self.scaled(x, rows)
 
