@@ -1,10 +1,9 @@
 """A confidence cascade, after ConfSpec (arXiv 2602.18447): the draft rates its own step; only where
 it is unsure the target is asked.
 
-One seam, the verifier, made of three that exist: a cheap score by the draft model, an expensive one
-by the target, and the cascade that asks the second where the first lies inside the band (low,
-high). Neither needs a target step, so a step of which the draft is sure costs the target nothing at
-all before the next time it reads the chain.
+A cheap score by the draft model, an expensive one by the target, and the cascade that asks the
+second where the first lies inside the band (low, high). Neither needs a target step, so a step of
+which the draft is sure costs the target nothing at all before it reads the chain again.
 
     reasoner.generate(question, variant=confidence_cascade(reasoner.models), depth=1,
     schedule="sync")
@@ -31,8 +30,7 @@ class Cascade(Verifier):
     """`cheap` decides where its score is at or outside the band (low, high); else `expensive` does.
 
     A score of at most `low` rejects, one of at least `high` accepts; without a score `expensive`
-    decides. This is the plan of confidence cascades such as ConfSpec (arXiv 2602.18447). The band
-    is on the cheap verifier's scale: a probability, a cosine, 0 to 9, nats per token.
+    decides. The band is on the cheap verifier's scale: a probability, a cosine, 0 to 9, nats.
     """
 
     def __init__(self, cheap: Verifier, expensive: Verifier, *, low: float, high: float) -> None:
