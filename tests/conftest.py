@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 CORE = (
     *("kvcache/*", "spec/test_acceptance_*", "spec/test_scheduler_*", "spec/test_sampling*"),
     *("spec/test_steps.py", "spec/test_token_sd.py", "spec/test_verifier_[!e]*"),
-    *("test_lookahead.py", "test_recorded_answers.py"),
+    "test_lookahead.py",
 )
 """What `pytest -m core` runs: the cache, the scheduler, the token level, the page."""
 

@@ -152,7 +152,7 @@ def scheduled(
 LOOKUP = (Speculation(LookupDrafter(2, 1), MatchRule(), 3),) * 2
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     schedule=st.sampled_from(Schedule),
     depth=st.integers(0, 6),
