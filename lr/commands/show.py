@@ -17,7 +17,7 @@ from rich.text import Text
 
 from lr.errors import SettingError
 from lr.lab.viz.style import TERMINAL_MARKS, TERMINAL_STYLES, require_matplotlib
-from lr.spec.verifiers.simple import difference
+from lr.spec.verifiers.base import difference
 from lr.trace import Stats
 from lr.types import Origin, require
 

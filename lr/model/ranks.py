@@ -374,6 +374,9 @@ def follow(place: Torchrun, store: dist.Store | None = None) -> None:
                 _obey(order, ranks, device, models, caches)
     except RankLost:
         return  # rank 0 finds out why
+    finally:
+        if dist.is_initialized():  # its threads must end before the process does
+            dist.destroy_process_group()
 
 
 def _obey(

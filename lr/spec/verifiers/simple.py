@@ -26,7 +26,7 @@ from torch import Tensor
 from lr.errors import CheckpointError
 from lr.kvcache.branch import common_length
 from lr.rng import Stream, uniform
-from lr.spec.verifiers.base import Pair, Requires, Verifier, at_least, verdicts_of
+from lr.spec.verifiers.base import Pair, Requires, Verifier, at_least, difference, verdicts_of
 from lr.types import Step, Verdict, require
 
 Decode = Callable[[Sequence[int]], str]
@@ -98,18 +98,6 @@ class OracleVerifier(Verifier):
         if draft == target:
             return Verdict(aligned=True, why="same meaning")
         return Verdict(aligned=False, why=difference(draft, target))
-
-
-def difference(draft: Any, target: Any) -> str:
-    """The first part in which two meanings (named tuples) differ, in words."""
-
-    def said(part: object) -> str:  # a number, a word, several of them, a member of an enumeration
-        parts = part if isinstance(part, tuple) else (part,)
-        return " and ".join(str(getattr(one, "value", one)) for one in parts) or "none"
-
-    parts = zip(draft._fields, map(said, draft), map(said, target), strict=True)
-    name, drafts, targets = next(part for part in parts if part[1] != part[2])
-    return f"the draft says {name} {drafts}, the target {targets}"
 
 
 class EmbeddingVerifier(Verifier):
