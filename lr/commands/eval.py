@@ -3,12 +3,11 @@ steps have cost, `lr experiment` repeats the paper's experiments."""
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ from lr.lab.eval import report
 from lr.lab.eval import verifier_eval as ev
 from lr.lab.eval.ablations import FAMILIES, Domains
 from lr.lab.eval.datasets import load_items
-from lr.lab.eval.experiment import Lab, LabModels, write_finding
+from lr.lab.eval.experiment import Lab, LabModels, bars, write_finding
 from lr.lab.eval.experiments import EXPERIMENTS
-from lr.lab.eval.figure import Bars, Panel, Points, draw
+from lr.lab.eval.figure import Panel, Points, draw
 from lr.lab.eval.grading import Grader
 from lr.lab.eval.store import SETTINGS, read_object
 from lr.options import GenerateOptions
@@ -92,15 +91,13 @@ def _draw(panels: Sequence[Panel], path: Path) -> None:
 def _bars(rows: Sequence[report.Row]) -> list[Panel]:
     """Accuracy and speed as bars, and speedups where there is a baseline."""
     names = [row.mode if row.mode != "?" else row.name[:12] for row in rows]
-    accuracy = [math.nan if row.accuracy is None else row.accuracy for row in rows]
-    around = [row.accuracy_interval for row in rows]
     panels: list[Panel] = [
-        Bars("right (95 % interval)", names, accuracy, around, percent=True),
-        Bars("tokens per second", names, [row.speed or math.nan for row in rows]),
+        bars("right (95 % interval)", names, rows, "accuracy", percent=True),
+        bars("tokens per second", names, rows, "speed"),
     ]
     if any(row.speedup for row in rows):
-        speedups, around = [row.speedup or 1.0 for row in rows], [r.speedup_interval for r in rows]
-        panels.append(Bars("speedup (95 % interval)", names, speedups, around, line=1.0))
+        fast = [replace(row, speedup=row.speedup or 1.0) for row in rows]
+        panels.append(bars("speedup (95 % interval)", names, fast, "speedup", line=1.0))
     return panels
 
 

@@ -86,8 +86,8 @@ class Placement(Device):
         this dtype, cache and attention."""
         from lr.reasoner import Reasoner
 
-        dtype, blocks = self.torch_dtype(), self.num_blocks
-        made = Reasoner(*models, dtype=dtype, num_blocks=blocks, **settings)  # type: ignore[arg-type]
+        settings |= {"dtype": self.torch_dtype(), "num_blocks": self.num_blocks}
+        made = Reasoner(*models, **settings)  # type: ignore[arg-type]
         if self.attention != "auto" or not self.cuda_graphs:
             try:
                 made.use_attention(self.attention, graphs=self.cuda_graphs)

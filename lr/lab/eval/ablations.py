@@ -106,7 +106,11 @@ class Domains:
         runs: dict[str, RunResults] = {}
         rows: dict[str, Row] = {}
         for family, lab in self.labs.items():
-            outcome = lab.run(arms, lambda name, family=family: heard(f"{family}/{name}"))  # type: ignore[misc]
+
+            def told(name: str, family: str = family) -> None:
+                heard(f"{family}/{name}")
+
+            outcome = lab.run(arms, told)
             runs |= {f"{family}/{name}": run for name, run in outcome.runs.items()}
             rows |= {f"{family}/{name}": row for name, row in outcome.rows.items()}
         return Outcome(runs, rows)
