@@ -27,6 +27,7 @@ from lr.spec.verifiers.judge import JudgeVerifier
 from lr.spec.verifiers.simple import EmbeddingVerifier, load_encoder
 from lr.tiny.judge import PairSource, as_pair
 from lr.tiny.language import Split
+from lr.tiny.languages import QUANTITIES
 from lr.tiny.pairs import TextPair, grammar_pair, kind_of_difference
 
 THRESHOLDS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
@@ -46,6 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--encoder", help="a sentence encoder: measure the embedding verifier instead of a judge"
     )
+    parser.add_argument("--dataset", choices=QUANTITIES.datasets, default="stories")
     parser.add_argument("--seed", type=int, default=0, help="of the test problems and the draws")
     return parser.parse_args()
 
@@ -56,7 +58,7 @@ def held_out_pairs(args: argparse.Namespace) -> list[TextPair]:
     pairs: list[TextPair] = []
     batch = 0
     while min(len(of_class(pairs, same)) for same in (True, False)) < args.pairs:
-        pairs += source.pairs(Split.TEST, batch, args.seed)
+        pairs += source.pairs(Split.TEST, batch, args.seed, args.dataset)
         batch += 1
     different = len(of_class(pairs, False))
     print(

@@ -30,6 +30,9 @@ from lr.tiny.rows import batch_of
 from lr.tiny.training import Recipe, Trainer, export, start, token_losses
 from lr.tiny.vocabulary import build_tokenizer
 
+LONG_EVERY = 4
+"""One batch of problems in so many is of long ones: they give nine times the pairs."""
+
 
 def arguments() -> argparse.Namespace:
     """The command line."""
@@ -66,7 +69,8 @@ def pairs_from_runs(rank: int, args: argparse.Namespace) -> list[TextPair]:
     if not path.is_file():
         source, pairs = PairSource(args.target, args.draft), list[TextPair]()
         for batch in range(rank, args.real_batches, args.processes):
-            pairs += source.pairs(Split.TRAIN, batch, args.seed)
+            dataset = "tiny" if batch % LONG_EVERY else "stories"
+            pairs += source.pairs(Split.TRAIN, batch, args.seed, dataset)
             same = sum(pair.same for pair in pairs)
             if rank == 0:
                 say(f"batch {batch} of {args.real_batches}: {len(pairs)} pairs, {same} equal")

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from transformers import PreTrainedTokenizerFast
 
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
@@ -71,20 +72,29 @@ def arguments() -> argparse.Namespace:
     add("--from", dest="start", type=Path, help="state.pt or checkpoint to take the layers from")
     add("--eval-every", type=int, default=1_000_000, help="tokens between accuracy checks")
     add("--eval-problems", type=int, default=48, help="held-out problems of each check")
+    add("--compile", action="store_true", help="compile the layers: faster after some minutes")
     add("--resume", action="store_true")
     return parser.parse_args()
 
 
-def initial_model(args: argparse.Namespace, vocab_size: int) -> CausalLM:
+def initial_model(args: argparse.Namespace, tokenizer: PreTrainedTokenizerFast) -> CausalLM:
     """Fresh weights from the seed, or the first layers of another model."""
     size = SIZES[args.language, args.role]
-    model = fresh_model(tiny_config(size.layers, vocab_size, size.mlp), args.seed)
+    model = fresh_model(tiny_config(size.layers, len(tokenizer), size.mlp), args.seed)
     if args.start and args.start.is_file():
         state = torch.load(args.start, weights_only=True)["model"]
         model.load_state_dict({name: state[name] for name in model.state_dict()})
     elif args.start:
-        state = load_model(str(args.start)).state_dict()
-        model.load_state_dict({name: state[name] for name in model.state_dict()})
+        state = load_model(str(args.start), dtype=torch.float32).state_dict()
+        own = model.state_dict()
+        # words that its vocabulary does not have begin at random
+        theirs = Codec.load(str(args.start)).tokenizer.get_vocab()
+        table = own["embedding.weight"].clone()
+        for word, token in tokenizer.get_vocab().items():
+            if word in theirs:
+                table[token] = state["embedding.weight"][theirs[word]]
+        state["embedding.weight"] = table
+        model.load_state_dict({name: state[name] for name in own})
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -99,7 +109,7 @@ def work(rank: int, args: argparse.Namespace) -> None:
         matrix_rate=args.rate or size.rate,
         drills=size.drills if args.drills is None else args.drills,
     )
-    trainer = Trainer(initial_model(args, len(tokenizer)), rows, recipe)
+    trainer = Trainer(initial_model(args, tokenizer), rows, recipe, compiled=args.compile)
     state = args.out / "state.pt"
     if args.resume:
         trainer.load(state)

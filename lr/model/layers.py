@@ -100,11 +100,15 @@ class HeadNorm(RMSNorm):
         keeping = torch.is_inference_mode_enabled() and not weight.is_inference()
         if keeping and self.kept and self.kept[0] is weight and self.kept[1] == weight._version:
             return self.scaled(x, self.kept[2])
-        query, key = weight.chunk(2)
-        rows = torch.stack((query,) * self.num_heads + (key,) * self.num_kv_heads)  # [h + k, d]
+        rows = self.rows()
         if keeping:  # a weight made in inference mode has no count of its changes
             self.kept = (weight, weight._version, rows)
         return self.scaled(x, rows)
+
+    def rows(self) -> Tensor:
+        """The weight of every head, [h + k, d]."""
+        query, key = self.weight.chunk(2)
+        return torch.stack((query,) * self.num_heads + (key,) * self.num_kv_heads)
 
 
 class Attention(Module):

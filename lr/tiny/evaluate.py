@@ -39,15 +39,16 @@ from lr.spec.sampling import distribution
 from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.write import StepJob, StepWriter
 from lr.tiny.grammar import Style
-from lr.tiny.language import Kind, Problem, Split, problem
+from lr.tiny.language import Kind, Problem, Split
 from lr.tiny.languages import QUANTITIES, TinyLanguage
 from lr.trace import Trace
 from lr.types import Role, SamplingParams, require
 
-KINDS = ("goal", "given", "operation", "answer", "unreadable")
+KINDS = ("goal", "given", "note", "operation", "answer", "unreadable")
 BLOCK_SIZE = 16
 BATCH = 32  # problems that are worked on together
-LIMITS = Limits(max_tokens=400)
+CONTEXT = 2048
+LIMITS = Limits(max_tokens=1600)
 Tokens = tuple[int, ...]
 """The tokens of a step."""
 
@@ -153,12 +154,13 @@ class TinyReport:
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """How much to measure. `ablation_problems` is per layer; 0 leaves the ablation out."""
+    """How much to measure, on which data set ("": the short problems of the target's language).
+    `ablation_problems` is per layer; 0 leaves the ablation out."""
 
     problems: int = 128
     seed: int = 0
     temperature: float = 0.6
-    far: float = 0.0
+    dataset: str = ""
     ablation_problems: int = 0
 
     def __post_init__(self) -> None:
@@ -175,7 +177,7 @@ class Voice:
         self.sampling = SamplingParams(temperature=settings.temperature)
         self.runner = ModelRunner(
             model,
-            num_blocks=2 * BATCH * (model.config.max_position_embeddings // BLOCK_SIZE),
+            num_blocks=2 * BATCH * (CONTEXT // BLOCK_SIZE),
             block_size=BLOCK_SIZE,
             vocab_size=codec.vocab_size,
         )
@@ -237,15 +239,14 @@ def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> T
 def draw(
     language: TinyLanguage, indices: Sequence[int], settings: EvalSettings
 ) -> list[Problem[Any]]:
-    """Held-out problems of a language by index."""
-    if not settings.far:
-        return [language.problem(Split.TEST, i, settings.seed) for i in indices]
-    if language is not QUANTITIES:
+    """Held-out problems of a language by index. Raises `SettingError`."""
+    name = settings.dataset or language.family
+    if name not in language.datasets:
         raise SettingError(
-            f"far is {settings.far}, but only the language of quantities has far references. "
-            "Leave it out."
+            f"the data set is {name!r}, expected one of {', '.join(language.datasets)}: problems "
+            "in the language of the target."
         )
-    return [problem(Split.TEST, i, settings.seed, settings.far) for i in indices]
+    return [language.datasets[name](Split.TEST, i, settings.seed) for i in indices]
 
 
 def solve(voice: Voice, problems: Sequence[Problem[Any]]) -> list[list[Tokens]]:

@@ -29,7 +29,8 @@ from lr.spec.verifiers.base import Pair
 from lr.spec.verifiers.judge import TINY_JUDGE_PROMPT, AnswerTokens
 from lr.tiny.evaluate import BATCH, EvalSettings, Voice, grow_chains
 from lr.tiny.grammar import Style, unglue
-from lr.tiny.language import Problem, Split, problem
+from lr.tiny.language import Problem, Split
+from lr.tiny.languages import DATASETS
 from lr.tiny.oracle import parse, same_meaning
 from lr.tiny.pairs import TextPair, agreeing_prefix, grammar_pair
 from lr.tiny.rows import Row, RowMaker
@@ -116,10 +117,12 @@ class PairSource:
             for role, name in ((Role.TARGET, target), (Role.DRAFT, draft))
         )
 
-    def pairs(self, split: Split, batch: int, seed: int = 0) -> list[TextPair]:
+    def pairs(
+        self, split: Split, batch: int, seed: int = 0, dataset: str = "tiny"
+    ) -> list[TextPair]:
         """The pairs (target's step, draft's step) of batch number `batch` of a split's problems, 32
         problems each."""
-        problems = [problem(split, batch * BATCH + i, seed) for i in range(BATCH)]
+        problems = [DATASETS[dataset](split, batch * BATCH + i, seed) for i in range(BATCH)]
         found: list[TextPair] = []
 
         def number(what: Problem[Any], index: int, sibling: int) -> int:

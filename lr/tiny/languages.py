@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lr.tiny import grammar, language, oracle, plans
+from lr.tiny import grammar, language, oracle, plans, stories
 from lr.tiny.grammar import Piece, Style
 from lr.tiny.language import Kind, Problem, Split
 
@@ -24,18 +24,18 @@ from lr.tiny.language import Kind, Problem, Split
 class TinyLanguage:
     """One language.
 
-    `family` begins the names of its checkpoints and data sets ("plans-target", "plans:20").
-    `question` is what a question looks like. `problem(split, index, seed)` draws a problem,
-    `render(meaning, style, rng)` words a step,
-    `parse` reads its meaning back (a named tuple with a `kind`; None if it is not a sentence of the
-    language), `boxed` finds the answer in a solution. `templates` are all templates by kind and
+    `family` begins the names of its checkpoints ("plans-target"). `questions` is what its questions
+    look like. `datasets` draw its problems, each a function of (split, index, seed); `problem` is
+    the one of the family's name. `render(meaning, style, rng)` words a step, `parse` reads its
+    meaning back (a named tuple with a `kind`; None if it is not a sentence of the language),
+    `boxed` finds the answer in a solution. `templates` are all templates by kind and
     operation, `slot_words` what stands in their slots, `boxed_words` what stands in the box.
     `drill(rng, bare)` gives a text of practice and its result. `results` are the words that have to
     be worked out, `names` those that have to be copied: both weigh more in the loss."""
 
     family: str
-    question: re.Pattern[str]
-    problem: Callable[[Split, int, int], Problem[Any]]
+    questions: tuple[re.Pattern[str], ...]
+    datasets: Mapping[str, Callable[[Split, int, int], Problem[Any]]]
     render: Callable[[Any, Style, random.Random], str]
     parse: Callable[[str], Any]
     boxed: Callable[[str], int | str | None]
@@ -46,9 +46,13 @@ class TinyLanguage:
     results: frozenset[str]
     names: frozenset[str]
 
+    @property
+    def problem(self) -> Callable[[Split, int, int], Problem[Any]]:
+        return self.datasets[self.family]
+
     def asks(self, text: str) -> bool:
         """Whether a text is a question of this language."""
-        return self.question.fullmatch(text.strip()) is not None
+        return any(one.fullmatch(text.strip()) for one in self.questions)
 
     def same_meaning(self, first: str, second: str) -> bool:
         """Whether two steps mean the same: both can be read, and their meanings are equal."""
@@ -59,23 +63,23 @@ class TinyLanguage:
 DIGITS = tuple("0123456789")
 QUANTITIES = TinyLanguage(
     family="tiny",
-    question=language.QUESTION,
-    problem=language.problem,
+    questions=(language.QUESTION, stories.QUESTION),
+    datasets={"tiny": language.problem, "stories": stories.story},
     render=grammar.render,
     parse=oracle.parse,
     boxed=oracle.boxed,
     templates=grammar.PIECES,
-    slot_words=(*language.NAMES, *language.ITEMS, *DIGITS),
+    slot_words=(*language.NAMES, *language.ITEMS, *DIGITS, *language.NOTES, "the", "last"),
     boxed_words=DIGITS,
     drill=grammar.drill_text,
     results=frozenset(DIGITS),
-    names=frozenset(language.NAMES),
+    names=frozenset((*language.NAMES, *language.NOTES)),
 )
 _COPIED = (*plans.THINGS, *plans.DIRECTIONS, *plans.NUMBERS)
 PLANS = TinyLanguage(
     family="plans",
-    question=plans.QUESTION,
-    problem=plans.plan,
+    questions=(plans.QUESTION,),
+    datasets={"plans": plans.plan},
     render=plans.render,
     parse=plans.parse,
     boxed=plans.boxed,
@@ -88,3 +92,5 @@ PLANS = TinyLanguage(
 )
 LANGUAGES = {one.family: one for one in (QUANTITIES, PLANS)}
 """By family."""
+DATASETS = {name: draw for one in LANGUAGES.values() for name, draw in one.datasets.items()}
+"""What draws the problems of each data set (`tiny:20`, `stories:20`, `plans:20`)."""

@@ -6,8 +6,9 @@ carry no loss: a model learns to write its own style whatever it has read before
 list of single calculations (or moves) in the words of the language, with loss on the results alone;
 without drills, arithmetic is learnt late or not at all.
 
-Batches are cut from pools of rows sorted by length, so that little is padded. Which rows a batch
-holds is a pure function of (seed, pool, position): training resumes exactly.
+Rows come in pools. The rows of a pool are cut into batches of like length, each padded to one of
+`WIDTHS`, so that a compiled layer meets few shapes. Which rows a batch holds is a pure function of
+(seed, pool, position): training resumes exactly.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from lr.tiny.language import Problem, Split
 from lr.tiny.languages import QUANTITIES, TinyLanguage
 
 NAME_WEIGHT, RESULT_WEIGHT = 2.0, 3.0
-POOL_ROWS = 192
+POOL_PROBLEMS, POOL_LONG = 192, 128
+DRILL_TOKENS = 192
+WIDTHS = (64, 96, 128, 160, 192, 256, 320, 384, 512, *range(640, 4097, 128))
+"""How long the rows of a batch may be: each row is padded to the next of these."""
 
 
 class Row(NamedTuple):
@@ -49,9 +53,17 @@ class Batch:
     place: tuple[int, int]
 
 
-def batch_of(rows: Sequence[Row], fill: int, place: tuple[int, int] = (0, 0)) -> Batch:
-    """Rows as rectangles; `fill` is the padding token."""
-    width = max(len(row.ids) for row in rows)
+def batch_of(
+    rows: Sequence[Row],
+    fill: int,
+    place: tuple[int, int] = (0, 0),
+    width: int | None = None,
+    count: int = 0,
+) -> Batch:
+    """Rows as rectangles of `width` (None: the longest row's), at least `count` of them; `fill` is
+    the padding token."""
+    width = width or max(len(row.ids) for row in rows)
+    rows = [*rows, *[Row([], [], [])] * (count - len(rows))]
 
     def pad(lists: Iterator[list[int]] | Iterator[list[float]], value: float) -> Tensor:
         return torch.tensor([[*one, *[value] * (width - len(one))] for one in lists])
@@ -127,39 +139,44 @@ class RowMaker:
     def batches(
         self, start: tuple[int, int], stride: int, budget: int, drills: float
     ) -> Iterator[Batch]:
-        """Endless batches of about `budget` tokens from place `start`, a share `drills` of their
-        tokens being drills.
+        """Endless batches of at most `budget` tokens, padding included, or of one row, from place
+        `start`; a share `drills` of the tokens of a pool are drills.
 
         A place is (pool, position in it); `stride` is the distance from pool to pool (processes
         share the pools out)."""
         pool, position = start
         while True:
-            groups = self._groups(pool, int(budget * (1 - drills)))
+            groups = self._groups(pool, budget, drills)
             for i in range(position, len(groups)):
-                rows = groups[i]
-                if drills:
-                    rng = random.Random(f"drills/{self.seed}/{pool}/{i}")
-                    width = max(len(row.ids) for row in rows)
-                    count = max(1, round(budget / width)) - len(rows)
-                    rows = rows + [self.drill_row(width, rng) for _ in range(count)]
+                rows, width = groups[i]
                 place = (pool, i + 1) if i + 1 < len(groups) else (pool + stride, 0)
-                yield batch_of(rows, self.tokenizer.pad_token_id, place)
+                count = max(1, budget // width)
+                yield batch_of(rows, self.tokenizer.pad_token_id, place, width, count)
             pool, position = pool + stride, 0
 
     def pool(self, number: int, rng: random.Random) -> list[Row]:
-        """The rows of a pool."""
-        numbers = range(number * POOL_ROWS, (number + 1) * POOL_ROWS)
-        problems = (self.language.problem(Split.TRAIN, i, self.seed) for i in numbers)
-        return [self.problem_row(what, rng) for what in problems]
+        """The rows of a pool without its drills."""
+        rows = []
+        for name, draw in self.language.datasets.items():
+            count = POOL_LONG if name == "stories" else POOL_PROBLEMS
+            numbers = range(number * count, (number + 1) * count)
+            rows += [self.problem_row(draw(Split.TRAIN, i, self.seed), rng) for i in numbers]
+        return rows
 
-    def _groups(self, number: int, budget: int) -> list[list[Row]]:
-        """The rows of a pool in groups of like length and at most `budget` tokens, in random
-        order."""
+    def _groups(self, number: int, budget: int, drills: float) -> list[tuple[list[Row], int]]:
+        """The rows of a pool, drills included, in groups of one width and at most `budget` tokens,
+        each with its width; in random order."""
         rng = random.Random(f"rows/{self.seed}/{self.style.value}/{number}")
-        groups: list[list[Row]] = [[]]
-        for row in sorted(self.pool(number, rng), key=lambda row: len(row.ids)):
-            if groups[-1] and (len(groups[-1]) + 1) * len(row.ids) > budget:
-                groups.append([])
-            groups[-1].append(row)
+        rows = self.pool(number, rng)
+        wanted = sum(len(row.ids) for row in rows) * drills / (1 - drills)
+        rows += [self.drill_row(DRILL_TOKENS, rng) for _ in range(round(wanted / DRILL_TOKENS))]
+        by_width: dict[int, list[Row]] = {}
+        for row in rows:
+            by_width.setdefault(next(w for w in WIDTHS if w >= len(row.ids)), []).append(row)
+        groups = []
+        for width, some in sorted(by_width.items()):
+            rng.shuffle(some)
+            count = max(1, budget // width)
+            groups += [(some[i : i + count], width) for i in range(0, len(some), count)]
         rng.shuffle(groups)
         return groups

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 
 from lr.errors import SettingError
 from lr.model.config import ModelConfig
-from lr.model.layers import Attend
+from lr.model.layers import DecoderLayer, rotation
 from lr.model.qwen import CausalLM
 from lr.model.weights import save_model
 from lr.tiny.languages import QUANTITIES, TinyLanguage
@@ -57,7 +57,7 @@ def tiny_config(layers: int, vocab_size: int, mlp: int = 384) -> ModelConfig:
         num_heads=4,
         num_kv_heads=2,
         head_dim=32,
-        max_position_embeddings=1024,
+        max_position_embeddings=4096,
         rms_norm_eps=1e-6,
         rope_theta=10000.0,
         qkv_bias=False,
@@ -136,7 +136,10 @@ class Progress:
 class Trainer:
     """A model with its optimisers, data and progress, in one of `world` processes."""
 
-    def __init__(self, model: CausalLM, rows: RowMaker, recipe: Recipe) -> None:
+    def __init__(
+        self, model: CausalLM, rows: RowMaker, recipe: Recipe, *, compiled: bool = False
+    ) -> None:
+        self.layer_of = compiled_layer() if compiled else layer_on_rows
         self.world = dist.get_world_size() if dist.is_initialized() else 1
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.model, self.rows, self.recipe = model, rows, recipe
@@ -167,7 +170,7 @@ class Trainer:
         tokens, weights = batch.tokens.to(device), batch.weights.to(device)
         labels = batch.labels.to(device)
         self.buffer.zero_()
-        losses, weight_of = token_losses(self.model, tokens, weights, labels)
+        losses, weight_of = token_losses(self.model, tokens, weights, labels, self.layer_of)
         (losses * weight_of).sum().backward()
         self.buffer[-FLAGS:] = torch.tensor([float(weights.sum()), stop, save], device=device)
         counts = _by_class(losses.detach(), weight_of, tokens.numel())
@@ -267,53 +270,98 @@ class Trainer:
         self._begin(progress)
 
 
-def causal_attend(rows: int, width: int) -> Attend:
-    """Attention within each of `rows` rows of `width` tokens, given flat: q [rows * width, h, d]
-    and so on.
+def layer_on_rows(
+    x: Tensor, weights: tuple[Tensor, ...], cos: Tensor, signed_sin: Tensor, eps: float
+) -> Tensor:
+    """A decoder layer on rows of hidden states [r, t, e], each token seeing its row up to itself:
+    what `DecoderLayer` computes, for training. `weights`: those of `weights_of`. Matrix products in
+    bf16, everything else in fp32.
 
-    Written with two matrix products: on a CPU the backward of fused attention is several times
-    slower than these in bf16. The query heads that share a KV head are stacked, so k and v are
-    never repeated."""
-    mask = torch.full((width, width), float("-inf")).triu(1)
+    It is a pure function of tensors so that `torch.compile` makes a few loops of it. Attention is
+    written with matrix products, since on a CPU the backward of fused attention is several times
+    slower than these in bf16: the query heads that share a KV head are stacked, so k and v are
+    never repeated, and each quarter of the queries meets only the keys up to its end."""
+    before, qkv, for_heads, out, after, gate_up, down = weights
+    (r, t, _), d = x.shape, for_heads.shape[-1]
+    heads = out.shape[1] // d
+    kv = for_heads.shape[0] - heads
 
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        heads, kv, d = q.shape[1], k.shape[1], q.shape[2]
-        # [rows * width, heads, d] -> [rows, heads, width, d]
-        q, k, v = (x.view(rows, width, -1, d).transpose(1, 2).to(v.dtype) for x in (q, k, v))
-        if q.is_cuda:
-            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        else:
-            # one matrix of share * width queries per (row, KV head)
-            share = heads // kv
-            q = (q * d**-0.5).reshape(rows * kv, share * width, d)
-            k, v = (x.reshape(rows * kv, width, d) for x in (k, v))
-            scores = (q @ k.mT).view(rows * kv, share, width, width) + mask.to(v.dtype)
-            p = scores.softmax(-1, dtype=v.dtype).view(rows * kv, share * width, width)
-            mixed = (p @ v).view(rows, heads, width, d)
-        return mixed.transpose(1, 2).reshape(rows * width, heads, d)
+    def norm(x: Tensor, weight: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
-    return attend
+    def product(x: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(x.to(torch.bfloat16), weight.to(torch.bfloat16))
+
+    both, v = product(norm(x, before), qkv).view(r, t, -1, d).split_with_sizes((heads + kv, kv), 2)
+    both = norm(both.float(), for_heads)
+    both = both * cos + torch.cat((both[..., d // 2 :], both[..., : d // 2]), -1) * signed_sin
+    q, k = both.split_with_sizes((heads, kv), 2)
+    q = (q * d**-0.5).to(torch.bfloat16).transpose(1, 2)  # [r, heads, t, d]
+    k, v = (y.to(torch.bfloat16).transpose(1, 2).reshape(r * kv, t, d) for y in (k, v))
+    mixed, quarter, share = [], -(-t // 4), heads // kv
+    for begin in range(0, t, quarter):
+        end = min(t, begin + quarter)
+        scores = q[:, :, begin:end].reshape(r * kv, share * (end - begin), d) @ k[:, :end].mT
+        places = torch.arange(end, device=x.device)
+        later = places[None, :] > places[begin:, None]
+        scores = scores.view(r * kv, share, end - begin, end).masked_fill(later, float("-inf"))
+        p = scores.softmax(-1, dtype=torch.float32).to(torch.bfloat16)
+        part = p.view(r * kv, share * (end - begin), end) @ v[:, :end]
+        mixed.append(part.view(r, heads, end - begin, d))
+    x = x + product(torch.cat(mixed, 2).transpose(1, 2).reshape(r, t, heads * d), out)
+    gate, up = product(norm(x, after), gate_up).chunk(2, dim=-1)
+    return x + product(F.silu(gate.float()) * up.float(), down)
 
 
-def hidden_rows(model: CausalLM, tokens: Tensor) -> Tensor:
+def weights_of(layer: DecoderLayer) -> tuple[Tensor, ...]:
+    """The weights of a layer as `layer_on_rows` takes them."""
+    attention, mlp = layer.attention, layer.mlp
+    assert attention.qk_norm is not None
+    return (
+        layer.attention_norm.weight,
+        attention.qkv.weight,
+        attention.qk_norm.rows(),
+        attention.out.weight,
+        layer.mlp_norm.weight,
+        mlp.gate_up.weight,
+        mlp.down.weight,
+    )
+
+
+def compiled_layer() -> Callable[..., Tensor]:
+    """`layer_on_rows` compiled for the shapes that it meets. On a CPU it takes half the time; the
+    first row of each shape takes some ten seconds."""
+    torch._dynamo.config.recompile_limit = 256
+    return torch.compile(layer_on_rows, dynamic=False)
+
+
+def hidden_rows(
+    model: CausalLM, tokens: Tensor, layer_of: Callable[..., Tensor] = layer_on_rows
+) -> Tensor:
     """Final hidden states [r, t, e] of rows of tokens [r, t]."""
-    rows, width = tokens.shape
-    positions = torch.arange(width, device=tokens.device).repeat(rows)
-    hidden = model.trunk(tokens.flatten(), positions, causal_attend(rows, width))
-    return hidden.view(rows, width, -1)
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    frequencies = model.frequencies.to(tokens.device)
+    cos, signed_sin = rotation(places, frequencies, model.rotation_factor, torch.float32)
+    x = model.embedding(tokens)
+    for layer in model.layers:
+        x = layer_of(x, weights_of(layer), cos, signed_sin, model.config.rms_norm_eps)
+    hidden: Tensor = model.norm(x)
+    return hidden
 
 
 def token_losses(
-    model: CausalLM, tokens: Tensor, weights: Tensor, labels: Tensor
+    model: CausalLM,
+    tokens: Tensor,
+    weights: Tensor,
+    labels: Tensor,
+    layer_of: Callable[..., Tensor] = layer_on_rows,
 ) -> tuple[Tensor, Tensor]:
     """Cross-entropy [m] of the m places of rows [r, t] that carry weight, given the tokens before
     them, and their weights [m]. `labels` [r, t] are what is to be predicted at each place: in a
-    language model the tokens themselves.
-
-    Matrix products in bf16, everything else in fp32."""
+    language model the tokens themselves. The products with the embedding are in bf16."""
     chosen = weights[:, 1:].flatten().nonzero()[:, 0]
+    hidden = hidden_rows(model, tokens, layer_of)[:, :-1].flatten(0, 1)[chosen]
     with torch.autocast(tokens.device.type, torch.bfloat16):
-        hidden = hidden_rows(model, tokens)[:, :-1].flatten(0, 1)[chosen]
         logits = model.logits(hidden).float()
     losses = F.cross_entropy(logits, labels[:, 1:].flatten()[chosen], reduction="none")
     return losses, weights[:, 1:].flatten()[chosen]

@@ -43,7 +43,8 @@ def vocabulary(language: TinyLanguage = QUANTITIES) -> list[str]:
         if word[0] not in "{\\" and word not in ",.:;}":
             words.add(f" {word}")
     for index in range(200):  # the wording of questions is fixed: so many use all of its words
-        words |= set(re.findall(r" ?[A-Za-z]+", language.problem(Split.TRAIN, index, 0).question))
+        for draw in language.datasets.values():
+            words |= set(re.findall(r" ?[A-Za-z]+", draw(Split.TRAIN, index, 0).question))
     return sorted(word for word in words if len(word) > 1)
 
 
@@ -69,7 +70,7 @@ def build_tokenizer(language: TinyLanguage = QUANTITIES) -> PreTrainedTokenizerF
         pad_token=PAD,
         additional_special_tokens=[START],
         clean_up_tokenization_spaces=False,
-        model_max_length=1024,
+        model_max_length=4096,
     )
     fast.chat_template = CHAT_TEMPLATE
     return fast

@@ -1,7 +1,7 @@
 """Data sets: the problems, how each is graded, and the prompt that a model gets.
 
-`load_items` reads a JSONL file, a data set of the Hugging Face hub, or `tiny:N` and `plans:N`
-(held-out problems of a tiny language). The layout of a line is recognised by its fields:
+`load_items` reads a JSONL file, a data set of the Hugging Face hub, or `tiny:N`, `stories:N` and
+`plans:N` (held-out problems of a tiny language). The layout of a line is recognised by its fields:
 
 | layout | fields | task |
 | --- | --- | --- |
@@ -39,12 +39,12 @@ from lr.errors import SettingError
 from lr.result import boxed
 from lr.rng import Stream, uniform
 from lr.tiny.language import Split
-from lr.tiny.languages import LANGUAGES
+from lr.tiny.languages import DATASETS
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MOST_TINY = 100_000
 """Tiny problems of one data set: they are drawn one by one, and all in memory."""
-_TINY = re.compile(rf"({'|'.join(LANGUAGES)}):(\d+)")
+_TINY = re.compile(rf"({'|'.join(DATASETS)}):(\d+)")
 _HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?(?::([\w.-]+))?")
 _EXPECTED = (
     "problem or question with answer (AIME, AMC, MATH, GSM8K), prompt/test/entry_point "
@@ -136,9 +136,9 @@ def load_items(
     """The problems of a data set from number `start` up to, not including, `end`, numbered as in
     the whole data set.
 
-    `name` is a JSONL file; `tiny:N` or `plans:N`; or a hub id: `owner/name`, `owner/name:split`,
-    `owner/name:config:split`. `seed` shuffles the options of multiple choice. Raises
-    `SettingError`.
+    `name` is a JSONL file; `tiny:N`, `stories:N` or `plans:N`; or a hub id: `owner/name`,
+    `owner/name:split`, `owner/name:config:split`. `seed` shuffles the options of multiple choice.
+    Raises `SettingError`.
     """
     path, hub, tiny = Path(name).expanduser(), _HUB.fullmatch(name), _TINY.fullmatch(name)
     if tiny is not None:
@@ -149,7 +149,7 @@ def load_items(
         elif hub is None or path.exists() or name.endswith((".jsonl", ".json")):
             raise SettingError(
                 f"there is no data set {name!r}: {_nearby(path)} Give a JSONL file, tiny:N, "
-                "plans:N, or a hub id."
+                "stories:N, plans:N, or a hub id."
             )
         else:
             config, split = (hub[2], hub[3]) if hub[3] else (None, hub[2])
@@ -171,7 +171,7 @@ def _tiny(family: str, count: int) -> list[Item]:
         )
     items = []
     for number in range(count):
-        one = LANGUAGES[family].problem(Split.TEST, number, 0)
+        one = DATASETS[family](Split.TEST, number, 0)
         task = Task.MATH if isinstance(one.answer, int) else Task.WORD
         items.append(Item(number, one.question, task, str(one.answer)))
     return items
