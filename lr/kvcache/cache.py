@@ -69,6 +69,7 @@ class PagedKVCache:
         self.open_append: Append | None = None
         self.observer: CacheObserver | None = None
         self.copied_blocks = 0
+        self._clean: set[int] = set()
         self.live_tables: set[BlockTable] = set()
         shape = (num_layers, num_blocks, block_size, num_kv_heads, head_dim)
         # Born outside inference mode, the cache may be written inside and outside of it.
@@ -171,6 +172,16 @@ class PagedKVCache:
         shape = (block_ids.shape[0], -1, self.num_kv_heads, self.head_dim)
         return keys.view(shape), values.view(shape)
 
+    def clear_free(self, blocks: Sequence[int]) -> None:
+        """Zero those of `blocks` that are free, so that an attention that masks them may read them.
+        """
+        free = [b for b in blocks if not self.pool.refcount(b) and b not in self._clean]
+        if free:
+            ids = self._ids(free)
+            self.keys.index_fill_(1, ids, 0)
+            self.values.index_fill_(1, ids, 0)
+            self._clean.update(free)
+
     # The law
 
     def check(self, tables: Iterable[BlockTable] | None = None) -> None:
@@ -217,6 +228,7 @@ class PagedKVCache:
     def drop_blocks(self, blocks: Sequence[int]) -> list[int]:
         """Count one holder less of each block, in this order; returns those that are free now."""
         freed = [block for block in blocks if self.pool.drop(block)]
+        self._clean.difference_update(freed)
         if self.poison_freed and freed:
             self.keys.index_fill_(1, self._ids(freed), torch.nan)
             self.values.index_fill_(1, self._ids(freed), torch.nan)

@@ -170,16 +170,19 @@ def _groups(batch: RaggedBatch, cache: PagedKVCache) -> list[tuple[list[int], li
 
 
 def _blocks(batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int]) -> list[int]:
-    """The blocks of these sequences. Blocks in between that belong to others are taken along where
-    that closes all gaps, so that nothing need be gathered; never a free one, which may contain NaN.
+    """The blocks of these sequences. Where they lie close together, those in between are taken
+    along: then all are read where they lie, and nothing need be gathered. What others have in them
+    is hidden by the mask; free ones, which may contain NaN, are cleared.
     """
-    if len(members) == 1:
-        return batch.tables[members[0]].blocks
+    own = batch.tables[members[0]].blocks
+    if len(members) == 1 and own[-1] - own[0] == len(own) - 1 and own == sorted(own):
+        return own
     blocks = sorted({block for i in members for block in batch.tables[i].blocks})
     whole = list(range(blocks[0], blocks[-1] + 1))
-    if len(whole) <= 2 * len(blocks) and all(map(cache.pool.refcount, whole)):
+    if len(whole) <= 2 * len(blocks):
+        cache.clear_free(whole)
         return whole
-    return blocks
+    return own if len(members) == 1 else blocks
 
 
 def _looks(
@@ -198,7 +201,8 @@ def _read(
     blocks. A group of one sequence whose blocks are its own, in order, needs no column after its
     last token.
     """
-    alone, first, device = len(members) == 1, blocks[0], batch.tokens.device
+    first, device = blocks[0], batch.tokens.device
+    alone = len(members) == 1 and blocks is batch.tables[members[0]].blocks
     span = batch.lengths[members[0]] if alone else len(blocks) * cache.block_size
     count = batch.counts[members[0]]
     long = alone and count >= LONG

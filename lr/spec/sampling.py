@@ -13,13 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lr.errors import NumericalError
 from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
 
+_12, _27, _30, _31 = (np.uint64(by) for by in (12, 27, 30, 31))
+_STEPS: dict[int, NDArray[np.uint64]] = {}
+"""GOLDEN times the ids of a vocabulary of that size."""
 HEAD = 64  # how many of the likeliest tokens top-p tries before it sorts the whole vocabulary
 
 
@@ -111,6 +116,9 @@ def _not_finite() -> NumericalError:
 @torch.inference_mode()
 def perturbed(probs: Tensor, keys: Sequence[int]) -> Tensor:
     """-E / p, fp64 [b, v]: the scores whose largest `sample` takes; -inf where p is 0."""
+    if probs.is_cpu:
+        words = np.array(keys, dtype=np.uint64)[:, None]
+        return _noise_on_cpu(words, probs.shape[-1]).div_(probs)
     ids = torch.arange(probs.shape[-1], device=probs.device)
     return _noise(_words(keys, probs.device)[:, None], ids) / probs
 
@@ -122,6 +130,25 @@ def _noise(words: Tensor, ids: Tensor) -> Tensor:
     bits = _mix64(torch.add(words, ids, alpha=_signed(GOLDEN)))
     uniform = (((bits >> 12) & ((1 << 52) - 1)).to(torch.float64) + 0.5).mul_(2.0**-52)  # in (0, 1)
     return uniform.log_()
+
+
+def _noise_on_cpu(words: NDArray[np.uint64], size: int) -> Tensor:
+    """`_noise` of the token ids 0 to size - 1, for words [b, 1]: the same numbers, bit for bit.
+    NumPy has unsigned words, and a call of it costs a tenth of PyTorch's.
+    """
+    if size not in _STEPS:
+        _STEPS[size] = np.arange(size, dtype=np.uint64) * np.uint64(GOLDEN)
+    x = words + _STEPS[size]
+    x ^= x >> _30
+    x *= np.uint64(MIX1)
+    x ^= x >> _27
+    x *= np.uint64(MIX2)
+    x ^= x >> _31
+    x >>= _12
+    uniform = x.astype(np.float64)
+    uniform += 0.5
+    uniform *= 2.0**-52
+    return torch.from_numpy(uniform).log_()
 
 
 def _mix64(x: Tensor) -> Tensor:
