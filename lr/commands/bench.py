@@ -9,7 +9,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +29,7 @@ from lr.theory.calibration import Calibration
 from lr.theory.distributions import Lognormal
 from lr.theory.paper import paper_calibration
 from lr.tiny.language import Split, problem
+from lr.tiny.languages import DATASETS
 from lr.trace import TokenRound
 from lr.types import require
 
@@ -235,8 +235,6 @@ the draft in a second process target and draft overlap."""
 STEP_COLUMNS = ("way", "tok/s", "/ ar", "model", "right", "steps", "tokens", "tok/pass")
 MAIN = "lr, overlapped"
 """The way that the cost model explains."""
-MOST_STEPS = 9
-"""A goal, a given, six operations and an answer."""
 
 
 @dataclass(frozen=True)
@@ -244,10 +242,10 @@ class BenchStep(Bench):
     """Time Lookahead Reasoning on the tiny models in all its forms against plain decoding and
     token-level speculation."""
 
-    problems: int = 16  # How many held-out problems a repeat has.
-    min_steps: int = 0  # Only problems whose solution has at least so many steps (3 to 9).
-    repeats: int = 5  # How often everything is done, each time with other draws.
-    depth: int = 3  # How many draft steps are written ahead.
+    dataset: Literal["stories", "tiny"] = "stories"  # Long held-out problems, or short ones.
+    problems: int = 6  # How many of them a repeat has.
+    repeats: int = 3  # How often everything is done, each time with other draws.
+    depth: int = 4  # How many draft steps are written ahead.
     draft_ticks: int = 8  # Tokens the draft may write while the target writes one, taking turns.
     k: int = 3  # Tokens that a draft model guesses ahead.
     step_k: int = 20  # Tokens that a draft step guesses ahead.
@@ -256,8 +254,6 @@ class BenchStep(Bench):
     only: tuple[str, ...] = ()  # Only the rows whose names hold one of these words, and ar.
 
     def run(self) -> None:
-        fits = 0 <= self.min_steps <= MOST_STEPS
-        require(fits, "min_steps", self.min_steps, f"0 to {MOST_STEPS}")
         content, out = self.begin(problems=1, repeats=2), show.console(width=132)
         tallies = self._measure()
         costs = step.fitted_costs(tallies)
@@ -303,9 +299,7 @@ class BenchStep(Bench):
         ]
         names = "; ".join(way.name for way in every)
         require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {names}")
-        problems = (problem(Split.TEST, index) for index in count())
-        long = (what for what in problems if len(what.steps) >= self.min_steps)
-        tasks = list(islice(long, self.problems))
+        tasks = [DATASETS[self.dataset](Split.TEST, index, 0) for index in range(self.problems)]
         settings = {name: getattr(self, name) for name in ("depth", "draft_ticks", "temperature")}
         total = len(chosen) * (1 + self.repeats * self.problems)
         with (

@@ -173,8 +173,7 @@ class PagedKVCache:
         return keys.view(shape), values.view(shape)
 
     def clear_free(self, blocks: Sequence[int]) -> None:
-        """Zero those of `blocks` that are free, so that an attention that masks them may read them.
-        """
+        """Zero those of `blocks` that are free: an attention may then read and mask them."""
         free = [b for b in blocks if not self.pool.refcount(b) and b not in self._clean]
         if free:
             ids = self._ids(free)

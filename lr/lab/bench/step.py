@@ -32,16 +32,11 @@ OVERLAPPED = {"driver": "overlapped"}
 
 @dataclass(frozen=True)
 class Way:
-    """`settings` are those of `Reasoner.generate`; `alone`: the only difference to the naive loop.
-
-    The naive loop is Algorithm 1 as printed: draft first, then the target, on one thread. Ways
-    without `alone` are those that a user would choose.
-    """
+    """`settings` are those of `Reasoner.generate`."""
 
     name: str
     mode: str
     settings: dict[str, Any] = field(default_factory=dict)
-    alone: str | None = None
 
     @property
     def overlapped(self) -> bool:
@@ -49,38 +44,31 @@ class Way:
 
 
 def ways(k: int, step_k: int) -> list[Way]:
-    """All rows, plain decoding first. `k`: drafted tokens; `step_k`: of drafter "step"."""
+    """All rows, plain decoding first. `k`: drafted tokens; `step_k`: of drafter "step".
+
+    "sync" is Algorithm 1 as printed, "paper" the paper's rolling window, the others our own window
+    (schedule "depth"). Overlapped: the draft's steps are written in a second process; lockstep: the
+    models take turns in one thread.
+    """
     chain = {"drafter": "draft", "num_speculative_tokens": k}
     step = {"drafter": "step", "num_speculative_tokens": step_k}
-    shared = {"coupling": "shared"}
     ngram = {"drafter": "ngram"}
-    paper = {"schedule": "paper"}
-    rows: list[tuple[str, str, dict[str, Any], str | None]] = [
-        ("ar", "ar", {}, None),
-        ("sd, n-gram", "sd", ngram, None),
-        ("sd", "sd", chain, None),
-        ("sd, shared noise", "sd", chain | SHARED, None),
-        ("lr, naive loop", "lr", SYNC, None),
-        ("lr, naive + overlapped", "lr", SYNC | OVERLAPPED, "draft in a second process"),
-        ("lr, naive + rolling window", "lr", {}, "rolling window, no barrier"),
-        ("lr, naive + shared noise", "lr", SYNC | shared, "shared-noise coupling"),
-        ("lr, paper window, overlapped", "lr", paper | OVERLAPPED, None),
-        ("lr, overlapped", "lr", OVERLAPPED, None),
-        ("lr+sd, naive + step as draft", "lr+sd", SYNC | step, "the draft step as token draft"),
-        (
-            "lr+sd, naive + step, shared noise",
-            "lr+sd",
-            SYNC | step | SHARED,
-            "the same under shared noise",
-        ),
-        ("lr+sd, naive + draft model", "lr+sd", SYNC | chain, "token drafts by the draft model"),
-        ("lr+sd, lockstep", "lr+sd", chain, None),
-        ("lr+sd, n-gram, overlapped", "lr+sd", ngram | OVERLAPPED, None),
-        ("lr+sd, step, overlapped", "lr+sd", step | SHARED | OVERLAPPED, None),
-        ("lr+sd, sync, overlapped", "lr+sd", SYNC | chain | OVERLAPPED, None),
-        ("lr+sd, overlapped", "lr+sd", chain | OVERLAPPED, None),
+    rows: list[tuple[str, str, dict[str, Any]]] = [
+        ("ar", "ar", {}),
+        ("sd", "sd", chain),
+        ("sd, shared noise", "sd", chain | SHARED),
+        ("sd, n-gram", "sd", ngram),
+        ("lr, sync, lockstep", "lr", SYNC),
+        ("lr, lockstep", "lr", {}),
+        ("lr, sync, overlapped", "lr", SYNC | OVERLAPPED),
+        ("lr, paper, overlapped", "lr", {"schedule": "paper"} | OVERLAPPED),
+        ("lr, overlapped", "lr", OVERLAPPED),
+        ("lr+sd, lockstep", "lr+sd", chain),
+        ("lr+sd, overlapped", "lr+sd", chain | OVERLAPPED),
+        ("lr+sd, step, overlapped", "lr+sd", step | SHARED | OVERLAPPED),
+        ("lr+sd, n-gram, overlapped", "lr+sd", ngram | OVERLAPPED),
     ]
-    return [Way(name, mode, settings, alone) for name, mode, settings, alone in rows]
+    return [Way(name, mode, settings) for name, mode, settings in rows]
 
 
 @dataclass
@@ -139,7 +127,6 @@ class StepRow:
             "name": tally.way.name,
             "mode": tally.way.mode,
             "settings": tally.way.settings,
-            "alone": tally.way.alone,
             "tokens_per_second": tally.rates,
             "speedup": asdict(self.speedup),
             "predicted_tokens_per_second": self.predicted,
