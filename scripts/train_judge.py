@@ -43,7 +43,7 @@ def arguments() -> argparse.Namespace:
     add("--out", type=Path, required=True, help="folder for checkpoints and the finished model")
     add("--tokens", type=int, default=10_000_000, help="token budget of the schedule")
     add("--steps", type=int, help="stop after this many steps, wherever the schedule is")
-    add("--layers", type=int, default=6, help="how many of the target's layers to start from")
+    add("--layers", type=int, default=4, help="how many of the target's layers to start from")
     add("--seed", type=int, default=0)
     add("--rate", type=float, default=0.02, help="Muon's learning rate")
     add("--batch", type=int, default=2560, help="tokens of one step over all processes")
@@ -53,6 +53,7 @@ def arguments() -> argparse.Namespace:
     add("--draft", default="tiny-draft", help="whose steps to judge")
     add("--check", type=int, default=512, help="held-out grammar pairs of the accuracy check")
     add("--processes", type=int, default=1 if torch.cuda.is_available() else 2)
+    add("--compile", action="store_true", help="compile the layers: faster after some minutes")
     add("--resume", action="store_true")
     return parser.parse_args()
 
@@ -106,7 +107,7 @@ def work(rank: int, args: argparse.Namespace) -> None:
     real = pairs_from_runs(rank, args) if args.real_share else []
     rows = JudgeRows(build_tokenizer(), args.seed, real, args.real_share)
     recipe = Recipe(args.tokens, batch=args.batch, matrix_rate=args.rate, drills=0.0)
-    trainer = Trainer(first_layers(args.target, args.layers), rows, recipe)
+    trainer = Trainer(first_layers(args.target, args.layers), rows, recipe, compiled=args.compile)
     if args.resume:
         trainer.load(args.out / "state.pt")
     trainer.train(args.out / "state.pt", say, args.steps)
