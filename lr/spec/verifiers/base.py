@@ -132,7 +132,8 @@ def check_verifier(verifier: object) -> Verifier:
 
 
 def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
-    """The verifier's verdicts. A `fallible` verifier's exception rejects every pair of the batch.
+    """The verifier's verdicts. After an exception of a `fallible` verifier it is asked about each
+    pair alone, so that a pair that fails is rejected and no other.
 
     Raises what any other verifier raises, and `TypeError` if it returns something else.
     """
@@ -141,6 +142,8 @@ def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
     except Exception as error:
         if not verifier.fallible:
             raise
+        if len(pairs) > 1:
+            return [verdict for pair in pairs for verdict in verdicts_of(verifier, [pair])]
         why = f"verifier {verifier.name} failed: {type(error).__name__}: {error}"
         return [Verdict(aligned=False, why=why, failed=True) for _ in pairs]
     return _checked(verifier, verdicts, len(pairs), (Verdict,))
@@ -155,7 +158,9 @@ def early_verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict
     except Exception:
         if not verifier.fallible:
             raise
-        return [None] * len(pairs)
+        if len(pairs) > 1:
+            return [verdict for pair in pairs for verdict in early_verdicts_of(verifier, [pair])]
+        return [None]
     return _checked(verifier, verdicts, len(pairs), (Verdict, type(None)))
 
 

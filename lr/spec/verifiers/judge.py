@@ -123,7 +123,8 @@ class PrefixCache:
         branches: list[Branch] = []
         try:
             for row in rows:
-                branches.append(fork_longest(self.runner, self.kept, row.tokens, row.wanted))
+                known = [*self.kept, *branches] if row.keep else self.kept
+                branches.append(fork_longest(self.runner, known, row.tokens, row.wanted))
             logits = self.runner.forward(branches, [row.wanted for row in rows])
         except BaseException as error:
             for branch in branches:
