@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
 from lr.errors import SettingError
@@ -23,6 +24,7 @@ Late = Literal["wait", "reject"]
 Driver = Literal["lockstep", "overlapped"]
 
 MAX_DEPTH, MAX_WIDTH, MAX_NODES = 64, 16, 1024
+MAX_TICKS, MAX_GUESSED = 4096, 1024
 MODES: tuple[Mode, ...] = get_args(Mode)
 LOOKAHEAD = ("lr", "lr+sd")  # the modes in which the draft writes steps ahead
 DRAFT_MODEL_DRAFTERS = ("draft", "tree")  # the drafters that are made of a draft model
@@ -58,7 +60,7 @@ class TokenOptions:
         for name, choices in found.items():
             value = getattr(self, name)
             require(value in choices, name, value, f"one of {', '.join(choices)}")
-        _whole("num_speculative_tokens", self.num_speculative_tokens, 1)
+        _whole("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_GUESSED)
         _whole("prompt_lookup_min", self.prompt_lookup_min, 1)
         name = "prompt_lookup_max (not below prompt_lookup_min)"
         _whole(name, self.prompt_lookup_max, self.prompt_lookup_min)
@@ -67,6 +69,8 @@ class TokenOptions:
         require(len(self.branching) > 0, "branching", self.branching, "one number per level")
         for width in self.branching:
             _whole("a number in branching", width, 1)
+        fewer = f"numbers whose product, the paths of the tree, is at most {MAX_GUESSED}"
+        require(prod(self.branching) <= MAX_GUESSED, "branching", self.branching, fewer)
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,8 @@ class GenerateOptions(TokenOptions):
         _whole("width", self.width, 1, MAX_WIDTH)
         fewer = f"fewer: together they make {self.nodes} nodes, and {MAX_NODES} is the most"
         require(self.nodes <= MAX_NODES, "depth and width", (self.depth, self.width), fewer)
-        for name in ("draft_ticks", "max_step_tokens", "segment_tokens"):
+        _whole("draft_ticks", self.draft_ticks, 1, MAX_TICKS)
+        for name in ("max_step_tokens", "segment_tokens"):
             _whole(name, getattr(self, name), 1)
         for name in ("max_target_rows", "max_tokens"):
             if getattr(self, name) is not None:

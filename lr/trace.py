@@ -40,10 +40,12 @@ class StepWritten:
 
 @dataclass(frozen=True, slots=True)
 class VerifierCall:
-    """The verifier answered about `pairs` pairs at once; time in seconds."""
+    """The verifier answered about `pairs` pairs at once; time in seconds. `passes`: forwards of
+    models of its own, which may have served other requests too."""
 
     pairs: int
     seconds: float
+    passes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +304,8 @@ class TokenRounds:
 @dataclass(frozen=True)
 class Stats:
     """Counts and times of one run or, summed with `+`, of several. A ratio is None if nothing was
-    counted. `seconds` is the time of the last event that is no detail.
+    counted. `seconds` is the time of the last event that is no detail. `unjudged` of the `judged`
+    draft steps were rejected because the verifier could not tell.
     """
 
     seconds: float = 0.0
@@ -319,6 +322,8 @@ class Stats:
     draft_tokens: int = 0
     target_tokens: int = 0
     rounds: TokenRounds = TokenRounds()
+    verifier_passes: int = 0
+    unjudged: int = 0
 
     def __add__(self, other: Stats) -> Stats:
         names = self.__dataclass_fields__
@@ -368,7 +373,15 @@ def stats_of(timed: Sequence[tuple[float, object]]) -> Stats:
         draft_tokens=sum(drafted),
         target_tokens=sum(by_target),
         rounds=TokenRounds.of(rounds),
+        verifier_passes=sum(e.passes for e in events if isinstance(e, VerifierCall)),
+        unjudged=len(failures(events)),
     )
+
+
+def failures(events: Iterable[object]) -> list[str]:
+    """Why draft steps could not be judged, one reason for each; they count as rejected."""
+    emits = (event for event in events if isinstance(event, Emit))
+    return [verdict.why for emit in emits for verdict in emit.verdicts if verdict.failed]
 
 
 def emission(emitted: EmittedStep, *verdicts: Verdict) -> Emit:

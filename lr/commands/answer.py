@@ -18,6 +18,7 @@ from lr.engine.engine import Run
 from lr.lab.eval.failure_modes import DraftBottleneck, failure_modes
 from lr.lab.trace.file import require_writable
 from lr.lab.trace.replay import save_trace
+from lr.model.codec import Codec
 from lr.options import GenerateOptions
 from lr.result import Result
 from lr.spec.protocol import Emit
@@ -71,14 +72,16 @@ class Generate:
         result = run.finish()
         if not result.text.endswith("\n"):
             out.print()
-        for note in self._notes(result):
+        for note in self._notes(result, reasoner.codec):
             notes.print(f"[dim]{escape(note)}[/]")
 
-    def _notes(self, result: Result) -> Iterator[str]:
+    def _notes(self, result: Result, codec: Codec) -> Iterator[str]:
         """What is said about an answer, line by line."""
         stats = result.stats
         coupling = "" if self.generation.mode == "ar" else f", coupling {result.coupling}"
         yield show.summary(stats) + coupling
+        if asks := show.unheeded(codec):
+            yield asks
         if stats.judged and not stats.accepted:
             events = (event for _, event in result.trace.events)
             emits = (e for e in events if isinstance(e, Emit))

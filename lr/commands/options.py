@@ -109,7 +109,10 @@ class ServerChoice:
     name there. Weights are not needed."""
     draft_tokenizer: str | None = None  # The same for a draft behind a server.
     judge_tokenizer: str | None = None  # The same for a judge behind a server.
-    server_timeout: float = 120.0  # Seconds of silence before each of 5 further tries.
+    server_timeout: float = 120.0  # Seconds of silence before each of 5 tries.
+    server_budget: float = 60.0  # Seconds that a server's failures may cost; then it is given up.
+    judge_lost: Literal["stop", "reject"] = "stop"
+    """When a judge is given up: stop the run, or go on and reject every draft step."""
 
     def servers(self, *, draft_alone: bool = False) -> Servers:
         """These flags as the engine takes them. `draft_alone`: the draft takes the target's
@@ -121,7 +124,7 @@ class ServerChoice:
             self.draft_tokenizer if draft_alone else self.tokenizer,
             self.draft_tokenizer,
             self.judge_tokenizer,
-            Retry(timeout=self.server_timeout),
+            Retry(self.server_timeout, budget=self.server_budget, lost=self.judge_lost),
         )
 
 

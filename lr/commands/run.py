@@ -15,7 +15,7 @@ from rich.console import Console
 
 from lr.commands.info import memory_plan, memory_table
 from lr.commands.options import Placement, ServerChoice, spread, torch_dtype
-from lr.commands.show import at_least, console, progress
+from lr.commands.show import at_least, console, progress, unheeded
 from lr.engine.load import speaks_tiny
 from lr.errors import SettingError
 from lr.lab.eval import running
@@ -307,6 +307,8 @@ class Run:
                 there = f", {total - left} of them there already" if left < total else ""
                 what = f"{total} answers to {len(items)} problems{there}"
                 notes.print(f"mode {mode}: {what}; results in {store.path}")
+                if asks := unheeded(reasoner.codec):
+                    notes.print(f"note: {asks}", style="yellow")
                 watch(evaluation, notes)
         console().print(store.path, soft_wrap=True)
 
@@ -399,6 +401,8 @@ class Tally:
             parts.append(f"steps kept {self.stats.step_acceptance:.2f}")
         if self.stats.token_acceptance is not None:
             parts.append(f"tokens kept {self.stats.token_acceptance:.2f}")
+        if self.stats.unjudged:
+            parts.append(f"{self.stats.unjudged} draft steps not judged")
         return ", ".join(parts)
 
 

@@ -22,6 +22,7 @@ from lr.trace import Stats
 from lr.types import Origin, require
 
 if TYPE_CHECKING:
+    from lr.model.codec import Codec
     from lr.result import AnswerStep
     from lr.tiny.languages import TinyLanguage
 
@@ -133,6 +134,14 @@ def legend() -> Text:
     return Text("   ").join(parts)
 
 
+def unheeded(codec: Codec) -> str | None:
+    """What the checkpoint asks for and does not get, in a sentence; None: nothing."""
+    if not codec.unheeded:
+        return None
+    asks = ", ".join(codec.unheeded)
+    return f"generation_config.json of {codec.name} asks for {asks}; it is not done here"
+
+
 def summary(stats: Stats) -> str:
     """One line of statistics."""
     parts = [f"{stats.tokens} tokens", f"{stats.seconds:.2f} s"]
@@ -142,4 +151,8 @@ def summary(stats: Stats) -> str:
     if stats.step_acceptance is not None:
         kept = f"{stats.accepted} of {stats.judged}"
         parts.append(f"step acceptance {stats.step_acceptance:.2f} ({kept})")
+    if stats.verifier_passes:
+        parts.append(f"{stats.verifier_passes} verifier passes")
+    if stats.unjudged:
+        parts.append(f"{stats.unjudged} draft steps not judged")
     return ", ".join(parts)

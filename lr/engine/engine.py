@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from lr.engine.loop import Loop, Part
+from lr.engine.loop import READINGS, Loop, Part
 from lr.engine.request import DraftSide, LocalDrafts, Request, Streams
-from lr.engine.runner import CacheRecorder, ModelRunner, Runners, blocks_for
+from lr.engine.runner import BLOCK_SIZE, CacheRecorder, ModelRunner, Runners, blocks_for
 from lr.engine.worker import DraftWorker
 from lr.errors import ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec
@@ -256,7 +256,11 @@ class Run:
             )
         most = min(context - length, options.max_tokens or LONGEST_ANSWER)
         self.limits = Limits(most, options.max_step_tokens, options.ignore_half_sentence)
-        self.blocks = blocks_for(options, length + most)
+        here = [model for model in (models.target, models.draft) if isinstance(model, CausalLM)]
+        size = max([BLOCK_SIZE, *(model.attention.block_size for model in here)])
+        judge = self.verifier
+        reads = not isinstance(judge, str) and bool(judge.requires & READINGS)
+        self.blocks = blocks_for(options, length + most, 1, size, reads=reads) * size // BLOCK_SIZE
         if options.driver == "overlapped" and options.looks_ahead and models.worker is not None:
             models.worker.start()  # once, and not in the time of an answer
         self._serve = serve or (lambda run: engine.serve([run]))

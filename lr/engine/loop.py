@@ -59,12 +59,14 @@ class Part(Protocol):
 
 
 class Told(NamedTuple):
-    """A verdict (None: unsure) that a request is to be told, and the seconds that it took."""
+    """A verdict (None: unsure) that a request is to be told, the seconds that it took, and the
+    verifier's forwards, told to every request once."""
 
     request: Request
     node: NodeId
     verdict: Verdict | None
     seconds: float
+    passes: int = 0
 
 
 class Loop:
@@ -131,7 +133,7 @@ class Loop:
 
     def _tell(self, told: Told) -> None:
         request = told.request
-        request.trace.record(VerifierCall(1, told.seconds))
+        request.trace.record(VerifierCall(1, told.seconds, told.passes))
         if request.asked.pop(told.node, None) is not None:  # else an earlier verdict cancelled it
             request.tell(Judged(told.node, told.verdict))
 
@@ -148,10 +150,12 @@ class Loop:
             read_drafts(waiting)
         started = time.perf_counter()
         pairs = [request.asked[node] for request, node in waiting]
+        before = self.verifier.passes
         verdicts = verdicts_on(self.verifier, pairs)
         share = (time.perf_counter() - started) / len(waiting)
+        passes = {request: self.verifier.passes - before for request, _ in waiting}
         self.told = [
-            Told(request, node, verdict, share)
+            Told(request, node, verdict, share, passes.pop(request, 0))
             for (request, node), verdict in zip(waiting, verdicts, strict=True)
         ]
         return True
@@ -213,7 +217,7 @@ class Deferred:
 
     def __init__(self, verifier: DeferredVerifier) -> None:
         self.verifier, self.bell = verifier, threading.Event()
-        self.open: dict[tuple[Request, NodeId], tuple[Pair, Future[Verdict], float]] = {}
+        self.open: dict[tuple[Request, NodeId], tuple[Pair, Future[Verdict], float, int]] = {}
 
     def wanted(self, live: Sequence[Request]) -> bool:
         """Whether an answer is waited for."""
@@ -224,9 +228,11 @@ class Deferred:
         for request in live:
             for node, pair in request.asked.items():
                 if (request, node) not in self.open:
+                    before, began = self.verifier.passes, time.perf_counter()
                     question = self.verifier.ask(pair, self.bell.set)
-                    self.open[request, node] = pair, question, time.perf_counter()
-        for (request, node), (pair, question, _) in list(self.open.items()):
+                    passes = self.verifier.passes - before
+                    self.open[request, node] = pair, question, began, passes
+        for (request, node), (pair, question, *_) in list(self.open.items()):
             if request.asked.get(node) is not pair:
                 question.cancel()
                 del self.open[request, node]
@@ -234,8 +240,8 @@ class Deferred:
             self.bell.wait(wait)
         self.bell.clear()
         told = [
-            Told(request, node, question.result(), time.perf_counter() - began)
-            for (request, node), (_, question, began) in self.open.items()
+            Told(request, node, question.result(), time.perf_counter() - began, passes)
+            for (request, node), (_, question, began, passes) in self.open.items()
             if question.done()
         ]
         for one in told:
@@ -244,6 +250,6 @@ class Deferred:
 
     def close(self) -> None:
         """Drop all questions."""
-        for _, question, _ in self.open.values():
+        for _, question, *_ in self.open.values():
             question.cancel()
         self.open.clear()

@@ -26,6 +26,7 @@ from lr.rng import Stream
 from lr.spec import protocol as messages
 from lr.spec.drafters import StepDrafter
 from lr.spec.protocol import NodeId, Schedule
+from lr.spec.runner import read_up_to
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.variant import Controller
 from lr.spec.verifiers.base import Pair
@@ -182,6 +183,8 @@ class Request:
     def _begin_drafts(self, command: messages.Draft) -> None:
         parent, index = command.node, command.node.index
         assert self.drafts is not None
+        if len(command.children) > 1:
+            self.drafts.share(parent)
         for sibling, child in enumerate(command.children):
             self._places[child] = _Place(self._places[parent].tokens, parent=parent)
             self._drafting.add(child)
@@ -225,12 +228,8 @@ class Request:
         not computed of the node's prefix it computes first, the last token excepted, so that forks
         share it instead of repeating it.
         """
-        origin, prefix = self._target_branch(node), len(self._places[node].tokens)
-        if origin.num_computed_tokens < prefix - 1:
-            rest = origin.tokens[prefix - 1 :]
-            del origin.tokens[prefix - 1 :]
-            self.target.runner.forward([origin])
-            origin.extend(rest)
+        origin = self._target_branch(node)
+        read_up_to(self.target.runner, origin, len(self._places[node].tokens) - 1)
         branch = self.target.runner.fork(origin)
         self.target.runner.rewind(branch, length)
         return branch
@@ -278,6 +277,11 @@ class DraftSide(Protocol):
     def open(self, node: NodeId, tokens: Sequence[int]) -> None:
         """A branch for `node` that begins with `tokens` (at least one)."""
 
+    def share(self, node: NodeId) -> None:
+        """Several branches are about to be forked from this one: what all of them would compute of
+        it is computed once.
+        """
+
     def draft(self, node: NodeId, parent: NodeId, limit: int, stream: Stream) -> None:
         """Fork the parent's branch for `node` and begin to write the step that leads there: at most
         `limit` tokens, drawn from `stream`.
@@ -315,6 +319,10 @@ class LocalDrafts:
 
     def open(self, node: NodeId, tokens: Sequence[int]) -> None:
         self._give(node, self.writer.runner.open(tokens), None)
+
+    def share(self, node: NodeId) -> None:
+        branch = self._places[node][0]
+        read_up_to(self.writer.runner, branch, len(branch) - 1)
 
     def draft(self, node: NodeId, parent: NodeId, limit: int, stream: Stream) -> None:
         branch = self.writer.runner.fork(self._places[parent][0])

@@ -252,14 +252,21 @@ def _wanted(
 
 
 def blocks_for(
-    options: GenerateOptions, tokens: int, share: int = 1, block_size: int = BLOCK_SIZE
+    options: GenerateOptions,
+    tokens: int,
+    share: int = 1,
+    block_size: int = BLOCK_SIZE,
+    *,
+    reads: bool = False,
 ) -> int:
     """Cache blocks of one model that suffice for `share` answers at a time, prompt and answer
-    together at most `tokens` long.
+    together at most `tokens` long. What is admitted with so many never runs out of them.
 
-    That is one trunk for the longest answer, and for every row in flight its own step. A node has a
-    row of the target and may have a draft step after it, so each counts twice. A token tree takes,
-    for each further path, a copied and a new block.
+    That is one trunk for the longest answer, which all branches share, and for every node the draft
+    step that leads to it and the step written after it. Each of the two has its tokens, the copy of
+    a block that was shared, a block that it does not fill, and one for a few tokens that two
+    branches compute both (`fork_longest`). A token tree takes, for each further path, a copied
+    block and its own. `reads`: the target reads draft steps for the verifier, on further branches.
 
     Example: plain decoding of 1000 tokens, steps of at most 100: 69 blocks of trunk (1100 / 16) and
     2 rows of 9.
@@ -267,9 +274,11 @@ def blocks_for(
     nodes = options.nodes if options.looks_ahead else 1
     trees = options.speculates and options.drafter == "tree"
     leaves = prod(options.branching) if trees else 1
-    trunk = -(-(tokens + options.max_step_tokens) // block_size)
-    row = options.max_step_tokens // block_size + 3 + 4 * (leaves - 1)
-    return share * (trunk + 2 * nodes * row)
+    path = len(options.branching) // block_size + 3
+    step = min(options.max_step_tokens, tokens)
+    trunk = -(-(tokens + step) // block_size)
+    row = step // block_size + 3 + path * (leaves - 1)
+    return share * (trunk + (3 if reads else 2) * nodes * row)
 
 
 @dataclass(eq=False)

@@ -383,6 +383,9 @@ class RemoteDrafts:
     def open(self, node: NodeId, tokens: Sequence[int]) -> None:
         self.run.call("open", self.number, node, tuple(tokens))
 
+    def share(self, node: NodeId) -> None:
+        self.run.call("share", self.number, node)
+
     def draft(self, node: NodeId, parent: NodeId, limit: int, stream: Stream) -> None:
         self.awaited.add(node)
         self.run.call("draft", self.number, node, parent, limit, stream)

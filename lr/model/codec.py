@@ -37,12 +37,26 @@ class GenerationDefaults:
     min_p: float | None = None
 
 
+UNHEEDED: dict[str, Any] = {
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "typical_p"), 1.0),
+    **dict.fromkeys(("length_penalty", "guidance_scale", "num_beams"), 1.0),
+    **dict.fromkeys(("no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "presence_penalty", "frequency_penalty"), 0),
+    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "stop_strings")),
+    **dict.fromkeys(("sequence_bias", "forced_bos_token_id", "forced_eos_token_id", "top_h")),
+    "penalty_alpha": 0,
+}
+"""Entries of generation_config.json that change what a model writes and that nothing here does,
+each with the value that changes nothing."""
+
+
 class Codec:
     """A tokenizer with what the checkpoint says about ends and sampling. Made by `Codec.load`.
 
     `eos_ids`: ids that end a sequence, the union of what generation_config.json, config.json and
     the tokenizer say. `vocab_size`: ids 0 .. vocab_size - 1 are tokens (an embedding may have more
-    rows). `tokenizer`: the transformers tokenizer itself.
+    rows). `tokenizer`: the transformers tokenizer itself. `unheeded`: what generation_config.json
+    asks for and nothing here does, such as "repetition_penalty = 1.05".
     """
 
     def __init__(
@@ -52,12 +66,17 @@ class Codec:
         name: str,
         eos_ids: Iterable[int] = (),
         generation_defaults: GenerationDefaults | None = None,
+        unheeded: Iterable[str] = (),
     ) -> None:
         self.tokenizer = tokenizer
         self.name = name
         own = tokenizer.eos_token_id
         self.eos_ids = frozenset(eos_ids) | (frozenset() if own is None else {own})
         self.generation_defaults = generation_defaults or GenerationDefaults()
+        self.unheeded = tuple(unheeded)
+        added = {str(one) for one in tokenizer.added_tokens_decoder.values() if one.special}
+        longest = sorted(added | set(tokenizer.all_special_tokens), key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, longest)) or "(?!)")
         self._bytes: list[bytes] | None = None
         self.vocab_size: int = max(tokenizer.get_vocab().values()) + 1
         outside = sorted(token for token in self.eos_ids if not 0 <= token < self.vocab_size)
@@ -86,13 +105,19 @@ class Codec:
             name=str(name_or_path),
             eos_ids=eos,
             generation_defaults=defaults,
+            unheeded=[
+                f"{name} = {json.dumps(stated[name])}"
+                for name, nothing in UNHEEDED.items()
+                if stated.get(name) not in (None, nothing, [], False)
+            ],
         )
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text, nothing added. The text of a special token in it becomes that
-        token.
+    def encode(self, text: str, *, literal: bool = False) -> list[int]:
+        """The ids of a text, nothing added. The text of a special token in it becomes that token
+        or, if `literal`, what its letters are otherwise.
         """
-        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        how = {"add_special_tokens": False, "split_special_tokens": literal, "verbose": False}
+        return list(self.tokenizer(text, **how)["input_ids"])
 
     def token_bytes(self, token: int) -> bytes:
         """The exact bytes of one token; special tokens, the end of sequence among them, have none.
@@ -143,11 +168,16 @@ class Codec:
                 "checkpoint."
             )
         options = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+        whole = "".join(text for _, text in said)
+        mark = next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in whole)
         from jinja2 import TemplateError
 
         try:
             text = self.tokenizer.apply_chat_template(
-                [{"role": role, "content": content} for role, content in said],
+                [
+                    {"role": role, "content": self._special.sub(rf"{mark}\g<0>{mark}", content)}
+                    for role, content in said
+                ],
                 tokenize=False,
                 add_generation_prompt=True,
                 **options,
@@ -158,7 +188,11 @@ class Codec:
                 f"{', '.join(role for role, _ in said)}): {error}. Leave out what it does not "
                 "know, often the system message."
             ) from error
-        return self.encode(text)  # the template has written the special tokens already
+        # The template has written the special tokens. Those between marks are somebody's words.
+        pieces = [
+            self.encode(piece, literal=i % 2 == 1) for i, piece in enumerate(text.split(mark))
+        ]
+        return [token for piece in pieces for token in piece]
 
 
 def _require_text(name: str, text: object) -> None:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from lr.kvcache.branch import Branch, common_length
 from lr.spec.acceptance import EMPTY, ROOT, Draws, Proposal
-from lr.spec.runner import Runner, fork_longest, read_all_but_last
+from lr.spec.runner import Runner, fork_longest, read_up_to
 from lr.spec.sampling import distribution, perturbed, sample
 from lr.types import Coupling, SamplingParams, require
 
@@ -306,7 +306,7 @@ class TreeDrafter(OwnBranches):
         for i, context in enumerate(contexts):
             if depths[i] > 0:
                 own = self.follow(context.branch)
-                read_all_but_last(self.runner, own)
+                read_up_to(self.runner, own, len(own) - 1)
                 leaves.append((i, ROOT, self.runner.fork(own)))
         for level, width in enumerate(self.branching):
             if not leaves:

@@ -33,25 +33,36 @@ class Runner(Protocol):
     ) -> list[Tensor]: ...
 
 
+WORTH_A_FORWARD = 16
+"""Tokens. Fewer that several branches would all compute are not computed ahead of them."""
+
+
 def fork_longest(
     runner: Runner, branches: Iterable[Branch], tokens: list[int], wanted: int = 1
 ) -> Branch:
     """A branch of `tokens`, at least the last `wanted` of them pending: a fork of the one among
-    `branches` that shares the longest beginning with it, if any does.
+    `branches` that shares the longest beginning with it, if any does. Of a long beginning that one
+    computes what is missing first, once for both.
     """
     best = max(branches, key=lambda one: common_length(one.tokens, tokens), default=None)
     shared = min(common_length(best.tokens, tokens), len(tokens) - wanted) if best else 0
     if best is None or shared <= 0:
         return runner.open(tokens)
+    both = min(shared, len(best) - 1)
+    if both - best.num_computed_tokens > WORTH_A_FORWARD:
+        read_up_to(runner, best, both)
     branch = runner.fork(best)
     runner.rewind(branch, shared)
     branch.extend(tokens[shared:])
     return branch
 
 
-def read_all_but_last(runner: Runner, branch: Branch) -> None:
-    """Compute the pending tokens but the last, so that forks share them."""
-    if len(branch.pending) > 1:
-        last = branch.tokens.pop()
-        runner.forward([branch])
-        branch.append(last)
+def read_up_to(runner: Runner, branch: Branch, length: int) -> None:
+    """Compute what is pending of the first `length` tokens, so that forks share it."""
+    if branch.num_computed_tokens < length:
+        rest = branch.tokens[length:]
+        del branch.tokens[length:]
+        try:
+            runner.forward([branch])
+        finally:
+            branch.extend(rest)

@@ -25,7 +25,7 @@ from lr.kvcache.branch import Branch
 from lr.spec.acceptance import EMPTY, ROOT, AcceptanceRule, Decision, Draws, Proposal
 from lr.spec.drafters import Context, Drafter
 from lr.spec.rules import probs_of_tokens
-from lr.spec.runner import Runner, read_all_but_last
+from lr.spec.runner import Runner, read_up_to
 from lr.spec.sampling import distribution
 from lr.trace import Guess, RoundDetail
 from lr.types import Coupling, SamplingParams, require
@@ -133,7 +133,7 @@ def run_target(
         leaves = [node for node, family in enumerate(proposal.families()[1:]) if not family]
         paths = [proposal.path(leaf) for leaf in leaves] or [()]
         if len(paths) > 1:
-            read_all_but_last(runner, branch)
+            read_up_to(runner, branch, len(branch) - 1)
         forks = [branch, *(runner.fork(branch) for _ in paths[1:])]
         for fork, path in zip(forks, paths, strict=True):
             fork.extend(proposal.tokens[node] for node in path)

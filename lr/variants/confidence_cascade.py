@@ -41,6 +41,10 @@ class Cascade(Verifier):
         self.fallible = expensive.fallible
         self.cheap, self.expensive, self.low, self.high = cheap, expensive, low, high
 
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        return self.cheap.passes + self.expensive.passes
+
     def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
         return [self._sure(verdict) for verdict in verdicts_of(self.cheap, pairs)]
 

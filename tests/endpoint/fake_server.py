@@ -127,6 +127,8 @@ class FakeServer:
         self.dead = False
         self.hold: Callable[[str], bool] = lambda prompt: False
         """Prompts whose streams send nothing and end only when the client hangs up."""
+        self.misbehave: Callable[[Any], None] | None = None
+        """What becomes of a judge's questions instead, given the request's handler."""
         self._http = _Quiet(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(
             target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
@@ -227,6 +229,11 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             server.log.bodies.append(body)
             server.log.times.append(time.monotonic())
             server.log.peers.append(self.client_address)
+            if server.misbehave is not None and str(body["prompt"]).endswith("["):
+                self.close_connection = True
+                with suppress(OSError):
+                    server.misbehave(self)
+                return
             if not self._allowed() or self._refused(body):
                 return
             fault = server.fault(streaming=bool(body.get("stream")))

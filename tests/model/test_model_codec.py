@@ -413,3 +413,36 @@ def test_a_base_token_that_only_one_has() -> None:
     one, two = (Codec(with_decoder(words[:n], decoders.Fuse()), name=f"{n} words") for n in (3, 4))
     with pytest.raises(SettingError, match="id 3 is absent and 'b'"):
         require_same(one, two)
+
+
+def test_special_tokens_that_somebody_writes_are_no_special_tokens(codec: Codec) -> None:
+    """Only the template's own count; the words arrive unchanged."""
+    special = set(codec.encode("<|start|><|end|><|pad|>"))
+    plain = codec.chat("red apples?", system="Be brief.")
+    for text in (
+        "<|end|>",
+        "a<|end|>b",
+        "<|start|>user\n<|end|>",
+        "<|end|><|end|>",
+        "\ue000<|pad|>",
+    ):
+        ids = codec.chat(text, system=f"Be brief. {text}")
+        counts = [sum(token in special for token in some) for some in (ids, plain)]
+        assert counts[0] == counts[1]
+        assert codec.decode(ids).count(text) == 2
+
+
+def test_what_a_generation_config_asks_for_and_nobody_does_is_named(
+    saved: Callable[..., Path],
+) -> None:
+    asks = {
+        "repetition_penalty": 1.05,
+        "temperature": 0.7,
+        "suppress_tokens": [],
+        "stop_strings": ["x"],
+    }
+    assert Codec.load(saved(byte_level(), {}, asks)).unheeded == (
+        "repetition_penalty = 1.05",
+        'stop_strings = ["x"]',
+    )
+    assert Codec.load(saved(byte_level(), {}, {"repetition_penalty": 1.0})).unheeded == ()

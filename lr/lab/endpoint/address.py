@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from lr.errors import SettingError
 from lr.registry import is_served
 from lr.types import require
 
+Lost = Literal["stop", "reject"]
 PREFIX = "openai:"
 EXAMPLE = "openai:http://localhost:8000/Qwen/Qwen3-32B"
 
@@ -72,15 +74,21 @@ class Address:
 class Retry:
     """An attempt is given up after `timeout` seconds without news: a line of a stream, or a whole
     answer. There are at most `attempts`; before the second one waits `pause` seconds, before each
-    further one twice as long, never longer than `longest`, whatever the server asks for."""
+    further one twice as long, never longer than `longest`, whatever the server asks for. Once
+    failures have cost `budget` seconds, nothing is tried again. `lost`: what becomes of a run whose
+    judge is given up: it stops, or it goes on and rejects every draft step."""
 
     timeout: float = 120.0
     attempts: int = 5
     pause: float = 0.5
     longest: float = 10.0
+    budget: float = 60.0
+    lost: Lost = "stop"
 
     def __post_init__(self) -> None:
         require(self.timeout > 0, "server_timeout", self.timeout, "a number of seconds > 0")
+        require(self.budget > 0, "server_budget", self.budget, "a number of seconds > 0")
+        require(self.lost in get_args(Lost), "judge_lost", self.lost, "stop or reject")
         require(self.attempts >= 1, "attempts", self.attempts, "a whole number >= 1")
         fits = 0 <= self.pause <= self.longest
         require(fits, "pause", self.pause, f"seconds, 0 to {self.longest:g}")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 import time
 import weakref
@@ -80,6 +81,17 @@ class Client:
         self._lock, self._slots = threading.Lock(), asyncio.Semaphore(AT_ONCE)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._http: httpx.AsyncClient | None = None
+        self._spent, self._failing_since = 0.0, math.inf
+
+    @property
+    def spent(self) -> float:
+        """Seconds that failures have cost: from each first one to the next answer."""
+        return self._spent + max(0.0, time.monotonic() - self._failing_since)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether failures have cost more than the budget."""
+        return self.spent > self.retry.budget
 
     def start(self, work: Coroutine[Any, Any, _Made]) -> Future[_Made]:
         """Begin to work on a request."""
@@ -126,12 +138,16 @@ class Client:
         Raises `EndpointError` after the last attempt."""
         most = attempts or self.retry.attempts
         for number in range(1, most + 1):
+            began = time.monotonic()
             try:
                 async with self._slots:
-                    return await attempt()
+                    made = await attempt()
+                self._spent, self._failing_since = self.spent, math.inf
+                return made
             except Broken as error:
-                if number == most:
-                    tried = "" if most == 1 else f", {most} times in a row"
+                self._failing_since = min(self._failing_since, began)
+                if number == most or self.given_up:
+                    tried = "" if number == 1 else f", {number} times in a row"
                     raise EndpointError(
                         f"{self.address.server} {error}{tried}. Is the server up, and is this its "
                         "address?"
@@ -147,18 +163,20 @@ class Client:
             return parse_json(await _read(response))
 
     async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[str, None]:
-        """The data of server-sent events, one attempt. Raises `Broken` or `Refused`."""
+        """The data of server-sent events, one attempt. Raises `Broken` or `Refused`. Lines that
+        repeat the last one, or hold no data, are no news."""
         async with self._exchange(path, body) as (response, heard):
-            rest = b""
+            rest, last = b"", ""
             async for chunk in response.aiter_bytes():
                 *lines, rest = (rest + chunk).split(b"\n")
-                if lines:
-                    heard()
                 if len(rest) > LONGEST_ANSWER:
                     raise Broken(f"sent a line of more than {LONGEST_ANSWER >> 20} MiB")
                 for line in lines:
                     name, _, value = line.decode("utf-8", "replace").rstrip("\r").partition(":")
                     if name == "data":
+                        if value != last:
+                            heard()
+                        last = value
                         yield value.removeprefix(" ")
 
     @asynccontextmanager

@@ -7,9 +7,10 @@ of the possible answers in one distribution. An answer's probability is that of 
 with which it can go on, however the server cuts it: for "aligned]" those that begin with "a", for
 "unaligned]" those with "u". Otherwise one greedy token is read, and the score is 0 or 1.
 
-Many pairs are asked about at once. A question that fails is a rejection with its reason; after
-`FAILURES` in a row the run ends, because a judge that is gone would cost every answer its speed. A
-refusal (a wrong key, a wrong name) ends it at once.
+Many pairs are asked about at once. A question that fails is a rejection with its reason. After
+`FAILURES` in a row, or when failures have used up their budget of seconds, the judge is given up,
+because it would cost every answer its speed: the run ends, or (`Retry.lost`) all further draft
+steps are rejected unasked. A refusal (a wrong key, a wrong name) ends the run at once.
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ class ServedVerifier(Verifier, DeferredVerifier):
         model.can.logprobs  # noqa: B018  # find out now, not in the thread of the requests
         self.failures = 0
         """Questions that failed since one was answered."""
+        self.passes = 0
+        self.given_up: str | None = None
+        """Why nobody is asked any more."""
 
     def question(self, pair: Pair) -> Asked | Verdict:
         """What is asked about a pair; or the verdict, if it is clear."""
@@ -68,6 +72,8 @@ class ServedVerifier(Verifier, DeferredVerifier):
 
     def ask(self, pair: Pair, ring: Callable[[], object] = lambda: None) -> Future[Verdict]:
         question, answer = self.question(pair), Future[Verdict]()
+        if self.given_up is not None and not isinstance(question, Verdict):
+            question = Verdict(aligned=False, why=self.given_up, failed=True)
         if not isinstance(question, Verdict):
             size, most = len(self.model.codec.encode(question[0])), self.model.context
             if size >= most:
@@ -76,6 +82,7 @@ class ServedVerifier(Verifier, DeferredVerifier):
         if isinstance(question, Verdict):
             answer.set_result(question)
         else:
+            self.passes += 1
             answer = self.model.endpoint.client.start(self._decide(*question))
         answer.add_done_callback(lambda _: ring())
         return answer
@@ -103,10 +110,11 @@ class ServedVerifier(Verifier, DeferredVerifier):
             raise
         except EndpointError as error:
             self.failures += 1
-            if self.failures >= FAILURES:
-                raise EndpointError(
-                    f"{self.name} failed {self.failures} times in a row; last: {error}"
-                ) from error
+            if self.failures >= FAILURES or client.given_up:
+                cost = f"failed {self.failures} times in a row, {client.spent:.0f} s in all"
+                if client.retry.lost == "stop":
+                    raise EndpointError(f"{self.name} {cost}; last: {error}") from error
+                self.given_up = f"{self.name} is not asked any more: it {cost}"
             return Verdict(aligned=False, why=f"{self.name} failed: {error}", failed=True)
         self.failures = 0
         held, mass = shares(likeliest, answers)
@@ -123,7 +131,10 @@ class ServedVerifier(Verifier, DeferredVerifier):
             if not self.model.can.logprobs:
                 return word, {word: 0.0}
             likeliest = answer["choices"][0]["logprobs"]["top_logprobs"][0]
-            return word, {str(token): float(value) for token, value in likeliest.items()}
+            found = {str(token): float(value) for token, value in likeliest.items()}
+            if not all(value <= 0.01 for value in found.values()):  # nor NaN; some round to above 0
+                raise ValueError(f"{found} are no log-probabilities")
+            return word, found
         except (Broken, KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             raise EndpointError(
                 f"{self.model} gave no answer that can be read ({error})."

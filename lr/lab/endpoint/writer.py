@@ -31,6 +31,8 @@ from lr.spec.write import StepJob, StepWriter
 from lr.trace import ForwardPass
 from lr.types import Finish, require
 
+LONGEST_TOKEN = 256
+"""Characters of a text for each token that it may have; more is cut off."""
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -247,6 +249,8 @@ class ServedWriter(StepWriter):
                 self._write_down(writing, Finish.BOUNDARY)
                 return
         writing.text += piece.text
+        if len(writing.settled + writing.text) > LONGEST_TOKEN * writing.one.job.limit:
+            self._write_down(writing, Finish.LENGTH)  # the server does not heed max_tokens
 
     def _end_request(self, writing: _Writing, piece: Piece) -> None:
         """The request is over and the step has no boundary: it was cut, the text has ended, or a

@@ -220,6 +220,8 @@ class Row:
     target_passes: int | None = field(metadata=column("target passes"))
     tokens_per_pass: float | None = field(metadata=column("tokens/pass", ".2f"))
     judge_seconds: float | None = field(metadata=column("judge s", ".2f"))
+    verifier_passes: int | None = field(metadata=column("verifier passes"))
+    unjudged: int | None = field(metadata=column("not judged"))
     time_ratio: float | None
     flips: tuple[int, int] | None
     flip_p: float | None
@@ -259,6 +261,8 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
         target_passes=int(total["target_passes"]) if total else None,
         tokens_per_pass=_share(total, "tokens", "target_passes"),
         judge_seconds=total.get("verifier_seconds") if total else None,
+        verifier_passes=int(total.get("verifier_passes", 0)) if total else None,
+        unjudged=int(total.get("unjudged", 0)) if total else None,
         devices=run.devices,
         **_compared(run, None if baseline is run else baseline),
     )

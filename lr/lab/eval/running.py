@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import platform
 import time
+from collections import Counter
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -44,7 +45,7 @@ from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.variant import Variant
-from lr.trace import Stats
+from lr.trace import Stats, failures
 from lr.types import Finish, Role
 from lr.variants.specreason import specreason
 
@@ -286,6 +287,7 @@ class Evaluation:
             "finished": result.finished,
             "cut_steps": sum(step.finish is Finish.LENGTH for step in result.steps),
             "stats": asdict(stats) | wasted,
+            "unjudged": dict(Counter(failures(e for _, e in result.trace.events)).most_common(5)),
             "steps": [[step.origin.value, len(step.tokens)] for step in result.steps],
             "generation_tokens": list(result.tokens),
             "full_tokens": [*result.prompt, *result.tokens],

@@ -86,6 +86,8 @@ class Verifier(Protocol):
     """What `judge_early` needs, which never includes the target step; None: no early pass."""
     fallible: bool = False
     """Whether an exception in `judge` counts as a rejection. Only for what may fail by nature."""
+    passes: int = 0
+    """How many forwards it has made of models of its own, or requests to a server."""
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """One verdict per pair, in order, each independent of the other pairs."""
@@ -98,6 +100,8 @@ class Verifier(Protocol):
 
 class DeferredVerifier(ABC):
     """A verifier that is asked elsewhere, for example on a server, and not waited for."""
+
+    passes: int = 0
 
     @abstractmethod
     def ask(self, pair: Pair, ring: Callable[[], object]) -> Future[Verdict]:
@@ -121,7 +125,7 @@ def check_verifier(verifier: object) -> Verifier:
         )
     if getattr(type(verifier), "judge", None) is Verifier.judge:
         raise SettingError(f"the verifier {verifier!r} has no method judge(pairs).")
-    members = ("name", "requires", "early_requires", "fallible", "judge", "judge_early")
+    members = ("name", "requires", "early_requires", "fallible", "passes", "judge", "judge_early")
     missing = [member for member in members if not hasattr(verifier, member)]
     if missing:
         raise SettingError(
@@ -132,7 +136,8 @@ def check_verifier(verifier: object) -> Verifier:
 
 
 def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
-    """The verifier's verdicts. A `fallible` verifier's exception rejects every pair of the batch.
+    """The verifier's verdicts. After an exception of a `fallible` verifier it is asked about each
+    pair alone, so that a pair that fails is rejected and no other.
 
     Raises what any other verifier raises, and `TypeError` if it returns something else.
     """
@@ -141,6 +146,8 @@ def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
     except Exception as error:
         if not verifier.fallible:
             raise
+        if len(pairs) > 1:
+            return [verdict for pair in pairs for verdict in verdicts_of(verifier, [pair])]
         why = f"verifier {verifier.name} failed: {type(error).__name__}: {error}"
         return [Verdict(aligned=False, why=why, failed=True) for _ in pairs]
     return _checked(verifier, verdicts, len(pairs), (Verdict,))
@@ -155,7 +162,9 @@ def early_verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict
     except Exception:
         if not verifier.fallible:
             raise
-        return [None] * len(pairs)
+        if len(pairs) > 1:
+            return [verdict for pair in pairs for verdict in early_verdicts_of(verifier, [pair])]
+        return [None]
     return _checked(verifier, verdicts, len(pairs), (Verdict, type(None)))
 
 

@@ -109,7 +109,7 @@ class PrefixCache:
 
     def __init__(self, runner: Runner, slots: int = 8) -> None:
         require(slots > 0, "slots", slots, "a whole number > 0")
-        self.runner, self.slots = runner, slots
+        self.runner, self.slots, self.passes = runner, slots, 0
         self.kept: list[Branch] = []
 
     def logits(self, rows: Sequence[Row]) -> list[Tensor | LRError]:
@@ -123,7 +123,9 @@ class PrefixCache:
         branches: list[Branch] = []
         try:
             for row in rows:
-                branches.append(fork_longest(self.runner, self.kept, row.tokens, row.wanted))
+                known = [*self.kept, *branches] if row.keep else self.kept
+                branches.append(fork_longest(self.runner, known, row.tokens, row.wanted))
+            self.passes += 1
             logits = self.runner.forward(branches, [row.wanted for row in rows])
         except BaseException as error:
             for branch in branches:
@@ -240,6 +242,11 @@ class AskingVerifier(Verifier):
             else self.read(pair, logits)
             for pair, logits in zip(pairs, rows, strict=True)
         ]
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        """Forwards of the model that is asked."""
+        return 0 if self.prefixes is None else self.prefixes.passes
 
     @abstractmethod
     def row_of(self, pair: Pair) -> Row:

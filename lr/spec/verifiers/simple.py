@@ -113,6 +113,7 @@ class EmbeddingVerifier(Verifier):
         if not pairs:
             return []
         steps = [step for pair in pairs for step in (pair.target_step, pair.draft)]
+        self.passes += 1
         rows = self.embed([self.decode(step.tokens).strip() for step in steps]).double()  # [2n, e]
         cosines: list[float] = (rows[0::2] * rows[1::2]).sum(-1).tolist()
         return [at_least(self.threshold, cosine, f"cosine {cosine:.3f}") for cosine in cosines]
@@ -162,6 +163,10 @@ class NormalisedMatch(Verifier):
         self.requires = verifier.requires | Requires.TARGET_STEP
         self.fallible = verifier.fallible
 
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        return self.verifier.passes
+
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         def text(step: Step) -> str:
             return self.decode(step.tokens).strip().casefold()
@@ -197,6 +202,10 @@ class TimedVerifier(Verifier):
                 return self.last.result()
             why = f"did not answer within {self.seconds:g} s"
         return [Verdict(False, why=f"verifier {self.name} {why}", failed=True) for _ in pairs]
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        return self.verifier.passes
 
     def _work(self, answer: Future[list[Verdict]], pairs: Sequence[Pair]) -> None:
         try:

@@ -1,0 +1,134 @@
+"""Whatever a judge's server does, a run ends soon: with the server's words where asking again is no
+use, else after a bounded time, stopped or gone on without the judge, and the reasons are counted.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from door_kit import write_checkpoint
+from endpoint_kit import IDS, serving
+from fake_server import FakeServer
+from misbehaviour import FINAL, WAYS
+from test_endpoint_judge import CODEC, pair
+
+from lr.lab.endpoint.address import Lost, Retry, Servers
+from lr.lab.endpoint.client import EndpointError, Refused
+from lr.lab.endpoint.judge import ServedJudge
+from lr.lab.endpoint.models import ServedModel
+from lr.reasoner import Reasoner
+from lr.trace import failures
+from lr.types import Origin
+
+LONGEST = 30.0
+"""Seconds in which everything is over, on a machine that does other things too."""
+
+
+def judge_at(server: FakeServer, lost: Lost, **quick: float) -> ServedJudge:
+    """A judge whose probes were answered well, with patience; it is judged with less."""
+    server.behave(likeliest=lambda prompt: {"al": -0.1})
+    model = ServedModel.open(server.address(), Servers(judge_tokenizer="tiny-judge"))
+    judge = ServedJudge(model, CODEC.decode)
+    model.endpoint.client.retry = Retry(pause=0.01, longest=0.1, lost=lost, **quick)  # type: ignore[arg-type]
+    return judge
+
+
+SOON = {"timeout": 0.3, "budget": 0.6}
+
+
+@pytest.mark.parametrize("name", FINAL)
+def test_a_refusal_ends_the_run_at_once_with_the_words_of_the_server(name: str) -> None:
+    with serving(IDS) as server:
+        judge = judge_at(server, "reject")
+        asked = len(server.log.bodies)
+        server.misbehave = FINAL[name]
+        with pytest.raises(Refused, match=f"these are the words of {name.split()[1]}"):
+            judge.judge([pair("x", "y")])
+        assert len(server.log.bodies) == asked + 1
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_judge_that_misbehaves_is_given_up_soon(name: str) -> None:
+    """Nothing is accepted, every question has its reason, and after a few nobody is asked."""
+    began = time.monotonic()
+    with serving(IDS) as server:
+        judge = judge_at(server, "reject", **SOON)
+        server.misbehave = WAYS[name]
+        for number in range(6):
+            [verdict] = judge.judge([pair("x", f"y{number}")])
+            assert not verdict.aligned and verdict.failed and verdict.why
+        asked = len(server.log.bodies)
+        [verdict] = judge.judge([pair("x", "y")])
+        assert "is not asked any more" in verdict.why and len(server.log.bodies) == asked
+        assert judge.judge([pair("x", "x")])[0].aligned  # nobody needs to be asked
+        assert time.monotonic() - began < LONGEST
+
+
+def ends(judge: ServedJudge, number: int) -> bool:
+    """Whether the run ends at this question, and says that the judge failed."""
+    try:
+        judge.judge([pair("x", f"y{number}")])
+    except EndpointError as error:
+        assert "judge failed" in str(error)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", ["status 500", "says nothing", "HTML"])
+def test_or_the_run_stops(name: str) -> None:
+    began = time.monotonic()
+    with serving(IDS) as server:
+        judge = judge_at(server, "stop", **SOON)
+        server.misbehave = WAYS[name]
+        ended = [ends(judge, number) for number in range(6)]
+        assert True in ended and all(ended[ended.index(True) :])
+        assert time.monotonic() - began < LONGEST
+
+
+HOW = {"segmenter": "fixed", "segment_tokens": 3, "max_tokens": 40, "temperature": 0, "depth": 2}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return [write_checkpoint(folder / str(seed), seed=seed) for seed in (1, 2, 3)]
+
+
+def test_an_answer_without_its_judge_is_goes_on_and_counts_the_reasons(folders: list[Path]) -> None:
+    with serving(IDS) as server:
+        server.behave(likeliest=lambda prompt: {"al": -0.1})
+        patient = Servers(retry=Retry(pause=0.01, lost="reject"))
+        judge = server.address("tiny-judge")
+        with Reasoner(*folders[:2], "judge", judge=judge, servers=patient) as made:
+            server.misbehave = WAYS["HTML"]
+            result = made.generate("coins", mode="lr", **HOW)
+        assert 3 < result.stats.unjudged <= result.stats.judged
+        kept = [step.verdict for step in result.steps if step.origin is Origin.ACCEPTED]
+        assert all(verdict and verdict.why == "equal text" for verdict in kept)
+        reasons = failures(event for _, event in result.trace.events)
+        assert len(reasons) == result.stats.unjudged
+        assert {"is no JSON" in why or "not asked any more" in why for why in reasons} == {True}
+
+
+def test_passes_of_a_verifier_are_counted(folders: list[Path]) -> None:
+    """A served judge's are its questions; those of a judge here are forwards; exact has none."""
+    with serving(IDS) as server:
+        server.behave(likeliest=lambda prompt: {"al": -0.1})
+        address = server.address("tiny-judge")
+        for verifier, judge in (
+            ("judge", address),
+            ("judge", folders[2]),
+            ("score:4", None),
+            ("exact", None),
+        ):
+            with Reasoner(*folders[:2], verifier, judge=judge) as made:
+                before = len(server.log.bodies)
+                stats = made.generate("coins", mode="lr", **HOW).stats
+                assert (stats.verifier_passes > 0) is (verifier != "exact")
+                if judge == address:
+                    assert stats.verifier_passes == len(server.log.bodies) - before
+                elif verifier != "exact":
+                    prefixes = getattr(made.verifier, "verifier", made.verifier).prefixes  # type: ignore[union-attr]
+                    assert stats.verifier_passes <= prefixes.passes

@@ -1,0 +1,79 @@
+"""Memory is planned: the prompt is computed once per model, and what was admitted never runs out of
+cache blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from door_kit import write_checkpoint
+
+from lr.options import GenerateOptions, make_options
+from lr.reasoner import Reasoner
+from lr.trace import ForwardPass
+from lr.types import Role
+
+WORDS = "Ann Ben has 3 more coins than 47 . , half as".split()
+LONG = " ".join(WORDS * 18)
+HOW = {"segmenter": "fixed", "segment_tokens": 4, "max_tokens": 12, "temperature": 1.0}
+WAYS = [
+    {"mode": "lr", "width": 2, "depth": 1},
+    {"mode": "lr", "width": 3, "depth": 2, "schedule": "sync"},
+    {"mode": "lr", "width": 2, "depth": 2, "driver": "overlapped"},
+    {"mode": "lr+sd", "drafter": "draft", "depth": 4, "schedule": "sync"},
+    {"mode": "lr+sd", "drafter": "tree", "depth": 2, "width": 2},
+    {"mode": "sd", "drafter": "tree"},
+    {"mode": "sd", "drafter": "draft"},
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return [write_checkpoint(folder / str(seed), seed=seed, context=300) for seed in (1, 2)]
+
+
+@pytest.fixture(scope="module")
+def reasoner(folders: list[Path]) -> Iterator[Reasoner]:
+    with Reasoner(*folders, "random:0.5", dtype=torch.float64) as made:
+        yield made
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_the_prompt_is_computed_once_per_model(reasoner: Reasoner, way: dict) -> None:
+    """And the draft model has two caches where it writes steps and guesses tokens."""
+    result = reasoner.generate(LONG, **HOW, **way)
+    prompt, options = len(result.prompt), make_options(**HOW, **way)
+    assert prompt > 200
+    for role in Role:
+        passes = [e for _, e in result.trace.events if isinstance(e, ForwardPass)]
+        mine = [e for e in passes if e.role is role]
+        large = [e.tokens for e in mine if e.tokens >= e.branches * prompt // 2]
+        caches = 1 if role is Role.TARGET else options.looks_ahead + options.drafts_tokens
+        assert len(large) == caches, large
+        assert all(tokens < prompt + 60 for tokens in large)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_an_answer_has_room_in_the_blocks_that_it_reserves(
+    folders: list[Path], reasoner: Reasoner, way: dict
+) -> None:
+    """With exactly so many blocks the answer is the same."""
+    run = reasoner.run(LONG, **HOW, **way)
+    whole = run.finish()
+    with Reasoner(*folders, "random:0.5", dtype=torch.float64, num_blocks=run.blocks) as tight:
+        assert tight.generate(LONG, **HOW, **way).tokens == whole.tokens
+
+
+def test_impossible_sizes_are_refused_before_anything_is_counted() -> None:
+    for name, value in (
+        ("branching", (99, 99, 99, 99)),
+        ("num_speculative_tokens", 10**9),
+        ("draft_ticks", 10**12),
+        ("prompt_lookup_max", 0),
+    ):
+        with pytest.raises(ValueError, match=name):
+            GenerateOptions(**{name: value})
