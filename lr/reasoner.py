@@ -59,6 +59,7 @@ class Reasoner:
     run, or a mapping from "target", "draft" and "judge" to devices; what it does not name runs
     where the target does. `spread_over(2, "cuda:0")` (`model/ranks.py`) spreads the target over two
     GPUs. `num_blocks` cache blocks of 16 tokens per model; None: as many as the answers need.
+    `attention` and `graphs`: of all three models, as `use_attention` takes them.
 
     Caches are kept from answer to answer. With driver "overlapped" a second process, which does
     not import your script, is started at the first question and kept until `close`, the end of a
@@ -76,9 +77,11 @@ class Reasoner:
         dtype: torch.dtype | None = None,
         num_blocks: int | None = None,
         servers: Servers | None = None,
+        attention: str = "auto",
+        graphs: bool = True,
     ) -> None:
         self.models, self.verifier = load_models(
-            target, draft, verifier, judge, device, dtype, num_blocks, servers
+            target, draft, verifier, judge, device, dtype, num_blocks, servers, attention, graphs
         )
         self.engine = Engine(self.models)
         self.codec = self.models.codec
@@ -122,7 +125,7 @@ class Reasoner:
 
     def use_attention(self, name: str = "auto", *, graphs: bool = True) -> None:
         """From the next question on, target and draft run with this kind of attention: "auto",
-        "flash", "triton", "sdpa" or "reference".
+        "flash", "triton", "sdpa" or "reference". What a verifier asks keeps the one it has.
 
         With `graphs`, decoding steps are replayed from CUDA graphs where there is CUDA. This is
         what a new reasoner does, with "auto". Raises SettingError for a kind that is unknown or

@@ -213,6 +213,13 @@ class BranchReplaced(CacheEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class Warned:
+    """Something that makes the answer slower than it should be, not wrong."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The last event. `done`: the answer is complete; else `why` says what ended it."""
 
@@ -224,7 +231,8 @@ ROLES = (Role.TARGET, Role.DRAFT)
 STATISTICS = (ForwardPass, StepWritten, TokenRound, VerifierCall, Emit)
 """The events from which statistics follow."""
 Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall
-Event = Message | Statistic | TokenWritten | Draw | WorkSpan | CacheEvent | BranchesGrew | Ended
+Detail = TokenWritten | Draw | WorkSpan | CacheEvent | BranchesGrew | Warned | Ended
+Event = Message | Statistic | Detail
 
 
 @dataclass

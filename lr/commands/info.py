@@ -18,7 +18,7 @@ from lr.commands.show import at_least, console, table
 from lr.lab.endpoint.address import Address
 from lr.lab.endpoint.models import ServedModel
 from lr.lab.memory import Cast, MemoryPlan, place, plan_run
-from lr.model.attention_choice import AttentionNeeds, candidates
+from lr.model.attention_choice import AttentionNeeds, candidates, find_kernels
 from lr.model.device import DeviceMap, find_device
 from lr.options import GenerateOptions, Mode
 from lr.registry import CHECKPOINTS, is_served
@@ -152,14 +152,23 @@ def attention_lines(device: torch.device) -> list[str]:
     tried."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     shape = f"{str(dtype).removeprefix('torch.')}, 32 heads of 128, 8 of them KV heads"
+    needs = AttentionNeeds(device, dtype, 32, 8, 128)
     lines, taken = [f"attention on {device}, {shape}:"], False
-    for found in candidates(AttentionNeeds(device, dtype, 32, 8, 128)):
+    for found in candidates(needs):
         if found.kind is None:
             lines.append(f"  {found.name:<6} no: {found.why}")
         else:
             verdict = "works, but another comes first" if taken else "taken"
-            lines.append(f"  {found.name:<6} {verdict}, blocks of {found.kind.block_size} tokens")
+            recorded = (
+                ", recorded in a CUDA graph" if found.kind.rows and device.type == "cuda" else ""
+            )
+            size = found.kind.block_size
+            lines.append(f"  {found.name:<6} {verdict}, blocks of {size} tokens{recorded}")
             taken = True
+    if device.type == "cuda":
+        kernels = find_kernels(needs)
+        why = f"no, plain PyTorch: {kernels}" if isinstance(kernels, str) else "taken"
+        lines.append(f"  fused kernels of the layers: {why}")
     return lines
 
 

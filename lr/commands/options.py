@@ -87,14 +87,8 @@ class Placement(Device):
         from lr.reasoner import Reasoner
 
         settings |= {"dtype": self.torch_dtype(), "num_blocks": self.num_blocks}
-        made = Reasoner(*models, **settings)  # type: ignore[arg-type]
-        if self.attention != "auto" or not self.cuda_graphs:
-            try:
-                made.use_attention(self.attention, graphs=self.cuda_graphs)
-            except BaseException:
-                made.close()
-                raise
-        return made
+        settings |= {"attention": self.attention, "graphs": self.cuda_graphs}
+        return Reasoner(*models, **settings)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

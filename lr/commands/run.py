@@ -168,6 +168,11 @@ class RunModels:
             return self.draft_model, None
         return self.model, self.draft_model
 
+    def _helpers(self) -> tuple[bool, bool]:
+        """Whether a draft and a judge are loaded here."""
+        judges = self.judge_model is not None and not is_served(self.judge_model)
+        return self.draft_model is not None and self.model is not None, judges
+
     def target_device(self) -> torch.device | Spread:
         """Where the target goes, over several ranks if there are several devices for it."""
         place = self.devices()[0 if self.model is not None else 1]
@@ -175,8 +180,10 @@ class RunModels:
         if place.startswith("cuda") and self.placement.device == "auto" and self.model is not None:
             usual = self.target_gpu_id == RunModels.target_gpu_id
             numbers = [int(part) for part in self.target_gpu_id.split(",")]
-            if self.model in CHECKPOINTS and usual:
-                numbers = numbers[:1]
+            taken = [self.devices()[i + 1] for i, one in enumerate(self._helpers()) if one]
+            if usual:  # a small model needs one GPU; draft and judge take theirs first
+                free = [n for n in numbers if f"cuda:{n}" not in taken]
+                numbers = (free or numbers)[: 1 if not free or self.model in CHECKPOINTS else None]
             there = [torch.device("cuda", n) for n in numbers if n < torch.cuda.device_count()]
             devices = there or devices
             needed = len(numbers) if self.tensor_parallel is None else self.tensor_parallel

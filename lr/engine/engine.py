@@ -42,7 +42,7 @@ from lr.spec.token_sd import Speculation
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires, Verifier, check_verifier
 from lr.spec.write import StepWriter, Writing
-from lr.trace import Trace
+from lr.trace import Trace, Warned
 from lr.types import Coupling, EmittedStep, Role, SamplingParams, require
 
 LONGEST_ANSWER = 32768
@@ -135,6 +135,8 @@ class Engine:
                     if request.done:
                         del live[run]
                         loop.remove(request)
+                        for warning in serving.warnings():
+                            run.trace.record(warning)
                     for emitted in request.emitted[len(run.steps) :]:
                         yield run, run.take(emitted)
 
@@ -191,6 +193,11 @@ class Serving:
                 runner.cache.pool.restart()
                 runner.cache.observer = CacheRecorder(run.trace, name)
         return run.request(self.target, None if self.drafts is None else self.drafts(run.trace))
+
+    def warnings(self) -> list[Warned]:
+        """What makes the answers slower than they should be."""
+        graphs = {name: runner.graphs for name, runner in self.borrowed.items()}
+        return [Warned(f"{n}: {g.failure}") for n, g in graphs.items() if g and g.failure]
 
     def _borrow(self, name: str, role: Role) -> ModelRunner:
         runners = self.engine.runners(role)

@@ -53,6 +53,8 @@ def load_models(
     dtype: torch.dtype | None,
     num_blocks: int | None,
     servers: Servers | None,
+    attention: str = "auto",
+    graphs: bool = True,
 ) -> tuple[Models, str | Verifier]:
     """All models, and the verifier (its name where nothing is drafted). See `Reasoner`."""
     whole = num_blocks is None or num_blocks > 0
@@ -77,9 +79,9 @@ def load_models(
     elif served_judge is not None:
         verifier = find("lr.lab.endpoint.judge:served_judge")(verifier, codec, served_judge)
     elif draft is not None or judge is not None:
-        choice = choose_verifier(
-            verifier, codec, judge, device=devices.judge, dtype=dtype, num_blocks=num_blocks
-        )
+        how: dict[str, Any] = {"dtype": dtype, "num_blocks": num_blocks}
+        how |= {"attention": attention, "graphs": graphs}
+        choice = choose_verifier(verifier, codec, judge, device=devices.judge, **how)
     named = {"target": target, "draft": draft, "judge": judge}
     named["verifier"] = verifier if isinstance(verifier, str) else verifier.name
     names = {role: None if name is None else str(name) for role, name in named.items()}
@@ -104,7 +106,12 @@ def load_models(
     )
     if draft is not None and served_draft is None and served_target is None:
         models = replace(models, worker=draft_worker(draft, models, devices))
-    use_attention(models)
+    try:
+        use_attention(models, attention, graphs=graphs)
+    except BaseException:
+        if end_ranks is not None:
+            end_ranks()
+        raise
     if choice is not None and draft is not None:
         build: Any = choice.build
         if served_target is not None:
@@ -195,6 +202,8 @@ class VerifierChoice:
     device: str | torch.device
     dtype: torch.dtype | None
     num_blocks: int | None = None
+    attention: str = "auto"
+    graphs: bool = True
 
     def build(self, target: CausalLM) -> Verifier:
         """Load what the verifier is made of. Some ask the `target`."""
@@ -211,6 +220,7 @@ class VerifierChoice:
     def _judge(self) -> PromptedModel:
         assert self.judge is not None, "choose_verifier settles it"
         model = load_model(self.judge, device=self.device, dtype=self.dtype)
+        equip(model, self.attention, graphs=self.graphs)
         blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
         return asked_model(model, Codec.load(self.judge), blocks)
 
@@ -223,11 +233,14 @@ def choose_verifier(
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     num_blocks: int | None = None,
+    attention: str = "auto",
+    graphs: bool = True,
 ) -> VerifierChoice:
     """Read the name of a verifier. `judge` is its extra checkpoint: a language model for "judge"
     (None: the one that comes with the target's tiny language), an encoder for "embedding".
     `num_blocks` cache blocks of 16 tokens for the model that it asks; None: as many as it needs.
-    Raises `SettingError` where it makes no sense for this target or with this `judge`.
+    `attention`, `graphs`: of a judge. Raises `SettingError` where it makes no sense for this target
+    or with this `judge`.
     """
     parsed = parse_verifier(name, speaks_tiny=speaks_tiny(codec), checkpoint=codec.name)
     if judge is not None and parsed.kind not in EXAMPLES:
@@ -241,7 +254,7 @@ def choose_verifier(
             f"verifier {name!r} needs a checkpoint of its own: give judge (on the command line "
             f"--judge_model), {EXAMPLES[parsed.kind]}."
         )
-    return VerifierChoice(parsed, codec, judge, device, dtype, num_blocks)
+    return VerifierChoice(parsed, codec, judge, device, dtype, num_blocks, attention, graphs)
 
 
 def usual_verifier(codec: Codec, judge: str | Path | None) -> str:

@@ -82,10 +82,11 @@ class ModelRunner:
             require(known_tokens > 0, "known_tokens", known_tokens, "a whole number > 0, or None")
             self.known_tokens = min(known_tokens, self.vocab_size)
         self.model, self.max_batch_tokens, self.observer = model, max_batch_tokens, observer
-        size = model.attention.block_size if block_size is None else block_size
+        self.kind = model.attention  # also when the model gets another one
+        size = self.kind.block_size if block_size is None else block_size
         self.backend, replays = backend, backend is None and model.replayable
         if backend is None:
-            model.attention.check_block_size(size)
+            self.kind.check_block_size(size)
         self.cache = model.make_cache(num_blocks + replays, size)  # one for padding rows
         self.graphs = StepGraphs(model, self.cache) if replays else None
 
@@ -213,7 +214,8 @@ class ModelRunner:
             batch = RaggedBatch.build(tables, tokens, slots, wanted=wanted, device=device)
             logits = None if self.graphs is None else self.graphs.run(batch)
             if logits is None:
-                logits = self.model(batch, self.cache, self.backend)
+                backend = None if self.kind is self.model.attention else self.kind.ragged
+                logits = self.model(batch, self.cache, self.backend or backend)
         rows: Tensor = logits[:, : self.vocab_size]
         if self.known_tokens < self.vocab_size:
             rows[:, self.known_tokens :] = -torch.inf
@@ -302,7 +304,9 @@ class Runners:
         size = self.block_size or self.model.attention.block_size
         wanted = -(-(self.num_blocks or blocks) * BLOCK_SIZE // size)
         for runner in self.idle:
-            if runner.cache.pool.num_blocks >= wanted:
+            replays = runner.graphs is not None
+            fits = runner.kind is self.model.attention and replays == self.model.replayable
+            if fits and runner.cache.pool.num_blocks >= wanted:
                 self.idle.remove(runner)
                 return runner
         self.end()  # their memory is free before more is taken

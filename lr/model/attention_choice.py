@@ -13,6 +13,7 @@ import importlib
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,9 @@ from lr.kvcache.table import block_rows
 from lr.model.attention import REFERENCE, SDPA, AttentionKind, RowPages, reference_attention
 from lr.model.attention_flash import FlashKernels, flash_attention
 from lr.model.batch import RaggedBatch, integers
-from lr.model.layers import Attend, DecoderLayer
+from lr.model.config import ModelConfig
+from lr.model.graphs import cuda_recorder, record_eager
+from lr.model.layers import Attend, DecoderLayer, Kernels, inverse_frequencies, rotation
 from lr.model.qwen import CausalLM
 
 NAMES = ("auto", "flash", "triton", "sdpa", "reference")
@@ -85,10 +88,14 @@ def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
 
 
 def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
-    """Give a model its kind of attention, and say whether decoding is replayed from CUDA graphs.
-    Raises SettingError as `choose_attention` does.
+    """Give a model its kind of attention, the fused kernels of its layers where it has `flash` or
+    `triton` (with the others all is plain PyTorch), and say whether decoding is replayed from CUDA
+    graphs. Raises SettingError as `choose_attention` does.
     """
-    model.attention, model.graphs = choose_attention(name, AttentionNeeds.of(model)), graphs
+    needs = AttentionNeeds.of(model)
+    model.attention, model.graphs = choose_attention(name, needs), graphs
+    fused = find_kernels(needs) if model.attention.name in ("flash", "triton") else ""
+    model.use_kernels(None if isinstance(fused, str) else fused)
 
 
 def candidates(needs: AttentionNeeds) -> Iterator[Candidate]:
@@ -136,9 +143,43 @@ def find_triton(needs: AttentionNeeds) -> AttentionKind | str:
     return kind
 
 
+@torch.inference_mode()
+def find_kernels(needs: AttentionNeeds) -> Kernels | str:
+    """The fused kernels of a layer, tried on a small one, or why they cannot be used there. Raises
+    nothing.
+    """
+    try:
+        module: Any = importlib.import_module("lr.model.fused")
+        h, k, d = needs.num_heads, needs.num_kv_heads, needs.head_dim
+        config = ModelConfig(8, 200, 300, 1, h, k, d, 8, 1e-6, 1e4, True, True, True)
+        layer = DecoderLayer(config, 0)
+        noise = torch.Generator().manual_seed(0)
+        for weight in layer.parameters():
+            weight.normal_(0, 0.1, generator=noise)
+        layer = layer.to(needs.device, needs.dtype)
+        angles = rotation(torch.arange(3), *inverse_frequencies(config), needs.dtype)
+        rows = torch.randn(3, 200, generator=noise)
+        given = [one.to(needs.device, needs.dtype) for one in (rows, *angles)]
+
+        def made(kernels: Kernels | None) -> Tensor:
+            for part in (layer, layer.attention, layer.mlp):
+                part.kernels = kernels
+            look = lambda _, q, k, v: q + k.sum(1, True) + v.sum(1, True)  # noqa: E731
+            mixed: Tensor = layer(*given, look)
+            return mixed.double()
+
+        plain = made(None)
+        off = float((made(module) - plain).norm() / plain.norm())
+    except Exception as error:  # a kernel that does not fit may raise anything
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    right = off <= ROUNDINGS * torch.finfo(needs.dtype).eps
+    return module if right else f"wrong result: off by {off:.2g}"
+
+
 def probe(kind: AttentionKind, needs: AttentionNeeds) -> str:
     """Why `kind` does not work there with its block size, in a few words; "" if it does. One
-    forward of a sequence, its fork and a prompt. Raises nothing.
+    forward of a sequence, its fork and a prompt; on CUDA rows are recorded in a graph. Raises
+    nothing.
     """
     try:
         found = distances(kind, needs, (kind.block_size + 3, 5), (2, 3), forks=1)
@@ -194,14 +235,14 @@ def distances(
             return attend(0, q, keys, values).flatten(1).double()
 
         expected = mixed(reference_attention(batch, exact), torch.float64)
-        ways = {"ragged": kind.ragged(batch, cache)}
+        found = {"ragged": mixed(kind.ragged(batch, cache), needs.dtype)}
         if kind.rows is not None:
-            ways["rows"] = kind.rows(row_pages(batch), cache)
+            record = cuda_recorder(needs.device) if needs.device.type == "cuda" else record_eager
+            attend = kind.rows(row_pages(batch), cache)
+            found["rows"] = record(partial(mixed, attend, needs.dtype))()
         return {
-            name: float(
-                ((mixed(one, needs.dtype) - expected).norm(dim=1) / expected.norm(dim=1)).max()
-            )
-            for name, one in ways.items()
+            name: float(((one - expected).norm(dim=1) / expected.norm(dim=1)).max())
+            for name, one in found.items()
         }
 
 

@@ -10,7 +10,8 @@ value, a new piece with maximum m' changes them to
     m_new = max(m, m')     l_new = l * exp(m - m_new) + sum exp(score - m_new)     acc likewise
 
 and acc / l is the result. A decoding step has few tiles, too few to occupy a GPU; so the keys are
-divided into `splits` parts (flash decoding), whose results are added with the weights exp(m) l.
+divided into `splits` parts (flash decoding), whose results `_combine` adds with the weights
+exp(m) l.
 
 A tile of 2 tokens with 4 query heads per KV head is a matrix of 8 rows: row r is token r // 4 and
 head r % 4. Axis letters: n tokens, h query heads, k KV heads, d head dim, nb blocks of a table.
@@ -19,7 +20,6 @@ head r % 4. Axis letters: n tokens, h query heads, k KV heads, d head dim, nb bl
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 import triton
@@ -30,6 +30,7 @@ from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import block_rows
 from lr.model.attention import AttentionKind, RowPages
 from lr.model.batch import RaggedBatch, integers
+from lr.model.fused import store
 from lr.model.layers import Attend
 
 TILE = 16
@@ -38,12 +39,13 @@ PROGRAMS = 512
 """About how many programs occupy a GPU; with fewer tiles the keys are divided."""
 
 
-@triton.jit
+# Numbers that change from batch to batch: for each, Triton would compile up to three variants.
+@triton.jit(do_not_specialize=["num_tiles", "splits", "split_rows", "table_row"])
 def _kernel(  # type: ignore[no-untyped-def]
     q, keys, values, out, lses, tiles, positions, tables,
-    scale, num_tiles, q_row, q_head, kv_slot, kv_head, split_rows, table_row,
+    scale, num_tiles, q_row, q_head, kv_slot, kv_head, splits, split_rows, table_row,
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
-    SPLITS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     tile, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first = tl.load(tiles + tile)  # its first row among the n
@@ -62,7 +64,7 @@ def _kernel(  # type: ignore[no-untyped-def]
     )  # [BLOCK_M, BLOCK_D]
 
     length = tl.load(positions + first + count - 1) + 1  # keys that the tile's last token sees
-    part = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK_S) * BLOCK_S
+    part = tl.cdiv(tl.cdiv(length, splits), BLOCK_S) * BLOCK_S
     start, stop = split * part, tl.minimum(split * part + part, length)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
@@ -91,6 +93,22 @@ def _kernel(  # type: ignore[no-untyped-def]
     to = split.to(tl.int64) * split_rows + row.to(tl.int64) * H + query_head  # [BLOCK_M], of [n, h]
     tl.store(lses + to, lse, mask=mine)
     tl.store(out + to[:, None] * D + d[None, :], acc, mask=mine[:, None] & inside[None, :])
+
+
+@triton.jit(do_not_specialize=["splits", "rows"])
+def _combine(out, lses, mixed, splits, rows, D: tl.constexpr, BLOCK_D: tl.constexpr):  # type: ignore[no-untyped-def]
+    row, d = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_D)  # row: of [n, h]
+    m = float("-inf")
+    l, acc = 0.0, tl.zeros([BLOCK_D], tl.float32)
+    for split in range(splits):
+        lse = tl.load(lses + split * rows + row)
+        part = tl.load(out + (split * rows + row) * D + d, mask=d < D, other=0.0)
+        m_new = tl.maximum(m, lse)  # the first part sees a key, so this is finite
+        fade, weight = tl.exp(m - m_new), tl.exp(lse - m_new)
+        l = l * fade + weight
+        acc = acc * fade + part * weight
+        m = m_new
+    tl.store(mixed + row * D + d, acc / l, mask=d < D)
 
 
 def triton_attention(block_size: int = 16) -> AttentionKind:
@@ -129,24 +147,40 @@ def _attend(
     longest: int, layer: int, q: Tensor, k: Tensor, v: Tensor,
 ) -> Tensor:  # fmt: skip
     """q [n, h, d], k and v [n, k, d] -> [n, h, d]; `longest`: tokens of the largest tile."""
-    cache.write(layer, slots, k, v)
-    keys, values = cache.pages(layer)  # [nb, block_size, k, d]
+    pages = cache.pages(layer)  # keys and values [nb, block_size, k, d]
+    store(pages, slots, k, v)
     n, h, d = q.shape
     num_tiles, kv_heads = tiles.shape[1], k.shape[1]
     splits = max(1, min(16, PROGRAMS // (num_tiles * kv_heads)))
-    out = torch.empty(splits, n, h, d, dtype=torch.float32, device=q.device)
-    lse = torch.empty(splits, n, h, dtype=torch.float32, device=q.device)
-    sizes: dict[str, Any] = {
-        "BLOCK_M": max(16, triton.next_power_of_2(longest * (h // kv_heads))),
-        "BLOCK_S": 64 if q.dtype.itemsize == 2 else 32,
-        "BLOCK_D": max(16, triton.next_power_of_2(d)),
-    }
-    _kernel[(num_tiles, kv_heads, splits)](
-        q, keys, values, out, lse, tiles, positions, tables,
-        d**-0.5, num_tiles, q.stride(0), q.stride(1), keys.stride(1), keys.stride(2),
-        n * h, tables.stride(0),
-        H=h, GROUP=h // kv_heads, D=d, PAGE=cache.block_size, SPLITS=splits, num_stages=2, **sizes,
-    )  # fmt: skip
-    if splits == 1:
-        return out[0].to(q.dtype)
-    return (out * lse.softmax(0)[..., None]).sum(0).to(q.dtype)
+    made = torch.float32 if splits > 1 else q.dtype
+    out = torch.empty(splits, n, h, d, dtype=made, device=q.device)
+    lses = torch.empty(splits, n, h, dtype=torch.float32, device=q.device)
+    sizes = block_sizes(longest * (h // kv_heads), d, q.dtype)
+    with torch.cuda.device_of(q):  # Triton starts kernels on the current device
+        _kernel[num_tiles, kv_heads, splits](
+            q, *pages, out, lses, tiles, positions, tables,
+            d**-0.5, num_tiles, q.stride(0), q.stride(1), *pages[0].stride()[1:3],
+            splits, n * h, tables.stride(0),
+            H=h, GROUP=h // kv_heads, D=d, PAGE=cache.block_size, **sizes,
+        )  # fmt: skip
+        if splits == 1:
+            return out[0]
+        mixed = torch.empty(n, h, d, dtype=q.dtype, device=q.device)
+        _combine[n * h,](
+            out, lses, mixed, splits, n * h, D=d, BLOCK_D=sizes["BLOCK_D"], num_warps=1
+        )
+    return mixed
+
+
+def block_sizes(rows: int, d: int, dtype: torch.dtype) -> dict[str, int]:
+    """The sizes that the kernel is compiled for, for tiles of `rows` rows: two stages of keys and
+    values fit the shared memory of every GPU since sm_80 (99 KiB on sm_89).
+    """
+    block_m, block_d = (max(16, triton.next_power_of_2(size)) for size in (rows, d))
+    query = block_m * block_d
+    wide = dtype.itemsize // 2 * max(1, block_d // 128) * (1 + (query > 16384))
+    warps = 8 if query > 8192 else 4
+    return {
+        "BLOCK_M": block_m, "BLOCK_S": max(16, 64 // wide), "BLOCK_D": block_d,
+        "num_stages": 2, "num_warps": warps,
+    }  # fmt: skip

@@ -93,8 +93,8 @@ def own_stream(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    torch.cuda.synchronize(device)  # the weights, made on another stream, are there
     with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+        torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())  # made the weights
         yield
 
 
@@ -110,7 +110,10 @@ def find_device(name: str | torch.device) -> torch.device:
     except (RuntimeError, TypeError) as error:
         raise SettingError(f"device is {str(name)!r}, expected {CHOICES}.") from error
     try:
-        torch.empty(1, device=device)
+        if device.type == "cuda":  # a tensor would take half a GiB there for good
+            torch.cuda.get_device_properties(device)
+        else:
+            torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise SettingError(

@@ -23,8 +23,9 @@ from __future__ import annotations
 import gc
 import threading
 import warnings
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ WARM_UPS = 3
 """Forwards before recording: libraries choose their algorithms and take their workspaces in the
 first ones."""
 _RECORDING = threading.Lock()
-"""One thread records at a time: PyTorch gives memory back to the device before it does."""
+"""One thread records at a time, on one stream per device."""
 
 
 class _Recording:
@@ -175,30 +176,26 @@ def record_eager(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
 
 
 def cuda_recorder(device: torch.device) -> Recorder:
-    """Records CUDA graphs of one device, all on one stream and in one pool of memory: warms up on a
-    stream beside, as PyTorch asks, then records. Other threads may use the device meanwhile, but
-    not wait for all of it (`torch.cuda.synchronize`).
+    """Records CUDA graphs of one device in one pool of memory: warms up, then records, on a stream
+    that is for this only. Nobody waits for the whole device, as `torch.cuda.graph` would: other
+    threads may run on it meanwhile, and none may wait for all of it.
     """
-    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+    pool = torch.cuda.graph_pool_handle()
 
     def record(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        before, collects = torch.cuda.current_stream(device), gc.isenabled()
-        graph = torch.cuda.CUDAGraph()
-        with _RECORDING, torch.cuda.device(device):
-            gc.disable()  # a CUDA graph that is collected during a recording would spoil it
-            try:
-                stream.wait_stream(before)
-                with torch.cuda.stream(stream):
-                    for _ in range(WARM_UPS):
-                        compute()
-                before.wait_stream(stream)
-                mode = "thread_local"
-                with torch.cuda.graph(graph, pool, stream, capture_error_mode=mode):
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+        with _RECORDING, _uncollected(), torch.cuda.device(device):
+            stream = _recording_stream(torch.cuda.current_device())
+            stream.wait_stream(before)
+            with torch.cuda.stream(stream):
+                for _ in range(WARM_UPS):
+                    compute()
+                graph.capture_begin(pool, capture_error_mode="thread_local")
+                try:
                     logits = compute()
-            finally:
-                torch.cuda.set_stream(before)  # a failed recording leaves the thread on its stream
-                if collects:
-                    gc.enable()
+                finally:
+                    graph.capture_end()
+            before.wait_stream(stream)
 
         def replay() -> Tensor:
             graph.replay()
@@ -207,3 +204,23 @@ def cuda_recorder(device: torch.device) -> Recorder:
         return replay
 
     return record
+
+
+@cache
+def _recording_stream(index: int) -> torch.cuda.Stream:
+    """PyTorch hands out 32 streams of each priority in turn. One of another priority than all
+    others is nobody else's, so that a recording contains no other thread's work.
+    """
+    return torch.cuda.Stream(index, priority=-1)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """A CUDA graph that the garbage collector finds during a recording would spoil it."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

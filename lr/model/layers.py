@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,13 +23,33 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 then attend."""
 
 
+class Kernels(Protocol):
+    """A layer's small steps in one kernel each (`fused.py`); without them they are computed as they
+    stand below.
+    """
+
+    def norm_rotate(
+        self, heads: Tensor, h: int, k: int, weight: Tensor | None, eps: float,
+        cos: Tensor, sin: Tensor,
+    ) -> None: ...  # fmt: skip
+
+    def add_norm(
+        self, x: Tensor, y: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor: ...
+
+
 class Module(nn.Module):
     """An `nn.Module` that calls `forward` at once as long as it has no hooks, and whose parameters
     and submodules are ordinary attributes too.
 
     Both save a tiny model as much time as its arithmetic takes. Hooks of a module fire; hooks for
-    all modules (`register_module_forward_hook`) do not.
+    all modules (`register_module_forward_hook`) do not. With `kernels` steps are fused, but for
+    those of modules with hooks.
     """
+
+    kernels: Kernels | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -41,6 +61,11 @@ class Module(nn.Module):
         super()._apply(fn, recurse)
         self.__dict__.update(self._parameters)
         return self
+
+    @property
+    def hooked(self) -> bool:
+        """Whether it has hooks, so that it must be called."""
+        return bool(self._forward_hooks or self._forward_pre_hooks or self._backward_hooks)
 
     def __call__(self, *args: Any) -> Any:
         if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
@@ -129,10 +154,16 @@ class Attention(Module):
     def forward(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
         n, h, k = x.shape[0], self.num_heads, self.num_kv_heads
         heads = self.qkv(x).view(n, h + 2 * k, self.head_dim)
-        both, values = heads.split_with_sizes((h + k, k), dim=1)  # queries and keys; values
-        if self.qk_norm is not None:
-            both = self.qk_norm(both)
-        queries, keys = rotate(both, cos, signed_sin).split_with_sizes((h, k), dim=1)
+        norm = self.qk_norm
+        if self.kernels is None or (norm is not None and norm.hooked):
+            both, values = heads.split_with_sizes((h + k, k), dim=1)  # queries and keys; values
+            if norm is not None:
+                both = norm(both)
+            queries, keys = rotate(both, cos, signed_sin).split_with_sizes((h, k), dim=1)
+        else:
+            weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
+            self.kernels.norm_rotate(heads, h, k, weight, eps, cos, signed_sin)
+            queries, keys, values = heads.split_with_sizes((h, k, k), dim=1)
         mixed = attend(self.layer, queries, keys, values)  # [n, h, d]
         return self.out(mixed.reshape(n, h * self.head_dim))
 
@@ -148,6 +179,8 @@ class MLP(Module):
         self.down = Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.kernels is not None:
+            return self.down(self.kernels.silu_mul(self.gate_up(x)))
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(F.silu(gate) * up)
 
@@ -163,8 +196,12 @@ class DecoderLayer(Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, cos: Tensor, signed_sin: Tensor, attend: Attend) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), cos, signed_sin, attend)
-        return x + self.mlp(self.mlp_norm(x))
+        mixed, norm = self.attention(self.attention_norm(x), cos, signed_sin, attend), self.mlp_norm
+        if self.kernels is not None and not norm.hooked:
+            x, normed = self.kernels.add_norm(x, mixed, norm.weight, norm.eps)
+            return x + self.mlp(normed)
+        x = x + mixed
+        return x + self.mlp(norm(x))
 
 
 # Rotary position embeddings (Su et al., arXiv 2104.09864), plain and YaRN, in the half-split layout

@@ -22,7 +22,15 @@ from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import SDPA, AttentionBackend, AttentionKind
 from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
-from lr.model.layers import Attend, DecoderLayer, RMSNorm, inverse_frequencies, rotation
+from lr.model.layers import (
+    Attend,
+    DecoderLayer,
+    Kernels,
+    Module,
+    RMSNorm,
+    inverse_frequencies,
+    rotation,
+)
 
 Network = TypeVar("Network", bound="CausalLM")
 
@@ -77,6 +85,12 @@ class CausalLM(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.embedding.weight.device
+
+    def use_kernels(self, kernels: Kernels | None) -> None:
+        """Compute the small steps of layers with these kernels (`fused.py`); None: plainly."""
+        for module in self.modules():
+            if isinstance(module, Module):
+                module.kernels = kernels
 
     @property
     def replayable(self) -> bool:

@@ -9,7 +9,8 @@ import pytest
 from door_kit import write_checkpoint
 
 from lr.cli import main
-from lr.lab.bench.step import Way, fitted_costs, measure, rows, ways
+from lr.lab.bench.report import Way
+from lr.lab.bench.step import fitted_costs, measure, rows, ways
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split, problem
 

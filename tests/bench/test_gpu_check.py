@@ -72,7 +72,7 @@ def test_torch_and_transformers_are_enough() -> None:
     """Everything that the script imports, without the packages that `lr` wants besides."""
     program = """
 import sys
-for name in ("tyro", "math_verify", "scipy", "rich", "httpx", "matplotlib"):
+for name in ("tyro", "math_verify", "scipy", "rich", "httpx", "matplotlib", "msgspec", "triton"):
     sys.modules[name] = None
 import lr.lab.bench.gpu, lr.lab.bench.gpu_check, lr.options
 """

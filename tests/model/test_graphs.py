@@ -8,6 +8,7 @@ emulated.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -15,12 +16,15 @@ import torch
 from kernel_kit import Emulated
 from torch import Tensor
 
-from lr.engine.runner import ModelRunner
+from lr.engine.runner import ModelRunner, Runners
 from lr.kvcache.branch import Branch
+from lr.model.attention import SDPA
 from lr.model.attention_flash import FlashKernels, flash_attention
 from lr.model.config import ModelConfig
 from lr.model.graphs import Recorder, StepGraphs, record_eager
 from lr.model.qwen import CausalLM
+from lr.reasoner import Reasoner
+from lr.trace import Warned
 
 V = 23
 KERNELS = Emulated()
@@ -195,6 +199,44 @@ def test_what_cannot_be_recorded_is_said_and_goes_the_ordinary_way() -> None:
     assert graphs.failure == why
     plain = decode(ModelRunner(MODEL, num_blocks=80, block_size=4), 5)
     torch.testing.assert_close(found, plain, rtol=0, atol=1e-12)
+
+
+def test_the_trace_says_that_decoding_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(device: torch.device) -> Recorder:
+        def record(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+            raise RuntimeError("out of memory")
+
+        return record
+
+    question = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
+    monkeypatch.setattr("lr.model.graphs.cuda_recorder", fails)
+    with Reasoner(draft=None, dtype=torch.float64) as reasoner:
+        expected = reasoner.generate(question, mode="ar", max_tokens=9)
+        reasoner.models.target.attention = FLASH
+        reasoner.engine.forget_caches()
+        monkeypatch.setattr(CausalLM, "replayable", True)
+        with pytest.warns(RuntimeWarning, match="decoding will be slower"):
+            slow = reasoner.generate(question, mode="ar", max_tokens=9)
+    assert slow.tokens == expected.tokens
+    [warned] = [event for _, event in slow.trace.events if isinstance(event, Warned)]
+    assert re.fullmatch(r"target: recording \d+ rows failed: out of memory", warned.what)
+    assert not [event for _, event in expected.trace.events if isinstance(event, Warned)]
+
+
+def test_a_runner_keeps_the_attention_it_was_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages suit that one; an idle runner with another is not lent again."""
+    model = random_model(1)
+    runners = Runners(model)
+    runner = runners.lend(4)
+    branch = runner.open([1, 2, 3])
+    model.attention = SDPA
+    assert runner.kind is FLASH
+    plain = ModelRunner(model, num_blocks=4)
+    [expected] = plain.forward([plain.open([1, 2, 3])])
+    torch.testing.assert_close(runner.forward([branch])[0], expected, rtol=0, atol=1e-12)
+    runner.close(branch)
+    runners.take_back(runner)
+    assert runners.idle == [runner] and runners.lend(4) is not runner
 
 
 def test_a_model_that_is_replayed_gets_a_block_for_padding_rows(

@@ -1,18 +1,23 @@
-"""Random scenes of branches, computed by the Triton kernel and by the reference in fp64; run by
-`test_attention_triton.py`. Not in bf16, whose products Triton's interpreter computes wrongly."""
+"""Random scenes of branches, computed by the Triton kernel and by the reference in fp64, and whole
+models with fused layers beside plain ones; run by `test_attention_triton.py`. Not in bf16, whose
+products Triton's interpreter computes wrongly."""
 
 from __future__ import annotations
 
 import random
 
 import torch
+from torch import Tensor
 
+from lr.engine.runner import ModelRunner
 from lr.kvcache.cache import PagedKVCache
-from lr.model import attention_triton
+from lr.model import attention_triton, fused
 from lr.model.attention import reference_attention
-from lr.model.attention_choice import ROUNDINGS, AttentionNeeds, probe, row_pages
+from lr.model.attention_choice import ROUNDINGS, AttentionNeeds, find_kernels, probe, row_pages
 from lr.model.attention_triton import triton_attention
 from lr.model.batch import RaggedBatch
+from lr.model.config import ModelConfig
+from lr.model.qwen import CausalLM
 
 CPU = torch.device("cpu")
 HEADS = ((4, 2, 16), (7, 1, 8), (6, 6, 24), (8, 2, 64))
@@ -58,7 +63,44 @@ def scene(seed: int) -> None:
             assert worst <= ROUNDINGS * torch.finfo(dtype).eps, (seed, block_size, dtype, worst)
 
 
+@torch.inference_mode()
+def fused_model(qk_norm: bool, dtype: torch.dtype) -> None:
+    """A forward with every kernel of `fused.py` is the plain one, up to roundings."""
+    config = ModelConfig(31, 24, 40, 2, 2, 1, 16, 64, 1e-6, 1e4, not qk_norm, qk_norm, True)
+    model = CausalLM(config).eval()
+    noise = torch.Generator().manual_seed(1)
+    for weight in model.parameters():
+        weight.copy_(torch.randn(weight.shape, generator=noise) * 0.3)
+    model = model.to(dtype)
+
+    def made() -> Tensor:
+        runner = ModelRunner(model, num_blocks=32, block_size=4)
+        branches = [runner.open([5, 9, 30]), runner.open([1])]
+        first = runner.forward(branches)
+        for branch in branches:
+            branch.extend([3, 4])
+        rows = [torch.stack(first), *runner.forward(branches, "all")]
+        return torch.cat(rows).float().softmax(-1)
+
+    plain = made()
+    model.attention = triton_attention(4)
+    model.use_kernels(fused)
+    assert (made() - plain).abs().max() <= (1e-5 if dtype is torch.float32 else 0.02)
+    fused.add_norm, seen = None, []  # the norm has a hook, so it is called
+    for layer in model.layers:
+        layer.mlp_norm.register_forward_hook(lambda norm, given, out: seen.append(out))
+    made()
+    assert len(seen) == 2 * len(model.layers)
+
+
 if __name__ == "__main__":
+    heads, add_norm = AttentionNeeds(CPU, torch.float32, 3, 1, 24), fused.add_norm
+    assert find_kernels(heads) is fused, find_kernels(heads)
+    for qk_norm, dtype in ((True, torch.float32), (False, torch.float16)):
+        fused_model(qk_norm, dtype)
+        fused.add_norm = add_norm
+    fused.silu_mul = torch.relu  # a wrong one is noticed
+    assert "Error" in find_kernels(heads) or "wrong" in find_kernels(heads)
     attention_triton.PROGRAMS = 16  # the interpreter runs them one by one
     for seed in range(8):
         scene(seed)

@@ -27,8 +27,7 @@ from lr.engine.engine import Run
 from lr.engine.load import JUDGE_TOKENS
 from lr.engine.runner import ModelRunner
 from lr.lab.bench.decode import written_steps
-from lr.lab.bench.report import Spread, conditions, timed, wait_for
-from lr.lab.bench.step import Way
+from lr.lab.bench.report import Spread, Way, conditions, timed, wait_for
 from lr.lab.bench.synthetic import Synthetic, SyntheticRun, SyntheticVerifier
 from lr.lab.eval.report import table
 from lr.model.attention_choice import equip

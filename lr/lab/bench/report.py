@@ -8,7 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median, quantiles
@@ -40,6 +40,19 @@ class Spread:
         return cls.of([a / b for a, b in zip(above, below, strict=True)])
 
 
+@dataclass(frozen=True)
+class Way:
+    """A way to answer. `settings` are those of `Reasoner.generate`."""
+
+    name: str
+    mode: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def overlapped(self) -> bool:
+        return self.settings.get("driver") == "overlapped"
+
+
 def in_turn(count: int, number: int) -> list[int]:
     """The order in repeat `number`: everybody begins once. Example: 3 ways, repeat 1: 1, 2, 0."""
     first = number % count
@@ -62,9 +75,11 @@ def timed(
 
 
 def wait_for(device: torch.device) -> None:
-    """Until everything that was started on a device is done."""
+    """Until everything that this thread has started on a device is done. To wait for the whole
+    device would break what another thread records there.
+    """
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()
     elif device.type == "mps":
         torch.mps.synchronize()
 

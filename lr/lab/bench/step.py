@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from lr.lab.bench.report import Spread, in_turn
+from lr.lab.bench.report import Spread, Way, in_turn
 from lr.options import LOOKAHEAD
 from lr.reasoner import Reasoner
 from lr.result import Result
@@ -28,19 +28,6 @@ from lr.types import Role
 SHARED = {"coupling": "shared", "acceptance": "match"}
 SYNC: dict[str, Any] = {"schedule": "sync"}
 OVERLAPPED = {"driver": "overlapped"}
-
-
-@dataclass(frozen=True)
-class Way:
-    """`settings` are those of `Reasoner.generate`."""
-
-    name: str
-    mode: str
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def overlapped(self) -> bool:
-        return self.settings.get("driver") == "overlapped"
 
 
 def ways(k: int, step_k: int) -> list[Way]:

@@ -118,6 +118,8 @@ def _said(kind: str, data: dict[str, Any]) -> str:
             return f"{cache}: branch {branch} belongs to {node}"
         case "replace":
             return f"{cache}: branch {data['heir']} goes on in place of {branch}"
+        case "warn":
+            return f"slower than it should be: {data['what']}"
         case "end":
             return (
                 "the end of the answer" if data["done"] else f"the run ended early: {data['why']}"

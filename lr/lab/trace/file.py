@@ -62,6 +62,7 @@ KINDS: dict[str, type] = {
     "restore": events.BranchRestored,
     "hold": events.BranchHolds,
     "replace": events.BranchReplaced,
+    "warn": events.Warned,
     "end": events.Ended,
 }
 KIND_OF = {made: name for name, made in KINDS.items()}

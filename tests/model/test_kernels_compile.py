@@ -1,0 +1,97 @@
+"""Every Triton kernel compiles for the GPUs that people have, and fits their shared memory; this
+needs Triton and its compiler, no GPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="the package triton is not installed"
+)
+SHARED = {80: 163, 89: 99, 90: 227}
+"""KiB of shared memory that one program may take, by compute capability."""
+TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
+WARNING = "ignore:TRITON_DEFAULT_FP_FUSION:UserWarning"
+
+
+def compiled(kernel: Any, arguments: dict[str, str], constants: dict[str, Any], sm: int) -> Any:
+    """The kernel for a GPU of that compute capability. `arguments`: their Triton types; pointers
+    and strides are multiples of 16, as they are in models.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    names = kernel.arg_names
+    options = {name: constants.pop(name) for name in ("num_warps", "num_stages") & constants.keys()}
+    assert {*arguments, *constants} == set(names)
+    changing = {"num_tiles", "splits", "split_rows", "table_row", "rows"}
+    even = [n for n, kind in arguments.items() if n not in changing and kind not in ("fp32",)]
+    source = ASTSource(
+        fn=kernel,
+        signature={name: arguments.get(name, "constexpr") for name in names},
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in even},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", sm, 32), options=options)
+
+
+@pytest.mark.filterwarnings(WARNING)
+@pytest.mark.parametrize("sm", SHARED)
+@pytest.mark.parametrize(
+    ("rows", "h", "k", "d", "dtype"),
+    [
+        (1, 32, 8, 128, torch.bfloat16),  # Qwen3-8B and 4B, a decoded token
+        (16, 64, 8, 128, torch.bfloat16),  # Qwen3-32B, a prompt
+        (5, 28, 4, 128, torch.float16),  # Qwen2.5-7B, the verification of four tokens
+        (16, 8, 1, 256, torch.bfloat16),
+        (16, 16, 8, 128, torch.float32),
+        (1, 8, 4, 256, torch.float32),
+    ],
+)
+def test_attention(sm: int, rows: int, h: int, k: int, d: int, dtype: torch.dtype) -> None:
+    from lr.model.attention_triton import _combine, _kernel, block_sizes
+
+    data, sizes = TYPES[dtype], block_sizes(rows * h // k, d, dtype)
+    arguments = dict.fromkeys(("q", "keys", "values"), data)
+    arguments |= {"out": "*fp32", "lses": "*fp32", "tiles": "*i32", "positions": "*i64"}
+    arguments |= {"tables": "*i32", "scale": "fp32"}
+    arguments |= dict.fromkeys(("num_tiles", "q_row", "q_head", "kv_slot", "kv_head"), "i32")
+    arguments |= dict.fromkeys(("splits", "split_rows", "table_row"), "i32")
+    made = compiled(_kernel, arguments, {"H": h, "GROUP": h // k, "D": d, "PAGE": 16, **sizes}, sm)
+    assert made.asm["cubin"] and made.metadata.shared <= SHARED[sm] * 1024
+    arguments = {"out": "*fp32", "lses": "*fp32", "mixed": data, "splits": "i32", "rows": "i32"}
+    assert compiled(_combine, arguments, {"D": d, "BLOCK_D": d, "num_warps": 1}, sm).asm["cubin"]
+
+
+@pytest.mark.filterwarnings(WARNING)
+@pytest.mark.parametrize("sm", SHARED)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_fused(sm: int, dtype: torch.dtype) -> None:
+    """The sizes of Qwen3-32B."""
+    from lr.model.fused import _add_norm, _norm_rotate, _silu_mul, _store
+
+    data = TYPES[dtype]
+
+    def pointers(*names: str) -> dict[str, str]:
+        return dict.fromkeys(names, data)
+
+    rotating = pointers("heads", "weight", "cos", "signed_sin")
+    rotating |= {"eps": "fp32", "row_stride": "i32"}
+    adding = pointers("x", "y", "weight", "total", "normed") | {"eps": "fp32"}
+    storing = pointers("k", "v", "keys", "values") | {"slots": "*i64"}
+    storing |= {"k_stride": "i32", "v_stride": "i32"}
+    for norm in (True, False):
+        constants = {"H": 64, "D": 128, "HALF": 64, "NORM": norm, "num_warps": 1}
+        assert compiled(_norm_rotate, rotating, constants, sm).asm["cubin"]
+    for kernel, arguments, constants in (
+        (_add_norm, adding, {"E": 5120, "BLOCK": 8192, "num_warps": 8}),
+        (_silu_mul, pointers("gate_up", "out"), {"WIDTH": 25600, "BLOCK": 1024}),
+        (_store, storing, {"SIZE": 1024, "BLOCK": 1024}),
+    ):
+        assert compiled(kernel, arguments, constants, sm).asm["cubin"]
