@@ -157,12 +157,19 @@ def serve_page(run: Run) -> Steps:
     options, variant, verifier = run.options, run.variant, run.verifier
     models = (run.models.target, run.models.draft)
     timed = options.late_drafts != "wait" or options.driver != "lockstep"
-    varied = variant.router or variant.controller or variant.schedule
+    parts: tuple[object, ...] = (
+        variant.router,
+        variant.controller,
+        variant.schedule,
+        variant.chooser,
+    )
+    parts += (variant.proposer, variant.corrector, variant.may_follow)
+    varied = any(part is not None for part in parts)
     here = all(isinstance(model, CausalLM) for model in models)
     if isinstance(verifier, str) or not here or timed or varied:
         raise SettingError(
-            'engine "page" runs models in this process, without a router, a controller, a '
-            'schedule of your own, driver "overlapped" or '
+            'engine "page" runs models in this process, without a router, controller, schedule, '
+            'chooser, proposer, corrector or may_follow of your own, driver "overlapped" or '
             'late_drafts "reject"; use engine "scheduler".'
         )
     if verifier.requires != Requires.TARGET_STEP or verifier.early_requires is not None:

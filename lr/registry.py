@@ -4,8 +4,12 @@ these modules, and each is loaded only when such a name is used.
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +26,24 @@ def find(where: str) -> Any:
     """What "module:name" names."""
     module, _, name = where.partition(":")
     return getattr(import_module(module), name)
+
+
+def load_file(path: str | Path) -> ModuleType:
+    """The module that a file holds, run once in this process. Its name follows from its path, so
+    that what is defined there can be sent to a process that has loaded the file too.
+    """
+    place = str(Path(path).resolve())
+    name = f"lr_plugin_{hashlib.blake2b(place.encode(), digest_size=6).hexdigest()}"
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, place)
+        assert spec is not None and spec.loader is not None, "a file that ends in .py"
+        sys.modules[name] = module = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
 
 
 def checkpoint_path(name: str) -> Path:

@@ -237,18 +237,24 @@ Event = Message | Statistic | Detail
 
 @dataclass
 class Trace:
-    """The events of one run, with seconds since its start. `detailed`: with details."""
+    """The events of one run, with seconds since its start. `detailed`: with details. `news`, where
+    there is a list, gets every event too, in the order of arrival; whoever reads it empties it.
+    """
 
     clock: Callable[[], float] = time.perf_counter
     events: list[tuple[float, Event]] = field(default_factory=list)
     start: float = field(init=False)
     detailed: bool = False
+    news: list[tuple[float, Event]] | None = None
 
     def __post_init__(self) -> None:
         self.start = self.clock()
 
     def record(self, event: Event) -> None:
-        self.events.append((self.clock() - self.start, event))
+        timed = (self.clock() - self.start, event)
+        self.events.append(timed)
+        if self.news is not None:
+            self.news.append(timed)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import tyro
 from rich.markup import escape
 
 from lr.commands import show
-from lr.commands.options import ModelChoice
+from lr.commands.options import ModelChoice, VariantChoice
 from lr.engine.engine import Run
 from lr.lab.eval.failure_modes import DraftBottleneck, failure_modes
 from lr.lab.trace.file import require_writable
@@ -47,6 +47,7 @@ class Generate:
     """What to ask; the checkpoint's chat template is put around it. Left out: a sample problem."""
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
+    own: VariantChoice = field(default_factory=VariantChoice)
     max_depth: int | None = None  # The official name of --depth; it counts if both are given.
     explain: bool = False  # Name failure modes too: cascades of rejections, waits for the draft.
     trace: Path | None = None
@@ -63,6 +64,7 @@ class Generate:
         reasoner = self.models.load(needs_draft=options.needs_draft)
         run = reasoner.run(
             self.models.question(self.question),
+            variant=self.own.load(reasoner),
             detailed=self.trace is not None,
             **dataclasses.asdict(options),
         )

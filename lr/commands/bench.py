@@ -252,6 +252,7 @@ class BenchStep(Bench):
     verifier: str | None = None  # How steps are compared; None: the demo's.
     temperature: float | None = None  # None: the checkpoint's own (0.6); 0 is greedy.
     only: tuple[str, ...] = ()  # Only the rows whose names hold one of these words, and ar.
+    variant: tuple[str, ...] = ()  # Variants of the method, each a row more; see lr generate.
 
     def run(self) -> None:
         content, out = self.begin(problems=1, repeats=2), show.console(width=132)
@@ -298,6 +299,8 @@ class BenchStep(Bench):
             if not self.only or way.mode == "ar" or any(word in way.name for word in self.only)
         ]
         names = "; ".join(way.name for way in every)
+        for name in self.variant:
+            chosen += [step.Way(f"lr, {name}", "lr", {}, variant=name)]
         require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {names}")
         tasks = [DATASETS[self.dataset](Split.TEST, index, 0) for index in range(self.problems)]
         settings = {name: getattr(self, name) for name in ("depth", "draft_ticks", "temperature")}

@@ -3,6 +3,7 @@ steps have cost, `lr experiment` repeats the paper's experiments."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import time
@@ -23,7 +24,7 @@ from lr.lab.eval import report
 from lr.lab.eval import verifier_eval as ev
 from lr.lab.eval.ablations import FAMILIES, Domains
 from lr.lab.eval.datasets import load_items
-from lr.lab.eval.experiment import Lab, LabModels, bars, write_finding
+from lr.lab.eval.experiment import Arm, Lab, LabModels, bars, write_finding
 from lr.lab.eval.experiments import EXPERIMENTS
 from lr.lab.eval.figure import Panel, Points, draw
 from lr.lab.eval.grading import Grader
@@ -283,6 +284,9 @@ class Experiment:
     dataset: str | None = None  # None: held-out problems of the tiny language.
     problems: int | None = None  # How many problems; None: as many as suit the tiny family.
     verifier: str = "judge"  # Who judges where the experiment is not about verifiers.
+    variant: tuple[str, ...] = ()
+    """Of experiment speedup: variants of the method to measure beside the modes, as lr generate
+    takes them."""
     concurrency: int = 8  # Problems worked on together where speed is not what is measured.
     max_tokens: int | None = None  # Longest answer in tokens.
     seed: int = 0  # Same seed, same answers.
@@ -298,6 +302,11 @@ class Experiment:
                 f"there is no experiment {self.name!r}; choose one of {known}, or all."
             )
         at_least(self, problems=2)
+        if self.variant and self.name != "speedup":
+            raise SettingError(
+                f"variant is {self.variant}, and only experiment speedup has rows for variants; "
+                f"{self.name!r} was asked for."
+            )
         if self.model != "tiny" and self.draft_model is None:
             raise SettingError(f"experiments with {self.model} need a draft: give --draft_model.")
         own = [f for f in ("draft_model", "judge_model", "dataset") if getattr(self, f) is not None]
@@ -316,7 +325,7 @@ class Experiment:
             started, experiment = time.monotonic(), EXPERIMENTS[name]
             lab = self._domains() if name == "domains" else self._lab(name)
             try:
-                arms, count = experiment.arms(lab), len(lab.items)
+                arms, count = [*experiment.arms(lab), *variant_arms(self.variant)], len(lab.items)
                 notes.print(f"{name}: {len(arms)} arms, {count} problems; answers in {lab.work}")
                 with progress(name, len(arms) * count) as advance:
                     finding = experiment.find(lab, lab.run(arms, advance))
@@ -349,6 +358,11 @@ class Experiment:
         how: dict[str, Any] = {"verifier": self.verifier, "concurrency": self.concurrency}
         work = work or self.work / name
         return Lab(models, items[: self.problems], work, options=options, **how)
+
+
+def variant_arms(names: Sequence[str]) -> list[Arm]:
+    """An arm for each variant; it is called as the variant, in letters that a folder can have."""
+    return [Arm(re.sub(r"[^\w.=,-]+", "_", name).strip("_"), variant=name) for name in names]
 
 
 def _installed_encoder() -> str | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lr.lab.endpoint.address import Servers
     from lr.model.ranks import Spread, Torchrun
     from lr.reasoner import Reasoner
+    from lr.spec.variant import Variant
 
 DtypeName = Literal["float64", "float32", "bfloat16", "float16"]
 AttentionName = Literal["auto", "flash", "triton", "sdpa", "reference"]
@@ -186,6 +187,21 @@ class ModelChoice:
                 f"is none of them. Other models (--model) do; or ask, for example: {sample}"
             )
         return given
+
+
+@dataclass(frozen=True)
+class VariantChoice:
+    """What takes the place of parts of the method."""
+
+    variant: str | None = None
+    """A variant of the method, as "name", "path/to/file.py:name" or "package.module:name", with
+    parameters such as "name(threshold=7)". lr new variant writes one to begin with."""
+
+    def load(self, reasoner: Reasoner) -> Variant | None:
+        """The variant, if one was named."""
+        from lr.variants.door import load_variant
+
+        return None if self.variant is None else load_variant(self.variant, reasoner)
 
 
 def torchrun_place(environment: Mapping[str, str] = os.environ) -> Torchrun | None:

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from lr.commands.info import memory_plan, memory_table
-from lr.commands.options import Placement, ServerChoice, spread, torch_dtype
+from lr.commands.options import Placement, ServerChoice, VariantChoice, spread, torch_dtype
 from lr.commands.show import at_least, console, progress, unheeded
 from lr.engine.load import speaks_tiny
 from lr.errors import SettingError
@@ -245,6 +245,7 @@ class Run:
     mode: Literal["ar", "sd", "lr", "lr+sd", "draft", "specreason"] | None = None
     """None: what --use_spec and --enable_n_gram say. draft: the draft alone. specreason: the target
     scores the draft's steps."""
+    own: VariantChoice = field(default_factory=VariantChoice)
     use_spec: bool = False  # Lookahead Reasoning (modes lr and lr+sd).
     enable_n_gram: bool = False  # Token-level speculation by prompt lookup (modes sd and lr+sd).
     max_depth: int = 4  # How many draft steps ahead.
@@ -306,7 +307,7 @@ class Run:
                 options = self._options(mode, reasoner.codec.name)
                 sizes = (self.n_samples, self.concurrency, self.max_tokens_len)
                 how: dict[str, Any] = {"bare": speaks_tiny(reasoner.codec)}
-                how["variant"] = running.variant_of(mode, reasoner.models)
+                how["variant"] = running.variant_of(mode, reasoner, self.own.variant)
                 how["artifacts"] = running.Artifacts(self.save_pairs, self.save_traces)
                 plan = running.Plan(items, mode, options, *sizes, **how)
                 evaluation = running.Evaluation(reasoner, plan, store, grader)
@@ -327,7 +328,7 @@ class Run:
             self.use_spec, self.enable_n_gram
         ]
         if self.mode is None:
-            return said
+            return "lr" if said == "ar" and self.own.variant is not None else said
         if said in ("ar", self.mode) or self.mode == "lr+sd":  # each switch is a part of lr+sd
             return self.mode
         given = " and ".join(name for name, on in switches.items() if on)
@@ -349,6 +350,8 @@ class Run:
         if self.save_pairs and self.n_samples > 1 and self.concurrency > 1:
             apart = "--save_pairs tells problems apart by their prompts"
             wrong.append(f"{apart}: take --n_samples 1 or --concurrency 1.")
+        if self.own.variant is not None and mode in ("draft", "specreason"):
+            wrong.append(f"--variant and --mode {mode} exclude each other; use mode lr or lr+sd.")
         if wrong:
             raise SettingError(wrong[0])
         self._options(mode)
@@ -372,8 +375,9 @@ class Run:
     def _settings(self, mode: str, models: RunModels, data: str) -> dict[str, Any]:
         """What an answer and its time depend on: a run that differs in any of it is another run."""
         left_out = {"start_qid", "end_qid", "n_samples", "prefix", "output", "models"}
-        left_out |= {"use_spec", "enable_n_gram", "run_code"}
+        left_out |= {"use_spec", "enable_n_gram", "run_code", "own"}
         own = {name: value for name, value in vars(self).items() if name not in left_out}
+        own |= {} if self.own.variant is None else {"variant": self.own.variant}
         return {**own, "mode": mode, "data": data, **models.settings()}
 
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lr.commands.options import ModelChoice
+from lr.commands.options import ModelChoice, VariantChoice
 from lr.commands.show import console, require_files, summary
 from lr.errors import LRError
 from lr.lab.player.page import player_page, write_page
@@ -147,6 +147,7 @@ class Play:
     output: Output = None  # The page to write; None: the trace's name with .html, or answer.html.
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
+    own: VariantChoice = field(default_factory=VariantChoice)
 
     def run(self) -> None:
         file = trace_named(self.what)
@@ -170,7 +171,8 @@ class Play:
 
         with self.models.load(needs_draft=self.generation.needs_draft) as reasoner:
             question = self.models.question(self.what)
-            run = reasoner.run(question, detailed=True, **asdict(self.generation))
+            options, variant = asdict(self.generation), self.own.load(reasoner)
+            run = reasoner.run(question, variant=variant, detailed=True, **options)
             run.finish()
             return trace_of(run)
 
@@ -230,6 +232,7 @@ class StepCommand:
     a file), as --trace writes it. Left out: a sample problem."""
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
+    own: VariantChoice = field(default_factory=VariantChoice)
 
     def run(self) -> None:
         out, file = Console(highlight=False), trace_named(self.what)
@@ -238,7 +241,8 @@ class StepCommand:
 
             reasoner = self.models.load(needs_draft=True)
             question = self.models.question(self.what)
-            source: Source = LiveSource(reasoner, question, asdict(self.generation))
+            variant = self.own.load(reasoner)
+            source: Source = LiveSource(reasoner, question, asdict(self.generation), variant)
         else:
             trace = read_trace(file)
             for note in trace.notes:
@@ -260,10 +264,12 @@ def remaking(trace: TraceFile) -> Callable[[], Source] | None:
     if header.clock == "virtual" or question is None or header.driver != "lockstep":
         return None
     from lr.lab.stepper.live import LiveSource
-    from lr.lab.trace.replay import options_of, reasoner_of
+    from lr.lab.trace.replay import options_of, reasoner_of, variant_of
 
     reasoner = cache(lambda: reasoner_of(header))
-    return lambda: LiveSource(reasoner(), question, options_of(header))
+    return lambda: LiveSource(
+        reasoner(), question, options_of(header), variant_of(header, reasoner())
+    )
 
 
 def _reader(out: Console) -> Callable[[str], str]:

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
 from lr.engine.loop import READINGS, Loop, Part
+from lr.engine.proposed import ProposedDrafts
 from lr.engine.request import DraftSide, LocalDrafts, Request, Streams
 from lr.engine.runner import BLOCK_SIZE, CacheRecorder, ModelRunner, Runners, blocks_for
 from lr.engine.worker import DraftWorker
@@ -23,6 +24,7 @@ from lr.errors import ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
+from lr.registry import find
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
 from lr.spec.drafters import (
@@ -33,7 +35,7 @@ from lr.spec.drafters import (
     SuffixDrafter,
     TreeDrafter,
 )
-from lr.spec.protocol import LateDrafts, Limits, Schedule, SchedulerConfig
+from lr.spec.protocol import FIRST_ALIGNED, LateDrafts, Limits, Schedule, SchedulerConfig
 from lr.spec.rules import choose_rule
 from lr.spec.runner import Runner
 from lr.spec.scheduler import LookaheadScheduler
@@ -171,7 +173,8 @@ class Serving:
         if options.looks_ahead:
             writing = run.writing(Role.DRAFT)
             if options.driver == "overlapped" and models.worker is not None:
-                remote = models.worker.begin(writing, blocks, detailed=run.detailed and self.alone)
+                detailed, file = run.detailed and self.alone, run.variant.file
+                remote = models.worker.begin(writing, blocks, detailed=detailed, file=file)
                 stack.callback(remote.end)
                 draft, self.drafts = remote, remote.side
             else:
@@ -183,6 +186,12 @@ class Serving:
         for name, runner in self.borrowed.items():
             role = Role.TARGET if name == "target" else Role.DRAFT
             runner.observer = partial(self.loop.passed, role)
+        self.asked: list[tuple[Role, ModelRunner]] = []  # by verifiers and other parts
+        for role, model in ((Role.TARGET, models.target), (Role.DRAFT, models.draft)):
+            for runner in model.asked if isinstance(model, CausalLM) else ():
+                self.asked.append((role, runner))
+                runner.observer = partial(self.loop.passed, role)
+                stack.callback(setattr, runner, "observer", None)
 
     def request(self, run: Run) -> Request:
         """The request of a run, not started. Its time begins now."""
@@ -192,7 +201,13 @@ class Serving:
             for name, runner in self.borrowed.items():
                 runner.cache.pool.restart()
                 runner.cache.observer = CacheRecorder(run.trace, name)
-        return run.request(self.target, None if self.drafts is None else self.drafts(run.trace))
+        drafts = None if self.drafts is None else self.drafts(run.trace)
+        proposer, models = run.variant.proposer, self.engine.models
+        if drafts is not None and proposer is not None:
+            segmenter = partial(run.writing(Role.DRAFT).segmenter, models.codec.token_bytes)
+            width, eos_ids = run.options.width, models.codec.eos_ids
+            drafts = ProposedDrafts(drafts, proposer, width, segmenter, eos_ids, run.trace)
+        return run.request(self.target, drafts)
 
     def warnings(self) -> list[Warned]:
         """What makes the answers slower than they should be."""
@@ -234,7 +249,11 @@ class Run:
         if isinstance(question, str) and not question.strip():
             raise SettingError("the question is empty; there is nothing to answer.")
         self.engine, self.models = engine, engine.models
-        self.question, self.options, self.variant = question, options, variant or Variant()
+        self.question, self.given = question, Variant() if variant is None else variant
+        self.variant = self.given  # its parts, checked as they are used
+        if variant is not None:
+            self.variant = find("lr.testing.guard:guarded")(variant)
+        self.options = options = with_settings(options, self.given)
         own = self.variant.verifier
         self.verifier = verifier if own is None else check_verifier(own)
         self.detailed, self.trace = detailed, Trace(detailed=detailed)
@@ -324,6 +343,11 @@ class Run:
         needs_target = isinstance(verifier, str) or (
             bool(verifier.requires & Requires.TARGET_STEP) and verifier.early_requires is None
         )
+        if variant.corrector is not None and needs_target:
+            raise SettingError(
+                "the variant has a corrector, so it needs a verifier that needs no target step "
+                '(requires without Requires.TARGET_STEP), such as "likelihood".'
+            )
         config = (variant.schedule or SchedulerConfig)(
             self.limits,
             Schedule(options.schedule) if ahead else Schedule.DEPTH,
@@ -333,7 +357,9 @@ class Run:
             late_drafts=LateDrafts(options.late_drafts),
             needs_target_step=needs_target or not ahead,
             router=variant.router,
+            chooser=FIRST_ALIGNED if variant.chooser is None else variant.chooser,
         )
+        control = variant.controller
         offered = None if target.speculation is None else target.speculation.drafter
         streams = Streams(
             self.stream(Role.TARGET), self.stream(Role.DRAFT), Coupling(options.coupling)
@@ -346,7 +372,9 @@ class Run:
             streams,
             self.trace,
             step_drafter=offered if isinstance(offered, StepDrafter) else None,
-            controller=variant.controller,
+            controller=control(self.question) if callable(control) else control,
+            may_follow=variant.may_follow,
+            corrector=variant.corrector if ahead else None,
         )
         return self._request
 
@@ -362,15 +390,28 @@ class Run:
             make_segmenter, options.segmenter, segment_tokens=options.segment_tokens
         )
         speculation = self.speculation(role, draft_runner) if options.speculates else None
-        return Writing(role, self.sampling, self.models.codec.eos_ids, segmenter, speculation)
+        eos_ids, variant = self.models.codec.eos_ids, self.variant
+        keeps = (variant.corrector if role is Role.TARGET else variant.may_follow) is not None
+        if role is Role.DRAFT and not isinstance(self.verifier, str):
+            keeps = keeps or bool(self.verifier.requires & Requires.SAMPLING_LOGPROBS)
+        if keeps and speculation is not None:
+            raise SettingError(
+                f"mode {options.mode!r} guesses the {role.value}'s tokens, and the variant asks "
+                "for their log-probabilities, which are not kept then; use mode 'lr'."
+            )
+        return Writing(role, self.sampling, eos_ids, segmenter, speculation, keeps)
 
     def speculation(self, role: Role, draft_runner: Runner | None) -> Speculation | None:
         """How this role's tokens are guessed; None: not at all. New drafters are added here."""
         options, eos_ids = self.options, self.models.codec.eos_ids
         coupling, drafter = Coupling(options.coupling), options.drafter
         made: Drafter
-        if options.drafts_tokens and role is Role.DRAFT:
+        rule = choose_rule(options.acceptance) if self.variant.rule is None else self.variant.rule
+        if role is Role.DRAFT and (options.drafts_tokens or self.variant.drafter):
             return None
+        if self.variant.drafter is not None:
+            made = self.variant.drafter(draft_runner, self.sampling)
+            return Speculation(made, rule, options.num_speculative_tokens)
         if drafter == "ngram":
             made = LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
         elif drafter == "suffix":
@@ -395,7 +436,34 @@ class Run:
                 min_confidence=options.min_confidence,
                 eos_ids=eos_ids,
             )
-        return Speculation(made, choose_rule(options.acceptance), options.num_speculative_tokens)
+        return Speculation(made, rule, options.num_speculative_tokens)
+
+
+STEPS = ("verifier", "router", "controller", "schedule", "chooser", "proposer", "corrector")
+"""The parts of a variant that need a mode with draft steps; `may_follow`, too."""
+
+
+def with_settings(options: GenerateOptions, variant: Variant) -> GenerateOptions:
+    """The options with the variant's settings, where the caller has left the default. Raises
+    `SettingError` for parts of the variant that would do nothing in this mode.
+    """
+    known, usual = {one.name for one in fields(options)}, GenerateOptions()
+    for name in variant.settings:
+        require(name in known, "a name in Variant.settings", name, "an option of generate")
+    options = replace(
+        options,
+        **{n: v for n, v in variant.settings.items() if getattr(options, n) == getattr(usual, n)},
+    )
+    steps = [name for name in (*STEPS, "may_follow") if getattr(variant, name) is not None]
+    tokens = [name for name in ("drafter", "rule") if getattr(variant, name) is not None]
+    idle = [] if options.looks_ahead else steps
+    idle += [] if options.speculates else tokens
+    if idle:
+        raise SettingError(
+            f"mode {options.mode!r} makes no use of the variant's {' and '.join(idle)}; use mode "
+            f"{'lr or lr+sd' if steps else 'sd or lr+sd'}."
+        )
+    return options
 
 
 def recommended_sampling(codec: Codec) -> SamplingParams:

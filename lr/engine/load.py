@@ -273,6 +273,7 @@ def asked_model(model: CausalLM, codec: Codec, num_blocks: int | None = None) ->
         tokens = num_blocks * BLOCK_SIZE
     blocks = -(-tokens // model.attention.block_size)
     runner = ModelRunner(model, num_blocks=blocks, vocab_size=codec.vocab_size)
+    model.asked.add(runner)  # so that its forwards are counted
     chat = partial(codec.chat, enable_thinking=False)  # a judge answers at once
     return PromptedModel(runner, codec.encode, chat, tiny=speaks_tiny(codec))
 

@@ -24,8 +24,10 @@ from typing import NamedTuple, Protocol
 
 from lr.engine.request import Request
 from lr.engine.runner import ModelRunner
+from lr.errors import ProtocolError
 from lr.kvcache.branch import Branch
-from lr.spec.protocol import Judged, NodeId
+from lr.spec.protocol import NodeId
+from lr.spec.sampling import distribution
 from lr.spec.verifiers.base import (
     DeferredVerifier,
     Pair,
@@ -39,7 +41,7 @@ from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, VerifierCall
 from lr.types import Role, Verdict
 
-READINGS = Requires.TARGET_LOGPROBS | Requires.HIDDEN
+READINGS = Requires.TARGET_LOGPROBS | Requires.HIDDEN | Requires.SAMPLING_LOGPROBS
 NAP = 0.002
 """Seconds between two looks where several parts work elsewhere."""
 
@@ -87,6 +89,7 @@ class Loop:
         self.told: list[Told] = []
         self.deferred = Deferred(verifier) if isinstance(verifier, DeferredVerifier) else None
         self._ticks = self.draft_ticks  # forwards of the draft before the target's turn
+        self._passed = 0.0  # seconds of all forwards
 
     def add(self, request: Request) -> None:
         """Begin to answer a request."""
@@ -106,7 +109,11 @@ class Loop:
             self.deferred.close()
 
     def step(self) -> None:
-        """One piece of work: a verdict is told, complete pairs are judged, or a model polled."""
+        """One piece of work: a verdict is told, complete pairs are judged, or a model polled.
+        Raises `ProtocolError` where nothing could ever happen again.
+        """
+        for request in self.live:
+            request.take()  # steps that nobody has to write are there at once
         drafting = self._ticks > 0 and self.draft is not None and self.draft.busy
         if self.told:
             self._tell(self.told.pop(0))
@@ -116,12 +123,21 @@ class Loop:
             self._ticks -= 1
             self._poll(self.draft)
         else:
+            waits = drafting or (self.draft is not None and self.draft.busy)
+            waits = waits or (self.deferred is not None and self.deferred.wanted(self.live))
             self._ticks = self.draft_ticks
             if self.target.busy:
                 self._poll(self.target)
+            elif not waits and not all(request.done for request in self.live):
+                work = [str(w) for request in self.live for w in request.scheduler.work]
+                raise ProtocolError(
+                    f"no model is writing and no verdict is awaited, but this work is not done: "
+                    f"{', '.join(work)}. A draft side must hand over the steps it was asked for."
+                )
 
     def passed(self, role: Role, branches: int, tokens: int, seconds: float) -> None:
         """A forward served all live requests: the trace of each gets its share of the seconds."""
+        self._passed += seconds
         for request in self.live:
             event = ForwardPass(role, branches, tokens, seconds / len(self.live))
             request.trace.record(event)
@@ -134,8 +150,7 @@ class Loop:
     def _tell(self, told: Told) -> None:
         request = told.request
         request.trace.record(VerifierCall(1, told.seconds, told.passes))
-        if request.asked.pop(told.node, None) is not None:  # else an earlier verdict cancelled it
-            request.tell(Judged(told.node, told.verdict))
+        request.judged(told.node, told.verdict)
 
     def _judge(self) -> bool:
         """Ask about all complete pairs of all requests at once. Whether there was any news."""
@@ -147,12 +162,13 @@ class Loop:
             return False
         assert self.verifier is not None, "nothing is drafted without one"
         if self.verifier.requires & READINGS:
-            read_drafts(waiting)
-        started = time.perf_counter()
+            read_drafts(waiting, sampling=bool(self.verifier.requires & Requires.SAMPLING_LOGPROBS))
+        started, passed = time.perf_counter(), self._passed
         pairs = [request.asked[node] for request, node in waiting]
         before = self.verifier.passes
         verdicts = verdicts_on(self.verifier, pairs)
-        share = (time.perf_counter() - started) / len(waiting)
+        seconds = time.perf_counter() - started - (self._passed - passed)  # forwards are counted
+        share = seconds / len(waiting)
         passes = {request: self.verifier.passes - before for request, _ in waiting}
         self.told = [
             Told(request, node, verdict, share, passes.pop(request, 0))
@@ -179,13 +195,14 @@ def verdicts_on(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict | Non
     return [next(early if pair.target is None else late) for pair in pairs]
 
 
-def read_drafts(waiting: Sequence[tuple[Request, NodeId]]) -> None:
+def read_drafts(waiting: Sequence[tuple[Request, NodeId]], *, sampling: bool = False) -> None:
     """Put into the pairs what the target makes of their draft steps, by one forward over all that
     were not read yet: the prefill that the target owes them anyway.
 
     Example: the prefix ends in "x", the draft step is "a b c". Fed are x a b c. The logits after x,
     a, b are those of a, b, c, and the hidden states after a, b, c are those of the step. Then the
     branch is cut back by one, since the last token of a branch is always still to be computed.
+    `sampling`: the log-probabilities under the sampling distribution, too.
     """
     unread = [(request, node) for request, node in waiting if request.asked[node].logprobs is None]
     if not unread:
@@ -208,8 +225,12 @@ def read_drafts(waiting: Sequence[tuple[Request, NodeId]]) -> None:
         runner.rewind(branch, len(branch) - 1)
         branch.append(tokens[-1])
         request.take_reading(node, branch)
-        logprobs = step_logprobs(logits[-len(tokens) - 1 : -1], tokens)
-        request.asked[node] = replace(pair, logprobs=logprobs, hidden=hidden[-len(tokens) :])
+        before = logits[-len(tokens) - 1 : -1]  # [t, v]
+        logprobs, drawn = step_logprobs(before, tokens), None
+        if sampling:
+            drawn = step_logprobs(distribution(before, request.target.sampling).log(), tokens)
+        hidden = hidden[-len(tokens) :]
+        request.asked[node] = replace(pair, logprobs=logprobs, hidden=hidden, target_sampling=drawn)
 
 
 class Deferred:

@@ -18,21 +18,22 @@ the very same object, so what is drafted does not depend on where.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, Protocol
 
+from lr.errors import SettingError
 from lr.kvcache.branch import Branch
-from lr.rng import Stream
+from lr.rng import Stream, uniform
 from lr.spec import protocol as messages
 from lr.spec.drafters import StepDrafter
-from lr.spec.protocol import NodeId, Schedule
+from lr.spec.protocol import NodeId, Place, Schedule, Wait
 from lr.spec.runner import read_up_to
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.variant import Controller
+from lr.spec.variant import Controller, Correction, Corrector, MayFollow
 from lr.spec.verifiers.base import Pair
 from lr.spec.write import StepJob, StepWriter
-from lr.trace import Trace, summarise
-from lr.types import Coupling, EmittedStep, Step
+from lr.trace import Stats, Trace, stats_of
+from lr.types import Coupling, EmittedStep, Step, Verdict
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,17 @@ class Streams:
 
 @dataclass
 class _Place:
-    """A node: the tokens of its prefix; the target's branch, once it is needed."""
+    """A node: the tokens of its prefix; the target's branch, once it is needed; the draft step that
+    leads there, with its log-probabilities; the pairs of its children that were judged.
+    """
 
     tokens: tuple[int, ...]
     target: Branch | None = None
     parent: NodeId | None = None
+    step: Step | None = None
+    logprobs: tuple[float, ...] | None = None
+    follow: bool | None = None  # whether drafts may follow, once that was asked
+    judged: dict[NodeId, Pair] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -68,7 +75,8 @@ class Request:
 
     `drafts` is None where nothing looks ahead (plain decoding: a scheduler of depth 0). A
     `step_drafter` is shown how the draft wrote the steps that the target writes. `controller`
-    chooses the depth after every step.
+    chooses the depth after every step, `may_follow` whether drafts may follow a draft step;
+    `corrector`: how the target writes after a rejection.
     """
 
     prompt: Sequence[int]
@@ -79,6 +87,8 @@ class Request:
     trace: Trace
     step_drafter: StepDrafter | None = None
     controller: Controller | None = None
+    may_follow: MayFollow | None = None
+    corrector: Corrector | None = None
     emitted: list[EmittedStep] = field(default_factory=list)
     asked: dict[NodeId, Pair] = field(default_factory=dict)
     jobs: dict[NodeId, StepJob] = field(default_factory=dict)
@@ -86,7 +96,12 @@ class Request:
     _places: dict[NodeId, _Place] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.most = self.scheduler.config.depth  # the cache has room for no more
+        config = self.scheduler.config
+        self.most, self.stats, self.chooser = config.depth, Stats(), config.chooser
+        self.correction: Correction | None = None
+        self.trace.news = None if self.controller is None else []
+        follows = None if self.may_follow is None else self._follows
+        self.scheduler.config = replace(config, chooser=self, may_follow=follows)
 
     @property
     def done(self) -> bool:
@@ -103,14 +118,16 @@ class Request:
 
     def take(self) -> None:
         """Hand finished steps to the scheduler, which ignores those it has cancelled meanwhile."""
-        for node, step in [] if self.drafts is None else self.drafts.take():
+        for node, step, logprobs in [] if self.drafts is None else self.drafts.take():
             if node in self._drafting:
                 self._drafting.discard(node)
                 self._places[node].tokens += step.tokens
+                self._places[node].step, self._places[node].logprobs = step, logprobs
                 self._offer(node)
             self.tell(messages.Drafted(node, step))
         for node in [node for node, job in self.jobs.items() if job.finish is not None]:
-            if node in self.jobs:  # else a step that was finished with it has cancelled it
+            # A step that was finished with it may have cancelled it.
+            if node in self.jobs and (self.correction is None or self._keeps(self.jobs[node])):
                 self.tell(messages.Targeted(node, self.jobs.pop(node).step))
 
     def tell(self, event: messages.Event) -> None:
@@ -118,6 +135,20 @@ class Request:
         if self.trace.detailed:
             self.trace.record(event)
         self._carry_out(self.scheduler.handle(event))
+
+    def judged(self, node: NodeId, verdict: Verdict | None) -> None:
+        """Take the verdict on a pair, unless an earlier one has cancelled it."""
+        pair = self.asked.pop(node, None)
+        if pair is not None:
+            parent = self._places[node].parent
+            assert parent is not None, "a draft step leads there"
+            self._places[parent].judged[node] = pair
+            self.tell(messages.Judged(node, verdict))
+
+    def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
+        """The chooser's choice; it is shown what the verifier saw."""
+        judged = self._places[place.node].judged
+        return self.chooser.choose(replace(place, pairs=tuple(map(judged.get, place.children))))
 
     def fork_before(self, node: NodeId) -> Branch:
         """A fork of the target's branch where the draft step that leads to `node` begins; the last
@@ -160,7 +191,11 @@ class Request:
                 case messages.Target(node, limit):
                     self._begin_target(node, limit)
                 case messages.Judge(node, parent, draft, target):
-                    self.asked[node] = Pair(self._places[parent].tokens, draft, target)
+                    prefix, logprobs = self._places[parent].tokens, self._places[node].logprobs
+                    stream = self.streams.target.fold_in(parent.index, "verdict", node.number)
+                    self.asked[node] = Pair(
+                        prefix, draft, target, draft_sampling=logprobs, stream=stream
+                    )
                 case messages.Cancel((messages.Kind.DRAFT, node)):
                     self._drafting.discard(node)
                     assert self.drafts is not None
@@ -194,12 +229,61 @@ class Request:
     def _begin_target(self, node: NodeId, limit: int) -> None:
         branch, stream = self._target_branch(node), self.streams.target.fold_in(node.index)
         job = StepJob(branch, node.index, limit, stream, self.trace, node)
-        self.jobs[node] = job
-        self.target.begin([job])
+        root, self.correction = self.scheduler.root, None
+        replaces = root.id == node and any(child.verdict for child in root.children)
+        if self.corrector is not None and replaces:
+            rejected = tuple(self._places[node].judged.values())
+            prefix, sampling = self._places[node].tokens, self.target.sampling
+            self.correction = Correction(prefix, rejected, sampling)
+            self._correct(job)
+        else:
+            self.jobs[node] = job
+            self.target.begin([job])
         if self.step_drafter is not None:
             for other, place in self._places.items():
                 if place.parent == node and other not in self._drafting:
                     self._offer(other)
+
+    def _correct(self, job: StepJob) -> None:
+        """Begin to write a step in the place of rejected ones, as the corrector wants it."""
+        assert self.corrector is not None and self.correction is not None and job.node is not None
+        begun = tuple(self.corrector.begin(self.correction))
+        whole = [pair.draft.tokens[: len(begun)] for pair in self.correction.rejected]
+        if begun and (begun not in whole or len(begun) >= job.limit):
+            raise SettingError(
+                f"the corrector began with the tokens {begun}; expected less than a step of "
+                f"{job.limit} tokens, and the beginning of one of the rejected draft steps."
+            )
+        job.branch.extend(begun)
+        job.tokens += begun
+        self.jobs[job.node] = job
+        self.target.begin([job])
+
+    def _keeps(self, job: StepJob) -> bool:
+        """Whether the corrector keeps a step; else the target is already writing another one."""
+        correction, stream = self.correction, job.stream
+        assert self.corrector is not None and correction is not None and stream is not None
+        number = uniform(stream.fold_in("keep").key(correction.attempt))
+        drawn = replace(correction, logprobs=tuple(job.logprobs))
+        if self.corrector.keep(drawn, job.step, number):
+            self.correction = None
+            return True
+        self.correction = replace(correction, attempt=correction.attempt + 1)
+        prefix = correction.prefix
+        self.target.runner.rewind(job.branch, len(prefix) - 1)
+        job.branch.append(prefix[-1])
+        stream = self.streams.target.fold_in(job.index, "correction", correction.attempt + 1)
+        again = StepJob(job.branch, job.index, job.limit, stream, self.trace, job.node)
+        self._correct(again)
+        return False
+
+    def _follows(self, node: NodeId) -> bool:
+        """Whether drafts may follow the draft step that leads to a node; asked once for each."""
+        place = self._places[node]
+        if place.follow is None:
+            assert self.may_follow is not None and place.step is not None
+            place.follow = self.may_follow(node, place.step, place.logprobs or ())
+        return place.follow
 
     def _offer(self, node: NodeId) -> None:
         """Show the target how the draft wrote the step to `node` (first alternatives only)."""
@@ -254,13 +338,17 @@ class Request:
         if self.drafts is not None:
             self.drafts.follow(node, root, step)
         place.tokens += step
+        place.judged = {}
         self._places[root] = place
         self._give(root, place.target)
 
     def _choose_depth(self, controller: Controller) -> None:
+        """The controller is told what is known as of this step, whatever else is decided by now."""
+        news, self.trace.news = self.trace.news or [], []
+        last, new = self.stats.seconds, stats_of(news)
+        self.stats = replace(self.stats + new, seconds=max(last, new.seconds))
         least = 1 if self.scheduler.config.schedule is Schedule.PAPER else 0
-        depth = min(controller.depth(summarise(self.trace)), self.most)
-        self.scheduler.set_depth(max(least, depth))
+        self.scheduler.set_depth(max(least, min(controller.depth(self.stats), self.most)))
 
     def _release(self, node: NodeId) -> None:
         place = self._places.pop(node, None)
@@ -269,6 +357,16 @@ class Request:
                 self.drafts.close(node)
             if place.target is not None:
                 self.target.close(place.target)
+
+
+class Written(NamedTuple):
+    """A finished draft step, the node that it leads to, and the log-probabilities of its tokens
+    under the draft's sampling distribution, where they are kept.
+    """
+
+    node: NodeId
+    step: Step
+    logprobs: tuple[float, ...] | None = None
 
 
 class DraftSide(Protocol):
@@ -287,6 +385,9 @@ class DraftSide(Protocol):
         `limit` tokens, drawn from `stream`.
         """
 
+    def adopt(self, node: NodeId, parent: NodeId, tokens: Sequence[int]) -> None:
+        """A branch for `node` that ends in `tokens` after the parent's; nothing is written."""
+
     def cancel(self, node: NodeId) -> None:
         """Stop writing the step that leads to `node`. It may arrive nevertheless."""
 
@@ -302,8 +403,8 @@ class DraftSide(Protocol):
     def end(self) -> None:
         """The request is over: stop everything and give everything back."""
 
-    def take(self) -> list[tuple[NodeId, Step]]:
-        """The steps that were finished since the last call, each with the node it leads to."""
+    def take(self) -> list[Written]:
+        """The steps that were finished since the last call."""
 
 
 @dataclass
@@ -330,6 +431,11 @@ class LocalDrafts:
         job = StepJob(branch, parent.index, limit, stream, self.trace, node)
         self.jobs[node] = job
         self.writer.begin([job])
+
+    def adopt(self, node: NodeId, parent: NodeId, tokens: Sequence[int]) -> None:
+        branch = self.writer.runner.fork(self._places[parent][0])
+        branch.extend(tokens)
+        self._give(node, branch, parent)
 
     def cancel(self, node: NodeId) -> None:
         job = self.jobs.pop(node, None)
@@ -364,11 +470,13 @@ class LocalDrafts:
     def flush(self) -> None:
         pass
 
-    def take(self) -> list[tuple[NodeId, Step]]:
-        finished = [(node, job.step) for node, job in self.jobs.items() if job.finish is not None]
-        for node, _ in finished:
-            del self.jobs[node]
-        return finished
+    def take(self) -> list[Written]:
+        finished = [node for node, job in self.jobs.items() if job.finish is not None]
+        keeps, jobs = self.writer.keeps_logprobs, [self.jobs.pop(node) for node in finished]
+        return [
+            Written(node, job.step, tuple(job.logprobs) if keeps else None)
+            for node, job in zip(finished, jobs, strict=True)
+        ]
 
     def end(self) -> None:
         for node in list(self.jobs):

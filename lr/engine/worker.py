@@ -34,16 +34,17 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 
-from lr.engine.request import LocalDrafts
+from lr.engine.request import LocalDrafts, Written
 from lr.engine.runner import CacheRecorder, Runners
 from lr.errors import LRError, SettingError
 from lr.model.device import own_stream, undisturbed
+from lr.registry import load_file
 from lr.rng import Stream
 from lr.spec.protocol import NodeId
 from lr.spec.segmenters import TokenBytes
 from lr.spec.write import Writing
 from lr.trace import ForwardPass, Trace
-from lr.types import Step, require
+from lr.types import require
 
 GRACE = 2.0
 """Seconds that a worker has to end by itself before it is killed."""
@@ -119,7 +120,9 @@ def serve(connection: Connection, load: Load) -> None:
     def obey(number: int, method: str, arguments: tuple[Any, ...] = ()) -> None:
         """What fails costs the run, with its runner, whose cache may hold anything then."""
         try:
-            if method == "begin":
+            if method == "load":
+                load_file(*arguments)
+            elif method == "begin":
                 runs[number] = _Run(parts, *arguments)
             elif number not in runs:
                 pass  # it failed, and its owner will hear of it
@@ -147,7 +150,11 @@ def serve(connection: Connection, load: Load) -> None:
             while True:
                 busy = [number for number, run in runs.items() if run.writer.busy]
                 if connection.poll(0 if busy else None):
-                    for call in connection.recv():
+                    try:
+                        calls = connection.recv()
+                    except (AttributeError, ImportError) as error:  # what was sent is not here
+                        return connection.send((None, "error", presentable(error)))
+                    for call in calls:
                         obey(*call)
                 else:
                     for number in busy:
@@ -224,13 +231,17 @@ class DraftWorker:
         while self.pid is None:
             self.listen(START_PATIENCE)
 
-    def begin(self, writing: Writing, blocks: int, *, detailed: bool = False) -> RemoteRun:
-        """A new run, with a cache of at least so many blocks of 16 tokens. Raises `SettingError` if
-        `writing` cannot be sent, and what `start` raises.
+    def begin(
+        self, writing: Writing, blocks: int, *, detailed: bool = False, file: str | None = None
+    ) -> RemoteRun:
+        """A new run, with a cache of at least so many blocks of 16 tokens. `file`: where a part of
+        `writing` is defined, if not in a module. Raises `SettingError` if `writing` cannot be sent,
+        and what `start` raises.
         """
         if not self.as_thread:
             try:
-                pickle.dumps(writing)
+                if b"__main__" in pickle.dumps(writing):
+                    raise SettingError("a part of them is defined in the script that is run")
             except Exception as error:  # what pickle raises differs with the object
                 raise SettingError(
                     f"the draft's settings cannot be sent to its process ({error}). Define "
@@ -239,6 +250,8 @@ class DraftWorker:
                 ) from error
         self.start()
         number = next(self._numbers)
+        if file is not None and not self.as_thread:
+            self.send([(number, "load", (file,))])
         run = self.runs[number] = RemoteRun(self, number)
         run.call("begin", writing, blocks, detailed)
         return run
@@ -357,10 +370,11 @@ class RemoteRun:
             self.error = content
             return
         steps, events = content
-        for number, node, step in steps:
+        for number, *written in steps:
             if number in self.sides:
-                self.sides[number].awaited.discard(node)
-                self.sides[number].arrived.append((node, step))
+                one = Written(*written)
+                self.sides[number].awaited.discard(one.node)
+                self.sides[number].arrived.append(one)
         for number, when, event in events:
             if isinstance(event, ForwardPass) and self.sides:
                 event = replace(event, seconds=event.seconds / len(self.sides))
@@ -368,6 +382,8 @@ class RemoteRun:
                 if number in (None, side.number):  # one clock serves a whole machine
                     timed, all_ = (when - side.trace.start, event), side.trace.events
                     all_.insert(bisect_right(all_, timed[0], key=itemgetter(0)), timed)
+                    if side.trace.news is not None:
+                        side.trace.news.append(timed)
 
 
 @dataclass
@@ -378,7 +394,7 @@ class RemoteDrafts:
     number: int
     trace: Trace
     awaited: set[NodeId] = field(default_factory=set)
-    arrived: list[tuple[NodeId, Step]] = field(default_factory=list)
+    arrived: list[Written] = field(default_factory=list)
 
     def open(self, node: NodeId, tokens: Sequence[int]) -> None:
         self.run.call("open", self.number, node, tuple(tokens))
@@ -389,6 +405,9 @@ class RemoteDrafts:
     def draft(self, node: NodeId, parent: NodeId, limit: int, stream: Stream) -> None:
         self.awaited.add(node)
         self.run.call("draft", self.number, node, parent, limit, stream)
+
+    def adopt(self, node: NodeId, parent: NodeId, tokens: Sequence[int]) -> None:
+        self.run.call("adopt", self.number, node, parent, tuple(tokens))
 
     def cancel(self, node: NodeId) -> None:
         self.awaited.discard(node)
@@ -408,6 +427,6 @@ class RemoteDrafts:
         self.run.call("end", self.number)
         del self.run.sides[self.number]
 
-    def take(self) -> list[tuple[NodeId, Step]]:
+    def take(self) -> list[Written]:
         arrived, self.arrived = self.arrived, []
         return arrived

@@ -12,7 +12,8 @@ forward that is replayed from a CUDA graph runs no Python and so no hooks. Read 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,7 @@ class CausalLM(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.asked: WeakSet[Any] = WeakSet()  # runners of those who ask it beside an answer
         v, e = config.vocab_size, config.hidden_size
         table = torch.empty(v, e)
         if not table.is_meta:  # drawing there would import PyTorch's compiler, which takes seconds

@@ -22,11 +22,16 @@ Plain data without torch; a trace records these very objects. Read next: `schedu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
+from lr.errors import SettingError
 from lr.types import EmittedStep, Role, Step, Verdict, require
+
+if TYPE_CHECKING:
+    from lr.spec.verifiers.base import Pair
 
 
 class NodeId(NamedTuple):
@@ -237,6 +242,60 @@ class Router(Protocol):
         ...
 
 
+class Wait(Enum):
+    """What a chooser answers that cannot decide yet."""
+
+    WAIT = "wait"
+
+
+WAIT = Wait.WAIT
+
+
+@dataclass(frozen=True)
+class Place:
+    """The alternatives of one step, in the order of the siblings, up to the first one on which
+    there is no verdict yet; `more` of them follow. What arrived out of order is not shown, so a
+    choice cannot depend on the order of arrival.
+
+    `children` names the alternatives. `pairs`: what the verifier saw of each, with the target's
+    step, log-probabilities and hidden states as its `requires` says; None where the form of the
+    steps decided, or where no models run (scripts, simulations).
+    """
+
+    node: NodeId
+    children: tuple[NodeId, ...]
+    drafts: tuple[Step, ...]
+    verdicts: tuple[Verdict, ...]
+    more: int = 0
+    pairs: tuple[Pair | None, ...] = ()
+
+
+class Chooser(Protocol):
+    """Chooses among the alternatives of a step (`lr/variants/choosers.py` has two more)."""
+
+    def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
+        """The number in `place.drafts` of the one that is accepted; None: the target's step is
+        emitted; `WAIT`: more must be known first, which is no answer where `place.more` is 0.
+
+        Must be a pure function. It is called with one alternative, with two, and so on, until it
+        does not wait. Verdicts are final: only an aligned alternative can be chosen.
+        """
+        ...
+
+
+class FirstAligned:
+    """The first alternative that is aligned: the rule of the paper (section 3.1)."""
+
+    def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
+        """Each alternative is accepted as soon as it is aligned and those before it are not."""
+        if place.verdicts and place.verdicts[-1].aligned:
+            return len(place.verdicts) - 1
+        return WAIT if place.more else None
+
+
+FIRST_ALIGNED = FirstAligned()
+
+
 @dataclass(frozen=True)
 class SchedulerConfig:
     """The settings of a `LookaheadScheduler`.
@@ -245,7 +304,8 @@ class SchedulerConfig:
     per position. `max_target_rows`: limit of the target steps and lone judgements in flight; nodes
     near the root go first. `needs_target_step`: False if the verifier judges a draft step by
     itself; the target then writes only where none is accepted or the verifier is unsure. `router`:
-    None lets the draft always go first.
+    None lets the draft always go first. `may_follow`: whether drafts may follow the draft step that
+    leads to a node before it is accepted (before the cycle is over, where there is a barrier).
     """
 
     limits: Limits
@@ -256,6 +316,8 @@ class SchedulerConfig:
     late_drafts: LateDrafts = LateDrafts.WAIT
     needs_target_step: bool = True
     router: Router | None = None
+    chooser: Chooser = FIRST_ALIGNED
+    may_follow: Callable[[NodeId], bool] | None = None
 
     def __post_init__(self) -> None:
         rows, paper = self.max_target_rows, self.schedule is Schedule.PAPER
@@ -279,6 +341,23 @@ class SchedulerConfig:
     def targets_at(self, level: int) -> bool:
         """Whether the target may write at a node of this level."""
         return level < self.depth or self.schedule is not Schedule.PAPER
+
+    def width_at(self, level: int) -> int:
+        """How many alternatives follow a node, 1 to `width`. Here levels count from the node where
+        the tree began: the root of a window moves when steps are accepted, and a tree must not
+        depend on when.
+        """
+        return self.width
+
+    def checked_width(self, level: int) -> int:
+        """`width_at`. Raises `SettingError` for a width that cannot be."""
+        found = self.width_at(level)
+        if not isinstance(found, int) or not 1 <= found <= self.width:
+            raise SettingError(
+                f"schedule {type(self).__name__}: width_at({level}) is {found!r}, expected a whole "
+                f"number from 1 to {self.width}, the width of the run."
+            )
+        return found
 
 
 def _check_whole(name: str, value: int, least: int) -> None:

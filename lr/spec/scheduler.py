@@ -10,9 +10,10 @@ After each node the draft writes W steps, each leading to a child, and the targe
 node's target step and a child's draft step are there, the verifier judges the pair: a and b against
 s, c against t. Decisions are made at the root only:
 
-- A child is **accepted** when it is aligned and all siblings before it are not. Its draft step is
-  emitted and it becomes the root. Work below it goes on, so without a barrier the window slides.
-- If no child is aligned, the target's step is emitted as the **correction** and a new tree starts.
+- A child is **accepted** when it is aligned and all siblings before it are not (a `Chooser` may
+  choose among the aligned ones). Its draft step is emitted and it becomes the root. Work below it
+  goes on, so without a barrier the window slides.
+- If no child is accepted, the target's step is emitted as the **correction** and a new tree starts.
 - If no draft can come, the target's step is emitted as it is. At the end of a synchronous cycle
   this is the **bonus**.
 
@@ -42,10 +43,12 @@ from lr.spec.protocol import (
     Kind,
     LateDrafts,
     NodeId,
+    Place,
     Release,
     SchedulerConfig,
     Target,
     Targeted,
+    Wait,
     Work,
 )
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
@@ -73,6 +76,12 @@ class Node:
     children: list[Node] = field(default_factory=list)  # one per alternative, in order
     open: bool = True  # steps may follow: `draft` is written, not rejected, and leaves room
     released: bool = False
+
+    @property
+    def unjudged(self) -> bool:
+        """Whether `draft` is there and the verifier is still to be asked about it."""
+        waits = self.draft is not None and self.verdict is None
+        return waits and not self.judging and not self.released
 
 
 class LookaheadScheduler:
@@ -176,8 +185,9 @@ class LookaheadScheduler:
             for child in node.children:
                 if not node.open:  # a rejection in this very loop has released it
                     break
-                if child.draft is None or child.verdict is not None or child.judging:
+                if not child.unjudged:
                     continue
+                assert child.draft is not None
                 alone = self._judged_alone(child)
                 # Alone, a step can only fail by being cut: compare it with itself.
                 target = child.draft if alone else node.target
@@ -191,27 +201,41 @@ class LookaheadScheduler:
 
     def _decide(self) -> bool:
         """Emit the next step if it is decided, and move the root after it. Returns whether."""
-        root, verdicts, rejected = self.root, list[Verdict](), None
+        root, settled, width = self.root, list[Node](), len(self.root.children)
         reject_late = self.config.late_drafts is LateDrafts.REJECT
+        choice: Node | Wait | None = Wait.WAIT
         for child in root.children:
             if reject_late and child.awaited and root.target is not None:
                 self._settle(child, Verdict(aligned=False, why="the draft step was late"))
             if child.verdict is None:
                 if child.awaited or child.draft is not None:
                     return False
-                continue  # no draft could come
-            verdicts.append(child.verdict)
-            if child.verdict.aligned:
-                assert child.draft is not None
-                kept = EmittedStep(root.id.index, child.draft, Origin.ACCEPTED, child.verdict)
-                self._emit(kept, verdicts, child, child if child.open else None)
-                return True
-            rejected = child.draft
+                width -= 1  # no draft could come
+                continue
+            settled.append(child)
+            choice = self._choose(settled, width - len(settled))
+            if choice is not Wait.WAIT:
+                break
+        if choice is Wait.WAIT:  # the last ones could not come
+            choice = self._choose(settled, 0) if settled else None
+        verdicts = [child.verdict for child in settled if child.verdict and child is not choice]
+        if isinstance(choice, Node):
+            assert choice.draft is not None and choice.verdict is not None
+            kept = EmittedStep(root.id.index, choice.draft, Origin.ACCEPTED, choice.verdict)
+            self._emit(kept, [*verdicts, choice.verdict], choice, choice if choice.open else None)
+            return True
+        for child in root.children:  # what the chooser did not want
+            self._prune(child)
         if root.target is None or self._may_draft(root):
             return False
-        # No child is aligned, or none could come: the target's own step, and a new tree after it.
+        # No child is accepted, or none could come: the target's own step, and a new tree after it.
         step, index = root.target, root.id.index
         if verdicts:
+            verdicts = [
+                replace(v, aligned=False, why=f"aligned, not chosen: {v.why}") if v.aligned else v
+                for v in verdicts
+            ]
+            rejected = settled[-1].draft
             emitted = EmittedStep(index, step, Origin.CORRECTION, verdicts[-1], rejected)
         else:
             bonus = self.config.barrier and index > self._cycle
@@ -221,6 +245,27 @@ class LookaheadScheduler:
         new = Node(NodeId(index + 1, index + 1), written, limit, previous=step)
         self._emit(emitted, verdicts, root, new if limit else None)
         return True
+
+    def _choose(self, settled: list[Node], more: int) -> Node | Wait | None:
+        """The chooser's choice among the alternatives on which there are verdicts."""
+        place = Place(
+            self.root.id,
+            tuple(child.id for child in settled),
+            tuple(child.draft for child in settled if child.draft),
+            tuple(child.verdict for child in settled if child.verdict),
+            more,
+        )
+        choice = self.config.chooser.choose(place)
+        if choice is None or (choice is Wait.WAIT and more):
+            return choice
+        number = choice if isinstance(choice, int) else -1
+        if 0 <= number < len(settled) and place.verdicts[number].aligned:
+            return settled[number]
+        raise ProtocolError(
+            f"the chooser returned {choice!r} for {len(settled)} alternatives with the verdicts "
+            f"{[v.aligned for v in place.verdicts]}, {more} more to come; expected the number of "
+            "an aligned one, None (the target's step), or WAIT while there are more to come."
+        )
 
     def _emit(
         self, emitted: EmittedStep, verdicts: list[Verdict], node: Node, new: Node | None
@@ -251,8 +296,8 @@ class LookaheadScheduler:
         for node in _open_nodes(self.root):
             if not self._may_draft(node):
                 continue
-            width = self.config.width
-            for name in [node.id.child(j, width) for j in range(width)]:
+            count = self.config.checked_width(node.id.index - node.id.stem)
+            for name in [node.id.child(j, self.config.width) for j in range(count)]:
                 child = Node(name, node.written, node.limit, awaited=True, open=False)
                 node.children.append(child)
                 self._in_work[Work(Kind.DRAFT, name)] = child
@@ -270,7 +315,7 @@ class LookaheadScheduler:
                 self._rows.add(work)
                 self._commands.append(Target(node.id, node.limit))
             for child in node.children:
-                if child.draft is None or child.verdict is not None or child.judging:
+                if not child.unjudged or child.draft is None:
                     continue
                 if self._judged_alone(child) and (most is None or self.rows < most):
                     self._rows.add(Work(Kind.JUDGE, child.id))
@@ -288,7 +333,10 @@ class LookaheadScheduler:
         ignore = self.config.limits.ignore_half_sentence
         if not may_be_drafted(node.previous, ignore_half_sentence=ignore):
             return False
-        router = self.config.router
+        may_follow, router = self.config.may_follow, self.config.router
+        ahead = node.draft is not None and (self.config.barrier or node is not self.root)
+        if ahead and may_follow is not None and not may_follow(node.id):
+            return False
         return router is None or router.who_writes(node.id.index, node.previous) is Role.DRAFT
 
     def _target_is_due(self, node: Node) -> bool:

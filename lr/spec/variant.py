@@ -8,14 +8,18 @@ with the published methods that would plug in there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from lr.spec.protocol import Router, SchedulerConfig
+from lr.spec.acceptance import AcceptanceRule
+from lr.spec.drafters import Drafter
+from lr.spec.protocol import Chooser, NodeId, Router, SchedulerConfig
+from lr.spec.runner import Runner
 from lr.spec.segmenters import Segmenter
-from lr.spec.verifiers.base import Verifier
+from lr.spec.verifiers.base import Pair, Verifier
 from lr.trace import Stats
+from lr.types import SamplingParams, Step
 
 
 class Controller(Protocol):
@@ -32,17 +36,82 @@ class Controller(Protocol):
         ...
 
 
+MayFollow = Callable[[NodeId, Step, Sequence[float]], bool]
+"""Whether drafts may follow a draft step before it is accepted, from the node that it leads to and
+the log-probabilities of its tokens under the draft's sampling distribution (none for a step that no
+model drew). Must be a pure function; it is asked once for each step."""
+
+
+class StepProposer(Protocol):
+    """Writes draft steps without a model: retrieval, an n-gram of steps, a recorded answer."""
+
+    def propose(self, tokens: Sequence[int], width: int) -> Sequence[Sequence[int] | None]:
+        """Up to `width` alternatives for the step after `tokens`, the prompt included; each is a
+        step's token ids, boundary included. None, or one that does not end a step: the draft model
+        writes that alternative. Must be a pure function of `tokens` and `width`.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Correction:
+    """The target is about to replace rejected draft steps. `prefix`: the tokens before them.
+    `rejected`: what the verifier saw of them (nothing of a cut step). `sampling`: how both models
+    sample. `attempt`: how many steps of the target were not kept before. `logprobs`: of the
+    target's step under the distribution from which it samples, when the corrector is asked whether
+    it stays.
+    """
+
+    prefix: tuple[int, ...]
+    rejected: tuple[Pair, ...]
+    sampling: SamplingParams
+    attempt: int = 0
+    logprobs: tuple[float, ...] = ()
+
+
+class Corrector(Protocol):
+    """How the target writes the step that replaces rejected ones. It needs a verifier that needs no
+    target step: only then is the step written after the rejection. Subclass it for the defaults.
+    """
+
+    def begin(self, correction: Correction) -> Sequence[int]:
+        """The first tokens of a rejected draft step that stay, from which the target goes on."""
+        return ()
+
+    def keep(self, correction: Correction, step: Step, number: float) -> bool:
+        """Whether the target's step stays; if not, it draws another. `number` is uniform on [0, 1)
+        and new in every attempt. Must be a pure function.
+        """
+        return True
+
+
 @dataclass(frozen=True)
 class Variant:
     """What a variant of the algorithm replaces; None: nothing there. Hand it to `Reasoner.run` or
     `Reasoner.generate`.
 
     `segmenter` is made from the function that maps a token id to its bytes. `schedule` is a
-    subclass of `SchedulerConfig` with rules of its own for when drafts and target steps may start.
+    subclass of `SchedulerConfig` with rules of its own for when drafts and target steps may start,
+    and how many alternatives. `controller` is a function (or class) of the question that makes one
+    for each answer; an object is used by all. `drafter` is made from the runner of the draft model
+    (None in a mode without one) and the sampling parameters.
+
+    `settings` are options of `generate` that the method asks for; one that the caller changed from
+    its default wins. `name` says how the variant was named, `file` where it is defined, if that is
+    no module (`lr/variants/door.py` fills them in).
     """
 
     verifier: Verifier | None = None
     segmenter: Callable[[Callable[[int], bytes]], Segmenter] | None = None
     router: Router | None = None
-    controller: Controller | None = None
+    controller: Controller | Callable[[str], Controller] | None = None
     schedule: type[SchedulerConfig] | None = None
+    chooser: Chooser | None = None
+    proposer: StepProposer | None = None
+    corrector: Corrector | None = None
+    may_follow: MayFollow | None = None
+    drafter: Callable[[Runner | None, SamplingParams], Drafter] | None = None
+    rule: AcceptanceRule | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    name: str | None = None
+    file: str | None = None

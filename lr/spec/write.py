@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import log
 from typing import ClassVar
 
 import torch
@@ -36,7 +37,9 @@ class StepJob:
     tokens.
 
     `stream` is the step's randomness and `trace` records it; None: the writer's (of its stream the
-    child `index`). `node` names the step in the trace. `finish` is None until it is written.
+    child `index`). `node` names the step in the trace. `tokens`: what is written; those that it
+    begins with are on the branch. `finish` is None until it is written. `logprobs`: of the tokens
+    that were drawn, under the sampling distribution, if the writer keeps them.
     """
 
     branch: Branch
@@ -47,6 +50,7 @@ class StepJob:
     node: NodeId | None = None
     tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
+    logprobs: list[float] = field(default_factory=list)
 
     @property
     def step(self) -> Step:
@@ -85,6 +89,7 @@ class Writing:
     eos_ids: frozenset[int]
     segmenter: Callable[[TokenBytes], Segmenter] = BlankLineSegmenter
     speculation: Speculation | None = None
+    keeps_logprobs: bool = False
 
     def writer(self, runner: Runner, token_bytes: TokenBytes) -> StepWriter:
         """A writer for jobs that bring their own stream and trace."""
@@ -95,6 +100,7 @@ class Writing:
             segmenter=partial(self.segmenter, token_bytes),
             eos_ids=self.eos_ids,
             speculation=self.speculation,
+            keeps_logprobs=self.keeps_logprobs,
         )
 
 
@@ -116,6 +122,7 @@ class StepWriter:
     stream: Stream = NO_STREAM
     trace: Trace = field(default_factory=Trace)
     speculation: Speculation | None = None
+    keeps_logprobs: bool = False
     here: ClassVar[bool] = True
     live: list[_Live] = field(default_factory=list, init=False)
 
@@ -135,7 +142,10 @@ class StepWriter:
         """Take jobs in; the next `tick` writes their first tokens."""
         for job in jobs:
             stream = self.stream.fold_in(job.index) if job.stream is None else job.stream
-            self.live.append(_Live(job, stream, job.trace or self.trace, self.segmenter()))
+            segmenter = self.segmenter()
+            for token in job.tokens:
+                segmenter.feed(token)
+            self.live.append(_Live(job, stream, job.trace or self.trace, segmenter))
 
     def cancel(self, job: StepJob) -> None:
         """Stop writing a step. Its branch is left as it is."""
@@ -181,11 +191,12 @@ class StepWriter:
         probs = distribution(torch.stack(tuple(logits)), self.sampling)  # [b, v]
         keys = [one.context.draws.sample_key(0) for one in live]
         tokens = sample(probs, keys)
-        if any(one.trace.detailed for one in live):
+        if self.keeps_logprobs or any(one.trace.detailed for one in live):
             drawn = torch.tensor(tokens, device=probs.device)[:, None]  # [b, 1]
             likely = probs.gather(1, drawn)[:, 0].tolist()
             for one, token, p, key in zip(live, tokens, likely, keys, strict=True):
                 self._report(one, len(one.job.tokens), token, p, key)
+                one.job.logprobs += [log(p)] if self.keeps_logprobs else []
         for one, token in zip(live, tokens, strict=True):
             one.job.branch.append(token)
             self._take(one, token)

@@ -1,37 +1,34 @@
 """A confidence cascade, after ConfSpec (arXiv 2602.18447): the draft rates its own step; only where
 it is unsure the target is asked.
 
-A cheap score by the draft model, an expensive one by the target, and the cascade that asks the
-second where the first lies inside the band (low, high). Neither needs a target step, so a step of
-which the draft is sure costs the target nothing at all before it reads the chain again.
+    lr generate --variant "confidence_cascade(high=-0.05)"
 
-    reasoner.generate(question, variant=confidence_cascade(reasoner.models), depth=1,
-    schedule="sync")
+A cheap score by the draft, an expensive one (`scorers.py`), which is asked where the first lies
+inside the band (low, high). A step of which the draft is sure costs the target nothing.
 
-`low` below 0 (the default): the draft may accept alone, but not reject alone. ConfSpec's own
-measure of confidence is not given in numbers that could be copied; the band belongs to the models
-at hand and has to be measured.
+Faithful: who is asked when. Not: the paper gives no numbers for its measure of confidence. Here it
+is the draft's mean log-probability, or with scorer "digits" its own digit; measure the band.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-from lr.engine.engine import Models
 from lr.engine.load import asked_model
 from lr.errors import SettingError
+from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
-from lr.spec.verifiers.judge import ScoreVerifier
+from lr.spec.verifiers.judge import LikelihoodVerifier, ScoreVerifier
 from lr.types import Verdict, require
+from lr.variants.scorers import make_scorer
 
 
 class Cascade(Verifier):
-    """`cheap` decides where its score is at or outside the band (low, high); else `expensive` does.
-
-    A score of at most `low` rejects, one of at least `high` accepts; without a score `expensive`
-    decides. The band is on the cheap verifier's scale: a probability, a cosine, 0 to 9, nats.
-    """
+    """`cheap` decides where its score is at or outside the band (low, high); else, and where it has
+    no score, `expensive` does. The band is on the cheap verifier's scale."""
 
     def __init__(self, cheap: Verifier, expensive: Verifier, *, low: float, high: float) -> None:
         require(low <= high, "(low, high)", (low, high), "low <= high")
@@ -58,27 +55,30 @@ class Cascade(Verifier):
         score = verdict.score
         if score is None or self.low < score < self.high:
             return None
-        return Verdict(
-            score > self.low, why=f"{self.cheap.name} is sure: {verdict.why}", score=score
-        )
+        why = f"{self.cheap.name} is sure: {verdict.why}"
+        return Verdict(score > self.low, why=why, score=score)
+
+
+class Confidence(LikelihoodVerifier):
+    """The draft's mean log-probability per token of its own step."""
+
+    name, requires = "confidence", Requires.NOTHING
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        return super().judge([replace(pair, logprobs=None) for pair in pairs])
 
 
 def confidence_cascade(
-    models: Models, *, low: float = -1.0, high: float = 8.0, threshold: float = 7.0
-) -> Variant:
-    """Accept where the draft's own score is at least `high`, reject where it is at most `low`, else
-    iff the target's is at least `threshold`; scores are expected digits, 0 to 9."""
-    if models.draft is None:
-        raise SettingError(
-            "the draft is None, expected a model: a confidence cascade asks the draft first."
-        )
-    cheap = asked_model(models.draft, models.codec)
-    expensive = asked_model(models.target, models.codec)
-    return Variant(
-        Cascade(
-            ScoreVerifier(cheap, threshold=high),
-            ScoreVerifier(expensive, threshold=threshold),
-            low=low,
-            high=high,
-        )
-    )
+    reasoner: Reasoner, *, low: float = -math.inf, high: float | None = None,
+    threshold: float | None = None, scorer: str | None = None,
+) -> Variant:  # fmt: skip
+    """Accept where the draft's own score is at least `high` (None: -0.1 nats, or the digit 8),
+    reject where it is at most `low`, else as the scorer's score compares with `threshold`."""
+    if reasoner.models.draft is None:
+        raise SettingError("the draft is None, expected a model: the cascade asks the draft first.")
+    asked, digits = asked_model(reasoner.models.draft, reasoner.codec), scorer == "digits"
+    high = (8.0 if digits else -0.1) if high is None else high
+    cheap = ScoreVerifier(asked, threshold=high) if digits else Confidence(high, asked.runner)
+    expensive = make_scorer(reasoner, scorer, threshold)
+    settings = {"depth": 1, "schedule": "sync"}
+    return Variant(Cascade(cheap, expensive, low=low, high=high), settings=settings)

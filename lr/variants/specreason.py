@@ -1,30 +1,26 @@
 """SpecReason (Pan et al., arXiv 2504.07891): the draft writes a step, the target scores it from 0
 to 9, and writes it anew if it is bad.
 
-Two seams: a verifier that needs no target step (the score), and a router (the first steps of a
-chain, which set its course, are the target's). The paper looks one step ahead, so run it with depth
-1 and schedule "sync"; more depth is Lookahead Reasoning's addition.
+Two seams: a verifier that scores (`scorers.py`), and a router (the first steps of a chain, which
+set its course, are the target's). The paper looks one step ahead, in turns.
 
-    reasoner.generate(question, variant=specreason(reasoner.models.target, reasoner.codec), depth=1,
-    schedule="sync")
+    reasoner.generate(question, variant=specreason(reasoner))
+    lr generate --variant "specreason(threshold=0.9, first_steps=2)"
 
-No target step is written for a step that is accepted: the target reads it once, to score it. Read
-next: `spec/verifiers/judge.py`.
+Faithful: threshold, first steps, and with scorer "digits" the question and that no target step is
+written for an accepted one. Not: on the tiny family the judge scores (the tiny target cannot), and
+it compares with the target's own step, so no target step is saved there. More depth than 1 is
+Lookahead Reasoning's addition.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lr.engine.load import asked_model
-from lr.lab.endpoint.judge import ServedScore
-from lr.lab.endpoint.models import ServedModel, refuse_for_logprobs
-from lr.model.codec import Codec
-from lr.model.qwen import CausalLM
+from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import Verifier
-from lr.spec.verifiers.judge import ScoreReading, ScoreVerifier
 from lr.types import Role, Step
+from lr.variants.scorers import make_scorer
 
 
 @dataclass(frozen=True)
@@ -38,16 +34,15 @@ class TargetFirst:
 
 
 def specreason(
-    target: CausalLM | ServedModel, codec: Codec, *, threshold: float = 7.0, first_steps: int = 0
+    reasoner: Reasoner,
+    *,
+    threshold: float | None = None,
+    first_steps: int = 0,
+    scorer: str | None = None,
 ) -> Variant:
-    """Accept a draft step iff the digit that the target finds likeliest is at least `threshold`."""
-    verifier: Verifier
-    if isinstance(target, ServedModel):
-        refuse_for_logprobs(
-            target, "SpecReason's score", "Use Lookahead Reasoning with verifier exact or judge"
-        )
-        verifier = ServedScore(target, threshold=threshold, reading=ScoreReading.LIKELIEST)
-    else:
-        asked = asked_model(target, codec)
-        verifier = ScoreVerifier(asked, threshold=threshold, reading=ScoreReading.LIKELIEST)
-    return Variant(verifier, router=TargetFirst(first_steps))
+    """Accept a draft step iff its score is at least `threshold` (None: the scorer's usual one)."""
+    return Variant(
+        make_scorer(reasoner, scorer, threshold),
+        router=TargetFirst(first_steps),
+        settings={"depth": 1, "schedule": "sync"},
+    )

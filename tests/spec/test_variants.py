@@ -59,7 +59,7 @@ def steps_written(result, role: Role) -> list[Step]:  # type: ignore[no-untyped-
 def test_specreason_accepts_from_the_threshold_on_and_else_the_target_writes(
     reasoner: Reasoner, threshold: float, depth: int
 ) -> None:
-    variant = specreason(reasoner.models.target, reasoner.codec, threshold=threshold)
+    variant = specreason(reasoner, scorer="digits", threshold=threshold)
     assert not score_of(variant).requires & Requires.TARGET_STEP
     result = reasoner.generate(QUESTION, variant=variant, depth=depth, schedule="sync", **HOW)
     judged = [step for step in result.steps if step.verdict is not None]
@@ -74,12 +74,12 @@ def test_specreason_accepts_from_the_threshold_on_and_else_the_target_writes(
 
 
 def test_specreason_extremes_are_the_draft_alone_and_the_target_alone(reasoner: Reasoner) -> None:
-    variant = specreason(reasoner.models.target, reasoner.codec, threshold=0)
+    variant = specreason(reasoner, scorer="digits", threshold=0)
     score_of(variant)
     result = reasoner.generate(QUESTION, variant=variant, depth=1, schedule="sync", **HOW)
     assert {step.origin for step in result.steps} == {Origin.ACCEPTED}
     assert not steps_written(result, Role.TARGET)
-    mute = specreason(reasoner.models.target, reasoner.codec)
+    mute = specreason(reasoner, scorer="digits")
     score_of(mute).least_mass = 1.0  # no answer is a score: every step is rejected
     result = reasoner.generate(QUESTION, variant=mute, depth=1, schedule="sync", **HOW)
     assert Origin.ACCEPTED not in {step.origin for step in result.steps}
@@ -87,7 +87,7 @@ def test_specreason_extremes_are_the_draft_alone_and_the_target_alone(reasoner: 
 
 
 def test_specreason_leaves_the_first_steps_to_the_target(reasoner: Reasoner) -> None:
-    variant = specreason(reasoner.models.target, reasoner.codec, threshold=0, first_steps=3)
+    variant = specreason(reasoner, scorer="digits", threshold=0, first_steps=3)
     score_of(variant)
     result = reasoner.generate(QUESTION, variant=variant, depth=1, schedule="sync", **HOW)
     origins = [step.origin for step in result.steps]
@@ -97,7 +97,7 @@ def test_specreason_leaves_the_first_steps_to_the_target(reasoner: Reasoner) -> 
 
 
 def test_the_cascade_asks_the_target_only_where_the_draft_is_unsure(reasoner: Reasoner) -> None:
-    variant = confidence_cascade(reasoner.models, low=2.0, high=5.83, threshold=5.7)
+    variant = confidence_cascade(reasoner, scorer="digits", low=2.0, high=5.83, threshold=5.7)
     cascade = variant.verifier
     cheap, expensive = cascade.cheap, cascade.expensive  # type: ignore[union-attr]
     asked: dict[str, list[object]] = {"cheap": [], "expensive": []}
@@ -126,7 +126,7 @@ def watch(judge: Callable, seen: list[object]) -> Callable:  # type: ignore[type
 
 
 def test_a_draft_that_is_always_sure_costs_no_target_forward_at_all(reasoner: Reasoner) -> None:
-    variant = confidence_cascade(reasoner.models, high=0.0)
+    variant = confidence_cascade(reasoner, scorer="digits", high=0.0)
     variant.verifier.cheap.least_mass = 0.0  # type: ignore[union-attr]
     result = reasoner.generate(QUESTION, variant=variant, depth=1, schedule="sync", **HOW)
     assert {step.origin for step in result.steps} == {Origin.ACCEPTED}
@@ -136,9 +136,9 @@ def test_a_draft_that_is_always_sure_costs_no_target_forward_at_all(reasoner: Re
     assert sum(e.tokens for e in forwards) <= len(result.prompt) + len(result.tokens)
 
 
-def test_a_cascade_needs_a_draft(reasoner: Reasoner, tmp_path: Path) -> None:
+def test_a_cascade_needs_a_draft() -> None:
     with pytest.raises(SettingError, match="the draft is None"):
-        confidence_cascade(replace(reasoner.models, draft=None))
+        confidence_cascade(Reasoner(draft=None))
 
 
 # The seams themselves
@@ -280,8 +280,9 @@ def test_variants_are_short() -> None:
     lengths = {
         path.name: len(path.read_text(encoding="utf-8").splitlines())
         for path in folder.glob("[a-z]*.py")
+        if path.name != "door.py"  # finds them
     }
-    assert len(lengths) >= 2 and max(lengths.values()) <= 80, lengths
+    assert len(lengths) >= 9 and max(lengths.values()) <= 80, lengths
 
 
 class OneAhead(SchedulerConfig):

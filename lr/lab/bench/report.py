@@ -42,11 +42,12 @@ class Spread:
 
 @dataclass(frozen=True)
 class Way:
-    """A way to answer. `settings` are those of `Reasoner.generate`."""
+    """A way to answer. `settings` are those of `Reasoner.generate`; `variant` as for --variant."""
 
     name: str
     mode: str
     settings: dict[str, Any] = field(default_factory=dict)
+    variant: str | None = None
 
     @property
     def overlapped(self) -> bool:

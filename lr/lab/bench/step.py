@@ -24,6 +24,7 @@ from lr.theory.trace_metrics import Answers, Load, PassCost, Passes, passes_of
 from lr.tiny.language import Problem
 from lr.trace import Stats
 from lr.types import Role
+from lr.variants.door import load_variant
 
 SHARED = {"coupling": "shared", "acceptance": "match"}
 SYNC: dict[str, Any] = {"schedule": "sync"}
@@ -142,11 +143,13 @@ def measure(
     len(ways) (1 + repeats len(problems)) answers.
     """
     tallies = [Tally(way) for way in ways]
+    variants = {way.variant: load_variant(way.variant, reasoner) for way in ways if way.variant}
 
     def answer(way: Way, problem: Problem[Any], sample: int) -> tuple[Result, float]:
         started = time.perf_counter()
         options = {**settings, **way.settings, "mode": way.mode, "sample": sample}
-        result = reasoner.generate(problem.question, **options)
+        variant = None if way.variant is None else variants[way.variant]
+        result = reasoner.generate(problem.question, variant=variant, **options)
         progress()
         return result, time.perf_counter() - started
 

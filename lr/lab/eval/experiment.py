@@ -73,6 +73,8 @@ class Arm:
     artifacts: Artifacts = field(default_factory=Artifacts)
     concurrency: int | None = 1
     """None: the lab's, where speed is not what is measured."""
+    variant: str | None = None
+    """The name of a variant of the method."""
 
 
 @dataclass(frozen=True)
@@ -172,9 +174,11 @@ class Lab:
 
     def _plan(self, arm: Arm, items: Sequence[Item]) -> Plan:
         options = engine_options(arm.mode, "generate", replace(self.options, **arm.options))
-        variant = variant_of(arm.mode, self.reasoner(arm.mode).models)
-        if arm.mode in ("lr", "lr+sd"):
-            variant = Variant(verifier=self.verifier_named(arm.verifier or self.verifier))
+        variant = variant_of(arm.mode, self.reasoner(arm.mode), arm.variant)
+        judges = variant is not None and variant.verifier is not None
+        if arm.mode in ("lr", "lr+sd") and not judges:
+            verifier = self.verifier_named(arm.verifier or self.verifier)
+            variant = replace(variant or Variant(), verifier=verifier)
         return Plan(
             items, arm.mode, options, concurrency=arm.concurrency or self.concurrency,
             bare=self.language is not None, variant=variant, artifacts=arm.artifacts,
@@ -191,6 +195,7 @@ class Lab:
             "concurrency": arm.concurrency or self.concurrency,
             "branching": list(self.options.branching),
         }
+        own |= {} if arm.variant is None else {"mode": arm.name, "variant": arm.variant}
         settings = asdict(replace(self.options, **arm.options)) | own
         return run_head("lr experiment", settings, [self.models.device])
 

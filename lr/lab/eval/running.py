@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 
-from lr.engine.engine import Models, Run
+from lr.engine.engine import Run
 from lr.errors import ContextError, LRError, SettingError
 from lr.lab.eval.datasets import Item, ask
 from lr.lab.eval.grading import Grade, Grader
@@ -47,6 +47,7 @@ from lr.result import Result
 from lr.spec.variant import Variant
 from lr.trace import Stats, failures
 from lr.types import Finish, Role
+from lr.variants.door import load_variant
 from lr.variants.specreason import specreason
 
 MODES = ("ar", "sd", "lr", "lr+sd", "draft", "specreason")
@@ -74,11 +75,11 @@ def engine_options(mode: str, protocol: str, options: GenerateOptions) -> Genera
     return replace(options, mode="ar" if mode == "draft" else mode)  # type: ignore[arg-type]
 
 
-def variant_of(mode: str, models: Models, *, threshold: float = 7.0) -> Variant | None:
-    """What a mode replaces in the algorithm. `threshold`: SpecReason's score."""
-    if mode != "specreason":
-        return None
-    return specreason(models.target, models.codec, threshold=threshold)
+def variant_of(mode: str, reasoner: Reasoner, named: str | None = None) -> Variant | None:
+    """What a mode replaces in the algorithm, and a variant that was `named`, if one was."""
+    if named is not None:
+        return load_variant(named, reasoner)
+    return specreason(reasoner) if mode == "specreason" else None
 
 
 def family_sampling(name: str) -> dict[str, float | int]:

@@ -19,6 +19,7 @@ import copy
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from lr.engine.engine import Run, Serving
@@ -33,6 +34,7 @@ from lr.lab.trace.replay import header_of
 from lr.model.qwen import CausalLM
 from lr.options import make_options
 from lr.reasoner import Reasoner
+from lr.spec.variant import Variant
 from lr.trace import Ended, ForwardPass, Trace
 from lr.types import Role
 
@@ -108,10 +110,16 @@ class LiveSource(Source):
     """A run on models. `options`: fields of `GenerateOptions`; raises `SettingError` and
     `StepperError` for what cannot be stepped through."""
 
-    def __init__(self, reasoner: Reasoner, question: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        reasoner: Reasoner,
+        question: str,
+        options: Mapping[str, Any],
+        variant: Variant | None = None,
+    ) -> None:
         super().__init__()
-        self._begin = (reasoner, question, options)
-        self.asked = asked = _asked(reasoner, question, options)
+        self._begin = (reasoner, question, options, variant)
+        self.asked = asked = _asked(reasoner, question, options, variant)
         self.header = header_of(asked)
         self._stack = ExitStack()
         serving = Serving(reasoner.engine, asked, asked.blocks, 1, self._stack)
@@ -122,6 +130,7 @@ class LiveSource(Source):
             SharedRunner(runner, roles[name], SideRecorder(asked.trace, name))
             for name, runner in serving.borrowed.items()
         ]
+        self.others = serving.asked
         self._watch()
         serving.loop.add(request)
         self._look()
@@ -195,6 +204,8 @@ class LiveSource(Source):
     def _watch(self) -> None:
         for shared in self.runners:
             shared.watch()
+        for role, runner in self.others:
+            runner.observer = partial(self.state.loop.passed, role)
 
     def _look(self) -> None:
         """Take in the events that are new."""
@@ -203,7 +214,9 @@ class LiveSource(Source):
         self.records += [replace(one, number=start + one.number) for one in new]
 
 
-def _asked(reasoner: Reasoner, question: str, options: Mapping[str, Any]) -> Run:
+def _asked(
+    reasoner: Reasoner, question: str, options: Mapping[str, Any], variant: Variant | None
+) -> Run:
     """The question, prepared, with room for two in the caches."""
     made = make_options(**options)
     if not made.looks_ahead:
@@ -222,6 +235,6 @@ def _asked(reasoner: Reasoner, question: str, options: Mapping[str, Any]) -> Run
             "a model behind a server cannot be stopped in the middle. Record the answer with lr "
             "generate --trace FILE, and step through the recording."
         )
-    run = Run(reasoner.engine, reasoner.verifier, question, made, detailed=True)
+    run = Run(reasoner.engine, reasoner.verifier, question, made, variant, detailed=True)
     run.blocks *= 2
     return run

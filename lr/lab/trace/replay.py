@@ -15,7 +15,7 @@ are compared, not the order. Runs without models: `virtual.py`."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
 from functools import reduce
 from operator import or_
@@ -44,13 +44,14 @@ from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.trace import Ended
 from lr.types import Step, Verdict, require
+from lr.variants.door import is_named, load_variant
 
 # From an answer to its trace
 
 
 def header_of(run: Run) -> Header:
     """What the first line of the trace of an answer says."""
-    options, models, variant = run.options, run.models, run.variant
+    options, models, variant = run.options, run.models, run.given
     ahead = options.looks_ahead
     names = ["target"] + ["draft"] * ahead + ["drafter"] * options.drafts_tokens
     target = models.target
@@ -60,10 +61,13 @@ def header_of(run: Run) -> Header:
     for place in ("device", "dtype"):  # a model on a server has neither
         value = getattr(models.target, place, None)
         named[place] = None if value is None else str(value).removeprefix("torch.")
-    verifier = models.names.get("verifier") if variant.verifier is None else variant.verifier.name
+    verifier = models.names.get("verifier")
+    if variant.verifier is not None and variant.name is None:  # a named one brings its own again
+        verifier = variant.verifier.name
     parts = {one.name: getattr(variant, one.name) for one in fields(variant)}
     replaced = [f"{name}={getattr(part, '__name__', type(part).__name__)}"
-                for name, part in parts.items() if part]  # fmt: skip
+                for name, part in parts.items()
+                if part and name not in ("settings", "name", "file")]  # fmt: skip
     pieces = pieces_of(run.prompt, models.codec.token_bytes)
     return Header(
         driver=options.driver if ahead else "plain",
@@ -75,7 +79,7 @@ def header_of(run: Run) -> Header:
         models=named,
         verifier=verifier if ahead else None,
         needs=_needs(run.verifier) if ahead and not isinstance(run.verifier, str) else None,
-        variant=", ".join(replaced) or None,
+        variant=variant.name or ", ".join(replaced) or None,
         options=asdict(options),
         question=run.question,
         prompt={"tokens": list(run.prompt), "pieces": pieces},
@@ -130,7 +134,9 @@ def replay(trace: TraceFile, *, recorded: bool = False, device: str | None = Non
     options = options_of(trace.header)
     with reasoner_of(trace.header, recorded=recorded, device=device) as reasoner:
         asks = recorded and make_options(**options).looks_ahead
-        variant = Variant(verifier=RecordedVerdicts(trace) if asks else None)
+        variant = variant_of(trace.header, reasoner) or Variant()
+        if asks:
+            variant = replace(variant, verifier=RecordedVerdicts(trace))
         question, detailed = trace.header.question or "", trace.header.detailed
         run = reasoner.run(question, variant=variant, detailed=detailed, **options)
         return replay_on(run, trace)
@@ -147,7 +153,7 @@ def reasoner_of(header: Header, *, recorded: bool = False, device: str | None = 
     loaded.
 
     Raises `TraceError` where a name is missing or a part was replaced by code of one's own."""
-    if header.variant is not None:
+    if header.variant is not None and not is_named(header.variant):
         raise TraceError(
             f"this answer was made with parts of one's own ({header.variant}), which no name "
             "brings back. Make the run yourself, with detailed=True, and give it to "
@@ -170,6 +176,11 @@ def reasoner_of(header: Header, *, recorded: bool = False, device: str | None = 
         device=device or models.get("device") or "cpu",
         dtype=None if dtype is None else getattr(torch, dtype),
     )
+
+
+def variant_of(header: Header, reasoner: Reasoner) -> Variant | None:
+    """The variant that a header names, loaded again; None: it was made without."""
+    return None if header.variant is None else load_variant(header.variant, reasoner)
 
 
 def replay_on(run: Run, trace: TraceFile) -> Replayed:

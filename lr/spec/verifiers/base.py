@@ -24,7 +24,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -33,6 +33,8 @@ from lr.types import Step, Verdict
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from lr.rng import Stream
 
 _Found = TypeVar("_Found")
 
@@ -47,15 +49,21 @@ class Requires(Flag):
     """The target's log-probabilities of the draft step's tokens, from the prefill of that step."""
     HIDDEN = auto()
     """The target's last hidden states at the draft step's tokens."""
+    SAMPLING_LOGPROBS = auto()
+    """The log-probabilities of the draft step's tokens under the distributions from which target
+    and draft sample (temperature and filters applied), not under the raw logits."""
 
 
 @dataclass(frozen=True)
 class Pair:
     """Two versions of one step. `prefix` holds the token ids before it, prompt included.
 
-    `logprobs[i]` is the natural log-probability under the target of the draft's token i given all
-    tokens before it; `hidden` [t, e] holds the target's last hidden states at these tokens. Both
-    are there if the verifier requires them.
+    `logprobs[i]` is the natural log-probability under the target's raw logits of the draft's token
+    i given all tokens before it; `hidden` [t, e] holds the target's last hidden states at these
+    tokens. `target_sampling` and `draft_sampling` are the log-probabilities log p and log q under
+    the sampling distributions; `draft_sampling` is empty for a step that no model drew. All are
+    there if the verifier requires them. `stream` is the randomness of this pair, for what decides
+    by chance: `uniform(pair.stream.key(0))` (`lr/rng.py`); None where no models run.
     """
 
     prefix: tuple[int, ...]
@@ -63,6 +71,9 @@ class Pair:
     target: Step | None = None
     logprobs: tuple[float, ...] | None = None
     hidden: Tensor | None = None
+    target_sampling: tuple[float, ...] | None = None
+    draft_sampling: tuple[float, ...] | None = None
+    stream: Stream | None = field(default=None, compare=False)
 
     @property
     def target_step(self) -> Step:

@@ -1,0 +1,1 @@
+"""For those who write variants: `check` holds a part against the contract of its seam."""

@@ -1,0 +1,57 @@
+"""RSD, reward-guided speculative decoding (Liao et al., arXiv 2501.19324): a reward model values
+every step of the draft; a good one stays, a bad one is written anew by the target.
+
+    lr generate --variant "rsd(threshold=0.7)"
+    lr generate --variant "rsd(weight='clip')"
+
+One seam: a verifier. `weight` is the paper's weighting function: "step" accepts from the threshold
+on, "clip" accepts with the probability min(1, max(0, reward)).
+
+Faithful: both functions, on scores from 0 to 1. Not: there is no process reward model here. The
+score is that of `scorers.py`; the tiny judge's P(aligned) compares with the target's own step, so
+it sees a mistake only where the target makes none, and saves no target step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lr.reasoner import Reasoner
+from lr.rng import uniform
+from lr.spec.variant import Variant
+from lr.spec.verifiers.base import Pair, Verifier
+from lr.types import Verdict, require
+from lr.variants.scorers import make_scorer
+
+
+class Clipped(Verifier):
+    """Accepts with the reward as probability; the number that decides is the pair's own."""
+
+    def __init__(self, reward: Verifier) -> None:
+        self.name, self.reward = f"clip({reward.name})", reward
+        self.requires, self.fallible = reward.requires, reward.fallible
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        rewards = self.reward.judge(pairs)
+        return [self._draw(*both) for both in zip(pairs, rewards, strict=True)]
+
+    def _draw(self, pair: Pair, verdict: Verdict) -> Verdict:
+        if verdict.score is None or pair.stream is None:
+            return replace(verdict, aligned=False)
+        number = uniform(pair.stream.key(0))
+        return replace(verdict, aligned=number < verdict.score, why=f"{verdict.why}; {number:.3f}")
+
+
+def rsd(
+    reasoner: Reasoner,
+    *,
+    threshold: float | None = 0.7,
+    weight: str = "step",
+    scorer: str | None = None,
+) -> Variant:
+    """Accept a draft step by its reward: from `threshold` on, or with it as probability."""
+    require(weight in ("step", "clip"), "weight", weight, "'step' or 'clip'")
+    reward = make_scorer(reasoner, scorer, threshold)
+    settings = {"depth": 1, "schedule": "sync"}
+    return Variant(Clipped(reward) if weight == "clip" else reward, settings=settings)

@@ -1,0 +1,52 @@
+"""Who scores a draft step, for the variants that accept by a score.
+
+| scorer | the score | scale, usual threshold |
+|---|---|---|
+| judge | P(aligned) of the judge, draft step against the target's own step | 0 to 1, 0.5 |
+| digits | the digit with which the target rates the step (SpecReason) | 0 to 9, 7 |
+| likelihood | the target's mean log-probability per token | nats, -1 |
+
+`None` takes the judge where one comes with the target's tiny language, `likelihood` for the other
+tiny language, and `digits` for real checkpoints. The tiny targets have never learnt to rate with a
+digit, so with `digits` they keep nothing.
+"""
+
+from __future__ import annotations
+
+from lr.engine.load import asked_model, choose_verifier, own_judge, speaks_tiny
+from lr.errors import SettingError
+from lr.lab.endpoint.judge import ServedScore
+from lr.lab.endpoint.models import ServedModel, refuse_for_logprobs
+from lr.reasoner import Reasoner
+from lr.spec.verifiers.base import Verifier
+from lr.spec.verifiers.judge import JudgeVerifier, LikelihoodVerifier, ScoreReading, ScoreVerifier
+from lr.spec.verifiers.simple import NormalisedMatch
+
+THRESHOLDS = {"judge": 0.5, "digits": 7.0, "likelihood": -1.0}
+
+
+def make_scorer(reasoner: Reasoner, kind: str | None, threshold: float | None) -> Verifier:
+    """A verifier whose verdicts have scores, aligned from `threshold` on (None: the usual one)."""
+    codec, target = reasoner.codec, reasoner.models.target
+    if kind is None:
+        tiny = "judge" if own_judge(codec) is not None else "likelihood"
+        kind = tiny if speaks_tiny(codec) else "digits"
+    if kind not in THRESHOLDS:
+        raise SettingError(f"scorer is {kind!r}, expected one of {', '.join(THRESHOLDS)}.")
+    least = THRESHOLDS[kind] if threshold is None else threshold
+    if isinstance(target, ServedModel):
+        refuse_for_logprobs(
+            target, f"the scorer {kind}", "Use Lookahead Reasoning with verifier exact or judge"
+        )
+        if kind != "digits":
+            raise SettingError(f"scorer is {kind!r}; for a target on a server only 'digits' works.")
+        return ServedScore(target, threshold=least, reading=ScoreReading.LIKELIEST)
+    if kind == "likelihood":
+        return LikelihoodVerifier(least, asked_model(target, codec).runner)
+    if kind == "digits":
+        asked = asked_model(target, codec)
+        return ScoreVerifier(asked, threshold=least, reading=ScoreReading.LIKELIEST)
+    choice = choose_verifier(f"judge:{least}", codec, device=target.device, dtype=target.dtype)
+    judge = choice.build(target)
+    assert isinstance(judge, NormalisedMatch) and isinstance(judge.verifier, JudgeVerifier)
+    return judge.verifier
