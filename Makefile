@@ -6,6 +6,8 @@ VENV ?= .venv
 WORKERS ?= 2
 DEMO ?=
 PYTEST ?=
+EX ?=
+HINT ?=
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
@@ -13,7 +15,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constrain
 # what it compiles is kept.
 FOR_TESTS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: help demo test lint format site clean
+.PHONY: help demo notebooks grade test lint format site clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made
@@ -22,7 +24,15 @@ help: ## say what can be made
 demo: $(VENV)/package.stamp ## solve a few problems with Lookahead Reasoning, and compare (DEMO="--problems 4" passes options on)
 	@$(BIN)/lr demo $(DEMO)
 
-test: $(VENV)/dev.stamp ## run every test (PYTEST="-k cache" passes options on)
+grade: $(VENV)/package.stamp ## grade an exercise (EX=residual; HINT=1 adds a hint)
+	@test -n "$(EX)" || { echo "Which exercise? For example: make grade EX=residual (notebooks/exercises/README.md lists them)"; exit 2; }
+	@$(BIN)/python notebooks/exercises/grade.py $(EX) $(if $(HINT),--hint) || true
+
+notebooks: $(VENV)/learn.stamp ## open the notebooks in JupyterLab
+	@$(BIN)/jupyter lab --notebook-dir=notebooks
+
+test: $(VENV)/dev.stamp ## run every test, about eight minutes (PYTEST="-m core": forty seconds)
+	@echo "Every test: about eight minutes on two cores. The core alone, forty seconds: make test PYTEST=\"-m core\""
 	@$(FOR_TESTS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
 
 lint: $(VENV)/dev.stamp ## check style, format and types
@@ -35,7 +45,9 @@ format: $(VENV)/dev.stamp ## rewrite the sources in the agreed format
 	@$(BIN)/ruff format
 
 site: $(VENV)/site.stamp ## build the documentation site into site/, warnings being errors
+	@echo "Building the site takes about two minutes ..."
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "Done. Open site/index.html in a browser; no server and no network is needed."
 
 clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist site .cache *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -60,6 +72,11 @@ $(VENV)/package.stamp: $(VENV)/made.stamp pyproject.toml constraints.txt
 $(VENV)/dev.stamp: $(VENV)/package.stamp
 	@echo "Installing what the tests and checks need ..."
 	@$(INSTALL) --quiet -e ".[dev]"
+	@touch $@
+
+$(VENV)/learn.stamp: $(VENV)/package.stamp
+	@echo "Installing JupyterLab, ipywidgets and matplotlib ..."
+	@$(INSTALL) --quiet -e ".[learn]"
 	@touch $@
 
 $(VENV)/site.stamp: $(VENV)/package.stamp

@@ -1,93 +1,162 @@
-"""The exercises of `notebooks/exercises`: the solutions pass their graders, the empty exercises and
-the collected mistakes do not.
+"""The exercises of `notebooks/exercises` and their grader: solutions are praised, empty exercises
+say what to write, collected mistakes fail and are named, and so are a student's wrong answers.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
-from xml.etree import ElementTree
+from types import ModuleType
 
+import pytest
 from tests_root import ROOT
 
 FOLDER = ROOT / "notebooks" / "exercises"
-NAMES = sorted(path.stem for path in (FOLDER / "solutions").glob("*.py"))
 MISTAKES = sorted(path.stem for path in (FOLDER / "mistakes").glob("*.py"))
+NAMES = sorted(path.stem for path in (FOLDER / "solutions").glob("*.py"))
+
+WRONG: list[tuple[str, str, str, str]] = [
+    # exercise, the mistake that is to be named, and a change of the solution that makes it
+    ("residual", "redraws from p", "due / total if total > 0 else p", "p.clone()"),
+    ("residual", "takes the distance", "(p - q).clamp(min=0)", "(q - p).abs()"),
+    ("residual", "upside down", "min(1.0, p / q)", "1.0 if q >= p else q / p"),
+    ("block_verification", "plain residual",
+     "        found.append((left * cut, due / surplus if surplus > 0 else p_rows[i]))",
+     "        law = (p_rows[i] - q_rows[i]).relu()\n"
+     "        found.append((left * cut, law / law.sum() if law.any() else p_rows[i]))"),
+    ("block_verification", "keeps with the weight",
+     "surplus / whole if whole > 0 else 0.0", "min(1, weights[i])"),
+    ("block_verification", "capped at the end",
+     "    found = [(weights[n], p_rows[n])]",
+     "    for i in range(n):\n        weights[i + 1] = 1.0\n        for j in range(i + 1):\n"
+     "            weights[i + 1] *= float(p_rows[j, tokens[j]] / q_rows[j, tokens[j]])\n"
+     "    weights = [w if w < 1 else 1.0 for w in weights]\n    found = [(weights[n], p_rows[n])]"),
+    ("copy_on_write", "never copies", "must_copy = count > 0 and", "must_copy = count < 0 and"),
+    ("copy_on_write", "copies full blocks", "count > 0 and table.room > 0 and pool",
+     "bool(table.blocks) and pool"),
+    ("copy_on_write", "forgets to leave", "        pool.drop(old)\n", ""),
+    ("accept_rule", "first in time", "            return Decide.WAIT\n        if aligned",
+     "            if True in verdicts:\n                return verdicts.index(True)\n"
+     "            return Decide.WAIT\n        if aligned"),
+    ("accept_rule", "waits for all", "    for number,",
+     "    if any(one is None for one in verdicts):\n        return Decide.WAIT\n    for number,"),
+    ("accept_rule", "gives up early", " and not drafts_to_come", ""),
+    ("at_the_root", "compares when the target is late", "[number] if self.target else []", "[]"),
+    ("at_the_root", "decides twice", "        if self.over:\n", "        if False:\n"),
+    ("at_the_root", "asks about the form", "if draft.ends != target.ends or draft.cut or",
+     "if False and"),
+    ("controller", "always one", "max(1, sync_best_k(rate, COST) - 1)", "len([rate])"),
+    ("controller", "gives up", "max(1, sync_best_k(rate, COST) - 1)",
+     "sync_best_k(rate, COST) - 1"),
+    ("controller", "never forgets", "MEMORY**judged", "1.0"),
+    ("verifier", "numbers alone", "return names, numbers, thing, len(numbers) > 1 and _adds(step)",
+     "return tuple(numbers)"),
+    ("verifier", "roles forgotten", "    if GETS & set(words):\n        names.reverse()\n",
+     "    names.sort()\n"),
+    ("verifier", "always accepts", "meaning(draft) == meaning(target)", "draft != '' != target"),
+]  # fmt: skip
 
 
-def graded(whose: str, report: Path) -> dict[str, list[str | None]]:
-    """Run all graders as a student would; by answer, what went wrong in each of its tests (None:
-    nothing).
-    """
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "--tb=short",
-        "--assert=plain",
-    ]
-    inherited = [path for path in (os.environ.get("PYTHONPATH"),) if path]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *inherited]),
-        "PYTEST_ADDOPTS": "",
-    }
-    done = subprocess.run(
-        [*command, str(FOLDER), f"--grade={whose}", f"--junitxml={report}"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    found = defaultdict[str, list[str | None]](list)
-    for case in ElementTree.parse(report).iter("testcase"):
-        answer = case.attrib["name"].partition("[")[2].rstrip("]")
-        known = [
-            name for name in (*NAMES, *MISTAKES) if answer == name or name in answer.split("-")
-        ]
-        trouble = [*case.iter("failure"), *case.iter("error")]
-        found[known[0]].append(trouble[0].attrib.get("message", "") if trouble else None)
-    return found
+@pytest.fixture(scope="module")
+def grader() -> Iterator[ModuleType]:
+    """The module `grade`, which looks for its neighbours in its own folder."""
+    before = list(sys.path)
+    sys.path.insert(0, str(FOLDER))
+    import grade
+
+    yield grade
+    sys.path[:] = before
 
 
-def test_every_exercise_has_all_that_belongs_to_it() -> None:
-    assert sorted(path.stem.removeprefix("test_") for path in FOLDER.glob("test_*.py")) == NAMES
-    assert all((FOLDER / f"{name}.py").is_file() for name in NAMES)
+def said(grader: ModuleType, name: str, path: Path, *, hint: bool = False) -> str:
+    """All that the grader says."""
+    return "\n".join(grader.grade(name, path, hint=hint))
+
+
+def words(mistake: str, name: str) -> str:
+    """A mistake's name as the grader says it."""
+    return mistake.removeprefix(f"{name}_").replace("_", " ")
+
+
+def test_every_exercise_has_all_that_belongs_to_it(grader: ModuleType) -> None:
+    assert sorted(grader.EXERCISES) == NAMES
     for name in NAMES:
-        assert sum(mistake.startswith(f"{name}_") for mistake in MISTAKES) >= 4, (
-            f"few mistakes to make in {name}"
-        )
+        assert (FOLDER / f"{name}.py").is_file() and (FOLDER / "graders" / f"{name}.py").is_file()
+        assert len(grader.known_mistakes(name)) >= 4, f"few mistakes to make in {name}"
+        assert sum(wrong[0] == name for wrong in WRONG) >= 3
 
 
-def test_the_solutions_pass(tmp_path: Path) -> None:
-    found = graded("solutions", tmp_path / "report.xml")
-    assert sorted(found) == NAMES
-    assert all(trouble is None for troubles in found.values() for trouble in troubles), found
+@pytest.mark.parametrize("name", NAMES)
+def test_a_solution_is_praised_and_leads_on(grader: ModuleType, name: str) -> None:
+    lines = said(grader, name, FOLDER / "solutions" / f"{name}.py")
+    assert "✗" not in lines and "Well done!" in lines
+    place = grader.EXERCISES.index(name) + 1
+    following = [*grader.EXERCISES, "07_prototype_a_variant"][place]
+    assert following in lines.splitlines()[-1]
 
 
-def test_the_empty_exercises_fail_every_test_and_say_what_to_write(tmp_path: Path) -> None:
-    found = graded("yours", tmp_path / "report.xml")
-    assert sorted(found) == NAMES
-    for name, troubles in found.items():
-        assert troubles and all(
-            trouble and f"in notebooks/exercises/{name}.py" in trouble for trouble in troubles
-        ), name
+@pytest.mark.parametrize("name", NAMES)
+def test_an_empty_exercise_says_what_to_write(grader: ModuleType, name: str) -> None:
+    lines = said(grader, name, FOLDER / f"{name}.py")
+    assert f"in notebooks/exercises/{name}.py" in lines and "behaves like" not in lines
 
 
-def test_a_mistake_fails_some_test_and_passes_some(tmp_path: Path) -> None:
-    """Plausible: it passes some; wrong: not all."""
-    found = graded("mistakes", tmp_path / "report.xml")
-    assert sorted(found) == MISTAKES
-    unnoticed = [
-        name
-        for name, troubles in found.items()
-        if not any(trouble is not None for trouble in troubles)
-    ]
-    absurd = [name for name, troubles in found.items() if None not in troubles]
-    assert not unnoticed and not absurd
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_known_mistake_fails_and_is_named(grader: ModuleType, mistake: str) -> None:
+    name = max((one for one in NAMES if mistake.startswith(f"{one}_")), key=len)
+    lines = said(grader, name, FOLDER / "mistakes" / f"{mistake}.py")
+    assert lines.count("✗") == 1 and len(lines.splitlines()) <= 12
+    assert f"Your answer behaves like: {words(mistake, name)} — " in lines
+
+
+@pytest.mark.parametrize(("name", "mistake", "old", "new"), WRONG)
+def test_a_students_wrong_answer_is_named(
+    grader: ModuleType, tmp_path: Path, name: str, mistake: str, old: str, new: str
+) -> None:
+    solution = (FOLDER / "solutions" / f"{name}.py").read_text("utf-8")
+    assert solution.count(old) == 1, f"the solution of {name} has no {old!r}"
+    path = tmp_path / f"{name}.py"
+    path.write_text(solution.replace(old, new), "utf-8")
+    lines = said(grader, name, path, hint=True)
+    assert lines.count("✗") == 1
+    [named] = [line for line in lines.splitlines() if "behaves like" in line]
+    assert f": {mistake} — " in named
+    assert lines.splitlines()[-1].startswith("Hint: ")
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("def accept_prob(p, q):\n    return p / 0\ndef residual(p, q):\n    return p\n",
+         "Your code raised ZeroDivisionError in line 2, `return p / 0`: float division by zero"),
+        ("def accept_prob(p, q:\n", "Python cannot read line 1 of residual.py"),
+        ("def residual(p, q):\n    return p\n", "residual.py has no accept_prob"),
+        ("import missing_package\n", "Your code raised ModuleNotFoundError in line 1"),
+    ],
+)  # fmt: skip
+def test_an_error_is_a_sentence(
+    grader: ModuleType, tmp_path: Path, source: str, sentence: str
+) -> None:
+    path = tmp_path / "residual.py"
+    path.write_text(source, "utf-8")
+    assert sentence in said(grader, "residual", path)
+
+
+def test_an_endless_loop_is_a_sentence(
+    grader: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grader, "SECONDS", 1)
+    path = tmp_path / "residual.py"
+    path.write_text("def accept_prob(p, q):\n    while True:\n        pass\n", "utf-8")
+    assert "It took more than 1 seconds" in said(grader, "residual", path)
+
+
+def test_the_command_line_has_no_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "residual.py"
+    path.write_text("def accept_prob(p, q):\n    return [][0]\n", "utf-8")
+    command = [sys.executable, str(FOLDER / "grade.py"), "residual", "--file", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
+    assert "IndexError in line 2" in done.stdout

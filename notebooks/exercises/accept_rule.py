@@ -1,7 +1,6 @@
-"""Exercise: when is a step decided, and how? Grade it with `pytest
-notebooks/exercises/test_accept_rule.py`.
+"""Exercise: when is a step decided, and how? Grade it with `make grade EX=accept_rule`.
 
-Behind the root the draft has written some alternatives of the next step, and the target its own.
+From the root the draft has written some alternatives of the next step, and the target its own.
 Verdicts on the alternatives come one by one, in any order, whenever the verifier is ready. After
 every event your function is asked whether the step is decided now.
 

@@ -1,5 +1,4 @@
-"""Exercise: judge a chain of guesses as a whole. Grade it with `pytest
-notebooks/exercises/test_block_verification.py`.
+"""Exercise: judge a chain of guesses as a whole. Grade it with `make grade EX=block_verification`.
 
 Token by token, a guess with p(x) > q(x) stays for sure, and the surplus is forgotten. Block
 verification (Sun et al., arXiv 2403.10444) keeps it as credit for the tokens before it. Let w_0 = 1

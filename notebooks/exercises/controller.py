@@ -1,4 +1,4 @@
-"""Exercise: how far to look ahead. Grade it with `pytest notebooks/exercises/test_controller.py`.
+"""Exercise: how far to look ahead. Grade it with `make grade EX=controller`.
 
 In the synchronous schedule a cycle of g draft steps takes 1 + g * COST units of time (a target step
 takes one). What share of the drafts is accepted you do not know, and it may change: a problem has

@@ -1,5 +1,5 @@
-"""Exercise: room for new tokens in a cache whose blocks are shared. Grade it with `pytest
-notebooks/exercises/test_copy_on_write.py`.
+"""Exercise: room for new tokens in a cache whose blocks are shared. Grade it with
+`make grade EX=copy_on_write`.
 
 You have a pool that counts the holders of each block (`lr/kvcache/pool.py`: `allocate`, `drop`,
 `refcount`) and a table, one branch's list of blocks with its length (`lr/kvcache/table.py`:

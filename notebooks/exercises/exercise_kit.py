@@ -1,9 +1,12 @@
-"""Small worlds for the graders: pairs of laws and of models, and the constants of the exercises."""
+"""What the graders share: what a check is, and small worlds of distributions and models."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -19,6 +22,42 @@ CHAINS = ((ROOT,), (ROOT, 0), (ROOT, 0, 1))
 KINDS = ("random", "zeros", "equal", "disjoint", "sure target")
 
 
+class Wrong(Exception):
+    """An answer is wrong: one plain sentence. `bias`: how far what comes out is from what should,
+    as a difference of probabilities, where that is known."""
+
+    def __init__(self, says: str, bias: float | None = None) -> None:
+        super().__init__(says)
+        self.bias = bias
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that is tested: what it is, in words; a hint for who fails; the test itself, which
+    raises `Wrong`."""
+
+    tests: str
+    hint: str
+    run: Callable[[ModuleType], None]
+
+
+Examples = Iterator[tuple[str, object]]
+"""What an answer does on some examples, by their names: so answers can be compared."""
+
+
+def outcome_of(call: Callable[[], object]) -> object:
+    """What a call returns, or the name of what it raises."""
+    try:
+        return call()
+    except Exception as error:
+        return type(error).__name__
+
+
+def numbers(tensor: Tensor, digits: int = 3) -> str:
+    """A distribution in print: (0.5, 0.5)."""
+    return "(" + ", ".join(f"{float(x):.{digits}g}" for x in tensor) + ")"
+
+
 class Decide(Enum):
     """What `accept_rule.decide` may say beside the number of an alternative."""
 
@@ -27,7 +66,7 @@ class Decide(Enum):
 
 
 def laws(kind: str, seed: int) -> tuple[Tensor, Tensor]:
-    """p and q [3] in fp64 of one of the KINDS."""
+    """Two distributions p and q [3] in fp64, of one of the KINDS."""
     p, q = _laws(kind, seed)
     return p.clone(), q.clone()  # whoever changes them changes nothing for the next
 

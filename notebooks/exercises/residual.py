@@ -1,5 +1,4 @@
-"""Exercise: the two formulas of speculative sampling. Grade it with `pytest
-notebooks/exercises/test_residual.py`.
+"""Exercise: the two formulas of speculative sampling. Grade it with `make grade EX=residual`.
 
 A draft token x was drawn from q. It stays with the probability that `accept_prob` gives. If it does
 not, another token is drawn from what `residual` gives. What comes out must be distributed as p,

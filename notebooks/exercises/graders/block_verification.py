@@ -1,0 +1,146 @@
+"""The grader of block_verification.py: the exact distribution, and as many guesses kept as by the
+package's rule.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from types import ModuleType
+
+import torch
+from exercise_kit import CHAINS, EXACT, KINDS, Check, Examples, Wrong, models, outcome_of
+from torch import Tensor
+
+from lr.lab.exact import (
+    drawn_drafts,
+    expected_accepted,
+    plain_distribution,
+    round_distribution,
+    target_rows,
+)
+from lr.spec.acceptance import AcceptanceRule, Outcome, Proposal
+from lr.spec.rules import BlockRule
+
+PRAISE = "Exact, and it keeps as many guesses as any rule that sees these rows can."
+NEXT = "copy_on_write"
+P = torch.tensor([[0.4, 0.6], [0.8, 0.2], [0.5, 0.5]]).double()
+Q = torch.tensor([[0.8, 0.2], [0.4, 0.6]]).double()
+
+
+class Taught(AcceptanceRule):
+    """The rule that your function describes."""
+
+    name, lossless, trees, needs_fresh_noise = "taught", True, False, True
+
+    def __init__(self, answer: ModuleType) -> None:
+        self.answer = answer
+
+    def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
+        """One outcome per ending."""
+        assert proposal.q is not None
+        found = self.answer.endings(p_rows, proposal.q, proposal.tokens)
+        return [
+            Outcome(float(chance), tuple(range(i)), law.clone, untouched=False)
+            for i, (chance, law) in enumerate(found)
+        ]
+
+
+def credit_goes_back(answer: ModuleType) -> None:
+    chances = [float(chance) for chance, _ in answer.endings(P.clone(), Q.clone(), (0, 0))]
+    if len(chances) != 3 or max(abs(a - b) for a, b in zip(chances, (0, 0, 1))) > 1e-9:
+        told = ", ".join(f"{chance:.3g}" for chance in chances)
+        raise Wrong(
+            "First p/q = 1/2, then 2: as a block both guesses stay for sure, so the endings have "
+            f"the probabilities 0, 0, 1; yours are {told}."
+        )
+
+
+def endings_are_distributions(answer: ModuleType) -> None:
+    for kind in KINDS:
+        for chain in CHAINS:
+            target, draft = models(kind, seed=3)
+            for _, proposal in drawn_drafts(draft, chain):
+                assert proposal.q is not None
+                rows = target_rows(target, proposal)
+                found = answer.endings(rows, proposal.q, proposal.tokens)
+                if len(found) != len(chain) + 1:
+                    raise Wrong(f"{len(chain)} guesses have {len(chain) + 1} endings, from none "
+                                f"to all of them; you return {len(found)}.")  # fmt: skip
+                total = sum(float(chance) for chance, _ in found)
+                if abs(total - 1) > 1e-9 or min(float(chance) for chance, _ in found) < -EXACT:
+                    raise Wrong(f"The probabilities of the endings sum to {total:.4g}, not 1.")
+                for i, (chance, law) in enumerate(found):
+                    if not bool(law.isfinite().all()):
+                        raise Wrong(f"After {i} guesses something was divided by zero.")
+                    bad = float(law.min()) < 0 or abs(float(law.sum()) - 1) > 1e-9
+                    if chance > EXACT and bad:
+                        raise Wrong(f"What follows {i} kept guesses is no distribution: it sums to "
+                                    f"{float(law.sum()):.4g}.")  # fmt: skip
+
+
+def the_targets(answer: ModuleType) -> None:
+    for kind in KINDS:
+        for chain in CHAINS:
+            target, draft = models(kind, seed=1)
+            length = len(chain) + 1
+            law = round_distribution(Taught(answer), target, drawn_drafts(draft, chain), length)
+            gap = float((law - plain_distribution(target, length)).abs().max())
+            if not gap < EXACT:
+                guesses = f"{len(chain)} guess{'es' * (len(chain) > 1)}"
+                raise Wrong(
+                    f"With {guesses} the result is not distributed as the target alone would "
+                    f"write (worlds of the kind “{kind}”).",
+                    gap,
+                )
+
+
+def as_many_as_can(answer: ModuleType) -> None:
+    target, draft = models("random", seed=2)
+    for chain in CHAINS:
+        mine = expected_accepted(Taught(answer), target, drawn_drafts(draft, chain))
+        best = expected_accepted(BlockRule(), target, drawn_drafts(draft, chain))
+        if abs(mine - best) > EXACT:
+            raise Wrong(f"Of {len(chain)} guesses {mine:.4g} stay on average; {best:.4g} can.")
+
+
+CHECKS = (
+    Check(
+        "two guesses, the first too likely under q, the second too unlikely",
+        "w_1 = 1/2 and w_2 = min(1, 1/2 · 2) = 1, and all stay with probability w_2.",
+        credit_goes_back,
+    ),
+    Check(
+        "whether the endings are distributions",
+        "Going down, keep the probability that nothing longer was cut, `left`; the last cut, "
+        "before the first guess, takes all of it. Where a sum is zero, return p.",
+        endings_are_distributions,
+    ),
+    Check(
+        "the distribution over every text, by adding up every case",
+        "Cap w at 1 in each step of the recursion; and the token after a cut comes from "
+        "(w_i p - q)+, with the weight.",
+        the_targets,
+    ),
+    Check(
+        "how many guesses stay",
+        "The chance to cut after x_i is S_i / (S_i + 1 - w_i) of what is left.",
+        as_many_as_can,
+    ),
+)
+
+
+def examples(answer: ModuleType) -> Examples:
+    """Its endings on some proposals."""
+
+    def flat(p: Tensor, q: Tensor, tokens: tuple[int, ...]) -> object:
+        found = answer.endings(p.clone(), q.clone(), tokens)
+        return torch.cat([torch.cat([torch.tensor([float(c)]).double(), law]) for c, law in found])
+
+    yield "credit", outcome_of(partial(flat, P, Q, (0, 0)))
+    target, draft = models("random", seed=3)
+    for chain in CHAINS:
+        for number, (_, proposal) in enumerate(drawn_drafts(draft, chain)):
+            assert proposal.q is not None
+            rows = target_rows(target, proposal)
+            call = partial(flat, rows, proposal.q, tuple(proposal.tokens))
+            yield f"{len(chain)} {number}", outcome_of(call)

@@ -1,0 +1,150 @@
+"""The grader of controller.py: the package's scheduler in worlds of known acceptance, against the
+best constant depth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cache
+from types import ModuleType
+
+from exercise_kit import Check, Examples, Wrong
+
+from lr.lab.scripted import Prefix, ScriptedRun, step_of
+from lr.rng import Stream, uniform
+from lr.spec.protocol import Drafted, Emit, Limits, Schedule, SchedulerConfig
+from lr.trace import Stats
+from lr.types import Origin, Step, Verdict
+
+PRAISE = "Near the best depth in worlds that you were not told, and it follows when they change."
+NEXT = "verifier"
+STEPS = 200
+COST, MOST = 0.2, 6
+COINS = Stream.root(0).fold_in("a world")
+STEADY = (0.1, 0.3, 0.5, 0.7, 0.9)
+
+
+@dataclass(frozen=True)
+class World:
+    """A script whose draft step number i is accepted with probability `rates[i]`. Everybody says
+    the same word.
+    """
+
+    rates: tuple[float, ...] = field(repr=False)
+
+    def draft(self, prefix: Prefix, sibling: int) -> Step:
+        """The draft's next step."""
+        return step_of("A.")
+
+    def target(self, prefix: Prefix) -> Step:
+        """The target's next step."""
+        return step_of("a." if len(prefix) < STEPS - 1 else "a$")
+
+    def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict:
+        """A coin of its own for every step of the answer."""
+        place = min(len(prefix), STEPS - 1)
+        return Verdict(uniform(COINS.key(place)) < self.rates[place], "a coin")
+
+
+class Always:
+    """A constant depth."""
+
+    def __init__(self, depth: int) -> None:
+        self.constant = depth
+
+    def depth(self, stats: Stats) -> int:
+        """Always the same."""
+        return self.constant
+
+
+def time_of(controller: object, world: World) -> float:
+    """Run the scheduler to the end under a controller; the time is COST per draft step and one unit
+    per cycle.
+    """
+    config = SchedulerConfig(Limits(max_tokens=10 * STEPS), Schedule.SYNC, depth=MOST)
+    run, stats, cycles = ScriptedRun(config, world), Stats(), 0
+    while not run.done:
+        turn = run.step()
+        if isinstance(turn.event, Drafted):
+            stats = replace(stats, drafted=stats.drafted + 1)
+        for command in turn.commands:
+            if isinstance(command, Emit):
+                kept = command.emitted.origin is Origin.ACCEPTED
+                cycles += not kept
+                judged = stats.judged + len(command.verdicts)
+                stats = replace(
+                    stats, steps=stats.steps + 1, judged=judged, accepted=stats.accepted + kept
+                )
+                depth = controller.depth(stats)  # type: ignore[attr-defined]
+                if not isinstance(depth, int) or not 0 <= depth <= MOST:
+                    raise Wrong(f"depth returned {depth!r}: a whole number from 0 to {MOST}.")
+                run.scheduler.set_depth(depth)
+    return cycles + COST * stats.drafted
+
+
+@cache
+def best_constant(world: World) -> float:
+    """The time of the best constant depth."""
+    return min(time_of(Always(depth), world) for depth in range(MOST + 1))
+
+
+def late(answer: ModuleType, world: World, known: float, allowed: float, where: str) -> None:
+    """`Wrong` if the controller takes more than `allowed` times the time `known`."""
+    time = time_of(answer.Controller(), world)
+    if time > allowed * known:
+        raise Wrong(
+            f"{where} your controller takes {time / known:.2f} times as long as the best constant "
+            f"depth; {allowed:g} times is allowed."
+        )
+
+
+def steady(answer: ModuleType) -> None:
+    for rate in STEADY:
+        world = World((rate,) * STEPS)
+        late(answer, world, best_constant(world), 1.125, f"Where {rate:.0%} are accepted,")
+
+
+def better_times(answer: ModuleType) -> None:
+    for bad in (0.0, 0.05):
+        first, second = (bad,) * (STEPS // 2), (0.95,) * (STEPS // 2)
+        known = sum(best_constant(World(half * 2)) / 2 for half in (first, second))
+        where = f"Where {bad:.0%} are accepted for 100 steps, then 95%,"
+        late(answer, World(first + second), known, 1.25, where)
+
+
+def counts_alone(answer: ModuleType) -> None:
+    for seconds in (0.001, 0.7):
+        one, other = answer.Controller(), answer.Controller()
+        for n in range(1, 60):
+            stats = Stats(steps=n, judged=n, accepted=(2 * n) // 3, drafted=2 * n)
+            timed = replace(
+                stats, seconds=n * seconds, draft_seconds=n * seconds / 2, target_seconds=3.0
+            )
+            if one.depth(stats) != other.depth(timed):
+                raise Wrong("The same counts with other seconds gave another depth: on another "
+                            "machine the run would not come again the same.")  # fmt: skip
+
+
+CHECKS = (
+    Check("that counts alone decide", "Use steps, drafted, judged and accepted; no seconds.",
+          counts_alone),
+    Check("worlds of constant acceptance",
+          "Estimate the rate, accepted / judged, and take `lr.theory.synchronous.sync_best_k(rate, "
+          "COST)`, which counts the target's own step too: the depth is one less.", steady),
+    Check("a world that changes in the middle",
+          "Let old verdicts fade (an exponential average), and never look 0 steps ahead: who does "
+          "not draft learns nothing.", better_times),
+)  # fmt: skip
+
+
+def examples(answer: ModuleType) -> Examples:
+    """Its depths, for histories of counts."""
+    for rate in (0, 1, 5, 9, 10):
+        for seconds in (0.0, 9.0):
+            controller = answer.Controller()
+            for n in range(1, 121):
+                kept = (n * rate) // 10 if n <= 60 else 6 * rate + (n - 60)
+                stats = Stats(steps=n, judged=n, accepted=kept, drafted=2 * n, seconds=seconds * n)
+                said = controller.depth(stats)
+                if n % 12 == 0:
+                    yield f"{rate} {seconds} {n}", said

@@ -1,0 +1,95 @@
+"""The grader of verifier.py: pairs that the answer has not seen, beside the package's
+`EmbeddingVerifier` at its best threshold.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from types import ModuleType
+
+from exercise_kit import Check, Examples, Wrong, outcome_of
+from verifier_kit import LABELLED, LabelledPair, bag_of_words, labelled
+
+from lr.spec.verifiers.base import Pair
+from lr.spec.verifiers.simple import EmbeddingVerifier
+from lr.types import Finish, Step
+
+PRAISE = "Better than similarity at any threshold: it reads what is stated, and who is meant."
+NEXT = None
+HELD_OUT = labelled(400, seed=2)
+ENOUGH, MOST_ACCEPTED = 0.9, 0.05
+
+
+@cache
+def best_embedding() -> tuple[float, float]:
+    """The share of held-out pairs that `embedding` gets right, and its best threshold."""
+    texts = [text for pair in HELD_OUT for text in (pair.draft, pair.target)]
+    steps = [Step((number,), Finish.BOUNDARY) for number in range(len(texts))]
+    verifier = EmbeddingVerifier(bag_of_words, lambda tokens: texts[tokens[0]], threshold=0)
+    pairs = [Pair((), a, b) for a, b in zip(steps[::2], steps[1::2], strict=True)]
+    scores = [verdict.score or 0.0 for verdict in verifier.judge(pairs)]
+    labels = [pair.same for pair in HELD_OUT]
+
+    def right(threshold: float) -> float:
+        hits = [(s >= threshold) == same for s, same in zip(scores, labels, strict=True)]
+        return sum(hits) / len(hits)
+
+    best = max(sorted({*scores, 2.0}), key=right)
+    return right(best), best
+
+
+def said(answer: ModuleType, pair: LabelledPair) -> bool:
+    """The answer's verdict on a pair."""
+    found = answer.aligned(pair.draft, pair.target)
+    if not isinstance(found, bool):
+        raise Wrong(f"aligned returned {found!r}: True or False is expected.")
+    return found
+
+
+def example(pair: LabelledPair) -> str:
+    """A pair in print."""
+    return f"“{pair.draft}” and “{pair.target}”"
+
+
+def the_same_step(answer: ModuleType) -> None:
+    for pair in LABELLED:
+        if not said(answer, LabelledPair(pair.draft, pair.draft, True)):
+            raise Wrong(f"aligned rejects a step beside itself: “{pair.draft}”.")
+
+
+def accepts_little_that_is_wrong(answer: ModuleType) -> None:
+    others = [pair for pair in HELD_OUT if not pair.same]
+    wrong = [pair for pair in others if said(answer, pair)]
+    if len(wrong) > MOST_ACCEPTED * len(others):
+        raise Wrong(
+            f"Of {len(others)} pairs that do not mean the same, aligned accepts {len(wrong)}; at "
+            f"most {MOST_ACCEPTED * len(others):.0f} are allowed. One of them: {example(wrong[0])}."
+        )
+
+
+def beats_the_embedding(answer: ModuleType) -> None:
+    missed = [pair for pair in HELD_OUT if said(answer, pair) != pair.same]
+    mine, (theirs, threshold) = 1 - len(missed) / len(HELD_OUT), best_embedding()
+    if mine < max(ENOUGH, theirs):
+        raise Wrong(
+            f"aligned is right on {mine:.0%} of the pairs; embedding:{threshold:.2f} on "
+            f"{theirs:.0%}, and {ENOUGH:.0%} is asked for. One that it gets wrong: "
+            f"{example(missed[0])}."
+        )
+
+
+CHECKS = (
+    Check("a step beside itself", "The very same words mean the same.", the_same_step),
+    Check("400 pairs that you have not seen: what is accepted wrongly",
+          "Compare names and numbers first. Then find a pair with the same names and numbers that "
+          "means something else: who is giver, who is more?", accepts_little_that_is_wrong),
+    Check("400 pairs that you have not seen: how many are right",
+          "Bring both steps into one form, for example (who, whom, numbers): “gets … from” turns "
+          "“gives … to” round.", beats_the_embedding),
+)  # fmt: skip
+
+
+def examples(answer: ModuleType) -> Examples:
+    """Its verdicts on pairs with the right answer beside them."""
+    for number, pair in enumerate(HELD_OUT[:200]):
+        yield str(number), outcome_of(lambda pair=pair: answer.aligned(pair.draft, pair.target))

@@ -1,0 +1,52 @@
+"""Takes the target's step when all verdicts so far are bad, although a draft is still being
+written.
+"""
+
+from __future__ import annotations
+
+from root_kit import Accept, Ask, Correct, DraftWritten, Judged, TargetWritten, WrittenStep
+
+
+class Root:
+    """Nearly right."""
+
+    def __init__(self, width: int) -> None:
+        self.drafts: dict[int, WrittenStep] = {}
+        self.target: WrittenStep | None = None
+        self.verdicts: list[bool | None] = [None] * width
+        self.over = False
+
+    def on(self, event: DraftWritten | TargetWritten | Judged) -> list[Ask | Accept | Correct]:
+        """Write it down, compare what can be compared now, then see whether it is decided."""
+        if self.over:
+            return []
+        ready: list[int] = []
+        match event:
+            case DraftWritten(number, None):
+                self.verdicts[number] = False
+            case DraftWritten(number, step) if step is not None:
+                self.drafts[number] = step
+                ready = [number] if self.target else []
+            case TargetWritten(step):
+                self.target = step
+                ready = sorted(self.drafts)
+            case Judged(number, aligned):
+                self.verdicts[number] = aligned
+        asked: list[Ask | Accept | Correct] = []
+        for number in ready:
+            draft, target = self.drafts[number], self.target
+            assert target is not None
+            if draft.ends != target.ends or draft.cut or target.cut:
+                self.verdicts[number] = False
+            else:
+                asked.append(Ask(number))
+        for number, aligned in enumerate(self.verdicts):
+            if aligned is None and (number in self.drafts or not self.drafts):
+                return asked  # wrong: an alternative that is still being written counts too
+            if aligned:
+                self.over = True
+                return [Accept(number)]
+        if self.target is None:
+            return asked
+        self.over = True
+        return [Correct()]

@@ -1,0 +1,118 @@
+"""Labelled pairs of reasoning steps for verifier.py: facts about people and coins, said in some
+ways, and facts that are nearly the same. Everything is made from seeds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+NAMES = "Ann Ben Cleo Dan Eva Finn Gus Hana Ivo Kim Leo Mia Nora Omar Pia Quinn".split()
+THINGS = "coins shells pencils apples stamps".split()
+WAYS = {
+    "sum": (
+        "{who} now has {a} + {b} = {c} {thing}.",
+        "So {who} holds {a} plus {b}, which makes {c} {thing}.",
+        "Adding {b} to {a}, we find {c} {thing} for {who}.",
+    ),
+    "difference": (
+        "{who} now has {a} - {b} = {c} {thing}.",
+        "So {who} holds {a} minus {b}, which makes {c} {thing}.",
+        "Taking {b} from {a} leaves {c} {thing} for {who}.",
+    ),
+    "gift": (
+        "{who} gives {a} {thing} to {whom}.",
+        "Then {whom} gets {a} {thing} from {who}.",
+        "From {who} to {whom} go {a} {thing}.",
+    ),
+    "more": (
+        "{who} has {a} more {thing} than {whom}.",
+        "{whom} has {a} fewer {thing} than {who}.",
+        "Compared with {whom}, {who} has {a} {thing} more.",
+    ),
+}
+"""Ways to say a fact, by its kind."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What a step states."""
+
+    kind: str
+    who: str
+    whom: str
+    a: int
+    b: int
+    c: int
+    thing: str
+
+    def said(self, chance: random.Random) -> str:
+        """In one of its ways."""
+        return chance.choice(WAYS[self.kind]).format(**vars(self))
+
+
+@dataclass(frozen=True)
+class LabelledPair:
+    """Two steps, and whether they mean the same."""
+
+    draft: str
+    target: str
+    same: bool
+
+
+def labelled(count: int, seed: int) -> list[LabelledPair]:
+    """Pairs, half of them with the same meaning; a same one is never word for word the same."""
+    chance, found = random.Random(seed), list[LabelledPair]()
+    while len(found) < count:
+        fact = _fact(chance)
+        same = len(found) % 2 == 0
+        target = fact.said(chance)
+        draft = (fact if same else _nearly(fact, chance)).said(chance)
+        if draft != target:
+            found.append(LabelledPair(draft, target, same))
+    return found
+
+
+def _fact(chance: random.Random) -> Fact:
+    kind = chance.choice(list(WAYS))
+    who, whom = chance.sample(NAMES, 2)
+    a, b = chance.randint(25, 60), chance.randint(5, 20)
+    c = a + b if kind == "sum" else a - b
+    return Fact(kind, who, whom, a, b, c, chance.choice(THINGS))
+
+
+def _nearly(fact: Fact, chance: random.Random) -> Fact:
+    """Another fact that looks much the same: one mistake of those that models make."""
+    sums, other = fact.kind in ("sum", "difference"), chance.choice(NAMES)
+    while other in (fact.who, fact.whom):
+        other = chance.choice(NAMES)
+    slip = chance.randint(1, 3)
+    turned = replace(fact, who=fact.whom, whom=fact.who)
+    both = replace(fact, a=fact.a + slip, b=fact.b + (-slip if fact.kind == "sum" else slip))
+    changed = [
+        replace(fact, who=other),
+        replace(fact, c=fact.c + slip) if sums else replace(fact, a=fact.a + slip),
+        both if sums else turned,
+    ]
+    return chance.choice(changed)
+
+
+def bag_of_words(texts: Sequence[str]) -> Tensor:
+    """n texts to embeddings [n, 512] of length 1: how often each word and each run of three letters
+    occurs, at a place that its checksum gives.
+    """
+    rows = torch.zeros(len(texts), 512)
+    for row, text in zip(rows, texts, strict=True):
+        for word in text.lower().split():
+            parts = [word[i : i + 3] for i in range(len(word) - 2)]
+            for part in (word, *parts):
+                row[crc32(part.encode()) % 512] += 1
+    return torch.nn.functional.normalize(rows, dim=-1)
+
+
+LABELLED = labelled(60, seed=1)
