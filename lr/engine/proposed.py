@@ -37,6 +37,9 @@ class ProposedDrafts:
         self._tokens[node] = tuple(tokens)
         self.drafts.open(node, tokens)
 
+    def share(self, node: NodeId) -> None:
+        self.drafts.share(node)
+
     def draft(self, node: NodeId, parent: NodeId, limit: int, stream: Stream) -> None:
         if parent not in self._made:
             self._made[parent] = list(self.proposer.propose(self._tokens[parent], self.width))
