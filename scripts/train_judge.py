@@ -97,8 +97,10 @@ def accuracy(model: CausalLM, rows: JudgeRows, count: int) -> float:
     pairs = [grammar_pair(i, rows.seed, Split.TEST) for i in range(count)]
     batch = batch_of([rows.pair_row(pair) for pair in pairs], rows.tokenizer.pad_token_id)
     final = (batch.weights == 1.0).float()
-    parts = (part.to(model.device) for part in (batch.tokens, final, batch.labels))
-    losses, _ = token_losses(model, *parts)
+    tokens, weights, labels = (
+        part.to(model.device) for part in (batch.tokens, final, batch.labels)
+    )
+    losses, _ = token_losses(model, tokens, weights, labels)
     return float((losses < 0.6931).float().mean())
 
 

@@ -25,8 +25,9 @@ from lr.spec.protocol import Schedule
 from lr.theory import predicted
 from lr.theory.trace_metrics import Answers, PassCost
 from lr.tiny.language import Problem, Split
-from lr.tiny.languages import DATASETS, QUANTITIES, TinyLanguage
+from lr.tiny.languages import QUANTITIES, TinyLanguage
 from lr.trace import Stats
+from lr.types import require
 
 COLUMNS = ("mode", "right", "tokens\n/ s", "steps\nkept", "tokens\nkept", "target\npasses")
 NOTES = """\
@@ -79,7 +80,10 @@ class Demo:
         out, solved = show.console(), Solved()
         with self.models.load(needs_draft=True) as reasoner:
             language = language_of(reasoner.codec) or QUANTITIES
-            draw = DATASETS[self.dataset or next(reversed(language.datasets))]
+            name = self.dataset or list(language.datasets)[-1]
+            fits = name in language.datasets
+            require(fits, "dataset", name, f"problems that {reasoner.codec.name} understands")
+            draw = language.datasets[name]
             out.print(show.legend(), "")
             warm_up = language.problem(Split.TEST, 0, 0).question
             for mode in MODES:  # the first call allocates, and starts the second process
@@ -185,7 +189,11 @@ def on_a_gpu(solved: Solved, depth: int, schedule: Schedule) -> float:
     seen, by the simulated scheduler, at passes that cost the reading of `LARGE` weights."""
     target, draft, judge = (PassCost(size / BANDWIDTH) for size in LARGE.values())
     seconds = []
-    for mode, way in (("ar", predicted.Way()), ("lr+sd", predicted.Way(schedule, depth))):
+    ways: dict[Mode, predicted.Way] = {
+        "ar": predicted.Way(),
+        "lr+sd": predicted.Way(schedule, depth),
+    }
+    for mode, way in ways.items():
         answers = Answers()
         for _, results in solved:
             answers.add(results[mode].trace.events)

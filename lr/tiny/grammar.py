@@ -80,9 +80,9 @@ def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
             f"[Our|My|One] [goal|task|aim] is to [find|determine|compute] {asked} .",
         )
     table[Kind.GIVEN, ""] = (
-        "[Initially|Originally|First] {A} @HAS {z} {item} @END",
-        "The [question|text|story] [says|states] that {A} @HAS {z} {item} @END",
-        "[We|You|I] [know|see|read] that {A} [starts|begins|opens] with {z} {item} @END",
+        "[Initially|Originally|First] {A} has {z} {item} @END",
+        "The [question|text|story] [says|states] that {A} has {z} {item} @END",
+        "[We|You|I] [know|see|read] that {A} has {z} {item} @END",
     )
     for operation, (relation, expression) in RELATIONS.items():
         table[Kind.OPERATION, operation] = (
@@ -101,23 +101,30 @@ def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
             f"[So|Thus] {words} {expression} , and the [answer|result] [is|equals] @BOX .",
             f"[Finally|Therefore] , {words} {expression} , [giving|making] @BOX .",
         )
+    table[Kind.ANSWER, "final"] = (
+        "[So|Thus] in the end {A} has {z} {item} , and the [answer|result] [is|equals] @BOX .",
+    )
+    for query, (words, expression) in CALCULATIONS.items():
+        table[Kind.ANSWER, f"final {query}"] = (
+            f"In the end {{A}} has {{x}} {{item}} and {{C}} has {{y}} {{item}} , [so|thus] {words} "
+            f"{expression} , and the [answer|result] [is|equals] @BOX .",
+        )
     for what, told in NOTES.items():
         table[Kind.NOTE, what] = (
             f"Note {{k}} [says|tells us] that {told} .",
             f"In note {{k}} {told} .",
         )
     for operation, expression in CHANGED.items():
-        sums = f"{{x}} {expression} [=|is] {{z}} {{item}} ."
         table[Kind.OPERATION, operation] = (
-            f"{{B}} had {{x}} {{item}} , [so|and] now {{B}} has {sums}",
-            f"{{B}} [goes|moves] from {{x}} {{item}} to {sums}",
+            f"{{B}} had {{x}} {{item}} [,|:] {{x}} {expression} [=|is] {{z}} , [so|and] now {{B}} "
+            "has {z} {item} .",
         )
     table[Kind.OPERATION, "both"] = (
-        "{A} has {x} {item} and {C} has {y} , [together|in all] {x} [+|plus] {y} [=|is] {z} "
-        "{item} .",
+        "{A} has {x} {item} and {C} has {y} {item} , [together|in all] {x} [+|plus] {y} [=|is] "
+        "{z} {item} .",
     )
     table[Kind.OPERATION, "recall"] = (
-        "[It|That] was {n} {item} in note {j} .",
+        "In note {j} it was {n} {item} .",
         "Note {j} was about {n} {item} .",
     )
     return table

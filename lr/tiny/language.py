@@ -50,12 +50,13 @@ class Meaning(NamedTuple):
     meanings are equal.
 
     `operation`: add, subtract, times, half, sum for an operation; value, total, difference for goal
-    and answer; "" for the given; what it tells for a note of a long problem (find, lose, give,
-    doubles, halves, match, count), and what follows from one (plus, minus, doubled, halved, both,
-    recall). `entity`: the person who is said to own something ("" where nobody is). `references`:
-    the people it is derived from, in order; in "match" the letter of the earlier note. `operands`
-    and `result` are numbers as written, right or wrong (a goal has none). `item`: what is counted
-    ("" in an answer). `note`: the letter of the note, with ", the last," after the last one."""
+    and answer (after a long problem: final, final total, final difference); "" for the given; what
+    it tells for a note of a long problem (find, lose, give, doubles, halves, match, count), and
+    what follows from one (plus, minus, doubled, halved, both, recall). `entity`: the person who is
+    said to own something ("" where nobody is). `references`: the people it is derived from, in
+    order; in "match" the letter of the earlier note. `operands` and `result` are numbers as
+    written, right or wrong (a goal has none). `item`: what is counted ("" in a short answer).
+    `note`: the letter of the note, with ", the last," after the last one."""
 
     kind: Kind
     operation: str

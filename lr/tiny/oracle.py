@@ -79,10 +79,10 @@ def _meaning(kind: Kind, operation: str, found: dict[str, str]) -> Meaning:
     if kind is Kind.GIVEN:
         return Meaning(kind, operation, entity=found["A"], result=result, item=item)
     if kind is Kind.NOTE:
-        operands = (int(found["n"]),) if "n" in found else ()
+        amount = (int(found["n"]),) if "n" in found else ()
         references = tuple(found[s] for s in "Bj" if s in found)
         note = found["k"].replace(" ,", ",")
-        return Meaning(kind, operation, found["A"], references, operands, None, item, note)
+        return Meaning(kind, operation, found["A"], references, amount, None, item, note)
     if operation == "recall":
         return Meaning(kind, operation, "", (), (int(found["n"]),), None, item, found["j"])
     second = found.get("n", found.get("y", "2"))

@@ -1,7 +1,7 @@
 """The long problems of the tiny language: what happened to two or three people, in notes from A to
 Z.
 
-    Finn starts with 36 shells and Nora with 12. Note A: Finn gives 7 shells to Nora. Note B: Nora
+    Finn has 36 shells and Nora has 12 shells. Note A: Finn gives 7 shells to Nora. Note B: Nora
     now has half as many shells. ... Note T, the last: Nora finds as many shells as in note C. How
     many shells does Nora have in the end?
 
@@ -80,6 +80,10 @@ def _draw(rng: random.Random) -> Problem[Meaning] | None:
         return None
     goal, answer = asked
     assert answer.result is not None
+    who, what = goal.references, answer.operation
+    named = sorted(who, key=lambda name: -has[name]) if what == "difference" else who
+    final = "final" if what == "value" else f"final {what}"
+    answer = answer._replace(operation=final, references=tuple(named), item=item)
     solution = (goal, *given, *steps, answer)
     return Problem(_question(given, notes, goal), solution, answer.result)
 
@@ -146,7 +150,7 @@ _WHAT = (
     rf"|and {_PERSON} count their {_ITEM})"
 )
 QUESTION = re.compile(
-    rf"{_PERSON} starts with \d+ {_ITEM}(?:, {_PERSON} with \d+)* and {_PERSON} with \d+\."
+    rf"{_PERSON} has \d+ {_ITEM}(?:, {_PERSON} has \d+ {_ITEM})* and {_PERSON} has \d+ {_ITEM}\."
     rf"(?: Note [A-Z](?:, the last)?: {_WHAT}\.)* "
     rf"(?:How many {_ITEM} (?:does {_PERSON} have|do {_PERSON} and {_PERSON} have together)"
     rf"|By how many {_ITEM} do {_PERSON} and {_PERSON} differ) in the end\?"
@@ -161,9 +165,8 @@ def _question(given: list[Meaning], notes: list[Meaning], goal: Meaning) -> str:
 
 def _sentences(given: list[Meaning], notes: list[Meaning], goal: Meaning) -> Iterator[str]:
     item = goal.item
-    first, *others = (f"{one.entity} with {one.result}" for one in given)
-    start = first.replace(" with", " starts with") + f" {item}"
-    yield f"{', '.join([start, *others[:-1]])} and {others[-1]}."
+    *first, last = (f"{one.entity} has {one.result} {item}" for one in given)
+    yield f"{', '.join(first)} and {last}."
     for note in notes:
         amount = note.operands[0] if note.operands else ""
         other = note.references[0] if note.references else ""

@@ -344,6 +344,7 @@ def hidden_rows(
     cos, signed_sin = rotation(places, frequencies, model.rotation_factor, torch.float32)
     x = model.embedding(tokens)
     for layer in model.layers:
+        assert isinstance(layer, DecoderLayer)
         x = layer_of(x, weights_of(layer), cos, signed_sin, model.config.rms_norm_eps)
     hidden: Tensor = model.norm(x)
     return hidden

@@ -5,6 +5,7 @@ ones are never trained on.
 from __future__ import annotations
 
 import random
+import re
 
 from lr.tiny.grammar import Style, render
 from lr.tiny.language import HIGHEST, LOWEST, NOTES, Kind, Meaning, Problem, Split
@@ -47,9 +48,7 @@ def test_every_step_follows_from_the_question() -> None:
 def solved(what: Problem[Meaning]) -> int:
     """The answer, from the question alone; the solution's steps are compared on the way."""
     start, *said = what.question.split(". ")
-    words = start.replace(",", "").replace(" and ", " ").split()
-    has = {words[0]: int(words[3])}
-    has |= {words[i - 2]: int(words[i]) for i in range(7, len(words), 3)}
+    has = {one.split()[0]: int(one.split()[2]) for one in re.split(", | and ", start)}
     moved: dict[str, int] = {}
     told = [step for step in what.steps if step.kind is Kind.OPERATION]
     expected: list[tuple[str, int | None]] = []
