@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 from rich.console import Console
@@ -18,11 +18,9 @@ from rich.table import Table
 
 from lr.commands import show
 from lr.commands.options import ModelChoice
-from lr.engine.engine import Run
 from lr.lab.bench.report import Spread
 from lr.lab.eval.failure_modes import DraftBottleneck, failure_modes
 from lr.lab.trace.file import require_writable
-from lr.lab.trace.replay import save_trace
 from lr.options import (
     LOOKAHEAD,
     MODES,
@@ -32,7 +30,6 @@ from lr.options import (
     OptionArguments,
     ScheduleName,
 )
-from lr.reasoner import Reasoner
 from lr.registry import language_of
 from lr.result import Result
 from lr.spec.protocol import Emit
@@ -40,11 +37,17 @@ from lr.tiny.language import Problem, Split
 from lr.tiny.languages import QUANTITIES, TinyLanguage
 from lr.trace import Stats
 
+if TYPE_CHECKING:
+    from lr.engine.engine import Run
+    from lr.reasoner import Reasoner
+
 
 @contextmanager
 def saving(path: Path | None, run: Run) -> Iterator[None]:
     """Write the trace of what is answered inside to `path` (None: nowhere), also if it is
     interrupted or fails."""
+    from lr.lab.trace.replay import save_trace
+
     try:
         yield
     except BaseException as error:
