@@ -38,7 +38,7 @@ COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
     ("bench decode", "bench:BenchDecode", "time plain decoding against other implementations"),
     ("bench token", "bench:BenchToken", "time token-level speculation against transformers"),
     ("bench step", "bench:BenchStep", "time Lookahead Reasoning in all its forms"),
-    ("bench gpu", "bench:BenchGpu", "time real shapes without a checkpoint, beside the roofline"),
+    ("bench gpu", "gpu:BenchGpu", "time real shapes without a checkpoint, beside the roofline"),
     ("bench trace", "bench:BenchTrace", "time what writing a trace costs"),
     ("bench alpha", "bench:BenchAlpha", "tokens per speculative round, measured and predicted"),
 )}  # fmt: skip

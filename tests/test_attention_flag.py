@@ -40,7 +40,7 @@ def test_info_where_several_kinds_work(monkeypatch: pytest.MonkeyPatch) -> None:
         Candidate("triton", replace(SDPA, name="triton", block_size=16)),
     ]
     monkeypatch.setattr(
-        "lr.commands.info.candidates", lambda needs: [*found, Candidate("sdpa", SDPA)]
+        "lr.model.attention_choice.candidates", lambda needs: [*found, Candidate("sdpa", SDPA)]
     )
     assert attention_lines(torch.device("cpu"))[1:] == [
         "  flash  no: no block_table",

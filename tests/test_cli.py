@@ -27,6 +27,26 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("cli") / "draft", seed=2)
 
 
+def test_help_and_refused_flags_load_no_torch() -> None:
+    """Of no command; torch takes seconds. In a process of its own, since others have loaded it."""
+    program = """
+import sys
+from lr.cli import COMMANDS, main
+for name in COMMANDS:
+    for flag, code in (("--help", 0), ("--no_such_flag", 2)):
+        try:
+            main([*name, flag])
+        except SystemExit as end:
+            assert end.code == code, (name, flag, end.code)
+        else:
+            raise AssertionError(f"{name} took {flag}")
+        assert "torch" not in sys.modules, f"lr {' '.join(name)} {flag} loads torch"
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("usage: lr") == len(COMMANDS)
+
+
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     shown = capsys.readouterr().out

@@ -8,26 +8,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 from rich.markup import escape
 
 from lr.commands import show
 from lr.commands.options import ModelChoice, VariantChoice
-from lr.engine.engine import Run
 from lr.lab.eval.failure_modes import DraftBottleneck, failure_modes
 from lr.lab.trace.file import require_writable
-from lr.lab.trace.replay import save_trace
-from lr.model.codec import Codec
 from lr.options import GenerateOptions
 from lr.result import Result
 from lr.spec.protocol import Emit
+
+if TYPE_CHECKING:
+    from lr.engine.engine import Run
+    from lr.model.codec import Codec
 
 
 @contextmanager
 def saving(path: Path | None, run: Run) -> Iterator[None]:
     """Write the trace of what is answered inside to `path` (None: nowhere), also if it is
     interrupted or fails."""
+    from lr.lab.trace.replay import save_trace
+
     try:
         yield
     except BaseException as error:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -18,7 +18,6 @@ from lr.commands.options import ModelChoice
 from lr.lab.bench.report import Spread
 from lr.lab.trace.file import require_writable
 from lr.options import LOOKAHEAD, MODES, Driver, Mode, OptionArguments, ScheduleName
-from lr.reasoner import Reasoner
 from lr.registry import language_of
 from lr.result import AnswerStep, Result
 from lr.spec.protocol import Schedule
@@ -28,6 +27,9 @@ from lr.tiny.language import Problem, Split
 from lr.tiny.languages import QUANTITIES, TinyLanguage
 from lr.trace import Stats
 from lr.types import require
+
+if TYPE_CHECKING:
+    from lr.reasoner import Reasoner
 
 COLUMNS = ("mode", "right", "tokens\n/ s", "steps\nkept", "tokens\nkept", "target\npasses")
 NOTES = """\

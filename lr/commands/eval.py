@@ -11,21 +11,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tyro
 
 from lr.commands.options import Device
 from lr.commands.show import at_least, console, progress, require_files, table
-from lr.engine.load import asked_model
 from lr.errors import SettingError
 from lr.lab.bench.report import conditions, write_json
 from lr.lab.eval import report
-from lr.lab.eval import verifier_eval as ev
-from lr.lab.eval.ablations import FAMILIES, Domains
 from lr.lab.eval.datasets import load_items
-from lr.lab.eval.experiment import Arm, Lab, LabModels, bars, write_finding
-from lr.lab.eval.experiments import EXPERIMENTS
 from lr.lab.eval.figure import Panel, Points, draw
 from lr.lab.eval.grading import Grader
 from lr.lab.eval.store import SETTINGS, read_object
@@ -33,7 +28,12 @@ from lr.options import GenerateOptions
 from lr.spec.verifiers.base import Requires
 from lr.tiny.names import companion
 
-Found = dict[str, tuple[ev.Replayed, ev.Quality, list[bool]]]
+if TYPE_CHECKING:
+    from lr.lab.eval import verifier_eval as ev
+    from lr.lab.eval.ablations import Domains
+    from lr.lab.eval.experiment import Arm, Lab
+
+Found: TypeAlias = "dict[str, tuple[ev.Replayed, ev.Quality, list[bool]]]"
 """By verifier: its verdicts, what they are worth, and the truth."""
 
 
@@ -91,6 +91,8 @@ def _draw(panels: Sequence[Panel], path: Path) -> None:
 
 def _bars(rows: Sequence[report.Row]) -> list[Panel]:
     """Accuracy and speed as bars, and speedups where there is a baseline."""
+    from lr.lab.eval.experiment import bars
+
     names = [row.mode if row.mode != "?" else row.name[:12] for row in rows]
     panels: list[Panel] = [
         bars("right (95 % interval)", names, rows, "accuracy", percent=True),
@@ -113,6 +115,8 @@ class LabChoice:
 
     def lab(self, run: Path) -> Lab:
         """A lab with the target alone; verifiers are loaded when they are named."""
+        from lr.lab.eval.experiment import Lab, LabModels
+
         home = run if (run / SETTINGS).is_file() else run.parent
         known = read_object(home / SETTINGS)["settings"] if (home / SETTINGS).is_file() else {}
         target = self.model or known.get("model") or "tiny-target"
@@ -156,6 +160,8 @@ class Verify:
     extra `plot`)."""
 
     def run(self) -> None:
+        from lr.lab.eval import verifier_eval as ev
+
         at_least(self, batch=1)
         require_files(json=self.json, figure=self.figure)
         found = self._judge(ev.load_pairs(self.pairs))
@@ -178,6 +184,8 @@ class Verify:
             _draw(_panels(found), self.figure)
 
     def _judge(self, kept: Sequence[ev.SavedPair]) -> Found:
+        from lr.lab.eval import verifier_eval as ev
+
         lab = self.models.lab(self.pairs)
         reference = self.reference or ("oracle" if lab.language is not None else None)
         if reference is None:
@@ -200,6 +208,8 @@ class Verify:
 
 def _panels(found: Found) -> list[Panel]:
     """ROC, precision and recall, acceptance and error, calibration."""
+    from lr.lab.eval import verifier_eval as ev
+
     roc, recall, errors, calibrated = [], [], [], []
     for name, (made, _, truth) in found.items():
         points = ev.curve(made.scores, truth)
@@ -229,6 +239,9 @@ class Drift:
     json: Path | None = None  # Also write one entry per problem to this file.
 
     def run(self) -> None:
+        from lr.engine.load import asked_model
+        from lr.lab.eval import verifier_eval as ev
+
         require_files(json=self.json)
         with Grader() as grader:
             mine = report.read_run(self.run_folder, grader)
@@ -295,6 +308,9 @@ class Experiment:
     place: Device = field(default_factory=Device)
 
     def run(self) -> None:
+        from lr.lab.eval.experiment import write_finding
+        from lr.lab.eval.experiments import EXPERIMENTS
+
         names = list(EXPERIMENTS) if self.name == "all" else [self.name]
         if names[0] not in EXPERIMENTS:
             known = ", ".join(EXPERIMENTS)
@@ -340,10 +356,15 @@ class Experiment:
             notes.print(f"{name}: {seconds:.0f} s; written: {written}")
 
     def _domains(self) -> Domains:
+        from lr.lab.eval.ablations import FAMILIES, Domains
+
         work = self.work / "domains"
         return Domains({one: self._lab("domains", one, work / one) for one in FAMILIES})
 
     def _lab(self, name: str, family: str = "tiny", work: Path | None = None) -> Lab:
+        from lr.lab.eval.experiment import Lab, LabModels
+        from lr.lab.eval.experiments import EXPERIMENTS
+
         tiny = self.model == "tiny"
         count = self.problems if self.problems is not None else EXPERIMENTS[name].problems
         items = load_items(self.dataset or f"{family}:{count}", seed=self.seed)
@@ -362,6 +383,8 @@ class Experiment:
 
 def variant_arms(names: Sequence[str]) -> list[Arm]:
     """An arm for each variant; it is called as the variant, in letters that a folder can have."""
+    from lr.lab.eval.experiment import Arm
+
     return [Arm(re.sub(r"[^\w.=,-]+", "_", name).strip("_"), variant=name) for name in names]
 
 

@@ -7,9 +7,8 @@ import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from rich.table import Table
 
 from lr import __version__
@@ -17,14 +16,16 @@ from lr.commands.options import Device, DtypeName, ServerChoice, torch_dtype
 from lr.commands.show import at_least, console, table
 from lr.lab.endpoint.address import Address
 from lr.lab.endpoint.models import ServedModel
-from lr.lab.memory import Cast, MemoryPlan, place, plan_run
-from lr.model.attention_choice import AttentionNeeds, candidates, find_kernels
-from lr.model.device import DeviceMap, find_device
 from lr.options import GenerateOptions, Mode
 from lr.registry import CHECKPOINTS, is_served
-from lr.tiny.evaluate import EvalSettings, evaluate
 from lr.tiny.names import checkpoint_path, companion
 from lr.types import SamplingParams
+
+if TYPE_CHECKING:
+    import torch
+
+    from lr.lab.memory import MemoryPlan
+    from lr.model.device import DeviceMap
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "tyro", "rich")
 
@@ -49,6 +50,10 @@ class MemoryOf:
 
     def plan(self) -> MemoryPlan:
         """The plan. Raises `CheckpointError`, `SettingError`."""
+        import torch
+
+        from lr.model.device import DeviceMap, find_device
+
         at_least(self, max_tokens_len=1, concurrency=1)
         known = find_device if self.free_gib is None else torch.device
         named = str(find_device("auto")) if self.target_device == "auto" else self.target_device
@@ -77,6 +82,8 @@ def memory_plan(
 ) -> MemoryPlan:
     """What target, draft and judge take (None, and those behind a server: nothing). `tokens` and
     `how` are as in `plan_run`."""
+    from lr.lab.memory import Cast, place, plan_run
+
     devices = (places.target, [places.draft], [places.judge])
     target, draft, judge = (
         None if name is None or is_served(name) else place(name, tuple(map(str, here)), dtype)
@@ -120,6 +127,8 @@ class Info:
 
     def _here(self) -> Iterator[str]:
         """What this machine has."""
+        import torch
+
         machine = f"{platform.system()} {platform.machine()}"
         yield f"lr {__version__}, Python {platform.python_version()}, {machine}"
         for package in PACKAGES:
@@ -150,6 +159,10 @@ class Info:
 def attention_lines(device: torch.device) -> list[str]:
     """Which kind of attention models get on a device, and why not another: one line per kind, each
     tried."""
+    import torch
+
+    from lr.model.attention_choice import AttentionNeeds, candidates, find_kernels
+
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     shape = f"{str(dtype).removeprefix('torch.')}, 32 heads of 128, 8 of them KV heads"
     needs = AttentionNeeds(device, dtype, 32, 8, 128)
@@ -190,6 +203,8 @@ class TinyEval:
     threads: int = 1  # CPU threads.
 
     def run(self) -> None:
+        from lr.tiny.evaluate import EvalSettings, evaluate
+
         SamplingParams(self.temperature)  # refuses an impossible one before the models are loaded
         own = (self.problems, self.seed, self.temperature, self.dataset, self.ablation_problems)
         threads = Device(threads=self.threads).set_threads()

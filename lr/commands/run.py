@@ -8,26 +8,20 @@ import json
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from rich.console import Console
 
 from lr.commands.info import memory_plan, memory_table
 from lr.commands.options import Placement, ServerChoice, VariantChoice, spread, torch_dtype
 from lr.commands.show import at_least, console, progress, unheeded
-from lr.engine.load import speaks_tiny
 from lr.errors import SettingError
-from lr.lab.eval import running
 from lr.lab.eval.datasets import fingerprint, load_items
 from lr.lab.eval.grading import grader_for
 from lr.lab.eval.sandbox import Limits
 from lr.lab.eval.store import Store
-from lr.lab.memory import MemoryPlan
 from lr.model.codec import Codec
-from lr.model.device import DeviceMap
 from lr.model.dummy import DUMMY_NOTE, dummy_name
-from lr.model.ranks import Spread
 from lr.options import (
     DRAFT_MODEL_DRAFTERS,
     LOOKAHEAD,
@@ -36,10 +30,17 @@ from lr.options import (
     ScheduleName,
     TokenDrafter,
 )
-from lr.reasoner import Reasoner
 from lr.registry import CHECKPOINTS, is_served
 from lr.trace import Stats
 from lr.types import require
+
+if TYPE_CHECKING:
+    import torch
+
+    from lr.lab.eval import running
+    from lr.lab.memory import MemoryPlan
+    from lr.model.ranks import Spread
+    from lr.reasoner import Reasoner
 
 OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
 """Target, draft, judge: the defaults of the official tool."""
@@ -103,6 +104,8 @@ class RunModels:
     def chosen(self, dataset: str) -> tuple[RunModels, str | None]:
         """These settings with every model named, and a note where that is not what the official
         tool would take."""
+        import torch
+
         note, model = None, self.model
         if model is None:
             family = dataset.partition(":")[0]
@@ -175,6 +178,8 @@ class RunModels:
 
     def target_device(self) -> torch.device | Spread:
         """Where the target goes, over several ranks if there are several devices for it."""
+        import torch
+
         place = self.devices()[0 if self.model is not None else 1]
         devices = [torch.device(place)]
         if place.startswith("cuda") and self.placement.device == "auto" and self.model is not None:
@@ -198,6 +203,8 @@ class RunModels:
     def devices(self) -> tuple[str, str, str]:
         """Where target, draft and judge run. A default device that the machine does not have is
         replaced by the last one it has; one that was asked for is refused."""
+        import torch
+
         if self.placement.device != "auto" or not torch.cuda.is_available():
             return (str(self.placement.torch_device()),) * 3
         count, places = torch.cuda.device_count(), []
@@ -215,6 +222,11 @@ class RunModels:
     def memory(self, options: GenerateOptions, tokens: int, share: int) -> MemoryPlan | None:
         """What a run with these models (from `used_in`) takes of every device; None where the
         target is behind a server."""
+        import torch
+
+        from lr.model.device import DeviceMap
+        from lr.model.ranks import Spread
+
         writers, verifier = self._writers(), self.verifier or "exact"
         if is_served(writers[0]):
             return None
@@ -280,6 +292,9 @@ class Run:
     code_memory_mb: int = 1024  # Memory limit of a program.
 
     def run(self) -> None:
+        from lr.engine.load import speaks_tiny
+        from lr.lab.eval import running
+
         mode = self.chosen_mode()
         self._check(mode)
         notes = console(stderr=True)
@@ -359,6 +374,8 @@ class Run:
     def _options(self, mode: str, checkpoint: str | None = None) -> GenerateOptions:
         """The engine's settings. What neither the flags nor the generation_config.json of
         `checkpoint` say about sampling is its family's custom."""
+        from lr.lab.eval import running
+
         filters = ("temperature", "top_p", "top_k", "min_p")
         sampling = {name: getattr(self, name) for name in filters}
         if checkpoint is not None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.table import Table
@@ -18,7 +18,6 @@ from lr.errors import SettingError
 from lr.lab.bench.report import conditions, write_json
 from lr.lab.viz.style import require_matplotlib
 from lr.lab.viz.theory_figures import draw_all, draw_validation
-from lr.reasoner import Reasoner
 from lr.spec.protocol import Schedule
 from lr.theory import predicted
 from lr.theory.calibration import Calibration, calibrate
@@ -29,6 +28,9 @@ from lr.theory.predicted import Compared, Way
 from lr.theory.trace_metrics import Answers, Seen, Timed
 from lr.tiny.language import Split, problem
 from lr.types import require
+
+if TYPE_CHECKING:
+    from lr.reasoner import Reasoner
 
 
 @dataclass(frozen=True)

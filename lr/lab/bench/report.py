@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from lr.errors import SettingError
 from lr.lab.eval.store import Store
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -60,18 +61,20 @@ def in_turn(count: int, number: int) -> list[int]:
     return [*range(first, count), *range(first)]
 
 
-@torch.inference_mode()
 def timed(
     work: Callable[[], object], device: torch.device, repeats: int = 7, warm_up: int = 2
 ) -> float:
     """Median seconds of `work`, waited for to its end, after `warm_up` times that do not count."""
+    import torch
+
     seconds = []
-    for _ in range(repeats + warm_up):
-        wait_for(device)
-        started = time.perf_counter()
-        work()
-        wait_for(device)
-        seconds.append(time.perf_counter() - started)
+    with torch.inference_mode():
+        for _ in range(repeats + warm_up):
+            wait_for(device)
+            started = time.perf_counter()
+            work()
+            wait_for(device)
+            seconds.append(time.perf_counter() - started)
     return median(seconds[warm_up:])
 
 
@@ -79,6 +82,8 @@ def wait_for(device: torch.device) -> None:
     """Until everything that this thread has started on a device is done. To wait for the whole
     device would break what another thread records there.
     """
+    import torch
+
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
     elif device.type == "mps":
@@ -87,6 +92,8 @@ def wait_for(device: torch.device) -> None:
 
 def conditions() -> dict[str, Any]:
     """The machine and the versions that a figure belongs to."""
+    import torch
+
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
@@ -111,6 +118,8 @@ def cpu_name() -> str:
 
 def card_facts() -> dict[str, Any]:
     """The first CUDA device; nothing where there is none."""
+    import torch
+
     if not torch.cuda.is_available():
         return {}
     properties = torch.cuda.get_device_properties(0)
