@@ -53,13 +53,12 @@ CALCULATIONS = {
 }
 
 NOTES = {
-    "find": "{A} finds {n} {item}",
-    "lose": "{A} loses {n} {item}",
-    "give": "{A} gives {n} {item} to {B}",
-    "doubles": "{A} now has twice as many {item}",
-    "halves": "{A} now has half as many {item}",
-    "match": "{A} finds as many {item} as in note {j}",
-    "count": "{A} and {B} count their {item}",
+    "put": "{A} puts {n} {item} into the jar",
+    "take": "{A} takes {n} {item} out of the jar",
+    "trade": "{A} puts {x} {item} in and {B} takes {y} {item} out",
+    "doubles": "{A} doubles the {item} in the jar",
+    "halves": "{A} takes half of the {item} out",
+    "match": "{A} puts as many {item} in as in note {j}",
 }
 
 CHANGED = {
@@ -101,14 +100,17 @@ def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
             f"[So|Thus] {words} {expression} , and the [answer|result] [is|equals] @BOX .",
             f"[Finally|Therefore] , {words} {expression} , [giving|making] @BOX .",
         )
-    table[Kind.ANSWER, "final"] = (
-        "[So|Thus] in the end {A} has {z} {item} , and the [answer|result] [is|equals] @BOX .",
+    table[Kind.GOAL, "jar"] = (
+        "[We|I] [need|want] to find how many {item} are in the jar in the end .",
+        "The [question|text] [asks|says] to find how many {item} are in the jar in the end .",
     )
-    for query, (words, expression) in CALCULATIONS.items():
-        table[Kind.ANSWER, f"final {query}"] = (
-            f"In the end {{A}} has {{x}} {{item}} and {{C}} has {{y}} {{item}} , [so|thus] {words} "
-            f"{expression} , and the [answer|result] [is|equals] @BOX .",
-        )
+    table[Kind.GIVEN, "jar"] = (
+        "[Initially|First] the jar has {z} {item} .",
+        "We [know|see] that the jar has {z} {item} .",
+    )
+    table[Kind.ANSWER, "jar"] = (
+        "[So|Thus] in the end the jar has {z} {item} , and the [answer|result] [is|equals] @BOX .",
+    )
     for what, told in NOTES.items():
         table[Kind.NOTE, what] = (
             f"Note {{k}} [says|tells us] that {told} .",
@@ -116,13 +118,9 @@ def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
         )
     for operation, expression in CHANGED.items():
         table[Kind.OPERATION, operation] = (
-            f"{{B}} had {{x}} {{item}} [,|:] {{x}} {expression} [=|is] {{z}} , [so|and] now {{B}} "
-            "has {z} {item} .",
+            f"The jar had {{x}} {{item}} [,|:] {{x}} {expression} [=|is] {{z}} , [so|and] now the "
+            "jar has {z} {item} .",
         )
-    table[Kind.OPERATION, "both"] = (
-        "{A} has {x} {item} and {C} has {y} {item} , [together|in all] {x} [+|plus] {y} [=|is] "
-        "{z} {item} .",
-    )
     table[Kind.OPERATION, "recall"] = (
         "In note {j} it was {n} {item} .",
         "Note {j} was about {n} {item} .",

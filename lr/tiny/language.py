@@ -50,9 +50,9 @@ class Meaning(NamedTuple):
     meanings are equal.
 
     `operation`: add, subtract, times, half, sum for an operation; value, total, difference for goal
-    and answer (after a long problem: final, final total, final difference); "" for the given; what
-    it tells for a note of a long problem (find, lose, give, doubles, halves, match, count), and
-    what follows from one (plus, minus, doubled, halved, both, recall). `entity`: the person who is
+    and answer; "" for the given; in a long problem "jar" for all three, what it tells for a note
+    (put, take, trade, doubles, halves, match), and what follows from one (plus, minus, doubled,
+    halved, recall). `entity`: the person who is
     said to own something ("" where nobody is). `references`: the people it is derived from, in
     order; in "match" the letter of the earlier note. `operands` and `result` are numbers as
     written, right or wrong (a goal has none). `item`: what is counted ("" in a short answer).
@@ -166,7 +166,7 @@ def drill(rng: random.Random) -> Meaning:
 def calculate(operation: str, operands: tuple[int, ...]) -> int:
     """The true result of an operation (half: of an even number; difference: larger first)."""
     a, b = operands
-    if operation in ("add", "sum", "total", "plus", "both"):
+    if operation in ("add", "sum", "total", "plus"):
         return a + b
     if operation in ("subtract", "difference", "minus"):
         return a - b

@@ -77,12 +77,12 @@ def _meaning(kind: Kind, operation: str, found: dict[str, str]) -> Meaning:
             kind, operation, references=tuple(found[s] for s in "AB" if s in found), item=item
         )
     if kind is Kind.GIVEN:
-        return Meaning(kind, operation, entity=found["A"], result=result, item=item)
+        return Meaning(kind, operation, entity=found.get("A", ""), result=result, item=item)
     if kind is Kind.NOTE:
-        amount = (int(found["n"]),) if "n" in found else ()
+        operands = tuple(int(found[s]) for s in "nxy" if s in found)
         references = tuple(found[s] for s in "Bj" if s in found)
         note = found["k"].replace(" ,", ",")
-        return Meaning(kind, operation, found["A"], references, amount, None, item, note)
+        return Meaning(kind, operation, found["A"], references, operands, None, item, note)
     if operation == "recall":
         return Meaning(kind, operation, "", (), (int(found["n"]),), None, item, found["j"])
     second = found.get("n", found.get("y", "2"))

@@ -48,7 +48,7 @@ have is drawn again.
 SHAPES = {
     **dict.fromkeys(("add", "subtract", "times"), ("add", "subtract", "times")),
     **dict.fromkeys(("total", "difference"), ("total", "difference")),
-    **dict.fromkeys(("find", "lose"), ("find", "lose")),
+    **dict.fromkeys(("put", "take"), ("put", "take")),
     **dict.fromkeys(("doubles", "halves"), ("doubles", "halves")),
     **dict.fromkeys(("plus", "minus"), ("plus", "minus")),
     **dict.fromkeys(("doubled", "halved"), ("doubled", "halved")),

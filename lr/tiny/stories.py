@@ -1,15 +1,15 @@
-"""The long problems of the tiny language: what happened to two or three people, in notes from A to
-Z.
+"""The long problems of the tiny language: what people put into a jar and take out of it, in notes
+from A to Z.
 
-    Finn has 36 shells and Nora has 12 shells. Note A: Finn gives 7 shells to Nora. Note B: Nora
-    now has half as many shells. ... Note T, the last: Nora finds as many shells as in note C. How
-    many shells does Nora have in the end?
+    The jar has 36 shells. Note A: Finn puts 7 shells into the jar. Note B: Nora takes 5 shells out
+    and Eva puts 9 shells in. ... Note T, the last: Nora puts as many shells into the jar as in note
+    A. How many shells are in the jar in the end?
 
-A solution says what is asked and what everybody starts with, then for each note what it says and
-what follows from it: one step per person whose things change, one more where a note refers to an
-earlier note. That is 40 to 70 steps. What a person has is where the solution last said so; what a
-note says is in the question; so a long problem asks for many copies, look-ups over short and long
-distances and small sums, and its answer depends on nearly all of them.
+A solution says what is asked and what the jar has, then for each note what it says and what follows
+from it: one step per change, one more where a note refers to an earlier note. That is 40 to 75
+steps, each of which has to be right. What the jar has is where the solution last said so; what a
+note says is far back in the question; so a long problem asks for many copies, look-ups over short
+and long distances and small sums.
 
 Words and oracle are those of the short problems (`grammar.py`, `oracle.py`): one family of models
 speaks both. A pure function of (split, index, seed); all quantities lie in 2..99. Standard library
@@ -34,19 +34,18 @@ from lr.tiny.language import (
     Split,
     calculate,
     first_in,
-    query,
 )
 
 FEWEST_NOTES, MOST_NOTES = 18, len(NOTES)
 MOST_CHANGED = 40  # things that one note adds or takes
+PEOPLE = 3
 WHAT_HAPPENS = {
-    "find": 0.22,
-    "lose": 0.18,
-    "give": 0.28,
+    "put": 0.22,
+    "take": 0.2,
+    "trade": 0.28,
     "doubles": 0.06,
     "halves": 0.06,
-    "match": 0.1,
-    "count": 0.1,
+    "match": 0.18,
 }
 """What a note tells, with its share where it is possible."""
 LAST = ", the last,"
@@ -55,134 +54,107 @@ LAST = ", the last,"
 
 def story(split: Split, index: int, seed: int = 0) -> Problem[Meaning]:
     """Long problem number `index` of a split. Deterministic."""
-    rng = random.Random(f"story/{split.value}/{seed}/{index}")
+    rng = random.Random(f"jar/{split.value}/{seed}/{index}")
     return first_in(split, lambda: _draw(rng))
 
 
-def _draw(rng: random.Random) -> Problem[Meaning] | None:
-    """One random long problem, or None where its query has no answer within the bounds."""
-    item = rng.choice(ITEMS)
-    has = {name: rng.randrange(3, 51) for name in rng.sample(NAMES, rng.choice((2, 2, 3)))}
-    given = [
-        Meaning(Kind.GIVEN, "", entity=name, result=count, item=item) for name, count in has.items()
-    ]
+def _draw(rng: random.Random) -> Problem[Meaning]:
+    """One random long problem."""
+    item, people = rng.choice(ITEMS), rng.sample(NAMES, PEOPLE)
+    start = jar = rng.randrange(3, 51)
     notes, steps = list[Meaning](), list[Meaning]()
     count = rng.randrange(FEWEST_NOTES, MOST_NOTES + 1)
     for letter in NOTES[:count]:
-        note = _note(rng, letter, has, notes, item)
+        note, after = _note(rng, letter, jar, people, notes, item)
         if letter == NOTES[count - 1]:
             note = note._replace(note=letter + LAST)
         notes.append(note)
-        steps += [note, *consequences(note, has, notes)]
-    pair = rng.sample(sorted(has.items()), 2)
-    asked = query(rng, pair, item)
-    if asked is None:
-        return None
-    goal, answer = asked
-    assert answer.result is not None
-    who, what = goal.references, answer.operation
-    named = sorted(who, key=lambda name: -has[name]) if what == "difference" else who
-    final = "final" if what == "value" else f"final {what}"
-    answer = answer._replace(operation=final, references=tuple(named), item=item)
-    solution = (goal, *given, *steps, answer)
-    return Problem(_question(given, notes, goal), solution, answer.result)
+        steps += [note, *after]
+        assert after[-1].result is not None
+        jar = after[-1].result
+    goal = Meaning(Kind.GOAL, "jar", item=item)
+    given = Meaning(Kind.GIVEN, "jar", result=start, item=item)
+    answer = Meaning(Kind.ANSWER, "jar", result=jar, item=item)
+    return Problem(" ".join(_sentences(start, notes, item)), (goal, given, *steps, answer), jar)
 
 
 def _note(
-    rng: random.Random, letter: str, has: dict[str, int], notes: list[Meaning], item: str
-) -> Meaning:
-    """A random note that leaves everybody's quantity within the bounds."""
+    rng: random.Random, letter: str, jar: int, people: list[str], notes: list[Meaning], item: str
+) -> tuple[Meaning, list[Meaning]]:
+    """A random note that leaves the jar within the bounds, and the steps that follow from it."""
     while True:
         what = rng.choices(list(WHAT_HAPPENS), list(WHAT_HAPPENS.values()))[0]
-        person, other = rng.sample(list(has), 2)
+        person, other = rng.sample(people, 2)
         note = Meaning(Kind.NOTE, what, person, item=item, note=letter)
-        if what in ("find", "lose", "give"):
-            note = note._replace(operands=(rng.randrange(LOWEST, MOST_CHANGED + 1),))
-        if what in ("give", "count"):
-            note = note._replace(references=(other,))
-        if what == "match":
-            earlier = [one.note for one in notes if one.operands]
+        amounts = rng.randrange(LOWEST, MOST_CHANGED + 1), rng.randrange(LOWEST, MOST_CHANGED + 1)
+        if what in ("put", "take"):
+            note = note._replace(operands=amounts[:1])
+        elif what == "trade":
+            note = note._replace(operands=amounts, references=(other,))
+        elif what == "match":
+            earlier = [one.note for one in notes if len(one.operands) == 1]
             if not earlier:
                 continue
             note = note._replace(references=(rng.choice(earlier),))
-        if what == "halves" and has[person] % 2:
+        if what == "halves" and jar % 2:
             continue
-        results = [one.result for one in consequences(note, dict(has), notes)]
-        if all(one is None or LOWEST <= one <= HIGHEST for one in results):
-            return note
+        after = consequences(note, jar, notes)
+        if all(step.result is None or LOWEST <= step.result <= HIGHEST for step in after):
+            return note, after
 
 
-def consequences(note: Meaning, has: dict[str, int], notes: list[Meaning]) -> list[Meaning]:
-    """The steps that follow from a note, given what everybody `has` (which is brought up to date)
-    and the notes before it."""
-    person, item, what = note.entity, note.item, note.operation
-    steps = []
-
-    def changed(who: str, operation: str, by: int) -> None:
-        operands = (has[who], by)
-        has[who] = calculate(operation, operands)
-        steps.append(Meaning(Kind.OPERATION, operation, who, (), operands, has[who], item))
-
-    if what == "match":
+def consequences(note: Meaning, jar: int, notes: list[Meaning]) -> list[Meaning]:
+    """The steps that follow from a note, given what the jar has and the notes before it."""
+    steps = list[Meaning]()
+    if note.operation == "match":
         [letter] = note.references
         [amount] = next(one.operands for one in notes if one.note == letter)
-        recalled = Meaning(Kind.OPERATION, "recall", operands=(amount,), item=item, note=letter)
-        steps.append(recalled)
-        changed(person, "plus", amount)
-    elif what == "count":
-        [other] = note.references
-        operands = (has[person], has[other])
-        both = (person, other)
-        steps.append(Meaning(Kind.OPERATION, "both", "", both, operands, sum(operands), item))
-    elif what in ("doubles", "halves"):
-        changed(person, "doubled" if what == "doubles" else "halved", 2)
+        steps.append(
+            Meaning(Kind.OPERATION, "recall", operands=(amount,), item=note.item, note=letter)
+        )
+        changes = [("plus", amount)]
     else:
-        changed(person, "plus" if what == "find" else "minus", *note.operands)
-        for other in note.references:
-            changed(other, "plus", *note.operands)
+        changes = {
+            "put": [("plus", *note.operands)],
+            "take": [("minus", *note.operands)],
+            "trade": [("plus", note.operands[0]), ("minus", note.operands[-1])]
+            if note.operands
+            else [],
+            "doubles": [("doubled", 2)],
+            "halves": [("halved", 2)],
+        }[note.operation]
+    for operation, by in changes:
+        operands, jar = (jar, by), calculate(operation, (jar, by))
+        steps.append(Meaning(Kind.OPERATION, operation, "", (), operands, jar, note.item))
     return steps
 
 
 _PERSON, _ITEM = (f"(?:{'|'.join(words)})" for words in (NAMES, ITEMS))
 _WHAT = (
-    rf"{_PERSON} (?:(?:finds|loses) \d+ {_ITEM}|gives \d+ {_ITEM} to {_PERSON}"
-    rf"|now has (?:twice|half) as many {_ITEM}|finds as many {_ITEM} as in note [A-Z]"
-    rf"|and {_PERSON} count their {_ITEM})"
+    rf"{_PERSON} (?:puts \d+ {_ITEM} into the jar|takes \d+ {_ITEM} out of the jar"
+    rf"|puts \d+ {_ITEM} in and {_PERSON} takes \d+ {_ITEM} out|doubles the {_ITEM} in the jar"
+    rf"|takes half of the {_ITEM} out|puts as many {_ITEM} in as in note [A-Z])"
 )
 QUESTION = re.compile(
-    rf"{_PERSON} has \d+ {_ITEM}(?:, {_PERSON} has \d+ {_ITEM})* and {_PERSON} has \d+ {_ITEM}\."
-    rf"(?: Note [A-Z](?:, the last)?: {_WHAT}\.)* "
-    rf"(?:How many {_ITEM} (?:does {_PERSON} have|do {_PERSON} and {_PERSON} have together)"
-    rf"|By how many {_ITEM} do {_PERSON} and {_PERSON} differ) in the end\?"
+    rf"The jar has \d+ {_ITEM}\.(?: Note [A-Z](?:, the last)?: {_WHAT}\.)* "
+    rf"How many {_ITEM} are in the jar in the end\?"
 )
-"""What a long question looks like; see `_question`."""
+"""What a long question looks like; see `_sentences`."""
 
 
-def _question(given: list[Meaning], notes: list[Meaning], goal: Meaning) -> str:
+def _sentences(start: int, notes: list[Meaning], item: str) -> Iterator[str]:
     """The question in plain words: a sentence for the start, one per note, and what is asked."""
-    return " ".join(_sentences(given, notes, goal))
-
-
-def _sentences(given: list[Meaning], notes: list[Meaning], goal: Meaning) -> Iterator[str]:
-    item = goal.item
-    *first, last = (f"{one.entity} has {one.result} {item}" for one in given)
-    yield f"{', '.join(first)} and {last}."
+    yield f"The jar has {start} {item}."
     for note in notes:
-        amount = note.operands[0] if note.operands else ""
+        amounts = (*note.operands, "", "")
         other = note.references[0] if note.references else ""
         what = {
-            "find": f"finds {amount} {item}",
-            "lose": f"loses {amount} {item}",
-            "give": f"gives {amount} {item} to {other}",
-            "doubles": f"now has twice as many {item}",
-            "halves": f"now has half as many {item}",
-            "match": f"finds as many {item} as in note {other}",
-            "count": f"and {other} count their {item}",
+            "put": f"puts {amounts[0]} {item} into the jar",
+            "take": f"takes {amounts[0]} {item} out of the jar",
+            "trade": f"puts {amounts[0]} {item} in and {other} takes {amounts[1]} {item} out",
+            "doubles": f"doubles the {item} in the jar",
+            "halves": f"takes half of the {item} out",
+            "match": f"puts as many {item} in as in note {other}",
         }[note.operation]
         yield f"Note {note.note.rstrip(',')}: {note.entity} {what}."
-    asked = " and ".join(goal.references)
-    yield {
-        "value": f"How many {item} does {asked} have in the end?",
-        "total": f"How many {item} do {asked} have together in the end?",
-        "difference": f"By how many {item} do {asked} differ in the end?",
-    }[goal.operation]
+    yield f"How many {item} are in the jar in the end?"
