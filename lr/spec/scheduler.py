@@ -254,6 +254,7 @@ class LookaheadScheduler:
             tuple(child.draft for child in settled if child.draft),
             tuple(child.verdict for child in settled if child.verdict),
             more,
+            (None,) * len(settled),
         )
         choice = self.config.chooser.choose(place)
         if choice is None or (choice is Wait.WAIT and more):

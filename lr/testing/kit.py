@@ -1,0 +1,176 @@
+"""`check`: which seam a part is for, and what every part must do.
+
+A part must be a function of its arguments. So each check asks several fresh objects the same
+questions in different orders, with different states of the global random number generators, and
+compares. What is special about a seam is in `seams.py` (steps) and `tokens.py` (token level).
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import random
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from lr.registry import find
+from lr.types import require
+
+SEAMS = {
+    "judge": "verifier", "choose": "chooser", "who_writes": "router", "depth": "controller",
+    "outcomes": "rule", "forget": "drafter", "propose": "proposer", "keep": "corrector",
+    "feed": "segmenter",
+}  # fmt: skip
+"""The seam of a part, by a method that only its kind has (the first that fits)."""
+
+
+class ContractError(AssertionError):
+    """A part breaks the contract of its seam."""
+
+
+@dataclass
+class Checked:
+    """What `check` found: the seam, the checks that were passed, and what a call costs."""
+
+    seam: str
+    part: str
+    passed: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+    def must(self, holds: bool, what: str, got: object) -> None:
+        """Note a check as passed, or raise `ContractError`."""
+        if not holds:
+            raise ContractError(f"{self.seam} {self.part}: expected that {what}; got {got}.")
+        if what not in self.passed:
+            self.passed.append(what)
+
+    def __str__(self) -> str:
+        cost = f"{1e6 * self.seconds:.0f} us a call"
+        return "\n".join([f"{self.seam} {self.part}: {len(self.passed)} checks passed, {cost}",
+                          *(f"  {one}" for one in [*self.passed, *self.notes])])  # fmt: skip
+
+
+def check(
+    make: Callable[..., Any], *, vocab_size: int = 64, seam: str | None = None, **known: Any
+) -> Checked:
+    """Hold what `make` makes against the contract of its seam, which is found by its methods;
+    `seam` names it where an object is for two.
+
+    `make` is a class or a function without arguments that gives a *new* object each time; for a
+    drafter one that takes (runner, sampling) if it needs a draft model, for a segmenter one that
+    takes `token_bytes`. `vocab_size`: token ids in the questions are below it. `known` goes on to
+    the check of the seam: `pairs` for a verifier that cannot read random tokens.
+
+    Raises `ContractError` for a broken contract, and what the part itself raises.
+    """
+    if not callable(make):
+        raise TypeError(
+            f"check({make!r}): expected a class or a function that makes a new object each time, "
+            "since one object cannot show whether it remembers."
+        )
+    seam = _seam(make) if seam is None else seam
+    require(seam in (*SEAMS.values(), "may_follow"), "seam", seam, "the name of a seam")
+    found = Checked(seam, _called(make))
+    place = "tokens" if seam in ("rule", "drafter") else "seams"
+    find(f"lr.testing.{place}:check_{seam}")(found, make, vocab_size, **known)
+    return found
+
+
+def _seam(make: Callable[..., Any]) -> str:
+    """The seam of what `make` makes."""
+    names = list(inspect.signature(make).parameters)
+    if not inspect.isclass(make) and names == ["node", "step", "logprobs"]:
+        return "may_follow"
+    like = make
+    if not inspect.isclass(make):
+        if "token_bytes" in names:
+            return "segmenter"
+        if names[:2] == ["runner", "sampling"]:
+            return "drafter"
+        like = make()
+    for method, seam in SEAMS.items():
+        if callable(getattr(like, method, None)):
+            return seam
+    raise ContractError(
+        f"{_called(make)} makes {like!r}, which is for no seam; expected an object with one of the "
+        f"methods {', '.join(SEAMS)}, or a function may_follow(node, step, logprobs)."
+    )
+
+
+def _called(make: Callable[..., Any]) -> str:
+    return str(getattr(make, "__qualname__", make)).replace(".<locals>", "")
+
+
+def same_everywhere(
+    found: Checked,
+    make: Callable[[], Any],
+    ask: Callable[[Any, Any], Any],
+    questions: Sequence[Any],
+    *,
+    equal: Callable[[Any, Any], bool] = lambda a, b: bool(a == b),
+) -> list[Any]:
+    """The answers to `questions`. They must be the same from every object, in every order, asked
+    again, and whatever the global random number generators hold.
+    """
+    part, started = make(), time.perf_counter()
+    first = [ask(part, question) for question in questions]
+    found.seconds = (time.perf_counter() - started) / max(1, len(questions))
+    again = [ask(part, question) for question in questions]
+    _agree(found, first, again, "the same question gets the same answer again", equal)
+
+    def disturbed(order: list[int], part: Any) -> list[Any]:
+        answers: dict[int, Any] = {}
+        for i in order:
+            random.seed(i)
+            torch.manual_seed(i)
+            answers[i] = ask(part, questions[i])
+        return [answers[i] for i in range(len(questions))]
+
+    states = random.getstate(), torch.get_rng_state()
+    try:
+        backwards = disturbed(list(range(len(questions)))[::-1], make())
+        order = list(range(len(questions)))
+        random.Random(1).shuffle(order)
+        shuffled = disturbed(order, make())
+    finally:
+        random.setstate(states[0])
+        torch.set_rng_state(states[1])
+    what = "answers depend neither on the order of the questions nor on a global generator"
+    _agree(found, first, backwards, what, equal)
+    _agree(found, first, shuffled, what, equal)
+    one, other, mixed = make(), make(), []
+    for question in questions:
+        mixed.append(ask(one, question))
+        ask(other, question)
+    _agree(found, first, mixed, "two objects share no state", equal)
+    return first
+
+
+def _agree(
+    found: Checked, first: list[Any], other: list[Any], what: str, equal: Callable[[Any, Any], bool]
+) -> None:
+    for i, (a, b) in enumerate(zip(first, other, strict=True)):
+        found.must(equal(a, b), what, f"{a!r} and {b!r} for question {i}")
+    found.must(True, what, None)
+
+
+def keeps_nothing(found: Checked, call: Callable[[Any], object], arguments: list[Any]) -> None:
+    """Whether what is handed to a part is free after the call. The list is emptied; nobody else may
+    hold what is in it.
+    """
+    alive, one = [], None
+    while arguments:
+        one = arguments.pop()
+        alive.append(weakref.ref(one))
+        call(one)
+    count, one = len(alive), None
+    gc.collect()
+    left = sum(ref() is not None for ref in alive)
+    found.must(left <= max(1, count // 4), "a part keeps nothing of what it was given (no leak)",
+               f"{left} of {count} still held after the calls")  # fmt: skip
