@@ -50,6 +50,8 @@ PLANS = ("plans-target", "plans-draft", None)
 GPU_IDS = ("target_gpu_id", "draft_gpu_id", "judge_gpu_id")
 
 
+MOST_AT_ONCE = 10_000
+"""Samples of a problem, and problems at a time."""
 SHOWN_FROM = 1 << 30
 """A memory plan of fewer bytes than this is checked, not shown."""
 
@@ -312,27 +314,27 @@ class Run:
             said = json.dumps(settings, sort_keys=True, default=str).encode()
             digest = hashlib.blake2b(said, digest_size=4).hexdigest()
             usual = Path("runs", f"{self.prefix}_{mode}_{digest}")
-            store = Store.open(self.output or usual, head)
-            memory = models.memory(self._options(mode), self.max_tokens_len, self.concurrency)
-            if memory is not None:
-                if memory.needed >= SHOWN_FROM or not all(one.fits for one in memory.devices):
-                    notes.print(memory_table(memory))
-                memory.check()
-            with models.load() as reasoner:
-                options = self._options(mode, reasoner.codec.name)
-                sizes = (self.n_samples, self.concurrency, self.max_tokens_len)
-                how: dict[str, Any] = {"bare": speaks_tiny(reasoner.codec)}
-                how["variant"] = running.variant_of(mode, reasoner, self.own.variant)
-                how["artifacts"] = running.Artifacts(self.save_pairs, self.save_traces)
-                plan = running.Plan(items, mode, options, *sizes, **how)
-                evaluation = running.Evaluation(reasoner, plan, store, grader)
-                total, left = len(plan.keys), len(evaluation.missing)
-                there = f", {total - left} of them there already" if left < total else ""
-                what = f"{total} answers to {len(items)} problems{there}"
-                notes.print(f"mode {mode}: {what}; results in {store.path}")
-                if asks := unheeded(reasoner.codec):
-                    notes.print(f"note: {asks}", style="yellow")
-                watch(evaluation, notes)
+            with Store.open(self.output or usual, head) as store:
+                memory = models.memory(self._options(mode), self.max_tokens_len, self.concurrency)
+                if memory is not None:
+                    if memory.needed >= SHOWN_FROM or not all(one.fits for one in memory.devices):
+                        notes.print(memory_table(memory))
+                    memory.check()
+                with models.load() as reasoner:
+                    options = self._options(mode, reasoner.codec.name)
+                    sizes = (self.n_samples, self.concurrency, self.max_tokens_len)
+                    how: dict[str, Any] = {"bare": speaks_tiny(reasoner.codec)}
+                    how["variant"] = running.variant_of(mode, reasoner, self.own.variant)
+                    how["artifacts"] = running.Artifacts(self.save_pairs, self.save_traces)
+                    plan = running.Plan(items, mode, options, *sizes, **how)
+                    evaluation = running.Evaluation(reasoner, plan, store, grader)
+                    total, left = len(plan.keys), len(evaluation.missing)
+                    there = f", {total - left} of them there already" if left < total else ""
+                    what = f"{total} answers to {len(items)} problems{there}"
+                    notes.print(f"mode {mode}: {what}; results in {store.path}")
+                    if asks := unheeded(reasoner.codec):
+                        notes.print(f"note: {asks}", style="yellow")
+                    watch(evaluation, notes)
         console().print(store.path, soft_wrap=True)
 
     def chosen_mode(self) -> str:
@@ -355,6 +357,9 @@ class Run:
     def _check(self, mode: str) -> None:
         self.models.check()
         at_least(self, n_samples=1, concurrency=1, max_tokens_len=1)
+        for name in ("n_samples", "concurrency"):
+            value = getattr(self, name)
+            require(value <= MOST_AT_ONCE, name, value, f"at most {MOST_AT_ONCE}")
         wrong = []
         if self.enable_n_gram and self.drafter != "ngram":
             means = f"--enable_n_gram means drafter ngram, and --drafter is {self.drafter!r}"

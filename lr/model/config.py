@@ -10,7 +10,6 @@ that transformers gives them; sizes may not be absent. No torch here. Read next:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -42,6 +41,10 @@ _NOT_HERE = {
     "moe_intermediate_size": "a dense model, without experts",
 }
 """Keys of networks that are not computed here, and what they may say besides null and false."""
+
+
+MOST, MOST_LAYERS = 1 << 27, 4096
+"""No size of a model is larger. Before loops count up to it, a number is checked."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,10 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
     if yarn is not None:
         # Qwen's recipe for YaRN adds the scaling alone: max_position_embeddings 40960 with factor 4
         # over an original context of 32768 is a context of 131072
-        stretched = int(yarn.factor * yarn.original_max_position_embeddings)
+        stretched = yarn.factor * yarn.original_max_position_embeddings
+        if stretched > MOST:
+            raise _refusal("factor", yarn.factor, f"a context of at most {MOST} tokens")
+        stretched = int(stretched)
         sizes["max_position_embeddings"] = max(sizes["max_position_embeddings"], stretched)
     return ModelConfig(
         **sizes,
@@ -163,7 +169,7 @@ def _kind(raw: Mapping[str, Any]) -> str:
     named, model_type = raw.get("architectures") or [], raw.get("model_type")
     if not named and model_type in _ARCHITECTURES:
         return str(model_type)
-    kinds = [kind for kind, architecture in _ARCHITECTURES.items() if list(named) == [architecture]]
+    kinds = [kind for kind, architecture in _ARCHITECTURES.items() if named == [architecture]]
     if not kinds:
         what = named[0] if isinstance(named, list) and len(named) == 1 else named or model_type
         raise _refusal("architectures", what, " or ".join(_ARCHITECTURES.values()))
@@ -176,7 +182,10 @@ def _refuse_variants(raw: Mapping[str, Any], kind: str) -> None:
     for key, expected in _NOT_HERE.items():
         if raw.get(key) not in (None, False, "silu"):
             raise _refusal(key, raw[key], expected)
-    windowed = sorted({str(t) for t in raw.get("layer_types") or [] if t != "full_attention"})
+    types = raw.get("layer_types") or []
+    if not isinstance(types, list):
+        raise _refusal("layer_types", types, "a list of kinds of attention, or null")
+    windowed = sorted({str(t) for t in types if t != "full_attention"})
     if windowed:
         raise _refusal("layer_types", ", ".join(windowed), "'full_attention' everywhere")
     if kind == "qwen3" and raw.get("attention_bias"):
@@ -258,13 +267,14 @@ def _yarn(raw: Mapping[str, Any], rope: dict[str, Any]) -> YarnScaling:
 
 
 def _count(key: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _refusal(key, value, "a positive whole number")
+    most = MOST_LAYERS if key == "num_hidden_layers" else MOST
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise _refusal(key, value, f"a positive whole number, at most {most}")
     return value
 
 
 def _positive(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e300:
         raise _refusal(key, value, "a positive number")
     return float(value)
 

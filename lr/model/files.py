@@ -37,7 +37,12 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
     )
     if not isinstance(name_or_path, (str, Path)):
         raise CheckpointError(f"{name_or_path!r} names no checkpoint. {expected}")
-    name, path = str(name_or_path), Path(name_or_path).expanduser()
+    name, path = str(name_or_path), Path(name_or_path)
+    if max(map(len, path.parts), default=0) > 255:  # no file system has such names
+        raise CheckpointError(
+            f"there is no checkpoint with so long a name: {name[:60]}... {expected}"
+        )
+    path = path.expanduser()
     if name in CHECKPOINTS:
         return checkpoint_path(name)
     if path.is_dir():
@@ -83,7 +88,7 @@ def read_json(path: Path) -> dict[str, Any]:
         )
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         said = f"{path} cannot be read as JSON ({error}). Fetch the file again."
         raise CheckpointError(said) from error
     if not isinstance(value, dict):
@@ -113,7 +118,11 @@ def shard_files(directory: Path) -> dict[str, set[str]]:
         raise CheckpointError(f"{index} has no weight_map (key -> file). Fetch the file again.")
     promised: dict[str, set[str]] = {}
     for key, file in weight_map.items():
-        if not isinstance(file, str) or Path(file).name != file:
+        if (
+            not isinstance(file, str)
+            or Path(file).name != file
+            or len(file.encode("utf-8", "replace")) > 255
+        ):
             raise CheckpointError(
                 f"{index} puts {key} into {file!r}; the plain name of a file beside it is expected."
             )

@@ -182,7 +182,7 @@ class Calibration:
             if unknown := sorted(set(data) - {f.name for f in fields(cls)}):
                 raise ValueError(f"unknown entries {unknown}")
             return msgspec.convert(data, cls)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             hint = "Make it with lr calibrate --output FILE."
             raise CalibrationError(f"{source} is no calibration: {error}. {hint}") from None
 

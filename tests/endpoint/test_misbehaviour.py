@@ -71,8 +71,7 @@ def ends(judge: ServedJudge, number: int) -> bool:
     try:
         judge.judge([pair("x", f"y{number}")])
     except EndpointError as error:
-        assert "judge failed" in str(error)
-        return True
+        return "judge failed" in str(error)
     return False
 
 

@@ -81,3 +81,18 @@ def test_a_disk_that_fills_leaves_every_finished_file_whole(
             store.write(name, {"text": "second"})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.json", "run.json"]
     assert json.loads((tmp_path / "0.json").read_text(encoding="utf-8")) == {"text": "first"}
+
+
+def test_a_folder_in_which_nothing_came_about_goes_again(tmp_path: Path) -> None:
+    """One that was there before, or that has an answer, stays."""
+    path, settings = tmp_path / "run", {"settings": {}}
+    with Store.open(path, settings):
+        assert path.is_dir()
+    assert not path.exists()
+    with Store.open(path, settings) as store:
+        store.write("0.json", {})
+    assert path.is_dir()
+    (path / "0.json").unlink()
+    with Store.open(path, settings):
+        pass
+    assert path.is_dir()

@@ -306,3 +306,29 @@ def test_no_architecture_to_write(both: bool) -> None:
     config = dataclasses.replace(read_config(QWEN3), qkv_bias=both, qk_norm=both)
     with pytest.raises(CheckpointError, match=f"qkv_bias={both} with qk_norm={both}"):
         config_json(config)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"architectures": 7},
+        {"layer_types": 7},
+        {"num_hidden_layers": 1 << 31},
+        {"vocab_size": 1 << 40},
+        {"rms_norm_eps": 10**400},
+        {"rope_parameters": {**YARN, "factor": 1e299}},
+        {"rope_theta": 10**400},
+    ],
+    ids=str,
+)
+def test_what_no_model_has_is_refused_before_anything_counts_up_to_it(
+    change: dict[str, Any],
+) -> None:
+    with pytest.raises(CheckpointError, match=f"config.json has .*{next(iter(change))[:4]}|factor"):
+        read_config({**QWEN3, **change})
+
+
+def test_a_file_that_is_nested_too_deeply_is_no_config(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match=r"config\.json cannot be read as JSON"):
+        read_config(tmp_path)

@@ -42,6 +42,8 @@ from lr.tiny.language import Split
 from lr.tiny.languages import DATASETS
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+MOST_BYTES = 256 << 20
+"""Of the test cases of a problem, unpacked."""
 MOST_TINY = 100_000
 """Tiny problems of one data set: they are drawn one by one, and all in memory."""
 _TINY = re.compile(rf"({'|'.join(DATASETS)}):(\d+)")
@@ -178,9 +180,9 @@ def _tiny(family: str, count: int) -> list[Item]:
 
 
 def _nearby(path: Path) -> str:
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112  # Path's raises if the name is too long
         return f"{path} is a folder."
-    folder = path.parent if path.parent.is_dir() else Path()
+    folder = path.parent if os.path.isdir(path.parent) else Path()  # noqa: PTH112
     found = sorted(one.name for one in folder.glob("*.jsonl"))[:5]
     return f"no such file{', but there is ' + ', '.join(found) if found else ''}."
 
@@ -375,7 +377,7 @@ def _cases(value: Any) -> list[dict[str, Any]]:
         return []
     if value.lstrip().startswith("["):
         return list(json.loads(value))
-    packed = zlib.decompress(base64.b64decode(value))
+    packed = zlib.decompressobj().decompress(base64.b64decode(value), MOST_BYTES)
     texts = [argument for _, argument, _ in pickletools.genops(packed) if isinstance(argument, str)]
     return list(json.loads(texts[0])) if texts else []
 
@@ -383,5 +385,5 @@ def _cases(value: Any) -> list[dict[str, Any]]:
 def _json(value: Any) -> Any:
     try:
         return json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+    except (ValueError, RecursionError):
         return value

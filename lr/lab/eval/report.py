@@ -17,6 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -219,9 +220,10 @@ class Row:
     wasted_share: float | None = field(metadata=column("wasted", ".0%"))
     target_passes: int | None = field(metadata=column("target passes"))
     tokens_per_pass: float | None = field(metadata=column("tokens/pass", ".2f"))
-    judge_seconds: float | None = field(metadata=column("judge s", ".2f"))
-    verifier_passes: int | None = field(metadata=column("verifier passes"))
-    unjudged: int | None = field(metadata=column("not judged"))
+    judge: str | None = field(metadata=column("judge s / passes"))
+    judge_seconds: float | None
+    verifier_passes: int | None
+    unjudged: Mapping[str, int]
     time_ratio: float | None
     flips: tuple[int, int] | None
     flip_p: float | None
@@ -240,6 +242,7 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
     speeds = [record["speed"] for record in records if record.get("speed")]
     total = _summed(record.get("stats", {}) for record in records)
     wall = sum(session.get("seconds", 0.0) for session in run.sessions)
+    passes = int(total.get("verifier_passes", 0))
     return Row(
         name=run.name,
         mode=run.mode,
@@ -261,8 +264,9 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
         target_passes=int(total["target_passes"]) if total else None,
         tokens_per_pass=_share(total, "tokens", "target_passes"),
         judge_seconds=total.get("verifier_seconds") if total else None,
-        verifier_passes=int(total.get("verifier_passes", 0)) if total else None,
-        unjudged=int(total.get("unjudged", 0)) if total else None,
+        verifier_passes=passes if total else None,
+        judge=f"{total.get('verifier_seconds', 0.0):.2f} / {passes}" if total else None,
+        unjudged=dict(sum((Counter(one.get("unjudged", {})) for one in records), Counter())),
         devices=run.devices,
         **_compared(run, None if baseline is run else baseline),
     )
@@ -333,7 +337,7 @@ LEGEND = (
     "paired by problem, with a bootstrap interval over problems. steps kept: accepted of the draft "
     "steps judged; tokens kept: of the tokens guessed. length: tokens against the baseline's on "
     "the same problems. wasted: of the target's finished steps, the share of tokens that is not in "
-    "the answer."
+    "the answer. judge: seconds, and forwards or requests, of the verifier."
 )
 
 
@@ -392,6 +396,12 @@ def notes(rows: Sequence[Row]) -> list[str]:
         if row.unfinished:
             said.append(
                 f"{row.name}: {row.unfinished} {many} answers were cut by the token budget."
+            )
+        if row.unjudged:
+            why, count = max(row.unjudged.items(), key=itemgetter(1))
+            said.append(
+                f"{row.name}: {sum(row.unjudged.values())} draft steps could not be judged and "
+                f"count as rejected; {count} times: {why}"
             )
     if rows and all(row.speedup is None for row in rows):
         said.append("No speedups: no run in mode ar was given (--baseline names another).")

@@ -58,8 +58,20 @@ class Key(NamedTuple):
 class Store:
     """The directory of a run. `Store.open` is for writing, `Store(path)` for reading."""
 
+    fresh = False
+    """Whether `open` made the directory."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """A directory that was made for this run and got nothing but its settings goes again."""
+        if self.fresh and [one.name for one in self.path.iterdir()] == [SETTINGS]:
+            (self.path / SETTINGS).unlink()
+            self.path.rmdir()
 
     @classmethod
     def open(
@@ -68,6 +80,7 @@ class Store:
         """Make the directory, or go on in it. Raises `StorageError` if nothing could be written,
         `SettingError` if it holds a run with other settings."""
         store = cls(path)
+        store.fresh = not os.path.lexists(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             for half in path.rglob(".*.tmp"):  # a killed process left it, or a live one writes it

@@ -344,7 +344,7 @@ def _header(content: dict[str, Any], name: str) -> tuple[Header, Bytes]:
 def _object(line: str, where: str) -> dict[str, Any]:
     try:
         content = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{where}: not JSON ({error}): {line[:80]!r}") from error
     if not isinstance(content, dict):
         raise TraceError(f"{where}: expected an object {{...}}, found {line[:80]!r}")

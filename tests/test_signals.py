@@ -1,0 +1,84 @@
+"""Ctrl-C at any moment, imports included, is one word and exit code 130; a closed terminal and
+`kill` end a run in the same way; nothing stays behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys
+print("up", flush=True)
+sys.argv = ["lr", *sys.argv[1:]]
+from lr.__main__ import entry
+entry()
+"""
+LONG = "run --dataset tiny:40 --mode lr --driver overlapped --output"
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
+
+
+def started(*words: str) -> subprocess.Popen[str]:
+    """The program, as soon as its interpreter runs."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *words],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert program.stdout is not None and program.stdout.readline() == "up\n"
+    return program
+
+
+def alive(session: int) -> list[str]:
+    """What of a session is alive."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(words[3]) == session and words[0] != "Z":
+            found.append(status.parent.name)
+    return found
+
+
+def gone(session: int) -> bool:
+    deadline = time.monotonic() + 30
+    while alive(session) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not alive(session)
+
+
+@pytest.mark.parametrize("after", [0.1, 1.5])
+def test_ctrl_c_while_modules_are_imported(tmp_path: Path, after: float) -> None:
+    program = started(*LONG.split(), str(tmp_path / "run"))
+    time.sleep(after)
+    os.killpg(program.pid, signal.SIGINT)
+    _, said = program.communicate(timeout=60)
+    assert program.returncode == 130 and said.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in said and gone(program.pid)
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM"])
+def test_a_closed_terminal_ends_a_run(tmp_path: Path, name: str) -> None:
+    """The signal comes to the run alone, when the first answers are there; they stay."""
+    output = tmp_path / "run"
+    program = started(*LONG.split(), str(output))
+    deadline = time.monotonic() + 120
+    while len(list(output.glob("[0-9]*.json"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    program.send_signal(getattr(signal, name))
+    _, said = program.communicate(timeout=60)
+    assert program.returncode == 128 + getattr(signal, name) and "Traceback" not in said
+    assert gone(program.pid)
+    assert len(list(output.glob("[0-9]*.json"))) >= 2 and not list(output.glob(".*.tmp"))
