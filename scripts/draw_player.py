@@ -1,11 +1,11 @@
-"""Draws docs/figures/player.png and the figures of docs/player.md: one answer of the tiny models,
-in the player and by `lr draw`.
+"""Draws docs/figures/player.png, the moving player.gif of the README and the figures of
+docs/player.md: one answer of the tiny models, in the player and by `lr draw`.
 
     python scripts/draw_player.py
 
 The answer is the same every time; its times are those of this machine. Wants matplotlib, playwright
 and an installed Chromium (the extra `dev` has the first two). The page that is photographed is that
-of `lr play`, at the moment that `lr draw` shows.
+of `lr play`, at the moment that `lr draw` shows; the moving picture is its guided tour.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from lr.cli import main
+from lr.lab.player.story import tour_of
 from lr.lab.trace.file import read_trace
 from lr.lab.trace.state import TraceStates
 from lr.lab.viz.tree import telling_moment
@@ -27,11 +29,12 @@ QUESTION = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. "
     "Then Cleo gets 5 fewer coins than Ben. How many coins does Cleo have?"
 )
+SECONDS_PER_STOP = 4
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
-def photograph(page: Path, event: int, picture: Path) -> None:
-    """The player's page after `event` events, as it looks on a laptop."""
+def photograph(page: Path, places: dict[str, Path]) -> None:
+    """The player's page as it looks on a laptop, at each address (`event=20`, `tour=1`)."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         sys.exit(f"no browser: none of {', '.join(BROWSERS)} is installed")
@@ -42,9 +45,20 @@ def photograph(page: Path, event: int, picture: Path) -> None:
         window = opened.new_page(
             viewport={"width": 1440, "height": 860}, color_scheme="light", reduced_motion="reduce"
         )
-        window.goto(f"{page.as_uri()}#event={event}")
-        window.screenshot(path=picture)
+        for place, picture in places.items():
+            window.goto("about:blank")
+            window.goto(f"{page.as_uri()}#{place}")
+            window.screenshot(path=picture)
         opened.close()
+
+
+def moving(pictures: list[Path], into: Path) -> None:
+    """Pictures as one moving picture, smaller and in few colours."""
+    frames = [Image.open(one).convert("RGB").resize((840, 502)) for one in pictures]
+    frames = [one.quantize(40, dither=Image.Dither.NONE) for one in frames]
+    frames[0].save(
+        into, save_all=True, append_images=frames[1:], duration=1000 * SECONDS_PER_STOP, loop=0
+    )
 
 
 def run(command: list[str]) -> None:
@@ -63,7 +77,11 @@ def draw() -> None:
         run(["play", str(trace), "-o", str(trace.with_suffix(".html"))])
         run(["draw", str(trace), "-o", str(FIGURES / "answer")])
         film = TraceStates(read_trace(trace))
-        photograph(trace.with_suffix(".html"), telling_moment(film), FIGURES / "player.png")
+        stops = range(1, 1 + len(tour_of(read_trace(trace))))
+        tour = {f"tour={n}": Path(folder) / f"{n}.png" for n in stops}
+        still = {f"event={telling_moment(film)}": FIGURES / "player.png"}
+        photograph(trace.with_suffix(".html"), still | tour)
+        moving(list(tour.values()), FIGURES / "player.gif")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,3 +98,26 @@ def test_small_documented_commands_run(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert len(here) > 3
     for command in here:
         assert main(shlex.split(command)[1:]) == 0, command
+
+
+def test_the_readmes_cheap_commands_run(tmp_path: Path) -> None:
+    """What README tells a newcomer to type runs, make's targets as far as what they would do; and
+    its first screen has the two commands, the page and the three doors.
+    """
+    readme = (ROOT / "README.md").read_text("utf-8")
+    blocks = re.findall(r"^```\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    lines = [re.sub(r"\s+#\s.*", "", line) for block in blocks for line in block.splitlines()]
+    targets = [line.split()[1] for line in lines if line.startswith("make ")]
+    targets += re.findall(r"`make (\w+)", readme)
+    assert {"demo", "test", "notebooks", "grade", "site"} <= set(targets)
+    for target in sorted(set(targets)):
+        command = ["make", "-n", target, "EX=residual", f"VENV={tmp_path}"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert "source .venv/bin/activate" in lines
+    [page] = [line for line in lines if line.startswith("python -m ")]
+    done = subprocess.run(
+        [sys.executable, *page.split()[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and "accepted" in done.stdout, done.stderr
+    assert [readme.count(f"| **{door}**") for door in ("learn", "check", "prototype")] == [1, 1, 1]

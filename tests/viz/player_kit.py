@@ -91,6 +91,17 @@ def scripted() -> TraceFile:
 
 
 @cache
+def bushy() -> TraceFile:
+    """Width 3 and depth 2: up to thirteen nodes."""
+    drafts = [f"The sum is {n}1.|So it is {n}2.|That makes {n}3." for n in range(1, 6)]
+    targets = [f"The sum is {n}4." for n in range(1, 5)] + ["It is 55$"]
+    config = SchedulerConfig(Limits(400), depth=2, width=3)
+    run = ScriptedRun(config, TextScript(targets, drafts))
+    run.run()
+    return scripted_trace(run)
+
+
+@cache
 def synchronous() -> TraceFile:
     """With a bonus."""
     run = ScriptedRun(

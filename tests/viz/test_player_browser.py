@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from player_kit import a_browser, long, nasty, scripted, simulated, synchronous, tiny, wordy
+from player_kit import a_browser, bushy, long, nasty, scripted, simulated, synchronous, tiny, wordy
 
 from lr.lab.player.page import headline_of, player_page, write_page
 from lr.lab.trace.state import TraceStates
@@ -25,6 +25,7 @@ TRACES = {
     "long": long,
     "nasty": nasty,
     "wordy": wordy,
+    "bushy": bushy,
 }
 NAMELESS = """[...document.querySelectorAll('button, select, input, [role=img]')]
   .filter(e => !e.getAttribute('aria-label') && !e.textContent.trim())
@@ -372,3 +373,60 @@ def test_ten_thousand_events_stay_smooth(window: Window) -> None:
     assert page.locator("#steps .step").count() <= 30, "only the last steps are in the page"
     page.click(".earlier")
     assert page.locator("#steps .step").count() > 200
+
+
+def test_the_tour_goes_by_keys_and_addresses(window: Window) -> None:
+    page = window.open("tiny", "#tour=1")
+    stops = page.evaluate("player.tour.stops.map(stop => [stop.event, stop.title])")
+    assert len(stops) >= 6
+    for number, (event, title) in enumerate(stops, 1):
+        assert page.evaluate("player.n") == event
+        assert page.text_content("#now-text") == f"{number} of {len(stops)}: {title}"
+        assert page.evaluate("location.hash") == f"#tour={number}"
+        assert page.locator(".panel.lit").count() == 1
+        page.keyboard.press("ArrowRight")
+    assert page.locator(".panel.lit").count() == 0  # after the last stop it is over
+    page.click("#tour-open")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("player.n") == stops[0][0]
+    page.keyboard.press("Escape")
+    assert page.evaluate("location.hash") == f"#event={stops[0][0]}"
+
+
+def test_the_race_has_two_clocks(window: Window) -> None:
+    page = window.open("tiny")
+    page.keyboard.press("End")
+    clocks = page.evaluate("player.data.race")
+    assert [clock["name"] for clock in clocks] == ["this machine", "rows are free"]
+    for clock in clocks:
+        here, plain = clock["run"][-1], clock["plain"][-1]
+        how = "fast" if plain >= here else "slow"
+        factor = max(here, plain) / min(here, plain)
+        assert page.text_content("#race p") == (
+            f"in the end {factor:.2f} times as {how} as plain decoding"
+        )
+        assert page.locator("#race i.ran").count() == 2 * len(clock["run"]) or plain > here
+        page.click("#race-clock")
+    assert "GPU" in clocks[1]["costs"] and "paper" in clocks[1]["costs"]
+
+
+@pytest.mark.parametrize("width", [420, 1024, 1366, 1920])
+def test_wide_trees_fit_and_keep_their_numbers(window: Window, width: int) -> None:
+    """At width 3 every box of a large screen is in sight, and each names its result."""
+    page = window.open("bushy", width=width, height=768 if width < 1900 else 1080)
+    most = page.evaluate("""() => {
+      let best = [0, 0];
+      for (let n = 1; n <= player.count; n += 1) {
+        const live = player.film.treeAt(player.film.rootAt(n), n);
+        const size = (tree) => tree ? 1 + tree.kids.reduce((sum, kid) => sum + size(kid), 0) : 0;
+        if (size(live) > best[0]) best = [size(live), n];
+      }
+      player.go(best[1]);
+      return best[0];
+    }""")
+    assert most >= 8
+    field, box = "document.getElementById('tree-field')", "document.getElementById('tree')"
+    if width >= 1000:
+        assert page.evaluate(f"{field}.offsetHeight <= {box}.clientHeight + 12")
+    assert page.evaluate(CUT) == []

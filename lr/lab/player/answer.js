@@ -26,7 +26,7 @@ class Answer {
     this.ahead.replaceChildren(...ahead.map(([index, by, tokens]) => {
       const tip = by === "draft" ? "A draft step ahead of the last decision: it may be rejected."
         : "The target is writing this step.";
-      const origin = this.origin("⋯", "ahead", index, tip);
+      const origin = this.origin("…", "ahead", index, tip);
       return make(`li.step.ahead.${by}`, {}, [origin, make("div.body", {},
         tokenElements(tokens, by))]);
     }));
@@ -73,7 +73,6 @@ class Answer {
     return found;
   }
 
-  // Keeps the newest decided step in sight.
   follow() {
     const last = this.list.lastElementChild, height = this.scroller.clientHeight;
     const bottom = last ? last.offsetTop + last.offsetHeight : 0;

@@ -81,7 +81,7 @@ class CacheView {
     const cells = blocks.map((block, place) => [block, place])
       .filter(([, place]) => place === 0 || place > hidden)
       .map(([block, place]) => this.block(block, holders, copies, full(place)));
-    if (hidden) cells.splice(1, 0, make("span.hidden", { text: `⋯${hidden}` }));
+    if (hidden) cells.splice(1, 0, make("span.hidden", { text: `…${hidden}` }));
     const name = make("span.whose", { tip }, [make("b", { text: whose }),
       make("small", { text: `branch ${number}, ${length} tokens` })]);
     return make("div.branch", {}, [name, ...cells]);

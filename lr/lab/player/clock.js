@@ -27,7 +27,7 @@ class Clock {
   }
 
   measure() {
-    const unit = rem(), most = Math.max(9 * unit, innerHeight * (innerWidth < 1000 ? 0.5 : 0.3));
+    const unit = rem(), most = Math.max(9 * unit, innerHeight * (innerWidth < 1000 ? 0.5 : 0.26));
     const rows = this.lanes.reduce((sum, lane) => sum + lane.rows, 0);
     const rest = (2.75 + this.lanes.length * 0.87) * unit;
     const row = clamp((most - rest) / rows, 4, 1.3 * unit), tops = {};

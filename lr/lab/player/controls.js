@@ -1,7 +1,8 @@
 // Buttons, keys, slider and the theme: each does one thing to the player.
 
 const KEYS = [
-  ["space", "play or pause"], ["← →", "previous, next event"],
+  ["space", "play or pause"], ["← →", "previous, next event; in the tour: stop"],
+  ["T Esc", "the tour: begin, end"], ["G", "the race's clock: this machine, or rows are free"],
   ["Shift + ← →", "previous, next decision"],
   ["R", "to the next rejection (Shift: to the one before)"],
   ["Home End", "to the beginning, to the end"], ["↑ ↓", "faster, slower"],
@@ -11,17 +12,20 @@ const KEYS = [
 const HELP = "A small model, the draft, writes reasoning steps ahead; the large one, the target, "
   + "writes its own step at every place at the same time; a verifier says whether a draft step "
   + "means the same. If so it is kept, else the target's step takes its place.";
-const LINKS = "The address ends in #event=number when the player rests: share it, and it opens at "
-  + "that moment.";
+const LINKS = "The address ends in #event=number (in the tour #tour=number) when the player rests: "
+  + "share it, and it opens at that moment.";
 
 function connect(player) {
   const { decisions, rejections } = player.data;
   const settled = (action) => () => { action(); player.toAddress(); };
   const rest = (n) => settled(() => { player.pause(); player.go(n); });
+  const { tour } = player;
+  const along = (by) => settled(() => (tour.at >= 0 ? tour.go(tour.at + by) : player.step(by > 0)));
   const actions = {
+    "tour-open": settled(() => tour.go(tour.at < 0 ? 0 : -1)),
     play: () => player.toggle(),
-    "event-back": settled(() => player.step(false)),
-    "event-next": settled(() => player.step(true)),
+    "event-back": along(-1),
+    "event-next": along(1),
     "decision-back": settled(() => player.jump(decisions, false)),
     "decision-next": settled(() => player.jump(decisions, true)),
     "rejection-next": settled(() => player.jump(rejections, true)),
@@ -38,7 +42,8 @@ function connect(player) {
   };
   for (const [id, action] of Object.entries(actions)) byId(id).addEventListener("click", action);
   const keys = {
-    " ": actions.play, ArrowRight: actions["event-next"], ArrowLeft: actions["event-back"],
+    " ": actions.play, ArrowRight: along(1), ArrowLeft: along(-1),
+    t: actions["tour-open"], Escape: settled(() => tour.go(-1)), g: () => player.race.next(),
     "shift ArrowRight": actions["decision-next"], "shift ArrowLeft": actions["decision-back"],
     r: actions["rejection-next"], "shift r": settled(() => player.jump(rejections, false)),
     Home: rest(0), End: rest(player.count), ArrowUp: () => faster(1), ArrowDown: () => faster(-1),
@@ -69,7 +74,6 @@ function connect(player) {
   dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
 }
 
-// Dragging on the clock moves through time.
 function scrubOn(player, drawing) {
   const move = (event) => {
     const left = drawing.getBoundingClientRect().left;

@@ -36,7 +36,6 @@ class TraceStates {
     return n ? this.events[n - 1][0] : this.starts;
   }
 
-  // How many events have happened by a time.
   numberAt(time) {
     return valueAt(this.times, time, 0);
   }

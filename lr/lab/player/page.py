@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from lr.lab.player.story import race_of, tour_of
 from lr.lab.stepper.words import quoted, say
 from lr.lab.trace.file import Header, Record, TraceFile, write_lines
 from lr.lab.trace.state import CACHE_EVENTS, State, StepState, fold
@@ -24,7 +25,7 @@ from lr.lab.viz.clock import timeline_of
 from lr.lab.viz.style import MARKS, ORIGIN_COLOURS
 from lr.lab.viz.tree import Standing, cards_of
 
-SCRIPTS = ("film", "page", "tree", "answer", "clock", "cache", "player", "controls")
+SCRIPTS = ("film", "page", "tree", "answer", "clock", "cache", "story", "player", "controls")
 MODES = {
     "ar": "Plain decoding",
     "sd": "Token-level speculation",
@@ -34,26 +35,27 @@ MODES = {
 EVERY, TOKENS, STEPS = 0, 1, 2
 """At which setting of "stops" the arrows stop at a kind of event."""
 KINDS = {
-    "draft": ("draft", "▸", STEPS, "The draft writes from the same prefix as the target."),
-    "target": ("target", "▸", STEPS, "One more row in the target's batch, from the same prefix."),
-    "judge": ("verifier", "▸", STEPS, "Does the draft's step mean the same as the target's?"),
+    "draft": ("draft", "►", STEPS, "The draft writes from the same prefix as the target."),
+    "target": ("target", "►", STEPS, "One more row in the target's batch, from the same prefix."),
+    "judge": ("verifier", "►", STEPS, "Does the draft's step mean the same as the target's?"),
     "drafted": ("draft", "■", STEPS, "The draft goes on from it without waiting for a verdict."),
     "targeted": ("target", "■", STEPS, "It is compared with every draft step from this prefix."),
     "judged": ("verifier", "?", STEPS, "It counts once everything before it is decided."),
     "emit": ("accepted", "→", STEPS, "The root moves on; nothing is computed or copied for it."),
-    "cancel": ("rejected", "✕", STEPS, "After a rejected step, or beside an accepted one."),
+    "cancel": ("rejected", "×", STEPS, "After a rejected step, or beside an accepted one."),
     "release": ("rejected", "○", TOKENS, "Blocks that no other branch holds are free again."),
     "token": ("", "·", TOKENS, "One token from one pass."),
-    "round": ("", "≣", TOKENS, "Guessed tokens are checked together in one pass."),
+    "round": ("", "≡", TOKENS, "Guessed tokens are checked together in one pass."),
     "written": ("", "■", TOKENS, "A step ends at a blank line, at the end, or at its limit."),
-    "forward": ("", "▮", EVERY, "All rows pass through the model together."),
-    "verifier": ("verifier", "▮", EVERY, "One call for all pairs that wait."),
-    "span": ("", "▮", EVERY, "A simulated worker is free again."),
+    "forward": ("", "▪", EVERY, "All rows pass through the model together."),
+    "verifier": ("verifier", "▪", EVERY, "One call for all pairs that wait."),
+    "span": ("", "▪", EVERY, "A simulated worker is free again."),
     "draw": ("rejected", "#", EVERY, "Drawn by a key, so the order of work does not matter."),
     "warn": ("rejected", "!", STEPS, "The answer is right, and slower than it should be."),
-    "end": ("accepted", "◼", STEPS, ""),
+    "end": ("accepted", "■", STEPS, ""),
 }
 """By kind of event: whose colour ("": that of its role), sign, where the arrows stop, the idea."""
+WASTED = "It was judged aligned, and goes all the same: it stands on a step that was rejected."
 SHARING = "Blocks are shared until a branch writes into one; then that one is copied first."
 
 
@@ -104,6 +106,8 @@ def page_data(trace: TraceFile) -> dict[str, Any]:
         "standings": {one.name: one.value for one in Standing},
         "clock": asdict(timeline) | {"spans": spans},
         "states": states_of(trace),
+        "tour": tour_of(trace),
+        "race": race_of(trace),
     }
 
 
@@ -172,6 +176,7 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
     now: dict[Any, list[Any]] = {}  # lists as they were after the event before
     refused: dict[Any, Any] = {}
     sizes: dict[Any, Any] = {}
+    notes: dict[int, str] = {}
 
     def change(key: Any, history: list[Any], new: list[Any]) -> None:
         old = now.get(key, [])
@@ -204,6 +209,7 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
                 life = made.setdefault(by, {"tokens": [], "done": []})
                 change((by, name), life["tokens"], tokens(step, (by, name)))
                 note(life["done"], step.finish != "")
+        made["kept"] = node.accepted
         if node.verdict is not None:
             made["why"] = node.verdict["why"]
         if node.gone is not None and "gone" not in made:
@@ -220,6 +226,9 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
         if record.kind == "round":
             name = data["node"] or f"{data['index']}:{data['index']}"
             refused |= _refused_at(data, name)
+        left = state.nodes.get(data["node"]) if record.kind == "release" else None
+        if left and left.verdict and left.verdict["aligned"] and not left.accepted:
+            notes[state.number] = WASTED
         names = {name for name in (*state.touched, data.get("node")) if name in state.nodes}
         parents = {state.nodes[name].parent for name in names}
         for name in names | parents:
@@ -234,7 +243,7 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
             told |= {"colour": ORIGIN_COLOURS[one.origin], "mark": MARKS[one.origin], "by": by}
             told["tokens"] = tokens(one.step, (by, one.node))
             emitted.append(told | {"rejected": one.rejected and one.rejected.text.strip()})
-    return {"roots": roots, "nodes": nodes, "emitted": emitted, "caches": caches}
+    return {"roots": roots, "nodes": nodes, "emitted": emitted, "caches": caches, "notes": notes}
 
 
 def _look_at_cache(state: State, record: Record, caches: Any, change: Any, note: Any) -> None:

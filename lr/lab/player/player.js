@@ -3,11 +3,11 @@
 
 const SECONDS_PER_STEP = 3, FADE_SECONDS = 1.6;
 const LEGEND = [
-  ["draft", "▌draft step", "Written by the draft, the small model."],
-  ["target", "▌target step", "Written by the target, the large model."],
+  ["draft", "■ draft step", "Written by the draft, the small model."],
+  ["target", "■ target step", "Written by the target, the large model."],
   ["accepted", "✓ aligned", "It means the same as the target's step."],
   ["rejected", "✗ not aligned", "It means something else than the target's step."],
-  ["rejected", "✕ cancelled", "After a rejected step, or beside an accepted one."],
+  ["rejected", "× cancelled", "After a rejected step, or beside an accepted one."],
 ];
 
 class Player {
@@ -24,6 +24,8 @@ class Player {
     this.answer = new Answer(film, byId("steps"), byId("ahead"), byId("answer"));
     this.clock = new Clock(film, data, byId("timeline"));
     this.cache = new CacheView(film, data.plain, byId("cache"), byId("cache-tabs"));
+    this.race = new Race(film, data.race, byId("race"), byId("race-clock"));
+    this.tour = new Tour(this, data.tour);
   }
 
   start() {
@@ -65,6 +67,7 @@ class Player {
     this.tree.show(this.n, this.time, FADE_SECONDS * this.rate);
     this.answer.show(this.n);
     this.clock.show(this.time);
+    this.race.show(this.n, this.time);
     this.cache.show(this.n);
     byId("scrub").value = this.n;
     byId("scrub").setAttribute("aria-valuetext", `event ${this.n} of ${this.count}`);
@@ -73,19 +76,20 @@ class Player {
     document.body.dataset.event = this.n;
   }
 
-  redraw() {
+  redraw(n = this.n) {
     this.tree.signature = this.answer.signature = this.cache.shown = this.clock.drawn = null;
-    this.go(this.n, this.time);
+    this.go(n, n === this.n ? this.time : undefined);
   }
 
   say(n) {
     const start = [0, "", "soft", "▶", "Before the first event"];
     const [, kind, who, mark, text] = n ? this.film.events[n - 1] : start;
-    const more = n ? this.data.ideas[kind] || ""
-      : "Press play, or step with the arrow keys. Everything explains itself when pointed at.";
+    const idea = n ? this.film.notes[n] || this.data.ideas[kind] || ""
+      : "Press play, step with the arrow keys, or take the tour (T).";
+    const [head, more] = this.tour.caption() || [text, idea];
     byId("now").className = who;
     byId("now-mark").textContent = mark;
-    byId("now-text").textContent = byId("now-text").title = text;
+    byId("now-text").textContent = head;
     byId("now-text").setAttribute("aria-live", this.playing ? "off" : "polite");
     byId("now-more").textContent = more;
     byId("now-where").textContent = `event ${this.n} of ${this.count}\n`
@@ -102,7 +106,6 @@ class Player {
     return n;
   }
 
-  // Decisions above the slider.
   marks() {
     if (this.marked === innerWidth) return;
     this.marked = innerWidth;
@@ -163,12 +166,14 @@ class Player {
   }
 
   fromAddress() {
-    const found = /(?:^|[#&])event=(\d+)/.exec(location.hash);
+    const [, kind, number] = /(?:^|[#&])(event|tour)=(\d+)/.exec(location.hash) || [];
     this.pause();
-    this.go(found ? +found[1] : 0);
+    if (kind === "tour") return this.tour.go(clamp(number - 1, 0, this.tour.stops.length - 1));
+    return this.go(kind ? +number : 0);
   }
 
   toAddress() {
-    history.replaceState(null, "", `#event=${this.n}`);
+    const touring = this.tour.caption() ? `#tour=${this.tour.at + 1}` : `#event=${this.n}`;
+    history.replaceState(null, "", touring);
   }
 }

@@ -3,7 +3,9 @@
 // paler and paler.
 
 // Size of words and lines in a card: the first of these with which everything is in sight.
-const DENSITIES = [[1.2, 99], [1, 99], [0.92, 5], [0.86, 4], [0.84, 3], [0.84, 2], [0.84, 1]];
+// Last come lines that keep a step's end, then its last number, in as many columns as it takes.
+const DENSITIES = [[1.2], [1], [0.92], [0.86], [0.84], [0.84, 1, 4], [0.84, 1, 3], [0.84, 1, 2],
+  [0.84, 1, 1], [0.84, 2, 1]];
 
 class Tree {
   constructor(film, data, field, lines, scroller) {
@@ -42,7 +44,6 @@ class Tree {
     for (const [name, box] of shown) this.boxes.get(name).style.opacity = box.opacity;
   }
 
-  // Puts the words into the boxes.
   fill(shown, live) {
     for (const [name, box] of this.boxes) {
       if (!shown.has(name)) { box.remove(); this.boxes.delete(name); }
@@ -71,14 +72,18 @@ class Tree {
     if (textOf(card.tokens)) tip += `\n“${textOf(card.tokens)}”`;
     if (draft && ["aligned", "rejected"].includes(state)) tip += `\nVerdict: ${child.why}`;
     tip += draft ? `\nIt leads from node ${box.name} to node ${card.name}.` : "";
-    return this.cardElement(card.by, `${state}${busy ? ".busy" : ""}`, `${sign} ${label}`,
+    const lost = box.ghost && draft && state === "aligned" && !child.kept ? ", discarded" : "";
+    return this.cardElement(card.by, `${state}${busy ? ".busy" : ""}`, `${sign} ${label}${lost}`,
       card.tokens, tip);
   }
 
   cardElement(by, classes, label, tokens, tip) {
-    const words = make("div.words", {}, this.film.silent ? [] : tokenElements(tokens, by));
+    const [result] = /\d+(?=\D*$)/.exec(textOf(tokens)) || textOf(tokens).split(" ");
+    const words = make("div.words", {}, this.film.silent ? [] : [make("div", {},
+      tokenElements(tokens, by)), make("div.result", { text: `… ${result}` })]);
+    const [sign, ...means] = label.split(" ");
     const head = make("div.head", {}, [make("span", { text: by }),
-      make("span.state", { text: label })]);
+      make("span.state", { text: sign }, [make("span", { text: ` ${means.join(" ")}` })])]);
     return make(`div.card.${by}.${classes}`, { tip }, [head, words]);
   }
 
@@ -98,16 +103,21 @@ class Tree {
   // Chooses the size of words, then puts every box below what stands in its column already, but not
   // above the box before it.
   arrange(shown, live, past) {
-    const unit = rem(), gap = 1.9 * unit, width = this.scroller.clientWidth;
+    const unit = rem(), { clientWidth: width, clientHeight } = this.scroller;
     const columns = Math.max(2, ...[...shown.values()].map((box) => box.column + 1));
     const room = this.plain ? 2 : Math.min(Math.max(columns, 3), this.depth + 2);
-    const column = clamp(width / room - gap, 10.5 * unit, 19 * unit);
-    this.field.style.setProperty("--column", `${column}px`);
-    const places = new Map(), left = (box) => box.column * (column + gap) + 2;
-    for (const [size, lines] of this.film.silent ? [[1, 1]] : DENSITIES) {
+    const places = new Map(), lefts = new Map();
+    const crowd = [...shown.values()].filter((box) => !box.ghost).length > columns;
+    let column = 0, gap = 0;
+    for (const [size, split, lines] of this.film.silent ? [[1, 1, 1]] : DENSITIES) {
+      if (split > 1 && !crowd) break;
+      gap = (split > 1 ? 0.8 : 1.9) * unit;
+      column = split > 1 ? 6.4 * unit : clamp(width / room - gap, 10.5 * unit, 19 * unit);
+      this.field.style.setProperty("--column", `${column}px`);
       this.field.style.setProperty("--words", `${size}em`);
       this.field.style.setProperty("--lines", lines);
-      this.field.classList.toggle("compact", lines === 1);
+      this.field.classList.toggle("compact", Boolean(split));
+      this.field.classList.toggle("single", lines === 1);
       const heights = new Map([...shown.keys()].map((name) => [name,
         this.boxes.get(name).offsetHeight]));
       const bottoms = new Map();
@@ -124,9 +134,12 @@ class Tree {
       if (live) place(live.name, 2);
       this.bottom = Math.max(0, ...bottoms.values());
       for (const name of shown.keys()) place(name, 2);
-      this.height = Math.max(0, ...bottoms.values());
-      if (this.bottom <= this.scroller.clientHeight) break;
+      this.spread(shown, heights, places, lefts, split > 1 ? clientHeight : Infinity);
+      this.bottom = split > 1 ? this.height : this.bottom;
+      for (const [name, at] of lefts) lefts.set(name, at * (column + gap) + 2);
+      if (this.bottom <= clientHeight) break;
     }
+    const left = (box) => lefts.get(box.past ? "past" : box.name);
     for (const [name, top] of places) {
       const { style } = this.boxes.get(name);
       style.left = `${left(shown.get(name))}px`;
@@ -135,6 +148,31 @@ class Tree {
     const wide = Math.max(...[...shown.values()].map((box) => left(box) + column + 6), 0);
     Object.assign(this.field.style, { width: `${wide}px`, height: `${this.height}px` });
     this.link(shown, places, left, column, live, past);
+  }
+
+  // Gives every box its column. Where `most` bounds the height, boxes that do not fit below each
+  // other go on in a further column, and the root is below the last decided step.
+  spread(shown, heights, places, lefts, most) {
+    if (most === Infinity) {
+      for (const name of places.keys()) lefts.set(name, shown.get(name).column);
+      this.height = Math.max(0, ...[...places].map(([name, top]) => top + heights.get(name) + 10));
+      return;
+    }
+    const order = [...places.keys()].sort((a, b) => shown.get(a).column - shown.get(b).column);
+    let at = 0, y = 2, last = null;
+    this.height = 0;
+    for (const name of order) {
+      const { column, ghost } = shown.get(name), apart = last !== null && column !== last;
+      if ((apart && last > 0 && !ghost) || (y > 2 && y + heights.get(name) > most)) {
+        at += 1;
+        y = 2;
+      }
+      places.set(name, y);
+      lefts.set(name, at);
+      y += heights.get(name) + 8;
+      this.height = Math.max(this.height, y);
+      last = column;
+    }
   }
 
   // A curve from each draft step to the box that follows it.

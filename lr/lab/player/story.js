@@ -1,0 +1,86 @@
+// The tour, eight moments with their idea, and the race with plain decoding (story.py).
+
+class Tour {
+  constructor(player, stops) {
+    Object.assign(this, { player, stops, at: -1 });
+    byId("tour-open").hidden = !stops.length;
+  }
+
+  // To stop number `at`, from 0; outside: the tour is over.
+  go(at) {
+    const stop = this.stops[at];
+    this.at = stop ? at : -1;
+    document.body.classList.toggle("touring", Boolean(stop));
+    for (const panel of document.querySelectorAll(".panel")) {
+      panel.classList.toggle("lit", Boolean(stop) && panel.id === `${stop.panel}-panel`);
+    }
+    if (!stop) return this.player.redraw();
+    this.player.pause();
+    this.player.redraw(stop.event);
+    if (innerWidth < 1000) byId(`${stop.panel}-panel`).scrollIntoView({ block: "nearest" });
+  }
+
+  // The caption of the stop that the player is at, or nothing.
+  caption() {
+    const stop = this.stops[this.at];
+    if (!stop || stop.event !== this.player.n) return null;
+    return [`${this.at + 1} of ${this.stops.length}: ${stop.title}`, stop.words];
+  }
+}
+
+class Race {
+  constructor(film, clocks, box, button) {
+    Object.assign(this, { film, clocks, box, button, chosen: 0 });
+    button.hidden = box.hidden = !clocks.length;
+    button.addEventListener("click", () => this.next());
+  }
+
+  next() {
+    this.chosen = (this.chosen + 1) % Math.max(1, this.clocks.length);
+    this.show(this.n, this.time);
+  }
+
+  // The moment on the chosen clock: between two decisions it runs evenly.
+  moment(n, time, run) {
+    const decided = this.film.emittedAt(n).length, times = [0, ...run], { starts } = this.film;
+    if (decided === run.length) return times[decided];
+    const [from, to] = [decided - 1, decided].map((i) =>
+      (i < 0 ? starts : this.film.timeAt(this.film.emitted[i].at)));
+    const share = to > from ? clamp((time - from) / (to - from), 0, 1) : 0;
+    return times[decided] + share * (times[decided + 1] - times[decided]);
+  }
+
+  show(n, time) {
+    Object.assign(this, { n, time });
+    if (!this.clocks.length) return;
+    const { name, costs, run, plain } = this.clocks[this.chosen], last = run.length - 1;
+    const now = this.moment(n, time, run), ratio = plain[last] / run[last];
+    if (this.drawn !== this.chosen) this.draw(Math.max(run[last], plain[last]));
+    for (const [at, piece] of this.pieces) piece.classList.toggle("ran", at <= now);
+    for (const needle of this.needles) needle.style.left = this.percent(now);
+    const count = (times) => times.filter((at) => at <= now).length;
+    const factor = (ratio < 1 ? 1 / ratio : ratio).toFixed(2);
+    const tip = `The race's clock. ${name}: ${costs}. Press for the other one (G).`;
+    this.button.textContent = `race: ${name}`;
+    this.button.dataset.tip = this.head.dataset.tip = tip;
+    this.head.textContent = n < this.film.count ? `${count(run)} steps here, ${count(plain)} in `
+      + "plain decoding" : `in the end ${factor} times as ${ratio < 1 ? "slow" : "fast"} as plain `
+      + "decoding";
+  }
+
+  draw(whole) {
+    const { run, plain } = this.clocks[this.chosen];
+    this.percent = (time) => `${(100 * Math.min(time, whole)) / whole}%`;
+    Object.assign(this, { drawn: this.chosen, pieces: [], needles: [], head: make("p") });
+    const lane = (title, kind, times) => {
+      const before = [0, ...times], { percent } = this, pieces = times.map((at, i) => make(
+        `i.${kind}`, { style: `left: ${percent(before[i])}; width: ${percent(at - before[i])}` }));
+      this.pieces.push(...pieces.map((piece, i) => [times[i], piece]));
+      this.needles.push(make("b"));
+      return make("div.lane", {}, [make("span.who", { text: title }),
+        make("span.course", {}, [...pieces, ...this.needles.slice(-1)])]);
+    };
+    this.box.replaceChildren(this.head, lane("this run", "accepted", run),
+      lane("plain", "target", plain));
+  }
+}

@@ -1,0 +1,145 @@
+"""What the player tells besides the events: the tour, eight moments with their idea, and the race,
+plain decoding on the same clock.
+
+The race has two clocks. "This machine": plain decoding takes one pass of the target per token, each
+as long as the median pass with the fewest rows in this trace. "Rows are free", as on a GPU that is
+limited by its memory's bandwidth: a target pass takes one unit however many rows it has, a draft
+pass `c1` and a verdict `v` steps, on devices of their own, with the values that the twin fits to
+the paper's tables (`theory/paper.py`). There every piece of work takes its passes after the event
+that began it, in the order of this run: an estimate, not a measurement."""
+
+from __future__ import annotations
+
+from statistics import fmean, median
+from typing import Any
+
+from lr.lab.trace.file import Record, TraceFile
+from lr.theory.paper import paper_calibration
+
+PAIR, DATASET = "qwen3", "GSM8K"
+CAPTIONS = {
+    "ahead": ("tree", "The draft runs ahead", "The small model has written a step and goes straight"
+        " on to the next. It does not wait to hear whether the first was good."),
+    "target": ("timeline", "The target begins", "The large model writes its own version of the same"
+        " step. It does so at every place of the tree at once, one row each in one batch."),
+    "verdict": ("tree", "A verdict", "The verifier compares two versions of one step: do they mean"
+        " the same? The wording may differ."),
+    "slide": ("tree", "The window slides", "They do: the draft's step joins the answer and the root"
+        " moves on. All work after it stays valid, and the draft may go one step further."),
+    "rejection": ("tree", "A rejection", "They do not. Everything written after this draft step was"
+        " built on sand."),
+    "correction": ("answer", "The correction was already written", "Why is it not slower to be"
+        " wrong? The target's own step, written for the comparison, takes the place. Nothing is"
+        " computed again."),
+    "copy": ("cache", "Fork and copy", "Branches share the blocks of their common prefix. Only when"
+        " one writes into a shared block is that block copied."),
+    "end": ("timeline", "The end", "Look at the race: how far would plain decoding be now?"),
+}  # fmt: skip
+"""By moment: the panel that shows it, a title, the idea."""
+
+
+def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
+    """The stops of the tour that this trace has: event, panel, title, words."""
+    records = trace.records
+
+    def first(kind: str, after: int = 0, **wanted: Any) -> int | None:
+        fits = (one for one in records if one.kind == kind and one.number >= after)
+        return next((one.number + 1 for one in fits if _has(one, wanted)), None)
+
+    drafts = [one.number + 1 for one in records if one.kind == "draft"]
+    correction = first("emit", origin="correction")
+    verdict = None
+    for one in records[:correction]:
+        if one.kind == "judged" and _has(one, {"aligned": False}):
+            verdict = one.number + 1
+    copy = first("grow", (correction or 0), copies=True) or first("grow", copies=True)
+    moments = {
+        "ahead": drafts[1] if len(drafts) > 1 else None,
+        "target": first("target"),
+        "verdict": first("judged"),
+        "slide": first("emit", origin="accepted"),
+        "rejection": verdict,
+        "correction": correction,
+        "copy": copy or first("fork"),
+        "end": len(records) or None,
+    }
+    keys = ("panel", "title", "words")
+    return [
+        {"event": event, "key": key} | dict(zip(keys, CAPTIONS[key], strict=True))
+        for key, event in moments.items()
+        if event is not None and drafts
+    ]
+
+
+def _has(record: Record, wanted: dict[str, Any]) -> bool:
+    data = record.data | (record.data.get("verdict") or {})
+    return all(
+        bool(data.get(key)) if value is True else data.get(key) == value
+        for key, value in wanted.items()
+    )
+
+
+def race_of(trace: TraceFile) -> list[dict[str, Any]]:
+    """By clock: its name, unit, and when each step joins the answer, here and in plain decoding.
+    Empty without tokens or looking ahead."""
+    records, lengths = trace.records, [len(one.step.tokens) for one in _emitted(trace)]
+    passes = [one.data for one in records if one.kind == "forward" and one.data["role"] == "target"]
+    if not passes or not sum(lengths) or not any(one.kind == "draft" for one in records):
+        return []
+    fewest = min(one["branches"] for one in passes)
+    alone = median(one["seconds"] for one in passes if one["branches"] == fewest)
+    start, said = records[0].time, [one.time for one in records if one.kind == "emit"]
+    costs = paper_calibration(PAIR, DATASET)
+    c, v = costs.draft_first.value, costs.verdict.value * fmean(lengths)
+    rows = f"{fewest} row{'s' * (fewest > 1)}"
+    return [
+        _lanes("this machine", "second", f"plain decoding: one pass of the target per token, "
+               f"{alone * 1000:.1f} ms each, the median of this run's passes with {rows}",
+               [time - start for time in said], lengths, alone),
+        _lanes("rows are free", "pass", f"estimated: a target pass 1 however many rows, a draft "
+               f"pass {c:.2f}, a verdict {v:.1f}, each on its own GPU (what the twin fits to the "
+               f"paper's tables, {costs.name})", _free(trace, c, v), lengths, 1.0),
+    ]  # fmt: skip
+
+
+def _emitted(trace: TraceFile) -> list[Any]:
+    return [one.event.emitted for one in trace.records if one.kind == "emit"]  # type: ignore[union-attr]
+
+
+def _lanes(
+    name: str, unit: str, costs: str, run: list[float], lengths: list[int], token: float
+) -> dict[str, Any]:
+    plain = [token * sum(lengths[: n + 1]) for n in range(len(lengths))]
+    return {"name": name, "unit": unit, "costs": costs, "run": run, "plain": plain}
+
+
+def _free(trace: TraceFile, c: float, v: float) -> list[float]:
+    """When each step joins the answer if rows are free."""
+    began: dict[tuple[str, str], float] = {}
+    passes: dict[tuple[str, str], int] = {}
+    done: dict[tuple[str, str], float] = {}
+    now, emitted = 0.0, [0.0]
+    for record in trace.records:
+        kind, data = record.kind, record.data
+        match kind:
+            case "draft":
+                began |= {("draft", child): now for child in data["children"]}
+            case "target" | "judge":
+                began[kind, data["node"]] = now
+            case "token" | "round" if data["node"]:
+                rounds = ("rounds", data["role"] + data["node"])
+                passes[rounds] = passes.get(rounds, 0) + (kind == "round")
+                key = (data["role"], data["node"])
+                passes[key] = passes.get(key, 0) + (kind == "token")
+            case "drafted" | "targeted" | "judged":
+                work = {"drafted": "draft", "targeted": "target", "judged": "judge"}[kind]
+                key = (work, data["node"])
+                count = passes.get(("rounds", work + data["node"])) or passes.get(key, 0)
+                cost = {"draft": c * count, "target": float(count), "judge": v}[work]
+                now = done[key] = began.get(key, now) + cost
+            case "emit":
+                kept = data["origin"] == "accepted"
+                own = done.get(("judge" if kept else "target", data["node"]), now)
+                now = max(now, own, emitted[-1])
+                emitted.append(now)
+    return emitted[1:]
