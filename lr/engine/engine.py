@@ -205,8 +205,9 @@ class Serving:
         proposer, models = run.variant.proposer, self.engine.models
         if drafts is not None and proposer is not None:
             segmenter = partial(run.writing(Role.DRAFT).segmenter, models.codec.token_bytes)
-            width, eos_ids = run.options.width, models.codec.eos_ids
-            drafts = ProposedDrafts(drafts, proposer, width, segmenter, eos_ids, run.trace)
+            ends = (models.codec.eos_ids, models.codec.vocab_size)
+            width = run.options.width
+            drafts = ProposedDrafts(drafts, proposer, width, segmenter, *ends, run.trace)
         return run.request(self.target, drafts)
 
     def warnings(self) -> list[Warned]:

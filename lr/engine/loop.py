@@ -112,8 +112,7 @@ class Loop:
         """One piece of work: a verdict is told, complete pairs are judged, or a model polled.
         Raises `ProtocolError` where nothing could ever happen again.
         """
-        for request in self.live:
-            request.take()  # steps that nobody has to write are there at once
+        took = sum(request.take() for request in self.live)  # proposed steps are there at once
         drafting = self._ticks > 0 and self.draft is not None and self.draft.busy
         if self.told:
             self._tell(self.told.pop(0))
@@ -128,7 +127,7 @@ class Loop:
             self._ticks = self.draft_ticks
             if self.target.busy:
                 self._poll(self.target)
-            elif not waits and not all(request.done for request in self.live):
+            elif not (waits or took or all(request.done for request in self.live)):
                 work = [str(w) for request in self.live for w in request.scheduler.work]
                 raise ProtocolError(
                     f"no model is writing and no verdict is awaited, but this work is not done: "

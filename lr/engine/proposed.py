@@ -14,7 +14,7 @@ from lr.spec.protocol import NodeId
 from lr.spec.segmenters import Segmenter
 from lr.spec.variant import StepProposer
 from lr.trace import StepWritten, Trace
-from lr.types import Finish, Role, Step
+from lr.types import Finish, Role, Step, require
 
 
 @dataclass
@@ -28,6 +28,7 @@ class ProposedDrafts:
     width: int
     segmenter: Callable[[], Segmenter]
     eos_ids: frozenset[int]
+    vocab_size: int
     trace: Trace
     _tokens: dict[NodeId, tuple[int, ...]] = field(default_factory=dict)
     _made: dict[NodeId, list[Sequence[int] | None]] = field(default_factory=dict)
@@ -91,6 +92,8 @@ class ProposedDrafts:
         for length, token in enumerate(tokens or (), start=1):
             if length > limit:
                 break
+            expected = f"a token id from 0 to {self.vocab_size - 1}"
+            require(token < self.vocab_size, "a token of the variant's proposer", token, expected)
             if token in self.eos_ids or segmenter.feed(token):
                 finish = Finish.EOS if token in self.eos_ids else Finish.BOUNDARY
                 return Step(tuple((tokens or ())[:length]), finish)

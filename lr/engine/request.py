@@ -116,19 +116,24 @@ class Request:
         self._give(root, self.target.runner.open(self.prompt))
         self._carry_out(self.scheduler.start())
 
-    def take(self) -> None:
-        """Hand finished steps to the scheduler, which ignores those it has cancelled meanwhile."""
-        for node, step, logprobs in [] if self.drafts is None else self.drafts.take():
+    def take(self) -> bool:
+        """Hand finished steps to the scheduler, which ignores those it has cancelled meanwhile.
+        Whether there were any.
+        """
+        drafts = [] if self.drafts is None else self.drafts.take()
+        written = [node for node, job in self.jobs.items() if job.finish is not None]
+        for node, step, logprobs in drafts:
             if node in self._drafting:
                 self._drafting.discard(node)
                 self._places[node].tokens += step.tokens
                 self._places[node].step, self._places[node].logprobs = step, logprobs
                 self._offer(node)
             self.tell(messages.Drafted(node, step))
-        for node in [node for node, job in self.jobs.items() if job.finish is not None]:
+        for node in written:
             # A step that was finished with it may have cancelled it.
             if node in self.jobs and (self.correction is None or self._keeps(self.jobs[node])):
                 self.tell(messages.Targeted(node, self.jobs.pop(node).step))
+        return bool(drafts or written)
 
     def tell(self, event: messages.Event) -> None:
         """Hand an event to the scheduler and carry out what follows."""

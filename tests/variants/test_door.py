@@ -122,7 +122,7 @@ def test_the_settings_of_a_variant_give_way_to_the_callers(
     run = reasoner.run(QUESTION, variant=variant)
     assert (run.options.depth, run.options.max_tokens) == (2, 40)
     assert reasoner.run(QUESTION, variant=variant, depth=3).options.depth == 3
-    with pytest.raises(SettingError, match="a name in Variant.settings is 'deepness'"):
+    with pytest.raises(SettingError, match=r"a name in Variant\.settings is 'deepness'"):
         reasoner.run(QUESTION, variant=Variant(settings={"deepness": 2}))
 
 

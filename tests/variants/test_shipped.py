@@ -1,0 +1,106 @@
+"""Every variant that ships does something visible on the tiny family, in both drivers, and its own
+rule can be seen in its verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lr.reasoner import Reasoner
+from lr.tiny.language import Split, problem
+from lr.trace import Emit
+from lr.types import Origin
+from lr.variants.door import SHIPPED, load_variant
+
+HOW: dict[str, Any] = {"max_tokens": 160, "seed": 1}
+VISIBLE = [name for name in SHIPPED if name != "lossless"]  # which keeps next to nothing, by nature
+
+
+@pytest.fixture(scope="module")
+def reasoner() -> Iterator[Reasoner]:
+    with Reasoner() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def question() -> str:
+    return problem(Split.TEST, 0, 0).question
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_it_answers_and_the_drivers_agree(reasoner: Reasoner, question: str, name: str) -> None:
+    variant = load_variant(name, reasoner)
+    here = reasoner.generate(question, variant=variant, **HOW)
+    again = reasoner.generate(question, variant=variant, **HOW)
+    there = reasoner.generate(question, variant=variant, driver="overlapped", **HOW)
+    assert here.tokens == again.tokens == there.tokens and here.stats.judged > 0
+    if name in VISIBLE:
+        assert here.stats.accepted > 0
+
+
+def test_best_of_takes_the_likeliest(reasoner: Reasoner, question: str) -> None:
+    result = reasoner.generate(question, variant=load_variant("best_of", reasoner), **HOW)
+    kept = [e for _, e in result.trace.events if isinstance(e, Emit) and e.verdicts[-1:]]
+    chosen = [e for e in kept if e.emitted.origin is Origin.ACCEPTED]
+    assert chosen and all(len(e.verdicts) == 3 for e in chosen)
+    for emit in chosen:
+        scores = [v.score for v in emit.verdicts if v.aligned and v.score is not None]
+        assert emit.verdicts[-1].score == max(scores)
+
+
+def test_the_threshold_of_rsd_and_specreason_is_the_judges(
+    reasoner: Reasoner, question: str
+) -> None:
+    for name in ("rsd(threshold=0.7)", "specreason(threshold=0.7)"):
+        result = reasoner.generate(question, variant=load_variant(name, reasoner), **HOW)
+        judged = [s for s in result.steps if s.verdict is not None and s.verdict.score is not None]
+        assert judged
+        for step in judged:
+            assert step.verdict is not None and step.verdict.score is not None
+            assert (step.origin is Origin.ACCEPTED) == (step.verdict.score >= 0.7)
+
+
+def test_speculative_thinking_hands_over_at_a_cue(reasoner: Reasoner, question: str) -> None:
+    """The cues are the first words of the draft's own steps, since the tiny languages reflect on
+    nothing: then the target writes all that it hands over, and begins as the draft began.
+    """
+    free = load_variant("speculative_thinking", reasoner)
+    draft = reasoner.generate(question, variant=free, **HOW)
+    cue = draft.steps[-1].text.strip().split()[0]
+    variant = load_variant(f"speculative_thinking(cues=({cue!r},))", reasoner)
+    result = reasoner.generate(question, variant=variant, **HOW)
+    handed = [s for s in result.steps if s.origin is Origin.CORRECTION]
+    assert handed and all(s.text.strip().casefold().startswith(cue.casefold()) for s in handed)
+    kept = [s for s in result.steps if s.origin is Origin.ACCEPTED]
+    assert not [s for s in kept if s.text.strip().casefold().startswith(cue.casefold())]
+
+
+def test_the_cascade_asks_the_judge_only_in_doubt(reasoner: Reasoner, question: str) -> None:
+    sure = load_variant("confidence_cascade(high=-99.0)", reasoner)
+    result = reasoner.generate(question, variant=sure, **HOW)
+    assert {step.origin for step in result.steps} <= {Origin.ACCEPTED, Origin.TARGET, Origin.BONUS}
+    doubt = load_variant("confidence_cascade(high=0.0)", reasoner)
+    result = reasoner.generate(question, variant=doubt, **HOW)
+    said = [s.verdict.why for s in result.steps if s.verdict is not None]
+    assert said and not [why for why in said if "is sure" in why]
+
+
+def test_three_levels_proposes_what_stood_before(reasoner: Reasoner) -> None:
+    proposer = load_variant("three_levels(n=2, threshold=-99.0)", reasoner).proposer
+    assert proposer is not None
+    step = reasoner.codec.encode("Ann has 7 coins.\n\n")
+    tokens = [*step, *step, *step]
+    assert proposer.propose(tokens, 1) == [step]
+    assert proposer.propose(step[:2], 1) == [None]
+    strict = load_variant("three_levels(n=2, threshold=0.0)", reasoner).proposer
+    assert strict is not None and strict.propose(tokens, 1) == [None]
+
+
+def test_gsi_draws_by_the_tilted_reward(reasoner: Reasoner, question: str) -> None:
+    for threshold, kept in ((-99.0, True), (99.0, False)):
+        variant = load_variant(f"gsi(threshold={threshold})", reasoner)
+        result = reasoner.generate(question, variant=variant, **HOW)
+        assert (result.stats.accepted > 0) == kept
