@@ -97,9 +97,9 @@ def memory_plan(
 def memory_table(plan: MemoryPlan) -> Table:
     """What is going to be on which device."""
     columns = ("device", "model", "weights", "cache", "working", "total", "free")
-    rows = (
-        [f"[bold]{cell}[/]" for cell in row] if row[1] == "together" else row for row in plan.rows()
-    )
+    found = plan.rows()
+    bold = [row[1].startswith("together") for row in found]
+    rows = [[f"[bold]{c}[/]" for c in r] if b else r for r, b in zip(found, bold, strict=True)]
     title = f"memory, planned for chains of {plan.tokens} tokens"
     return table(columns, rows, text=2, title=title)
 

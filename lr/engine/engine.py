@@ -18,7 +18,7 @@ from typing import Protocol, TypeAlias
 from lr.engine.loop import READINGS, Loop, Part
 from lr.engine.proposed import ProposedDrafts
 from lr.engine.request import DraftSide, LocalDrafts, Request, Streams
-from lr.engine.runner import BLOCK_SIZE, CacheRecorder, ModelRunner, Runners, blocks_for
+from lr.engine.runner import BLOCK_SIZE, CacheRecorder, ModelRunner, Runners, blocks_for, room
 from lr.engine.worker import DraftWorker
 from lr.errors import ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec
@@ -108,14 +108,17 @@ class Engine:
         decided; one forward serves all that are being answered. They have the same options but for
         question, sample and length. What a run's tokens are does not depend on the others.
 
-        A run waits until its cache blocks are free. Raises `OutOfBlocks`, before it starts, for one
-        that never fits. All is given back at the end, however it comes.
+        A run waits until its cache blocks are free; on CUDA there are as many as fit (`room`).
+        Raises `OutOfBlocks`, before it starts, for one that never fits. All is given back at the
+        end, however it comes.
         """
         require(concurrency >= 1, "concurrency", concurrency, "a whole number >= 1")
         if not runs:
             return
         most = max(run.blocks for run in runs) * min(concurrency, len(runs))
-        room = self.models.num_blocks or most
+        if self.models.num_blocks is None and (fits := room(self._caches(runs[0]))) is not None:
+            most = min(most, fits)
+        space = self.models.num_blocks or most
         with ExitStack() as stack:
             serving = Serving(self, runs[0], most, concurrency, stack)
             loop = serving.loop
@@ -125,9 +128,9 @@ class Engine:
                 taken = sum(run.blocks for run in live)
                 while waiting and len(live) < concurrency:
                     run = waiting[0]
-                    if run.blocks > room:
-                        raise OutOfBlocks(run.blocks, room, room)
-                    if taken + run.blocks > room:
+                    if run.blocks > space:
+                        raise OutOfBlocks(run.blocks, space, space)
+                    if taken + run.blocks > space:
                         break
                     taken += run.blocks
                     live[waiting.popleft()] = request = serving.request(run)
@@ -141,6 +144,17 @@ class Engine:
                             run.trace.record(warning)
                     for emitted in request.emitted[len(run.steps) :]:
                         yield run, run.take(emitted)
+
+    def _caches(self, run: Run) -> list[Runners]:
+        """The caches that answers like this one take, of models that are here."""
+        models, options = self.models, run.options
+        found = [self.runners(Role.TARGET)] if isinstance(models.target, CausalLM) else []
+        if isinstance(models.draft, CausalLM):
+            draft, worker = self.runners(Role.DRAFT), models.worker
+            threaded = worker is not None and worker.as_thread and options.driver == "overlapped"
+            writing = worker.load()[0] if worker is not None and threaded else draft
+            found += [writing] * options.looks_ahead + [draft] * options.drafts_tokens
+        return found
 
     def runners(self, role: Role) -> Runners:
         """The runners of a model of this process."""

@@ -24,6 +24,7 @@ from torch import Tensor
 from lr import trace as events
 from lr.errors import ContextError, ProtocolError
 from lr.kvcache.branch import Branch
+from lr.kvcache.cache import bytes_per_block
 from lr.kvcache.table import BlockTable
 from lr.model.attention import AttentionBackend
 from lr.model.batch import RaggedBatch
@@ -35,6 +36,8 @@ from lr.types import require
 
 BLOCK_SIZE = 16
 """Tokens of a cache block, where blocks are counted before the model's attention is known."""
+RESERVE = 2 << 30
+"""Bytes of a CUDA device that caches leave free: results of a forward, logits, CUDA graphs."""
 ForwardObserver = Callable[[int, int, float], None]
 """Called after every forward with the number of branches, of tokens, and the seconds it took."""
 
@@ -299,6 +302,11 @@ class Runners:
     block_size: int | None = None
     idle: list[ModelRunner] = field(default_factory=list)
 
+    def bytes_of(self, tokens: int) -> int:
+        """Bytes of so many tokens in a cache."""
+        shape, dtype = self.model.cache_shape, self.model.dtype
+        return bytes_per_block(**shape, block_size=tokens, dtype=dtype)
+
     def lend(self, blocks: int) -> ModelRunner:
         """A runner with an empty cache of at least so many blocks of 16 tokens."""
         size = self.block_size or self.model.attention.block_size
@@ -333,6 +341,22 @@ class Runners:
             self.idle.append(runner)
         else:
             runner.end()
+
+
+def room(caches: Sequence[Runners]) -> int | None:
+    """Blocks of 16 tokens that each of these caches (one may come twice) can have on CUDA; None
+    where none is there. What is free on a device after loading, and what idle caches hold, less
+    `RESERVE`, is the cache; those on one device get equally many tokens.
+    """
+    found = []
+    for device in {one.model.device for one in caches if one.model.device.type == "cuda"}:
+        there = [one for one in caches if one.model.device == device]
+        free = torch.cuda.mem_get_info(device)[0] - RESERVE
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        idle = {runner.cache for one in there for runner in one.idle}
+        free += sum(cache.keys.nbytes + cache.values.nbytes for cache in idle)
+        found.append(max(0, free) // sum(one.bytes_of(BLOCK_SIZE) for one in there))
+    return min(found, default=None)
 
 
 class CacheRecorder:

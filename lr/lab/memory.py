@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from lr.engine.load import JUDGE_TOKENS
-from lr.engine.runner import BLOCK_SIZE, blocks_for
+from lr.engine.runner import BLOCK_SIZE, RESERVE, blocks_for
 from lr.errors import CheckpointError, LRError
 from lr.kvcache.cache import bytes_per_block
 from lr.model.attention_choice import AttentionNeeds, choose_attention
@@ -279,6 +279,17 @@ class DevicePlan:
         slope = sum(need.per_token for need in self.needs)
         return max(0, tokens - -(-(self.needed - self.free) // slope)) if slope else 0
 
+    def room(self) -> tuple[int, int] | None:
+        """What is left for caches that grow with the chains, in bytes, and the longest chain that
+        fits there; None where nobody says what is free, or nothing grows.
+        """
+        growing = [need for need in self.needs if need.per_token]
+        if self.free is None or not growing:
+            return None
+        reserve = RESERVE if self.device.startswith("cuda") else 0
+        left = self.free - reserve - self.needed + sum(need.cache for need in growing)
+        return max(0, left), max(0, left) // sum(need.per_token for need in growing)
+
     def shortage(self, tokens: int) -> str:
         """What is missing, with all numbers, and what would help, the gentlest first."""
         parts = "; ".join(
@@ -343,7 +354,9 @@ class MemoryPlan:
                 sizes = map(gib, (need.weights, need.cache, need.working, need.total))
                 found.append((device.device, f"{need.role} {need.name}", *sizes, ""))
             free = "not known" if device.free is None else gib(device.free)
-            found.append((device.device, "together", "", "", "", gib(device.needed), free))
+            left = device.room()
+            most = "" if left is None else f", cache up to {gib(left[0])} or {left[1]} tokens"
+            found.append((device.device, f"together{most}", "", "", "", gib(device.needed), free))
         return found
 
 

@@ -41,6 +41,17 @@ _QWEN3 = ModelConfig(
 SHAPES = {
     "Qwen3-0.6B": _QWEN3,
     "Qwen3-1.7B": replace(_QWEN3, hidden_size=2048, intermediate_size=6144),
+    "Qwen3-4B": replace(
+        _QWEN3, hidden_size=2560, intermediate_size=9728, num_layers=36, num_heads=32
+    ),
+    "Qwen3-8B": replace(
+        _QWEN3,
+        hidden_size=4096,
+        intermediate_size=12288,
+        num_layers=36,
+        num_heads=32,
+        tie_word_embeddings=False,
+    ),
     "Qwen3-32B": replace(
         _QWEN3,
         hidden_size=5120,
@@ -63,7 +74,7 @@ SHAPES = {
     ),
 }
 """Target, draft and judge of the official tool (Qwen3-32B, Qwen3-1.7B, Qwen2.5-7B-Instruct), and
-the smallest of the family.
+smaller ones of the family.
 """
 
 

@@ -31,7 +31,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lr.errors import LRError, SettingError
-from lr.kvcache.cache import PagedKVCache
 from lr.model.config import ModelConfig
 from lr.model.layers import DecoderLayer, Linear
 from lr.model.qwen import CausalLM, Network
@@ -173,17 +172,6 @@ class RankLM(CausalLM):
         """On rank 0 the logits [m, v] of all ranks side by side, elsewhere [m, 0]."""
         parts = self.ranks.gather(super().logits(hidden))
         return torch.cat(parts, dim=-1)[:, : self.config.vocab_size] if parts else hidden[:, :0]
-
-    def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
-        """A cache for this rank's KV heads."""
-        return PagedKVCache(**self.cache_sizes(num_blocks, block_size))
-
-    def cache_sizes(self, num_blocks: int, block_size: int) -> dict[str, Any]:
-        """What `PagedKVCache` takes for this rank's KV heads."""
-        part = self.part
-        sizes = {"num_layers": part.num_layers, "num_kv_heads": part.num_kv_heads}
-        sizes |= {"head_dim": part.head_dim, "num_blocks": num_blocks, "block_size": block_size}
-        return {**sizes, "dtype": self.dtype, "device": self.device}
 
 
 def load_part(

@@ -50,7 +50,7 @@ class CausalLM(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config = self.part = config
         self.asked: WeakSet[Any] = WeakSet()  # runners of those who ask it beside an answer
         v, e = config.vocab_size, config.hidden_size
         table = torch.empty(v, e)
@@ -128,12 +128,12 @@ class CausalLM(nn.Module):
         """An empty cache that fits this model, in its dtype and on its device. Raises
         `SettingError` for a size below 1.
         """
-        return PagedKVCache(
-            num_layers=self.config.num_layers,
-            num_kv_heads=self.config.num_kv_heads,
-            head_dim=self.config.head_dim,
-            num_blocks=num_blocks,
-            block_size=block_size,
-            dtype=self.dtype,
-            device=self.device,
-        )
+        sizes = {"num_blocks": num_blocks, "block_size": block_size}
+        return PagedKVCache(**self.cache_shape, **sizes, dtype=self.dtype, device=self.device)
+
+    @property
+    def cache_shape(self) -> dict[str, Any]:
+        """Layers, KV heads and head dim of its cache: those of one rank, where it is divided."""
+        part = self.part
+        sizes = {"num_layers": part.num_layers, "num_kv_heads": part.num_kv_heads}
+        return {**sizes, "head_dim": part.head_dim}

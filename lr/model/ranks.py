@@ -326,8 +326,12 @@ class LeaderLM(RankLM):
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """A cache for the KV heads of all ranks. Raises `SettingError` for a size below 1."""
-        number = next(self.team.numbers)
-        cache = LeaderCache(self.team, number, **self.cache_sizes(num_blocks, block_size))
+        number, sizes = (
+            next(self.team.numbers),
+            {"num_blocks": num_blocks, "block_size": block_size},
+        )
+        how = {**self.cache_shape, **sizes, "dtype": self.dtype, "device": self.device}
+        cache = LeaderCache(self.team, number, **how)
         self.team.queue.append(("cache", self.number, number, num_blocks, block_size))
         return cache
 

@@ -11,18 +11,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import gpu_checks
 import pytest
 import torch
+from gpu_checks import SMALL_SCENES, Sizes, attention_equal, model_equal, modes_equal
+from gpu_times import CHECKS
 
-from lr.lab.bench import gpu_check
-from lr.lab.bench.gpu_check import (
-    CHECKS,
-    SMALL_SCENES,
-    Sizes,
-    attention_equal,
-    model_equal,
-    modes_equal,
-)
 from lr.model.attention import SDPA, reference_attention
 from lr.model.attention_choice import distances
 
@@ -46,7 +40,9 @@ def test_results_are_written_line_by_line_and_as_a_table(tmp_path: Path) -> None
     done = check("--small", "--output", str(tmp_path), "--only", *names)
     assert done.returncode == 0, done.stdout + done.stderr
     [text], [lines] = tmp_path.glob("*.md"), tmp_path.glob("*.jsonl")
-    facts, *found = map(json.loads, lines.read_text().splitlines())
+    facts, *rest = map(json.loads, lines.read_text().splitlines())
+    found = [one for one in rest if "ok" in one]
+    assert any("sdpa" in one["told"] for one in rest if "told" in one)
     assert {"date", "python", "torch"} <= facts.keys() and "card" not in facts
     assert [(one["name"], one["ok"]) for one in found] == [
         ("attention", True),
@@ -63,9 +59,20 @@ def test_a_check_out_of_time_fails_and_the_others_are_skipped(tmp_path: Path) ->
     assert "skipped  ranks: no time left" in done.stdout
 
 
-def test_without_cuda_nothing_is_run() -> None:
+def test_without_cuda_it_ends_and_says_so(tmp_path: Path) -> None:
     done = check(CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0 and "no CUDA device" in done.stdout
+    done = check("--output", str(tmp_path), "--budget", "540", CUDA_VISIBLE_DEVICES="")
+    [text] = tmp_path.glob("no-cuda-*.md")
+    assert done.returncode == 0 and text.read_text().count("no CUDA device here") == len(CHECKS)
+
+
+@pytest.mark.parametrize("name", ["machine", "calls", "decoding", "ladder", "races", "rows"])
+def test_what_is_measured_on_a_gpu_runs_at_small_sizes(name: str) -> None:
+    told: list[str] = []
+    ok, what = CHECKS[name][0](CPU, Sizes.small(), told.append)
+    assert ok, what
+    assert told
 
 
 def test_torch_and_transformers_are_enough() -> None:
@@ -74,10 +81,14 @@ def test_torch_and_transformers_are_enough() -> None:
 import sys
 for name in ("tyro", "math_verify", "scipy", "rich", "httpx", "matplotlib", "msgspec", "triton"):
     sys.modules[name] = None
-import lr.lab.bench.gpu, lr.lab.bench.gpu_check, lr.options
+sys.path[:0] = [sys.argv[1], sys.argv[2]]
+import gpu_times
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, str(ROOT), str(ROOT / "scripts")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
@@ -95,7 +106,7 @@ def test_wrong_attention_is_seen() -> None:
         attend = reference_attention(replace(batch, positions=batch.positions - 1), cache)
         return lambda layer, q, k, v: attend(layer, q, k, v).nan_to_num()
 
-    needs = gpu_check.AttentionNeeds(CPU, torch.float32, 4, 2, 16)
+    needs = gpu_checks.AttentionNeeds(CPU, torch.float32, 4, 2, 16)
     for scene in SMALL_SCENES:
         batch = needs, scene.cached, scene.new, scene.forks
         assert max(distances(SDPA, *batch).values()) < 1e-5
@@ -106,9 +117,9 @@ def test_wrong_attention_is_seen() -> None:
 def test_a_wrong_model_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = Sizes.small()
     assert model_equal(CPU, sizes)[0]
-    honest = gpu_check.ragged
+    honest = gpu_checks.ragged
     monkeypatch.setattr(
-        gpu_check,
+        gpu_checks,
         "ragged",
         lambda m: [one.roll(int(m.dtype is not torch.float64), -1) for one in honest(m)],
     )

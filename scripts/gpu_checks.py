@@ -1,14 +1,19 @@
-"""Does everything that has a path of its own on a GPU do there what it does elsewhere?
+"""The checks of `gpu_check.py`: does everything that has a path of its own on a GPU do there what
+it does elsewhere?
 
-The checks of `scripts/gpu_check.py`. Each returns whether it passed (None: it does not apply here)
-and a sentence. No network and no weights are needed: models are the tiny family, which comes with
-the package, or have random weights. `Sizes.small()` runs the same checks on a CPU.
+Each check takes a device, sizes and `tell`, which writes a finding at once, and returns whether it
+passed (None: it does not apply here) and a sentence. No network and no weights are needed: models
+are the tiny family, which comes with the package, or have random weights. `Sizes.small()` runs the
+same checks on a CPU, where their times mean nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import gc
+import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +28,10 @@ from lr.model.dummy import SHAPES
 from lr.model.qwen import CausalLM
 from lr.model.ranks import spread_over
 from lr.reasoner import Reasoner
+from lr.trace import Warned
 
+ROOT = Path(__file__).resolve().parents[1]
+Tell = Callable[[str], None]
 QUESTION = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
 )
@@ -64,17 +72,30 @@ class Sizes:
     layers: int = 8
     graph_length: int = 1000
     tokens: int = 120
+    shapes: tuple[str, ...] = ("Qwen3-8B", "Qwen3-1.7B")
+    lengths: tuple[int, ...] = (512, 2048, 8192, 30000)
+    large: str = "Qwen3-32B"
+    answers: int = 80
+    steps: int = 20
+    full: bool = True
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the models that are timed."""
+        return torch.bfloat16 if self.full else torch.float32
 
     @classmethod
     def small(cls) -> Sizes:
         """For a CPU."""
-        return cls(SMALL_SCENES, torch.float32, layers=2, graph_length=40, tokens=24)
+        tiny = {"shapes": ("tiny-draft",), "lengths": (20,), "large": "tiny-draft", "answers": 5}
+        how: dict[str, Any] = {**tiny, "layers": 2, "graph_length": 40, "tokens": 24, "steps": 2}
+        return cls(SMALL_SCENES, torch.float32, full=False, **how)
 
 
 Answer = tuple[bool | None, str]
 
 
-def attention_equal(device: torch.device, sizes: Sizes) -> Answer:
+def attention_equal(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     """Every kind of attention that works here, in every scene, row by row against fp64."""
     needs, said, fine = AttentionNeeds(device, sizes.attention, 32, 8, 128), [], True
     bound = ROUNDINGS * torch.finfo(sizes.attention).eps
@@ -90,10 +111,11 @@ def attention_equal(device: torch.device, sizes: Sizes) -> Answer:
         worst = max(off)
         fine &= all(one <= bound for one in off)  # NaN is not
         said.append(f"{found.name} {worst / bound:.2f} of its bound")
+        tell(said[-1])
     return fine, f"{len(sizes.scenes)} scenes; {'; '.join(said)}"
 
 
-def graphs_equal(device: torch.device, sizes: Sizes) -> Answer:
+def graphs_equal(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     """Decoding with and without recorded CUDA graphs: distributions, and time."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     model, said, fine = small_model(device, dtype, sizes.layers), [], True
@@ -137,7 +159,7 @@ def _decoded(
     return (made, seconds), failure
 
 
-def model_equal(device: torch.device, sizes: Sizes) -> Answer:
+def model_equal(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     """A ragged batch with forks: distributions against the same weights in fp64 on the CPU."""
     said, fine, cpu = [], True, torch.device("cpu")
     for dtype in sizes.dtypes:
@@ -168,7 +190,7 @@ def ragged(model: CausalLM) -> list[Tensor]:
     return [one.float().softmax(-1) for one in logits]
 
 
-def modes_equal(device: torch.device, sizes: Sizes) -> Answer:
+def modes_equal(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     """fp64, exact verification, rule match: every mode emits the tokens of plain decoding."""
     settings: dict[str, Any] = {
         "acceptance": "match",
@@ -188,7 +210,7 @@ def modes_equal(device: torch.device, sizes: Sizes) -> Answer:
     return not wrong, f"other tokens in {', '.join(wrong)}" if wrong else same
 
 
-def ranks_equal(device: torch.device, sizes: Sizes) -> Answer:
+def ranks_equal(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     """fp64: the target spread over two ranks emits what it emits on one device."""
     if device.type == "cuda" and torch.cuda.device_count() < 2:
         return None, "one GPU here"
@@ -201,14 +223,31 @@ def ranks_equal(device: torch.device, sizes: Sizes) -> Answer:
     return same, f"2 ranks, {len(answers[0])} tokens, {'the same' if same else 'other ones'}"
 
 
-CHECKS: Mapping[str, tuple[Callable[[torch.device, Sizes], Answer], int]] = {
-    "attention": (attention_equal, 120),
-    "graphs": (graphs_equal, 90),
-    "model": (model_equal, 90),
-    "modes": (modes_equal, 150),
-    "ranks": (ranks_equal, 120),
-}
-"""By name: the check, and the seconds it may take."""
+def races(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
+    """Many short answers of mixed modes in one process, drafts in a thread beside, garbage
+    collected at odd moments: nothing fails, and equal questions get equal answers.
+    """
+    chance, modes = random.Random(0), ("ar", "lr", "sd", "lr+sd", "ar", "lr+sd", "lr")
+    plain, warned = None, set[str]()
+    with Reasoner(verifier="oracle", device=device, dtype=torch.float32) as reasoner:
+        for number in range(sizes.answers):
+            mode = modes[number % len(modes)]
+            driver = "overlapped" if number % 2 else "lockstep"
+            drafter = "draft" if number % 3 else "ngram"
+            how: dict[str, Any] = {"mode": mode, "driver": driver, "drafter": drafter}
+            run = reasoner.run(QUESTION, max_tokens=40 + number % 7, **how)
+            for _ in run:
+                if chance.random() < 0.3:
+                    gc.collect()
+            warned |= {e.what for _, e in run.trace.events if isinstance(e, Warned)}
+            if mode == "ar":
+                tokens = run.result.tokens[:40]
+                plain = plain or tokens
+                if tokens != plain:
+                    return False, f"answer {number} differs from the first plain one"
+            if number % 10 == 9 or number + 1 == sizes.answers:
+                tell(f"{number + 1} answers")
+    return not warned, "; ".join(sorted(warned)) or f"{sizes.answers} answers, nothing failed"
 
 
 def small_model(device: torch.device, dtype: torch.dtype, layers: int) -> CausalLM:

@@ -1,0 +1,346 @@
+"""What the checks of `gpu_check.py` measure: what there is, what a token costs and where its time
+goes; and the list of all checks. On a CPU the times mean nothing. See `gpu_checks.py`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpu_checks import (
+    Answer,
+    Scene,
+    Sizes,
+    Tell,
+    attention_equal,
+    graphs_equal,
+    model_equal,
+    modes_equal,
+    races,
+    ranks_equal,
+)
+from torch import Tensor
+
+from lr.engine.runner import ModelRunner
+from lr.kvcache.branch import Branch
+from lr.lab.bench.gpu import GOAL, Plan, bench, measure_peaks, pass_cost, report, ways
+from lr.lab.bench.report import timed, wait_for
+from lr.lab.bench.synthetic import Synthetic
+from lr.lab.eval.report import table
+from lr.model.attention_choice import AttentionNeeds, candidates, distances, equip, find_kernels
+from lr.model.graphs import Recorder, cuda_recorder, record_eager
+from lr.model.qwen import CausalLM
+from lr.model.weights import load_model
+from lr.options import GenerateOptions
+from lr.spec.sampling import distribution, sample
+from lr.types import SamplingParams
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def machine(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
+    """What there is and what was chosen."""
+    said = {"cudnn": torch.backends.cudnn.version(), "python": sys.version.split()[0]}
+    if device.type == "cuda":
+        said["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        said["free"] = f"{torch.cuda.mem_get_info(device)[0] / 2**30:.1f} GiB"
+        said["sdpa order"] = str(torch._C._get_sdp_priority_order())
+    try:
+        import triton
+
+        said["triton"] = triton.__version__
+    except ImportError as error:
+        said["triton"] = str(error)
+    if shutil.which("nvidia-smi"):
+        tell(subprocess.run(["nvidia-smi"], capture_output=True, text=True, check=False).stdout)
+    needs, taken = AttentionNeeds(device, sizes.attention, 32, 8, 128), ""
+    for found in candidates(needs):
+        tell(f"attention {found.name}: {found.why or 'works'}")
+        taken = taken or (found.name if found.kind else "")
+    fused = find_kernels(needs)
+    said |= {"attention": taken, "fused": fused if isinstance(fused, str) else "works"}
+    return True, ", ".join(f"{name} {value}" for name, value in said.items())
+
+
+def call_times(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
+    """Per kind of attention and scene: host milliseconds of the first and of the second call with
+    the probe's checks around them, and the kernel that takes longest.
+    """
+    needs, slow = AttentionNeeds(device, sizes.attention, 32, 8, 128), []
+    for found in candidates(needs):
+        for scene in sizes.scenes if found.kind else ():
+
+            def work(kind: Any = found.kind, scene: Scene = scene) -> object:
+                return distances(kind, needs, scene.cached, scene.new, scene.forks)
+
+            first, second = once(work), once(work)
+            longest = ", ".join(name[:50] for name, _, _ in top_kernels(work, device)[:3])
+            tell(f"{found.name}, {scene.name}: {first:.0f} then {second:.0f} ms; {longest}")
+            slow.append((second, found.name, scene.name))
+    worst = max(slow)
+    return True, f"slowest second call {worst[0]:.0f} ms ({worst[1]}, {worst[2]})"
+
+
+def once(work: Callable[[], object]) -> float:
+    """Milliseconds."""
+    started = time.perf_counter()
+    work()
+    return 1e3 * (time.perf_counter() - started)
+
+
+def top_kernels(work: Callable[[], object], device: torch.device) -> list[tuple[str, float, int]]:
+    """Names, milliseconds and counts of what ran on the device, the longest first."""
+    from torch.profiler import ProfilerActivity, profile
+
+    if device.type != "cuda":
+        work()
+        return []
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        work()
+        wait_for(device)
+    rows = [(e.key, e.self_device_time_total / 1e3, e.count) for e in seen.key_averages()]
+    return sorted((row for row in rows if row[1] > 0), key=lambda row: -row[1])
+
+
+def long_branch(runner: ModelRunner, length: int) -> Branch:
+    """A branch of `length` cached tokens (their keys and values are zero) and one pending."""
+    branch = runner.open([1] * (length + 1))
+    with runner.cache.append([branch.table], [length]):
+        pass
+    return branch
+
+
+def decoding(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
+    """Each shape at batch 1: milliseconds per token by length, with and without drawing it, as a
+    share of the bandwidth limit; waits of the host; kernels of one step; cost of a recording.
+    """
+    peaks, shares = measure_peaks(device, sizes.dtype, small=not sizes.full), []
+    sampling = SamplingParams(temperature=0.6, top_k=20, top_p=0.95)
+    for name in sizes.shapes:
+        model = dummy(name, device, sizes)
+        runner = ModelRunner(model, num_blocks=room_for(model, max(sizes.lengths) + 200))
+        started = time.perf_counter()
+        runner.prepare(1)
+        wait_for(device)
+        tell(f"{name}: attention {model.attention.name}, first recording with its warm-ups "
+             f"{time.perf_counter() - started:.2f} s")  # fmt: skip
+        for length in sizes.lengths:
+            branch = long_branch(runner, length)
+
+            def step(runner: ModelRunner = runner, branch: Branch = branch) -> Tensor:
+                logits = torch.stack(runner.forward([branch]))
+                branch.append(1)
+                return logits
+
+            def draw(step: Callable[[], Tensor] = step) -> list[int]:
+                return sample(distribution(step(), sampling), [7])
+
+            forward, drawn = (timed(one, device, sizes.steps) for one in (step, draw))
+            limit, _ = pass_cost(model.config, model.dtype, [1], [length], 1).limit(peaks)
+            shares.append(f"{name} at {length} {limit / drawn:.2f}")
+            tell(f"{name} at {length}: {1e3 * forward:.3f} ms, drawn {1e3 * drawn:.3f} ms, limit "
+                 f"{1e3 * limit:.3f} ms, share {limit / drawn:.2f}")  # fmt: skip
+            if length == sizes.lengths[0]:
+                tell(f"{name}: {waits(draw, device)}")
+                found = top_kernels(step, device)[:20]
+                rows = [[n[:70], f"{ms:.3f}", str(count)] for n, ms, count in found]
+                for line in table([["kernel", "ms", "calls"], *rows]) if rows else ():
+                    tell(line)
+            runner.close(branch)
+        failure = runner.graphs.failure if runner.graphs is not None else None
+        if failure:
+            return False, failure
+        runner.end()
+    return True, f"shares of the limit (goal {GOAL}): {', '.join(shares)}"
+
+
+def waits(work: Callable[[], object], device: torch.device) -> str:
+    """How often the host waits for the device in `work`."""
+    if device.type != "cuda":
+        return "waits are counted on CUDA only"
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            work()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return f"the host waits {len(seen)} times per token"
+
+
+@torch.inference_mode()
+def ladder(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
+    """One token at a length of 2048, each rung recorded by itself: matrices only; the small steps
+    of the layers; attention; all, with the token drawn. The differences say where the time goes.
+    """
+    name, length = sizes.shapes[0], 2048 if sizes.full else 20
+    model, record = dummy(name, device, sizes), recorder(device)
+    runner = ModelRunner(model, num_blocks=room_for(model, length + 50))
+    branch = long_branch(runner, length)
+    where = torch.full((1,), length, device=device)
+    token, sampling = torch.ones_like(where), SamplingParams(0.6, 0.95, 20)
+    x = torch.ones(1, model.config.hidden_size, dtype=model.dtype, device=device)
+
+    def matrices() -> Tensor:
+        for layer in model.layers:
+            block: Any = layer
+            mixed = block.attention.qkv(x)[:, : block.attention.out.weight.shape[1]]
+            block.attention.out(mixed)
+            block.mlp.down(block.mlp.gate_up(x).chunk(2, -1)[0])
+        return model.logits(x)
+
+    rungs = {
+        "matrices": record(matrices),
+        "and the layers' small steps": record(
+            lambda: model.logits(model.trunk(token, where, lambda layer, q, k, v: q))
+        ),
+        "and attention": lambda: runner.forward([one_more(branch)]),
+        "and drawing": lambda: sample(
+            distribution(torch.stack(runner.forward([one_more(branch)])), sampling), [7]
+        ),
+    }
+    said, before = [], 0.0
+    runner.forward([branch])
+    for rung, work in rungs.items():
+        ms = 1e3 * timed(work, device, sizes.steps)
+        said.append(f"{rung} {ms:.3f} (+{ms - before:.3f})")
+        tell(f"{name}: {said[-1]} ms")
+        before = ms
+    return True, f"{name}, ms: {', '.join(said)}"
+
+
+def one_more(branch: Branch) -> Branch:
+    """The same branch with one more pending token."""
+    branch.append(1)
+    return branch
+
+
+def rows_cost(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
+    """The large shape: one pass over 1, 5 and 16 rows (4 sequences of 4 tokens) at 1,000 tokens."""
+    if device.type == "cuda" and (free := torch.cuda.mem_get_info(device)[0]) < 75 * 2**30:
+        return None, f"{free / 2**30:.0f} GiB free, 75 needed"
+    model = dummy(sizes.large, device, sizes)
+    length = 1000 if sizes.full else 20
+    runner = ModelRunner(model, num_blocks=8 * room_for(model, length + 200))
+    seconds = {}
+    for what, branches, tokens in (("1 row", 1, 1), ("5 rows", 5, 1), ("4 x 4 rows", 4, 4)):
+        chosen = [long_branch(runner, length) for _ in range(branches)]
+
+        def work(chosen: list[Branch] = chosen, tokens: int = tokens) -> object:
+            for branch in chosen:
+                branch.extend([1] * (tokens - len(branch.pending)))
+            made = runner.forward(chosen, "all")
+            for branch in chosen:
+                branch.append(1)
+            return made
+
+        seconds[what] = timed(work, device, min(sizes.steps, 7))
+        tell(f"{sizes.large}, {what}: {1e3 * seconds[what]:.3f} ms")
+        for branch in chosen:
+            runner.close(branch)
+    peaks = measure_peaks(device, sizes.dtype, small=not sizes.full)
+    cost = pass_cost(model.config, model.dtype, [1], [length], 1)
+    share = cost.limit(peaks)[0] / seconds["1 row"]
+    more = {what: one / seconds["1 row"] for what, one in seconds.items() if what != "1 row"}
+    said = ", ".join(f"{what} {one:.2f}" for what, one in more.items())
+    return True, f"{sizes.large}: share {share:.2f} (goal {GOAL}); {said} (goals 1.15, 1.30)"
+
+
+def gpu_tests(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
+    """`pytest -m gpu`."""
+    if not sizes.full:
+        return None, "the tests for a GPU need one"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-m",
+        "gpu",
+        "tests",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    lines = done.stdout.strip().splitlines() or [done.stderr[-200:]]
+    for line in lines[-30:]:
+        tell(line)
+    return done.returncode == 0, lines[-1]
+
+
+def timings(device: torch.device, sizes: Sizes, tell: Tell, large: bool) -> Answer:
+    """`lr bench gpu` at real shapes, and what it says about the goal."""
+    names: tuple[str, str, str | None]
+    names = ("Qwen3-32B", "Qwen3-1.7B", "Qwen2.5-7B") if large else ("Qwen3-8B", "Qwen3-1.7B", None)
+    if not sizes.full:
+        names = ("tiny-target", "tiny-draft", "tiny-judge" if large else None)
+    elif (free := torch.cuda.mem_get_info(device)[0]) < (90 if large else 24) * 2**30:
+        return None, f"{free / 2**30:.0f} GiB free, {90 if large else 24} needed"
+    options = GenerateOptions(
+        mode="lr+sd", driver="overlapped", drafter="ngram", num_speculative_tokens=8, depth=4,
+        max_tokens=256 if sizes.full else 24, temperature=0.6, top_p=0.95, top_k=20,
+    )  # fmt: skip
+    plan = Plan(options, (1, 8)) if sizes.full else Plan(options, (1,), 20, 8, 2)
+    chosen = ways(("ar", "sd", "lr", "lr+sd"), ("lockstep", "overlapped"))
+    devices = dict.fromkeys(("target", "draft", "judge"), device)
+    # alpha1: Qwen3 on GSM8K in the paper's Table 1; alpha2 makes its SD speedup
+    synthetic = Synthetic(0.5, 0.24, source="Table 1, Qwen3, GSM8K")
+    found = bench(names, devices, sizes.dtype, synthetic, plan, chosen)
+    for line in report(found).splitlines():
+        tell(line)
+    share = found["passes"][0]["share_of_limit"]
+    return True, f"{names[0]}, batch 1: {share:.2f} of the bandwidth limit (goal {GOAL})"
+
+
+def timings_8b(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
+    """8B and 1.7B, no judge."""
+    return timings(device, sizes, tell, large=False)
+
+
+def timings_32b(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
+    """32B, 1.7B and a judge of 7B."""
+    return timings(device, sizes, tell, large=True)
+
+
+def dummy(name: str, device: torch.device, sizes: Sizes) -> CausalLM:
+    """A published shape with random weights and the attention that it gets."""
+    model = load_model(f"dummy:{name}", device=device, dtype=sizes.dtype)
+    equip(model)
+    return model
+
+
+def room_for(model: CausalLM, tokens: int) -> int:
+    """Cache blocks for one sequence."""
+    return tokens // model.attention.block_size + 2
+
+
+def recorder(device: torch.device) -> Recorder:
+    """CUDA graphs, or their twin."""
+    return cuda_recorder(device) if device.type == "cuda" else record_eager
+
+
+CHECKS: Mapping[str, tuple[Callable[..., Answer], int]] = {
+    "machine": (machine, 60),
+    "attention": (attention_equal, 60),
+    "decoding": (decoding, 120),
+    "ladder": (ladder, 60),
+    "graphs": (graphs_equal, 60),
+    "model": (model_equal, 60),
+    "calls": (call_times, 60),
+    "races": (races, 90),
+    "modes": (modes_equal, 90),
+    "rows": (rows_cost, 90),
+    "timings 8B": (timings_8b, 120),
+    "timings 32B": (timings_32b, 240),
+    "tests": (gpu_tests, 240),
+    "ranks": (ranks_equal, 120),
+}
+"""By name, the most informative first: the check, and the seconds it may take."""
