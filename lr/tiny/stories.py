@@ -105,24 +105,19 @@ def _note(
 
 def consequences(note: Meaning, jar: int, notes: list[Meaning]) -> list[Meaning]:
     """The steps that follow from a note, given what the jar has and the notes before it."""
-    steps = list[Meaning]()
+    steps, changes = list[Meaning](), list[tuple[str, int]]()
     if note.operation == "match":
         [letter] = note.references
         [amount] = next(one.operands for one in notes if one.note == letter)
         steps.append(
             Meaning(Kind.OPERATION, "recall", operands=(amount,), item=note.item, note=letter)
         )
-        changes = [("plus", amount)]
-    else:
-        changes = {
-            "put": [("plus", *note.operands)],
-            "take": [("minus", *note.operands)],
-            "trade": [("plus", note.operands[0]), ("minus", note.operands[-1])]
-            if note.operands
-            else [],
-            "doubles": [("doubled", 2)],
-            "halves": [("halved", 2)],
-        }[note.operation]
+        changes.append(("plus", amount))
+    elif note.operation in ("doubles", "halves"):
+        changes.append(("doubled" if note.operation == "doubles" else "halved", 2))
+    else:  # put, take, or both
+        first = "minus" if note.operation == "take" else "plus"
+        changes += zip((first, "minus"), note.operands, strict=False)
     for operation, by in changes:
         operands, jar = (jar, by), calculate(operation, (jar, by))
         steps.append(Meaning(Kind.OPERATION, operation, "", (), operands, jar, note.item))
