@@ -88,7 +88,7 @@ class _Reasoners:
             judge = self.names[2] if verifier == "judge" else None
             names = [self.names[i] for i in models]
             how: dict[str, Any] = {"judge": judge, "dtype": torch.float64, "num_blocks": blocks}
-            self.made[key] = Reasoner(*names, verifier, **how)
+            self.made[key] = Reasoner(names[0], names[1], verifier, **how)
         return self.made[key]
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ class distribution:
         for _ in range(self.length):
             branches = [runner.open([*prompt, *tokens]) for tokens in known]
             rows = distribution_of(torch.stack(runner.forward(branches)), sampling).tolist()
-            longer = {}
+            longer: dict[tuple[int, ...], float] = {}
             for (tokens, p), row in zip(known.items(), rows, strict=True):
                 longer |= {(*tokens, i): p * q for i, q in enumerate(row) if q > 0}
             for branch in branches:

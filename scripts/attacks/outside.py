@@ -97,8 +97,11 @@ def soon(seconds: float = SLOW) -> Iterator[None]:
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The paths to every entry of a JSON value, few of long lists."""
     found = [path] if path else []
-    entries = value.items() if isinstance(value, dict) else []
-    entries = enumerate(value[:3]) if isinstance(value, list) else list(entries)[:400]
+    entries: list[tuple[Any, Any]] = []
+    if isinstance(value, dict):
+        entries = list(value.items())[:400]
+    elif isinstance(value, list):
+        entries = list(enumerate(value[:3]))
     for key, entry in entries:
         found += places(entry, (*path, key))
     return found
