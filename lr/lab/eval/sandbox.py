@@ -173,10 +173,11 @@ def _folder() -> Iterator[Path]:
     try:
         yield Path(name).resolve()
     finally:
-        try:
+        with contextlib.suppress(RecursionError):
             shutil.rmtree(name, ignore_errors=True)
-        except RecursionError:
-            subprocess.run(["rm", "-rf", "--", name], check=False)
+        for command in (["rm", "-rf"], ["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+            if os.path.lexists(name):  # too deep for Python, or locked by the program
+                subprocess.run([*command, "--", name], check=False, stderr=subprocess.DEVNULL)
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:

@@ -3,7 +3,7 @@
 Run as a script by `sandbox.py`, with one JSON argument; imports nothing of this package. It sets
 limits of memory (which also bounds the threads), CPU time, file size and open files. On Linux it
 also refuses, with a seccomp filter, new processes (threads are allowed) and what bubblewrap alone
-does not: sockets, tracing, and namespaces of the program's own. If a limit that was asked for
+does not: sockets, tracing, System V memory, own namespaces. If a limit that was asked for
 cannot be set, it ends with code 97 before the program begins. Reference: man 2 seccomp.
 """
 
@@ -19,9 +19,10 @@ from typing import Any
 BROKEN = 97
 """Exit code: the sandbox could not be built."""
 CALLS = {
-    # machine: (its number, clone, and: socket, socketpair, ptrace, unshare, setns, fork, vfork)
-    "x86_64": (0xC000003E, 56, (41, 53, 101, 272, 308, 57, 58)),
-    "aarch64": (0xC00000B7, 220, (198, 199, 117, 97, 268)),
+    # machine: (its number, clone, and: socket, socketpair, ptrace, unshare, setns, the makers of
+    # System V memory, semaphores and queues, fork, vfork)
+    "x86_64": (0xC000003E, 56, (41, 53, 101, 272, 308, 29, 64, 68, 57, 58)),
+    "aarch64": (0xC00000B7, 220, (198, 199, 117, 97, 268, 194, 190, 186)),
 }
 IO_URING, CLONE3, CLONE_THREAD, X32_CALLS = 425, 435, 0x10000, 0x40000000
 EPERM, ENOSYS = 1, 38

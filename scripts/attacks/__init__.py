@@ -1,0 +1,1 @@
+"""The attacks that `scripts/attack.py` runs, one class each."""

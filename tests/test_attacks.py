@@ -1,0 +1,64 @@
+"""A short run of every attack; how to run them for longer: `docs/trust.md`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CASES = {
+    "exact": 4,
+    "distribution": 2,
+    "orders": 10,
+    "cache": 3,
+    "parity": 2,
+    "files": 12,
+    "faults": 2,
+    "sandbox": 2,
+    "soak": 6,
+}
+
+
+@pytest.fixture(scope="module")
+def attack() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("attack", ROOT / "scripts" / "attack.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
+def test_every_attack_has_a_short_run(attack: ModuleType) -> None:
+    assert CASES.keys() == attack.ATTACKS.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_short_run(
+    attack: ModuleType,
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    code = attack.main([name, "--count", str(CASES[name]), "--seed", "11"])
+    assert code == 0, capsys.readouterr().out
+
+
+def test_a_finding_is_reported_and_can_be_had_again(
+    attack: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a scheduler's oracle that is wrong."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    attack.main(["orders", "--count", "1"])
+    monkeypatch.setattr(sys.modules["attacks.parts"].oracle, "__code__", wrong.__code__)
+    assert attack.main(["orders", "--only", "5", "--seed", "3"]) == 1
+    said = capsys.readouterr().out
+    assert "FINDING in case 5 of seed 3" in said and "1 findings" in said
+
+
+def wrong(script: object, config: object) -> object:
+    raise AssertionError("the oracle knows better")
