@@ -3,13 +3,18 @@ notebooks, and the root's Markdown files.
 
 mkdocs calls these functions (mkdocs.yml names this file as a hook). Links in the pages are written
 for people who read the files where they are; here those that leave docs/ are turned to the page
-that shows the same thing, or to plain text where there is none (tests).
+that shows the same thing, or to plain text where there is none (tests). Formulas become MathML, set
+without a network; and the players of the page of the algorithm are recorded anew.
 """
 
 from __future__ import annotations
 
+import html
+import io
 import posixpath
 import re
+import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,17 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "lr" / "lookahead.py"  # shown as it is, from its first line to its last
 ROOT_PAGES = ("GLOSSARY.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PLAYERS = {
+    "lookahead": ["--mode", "lr", "--depth", "4", "--driver", "overlapped"],
+    "tokens": ["--mode", "lr+sd", "--depth", "4"],
+    "width": ["--mode", "lr", "--depth", "2", "--width", "3"],
+}
+"""By name: how the answer of a player in the site is made."""
+FORMULA = re.compile(
+    r"<(?:span|div) class=\"arithmatex\">\\[(\[](.+?)\\[)\]]</(?:span|div)>", re.DOTALL
+)
+IN_NOTEBOOK = re.compile(r"(?P<display>\$\$(.+?)\$\$)|\$(?![\s\d]*\$)([^$<>]+?)\$", re.DOTALL)
+PROSE = re.compile(r"<(code|pre|script|style)\b.*?</\1>", re.DOTALL)
 NOT_A_PAGE = {"__main__.py"}
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 
@@ -67,6 +83,54 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"[{text}]({relative}{'#' + anchor if anchor else ''})"
 
     return LINK.sub(turned, markdown)
+
+
+def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
+    """Formulas as MathML."""
+    if not page.file.src_uri.endswith(".ipynb"):
+        return FORMULA.sub(lambda one: mathml(one[1], one[0].startswith("<div")), content)
+    parts, end = [], 0
+    for code in PROSE.finditer(content):  # what is code keeps its dollars
+        parts += [in_prose(content[end : code.start()]), code.group()]
+        end = code.end()
+    return "".join([*parts, in_prose(content[end:])])
+
+
+def in_prose(text: str) -> str:
+    """The formulas of a notebook's prose as MathML."""
+    return IN_NOTEBOOK.sub(lambda one: mathml(one[2] or one[3], bool(one["display"])), text)
+
+
+def mathml(latex: str, display: bool) -> str:
+    """A formula as MathML; `latex` as it stands in HTML."""
+    from latex2mathml.converter import convert
+
+    return str(convert(html.unescape(latex).strip(), display="block" if display else "inline"))
+
+
+def on_post_build(config: Any) -> None:
+    """The players that docs/algorithm.md shows, of answers that are recorded now."""
+    folder = Path(config.site_dir) / "player"
+    folder.mkdir(exist_ok=True)
+    for name in PLAYERS:
+        write_player(name, folder / f"{name}.html")
+
+
+def write_player(name: str, path: Path) -> None:
+    """Answer the sample question in the way of a name, and write its player."""
+    from lr.cli import main
+    from lr.lookahead import QUESTION
+
+    with tempfile.TemporaryDirectory() as place:
+        trace = str(Path(place) / "answer.jsonl")
+        for command in (
+            ["generate", QUESTION, *PLAYERS[name], "--seed", "1", "--trace", trace],
+            ["play", trace, "-o", str(path)],
+        ):
+            with redirect_stdout(io.StringIO()):
+                code = main(command)
+            if code != 0:
+                raise RuntimeError(f"lr {' '.join(command)} failed: run it to see why")
 
 
 def _page_of(place: str) -> str | None:

@@ -63,7 +63,7 @@ def statements(cell: Any) -> list[ast.stmt]:
 
 
 def test_the_notebooks_are_in_order() -> None:
-    assert [path.name[:3] for path in NOTEBOOKS] == [f"{number:02}_" for number in range(9)]
+    assert [path.name[:3] for path in NOTEBOOKS] == [f"{number:02}_" for number in range(11)]
 
 
 @each_notebook
