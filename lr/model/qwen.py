@@ -36,6 +36,13 @@ from lr.model.layers import (
 Network = TypeVar("Network", bound="CausalLM")
 
 
+class Askers(WeakSet[Any]):
+    """The runners of those who ask a model beside an answer; a copy of the model has none."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Askers, ()
+
+
 class CausalLM(nn.Module):
     """A dense Qwen decoder with weights of one dtype on one device.
 
@@ -51,7 +58,7 @@ class CausalLM(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = self.part = config
-        self.asked: WeakSet[Any] = WeakSet()  # runners of those who ask it beside an answer
+        self.asked = Askers()
         v, e = config.vocab_size, config.hidden_size
         table = torch.empty(v, e)
         if not table.is_meta:  # drawing there would import PyTorch's compiler, which takes seconds
