@@ -137,7 +137,7 @@ def test_sizes() -> None:
     core = [p for p in PACKAGE if p.parent == ROOT / "lr" or p.relative_to(ROOT).parts[1] in CORE]
     assert lines_of([ROOT / "lr" / "lookahead.py"]) <= 400
     assert len(core) <= 80 and len(PACKAGE) <= 190
-    assert lines_of(core) <= 11_150 and lines_of(PACKAGE) <= 31_300
+    assert lines_of(core) <= 11_445 and lines_of(PACKAGE) <= 31_640
 
 
 def test_the_front_door_loads_the_core_alone() -> None:

@@ -126,8 +126,13 @@ class CausalLM(nn.Module):
         """An empty cache that fits this model, in its dtype and on its device. Raises
         `SettingError` for a size below 1.
         """
-        sizes = {"num_blocks": num_blocks, "block_size": block_size}
-        return PagedKVCache(**self.cache_shape, **sizes, dtype=self.dtype, device=self.device)
+        return PagedKVCache(
+            **self.cache_shape,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            dtype=self.dtype,
+            device=self.device,
+        )
 
     @property
     def cache_shape(self) -> dict[str, Any]:
