@@ -164,14 +164,13 @@ def find_kernels(needs: AttentionNeeds) -> Kernels | str:
         def made(kernels: Kernels | None) -> Tensor:
             for part in (layer, layer.attention, layer.mlp):
                 part.kernels = kernels
-            look = lambda _, q, k, v: q + k.sum(1, True) + v.sum(1, True)  # noqa: E731
-            mixed: Tensor = layer(*given, look)
+            mixed: Tensor = layer(*given, lambda _, q, k, v: q + k.sum(1, True) + v.sum(1, True))
             return mixed.double()
 
         plain = made(None)
         off = float((made(module) - plain).norm() / plain.norm())
     except Exception as error:  # a kernel that does not fit may raise anything
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        return f"{type(error).__name__}: {error}".splitlines()[0]
     right = off <= ROUNDINGS * torch.finfo(needs.dtype).eps
     return module if right else f"wrong result: off by {off:.2g}"
 
@@ -184,8 +183,7 @@ def probe(kind: AttentionKind, needs: AttentionNeeds) -> str:
     try:
         found = distances(kind, needs, (kind.block_size + 3, 5), (2, 3), forks=1)
     except Exception as error:  # a kernel that does not fit may raise anything
-        lines = str(error).strip().splitlines()
-        return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+        return f"{type(error).__name__}: {str(error).strip() or 'no message'}".splitlines()[0]
     bound = ROUNDINGS * torch.finfo(needs.dtype).eps
     for name, off in found.items():
         if not off <= bound:  # NaN is not
@@ -239,7 +237,8 @@ def distances(
         if kind.rows is not None:
             record = cuda_recorder(needs.device) if needs.device.type == "cuda" else record_eager
             attend = kind.rows(row_pages(batch), cache)
-            found["rows"] = record(partial(mixed, attend, needs.dtype))()
+            replay = record(partial(mixed, attend, needs.dtype))  # must outlive what it computes
+            found["rows"] = replay()
         return {
             name: float(((one - expected).norm(dim=1) / expected.norm(dim=1)).max())
             for name, one in found.items()

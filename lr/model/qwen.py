@@ -146,6 +146,5 @@ class CausalLM(nn.Module):
     @property
     def cache_shape(self) -> dict[str, Any]:
         """Layers, KV heads and head dim of its cache: those of one rank, where it is divided."""
-        part = self.part
-        sizes = {"num_layers": part.num_layers, "num_kv_heads": part.num_kv_heads}
-        return {**sizes, "head_dim": part.head_dim}
+        names = ("num_layers", "num_kv_heads", "head_dim")
+        return {name: getattr(self.part, name) for name in names}
