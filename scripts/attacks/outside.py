@@ -119,13 +119,13 @@ def broken_json(rng: Random, value: Any) -> bytes:
             parent = parent[key]
         what = rng.random()
         if what < 0.75:
-            parent[path[-1]] = rng.choice(EVIL)
+            parent[path[-1]] = copy.deepcopy(rng.choice(EVIL))
         elif isinstance(parent, dict) and what < 0.9:
             del parent[path[-1]]
         elif isinstance(parent, dict):
             parent[rng.choice(["", "a" * 400, "\x00", "rope_theta", "type"])] = parent.pop(path[-1])
         else:
-            parent.append(rng.choice(EVIL))
+            parent.append(copy.deepcopy(rng.choice(EVIL)))
     data = bytearray(json.dumps(value).encode())
     how = rng.random()
     if how < 0.05:
