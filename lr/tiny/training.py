@@ -178,7 +178,7 @@ class Trainer:
             dist.all_reduce(self.buffer)
             dist.all_reduce(counts)
         weight, stop_all, save_all = self.buffer[-FLAGS:].tolist()
-        gradients = self.buffer[:-FLAGS].div_(weight)
+        gradients = self.buffer[:-FLAGS].div_(max(weight, 1.0))  # a batch may be all context
         gradients.mul_(torch.clamp(self.recipe.clip / (gradients.norm() + 1e-6), max=1.0))
         rate = self.recipe.rate(self.progress.step, self.progress.tokens)
         for optimiser, most in (
