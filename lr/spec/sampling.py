@@ -22,7 +22,6 @@ from lr.errors import NumericalError
 from lr.rng import GOLDEN, MIX1, MIX2
 from lr.types import SamplingParams
 
-_12, _27, _30, _31 = (np.uint64(by) for by in (12, 27, 30, 31))
 _STEPS: dict[int, NDArray[np.uint64]] = {}
 """GOLDEN times the ids of a vocabulary of that size."""
 HEAD = 64  # how many of the likeliest tokens top-p tries before it sorts the whole vocabulary
@@ -139,12 +138,12 @@ def _noise_on_cpu(words: NDArray[np.uint64], size: int) -> Tensor:
     if size not in _STEPS:
         _STEPS[size] = np.arange(size, dtype=np.uint64) * np.uint64(GOLDEN)
     x = words + _STEPS[size]
-    x ^= x >> _30
+    x ^= x >> np.uint64(30)
     x *= np.uint64(MIX1)
-    x ^= x >> _27
+    x ^= x >> np.uint64(27)
     x *= np.uint64(MIX2)
-    x ^= x >> _31
-    x >>= _12
+    x ^= x >> np.uint64(31)
+    x >>= np.uint64(12)
     uniform = x.astype(np.float64)
     uniform += 0.5
     uniform *= 2.0**-52
