@@ -283,6 +283,7 @@ class Chooser(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class FirstAligned:
     """The first alternative that is aligned: the rule of the paper (section 3.1)."""
 

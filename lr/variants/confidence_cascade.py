@@ -3,11 +3,9 @@ it is unsure the target is asked.
 
     lr generate --variant "confidence_cascade(high=-0.05)"
 
-A cheap score by the draft, an expensive one (`scorers.py`), which is asked where the first lies
-inside the band (low, high). A step of which the draft is sure costs the target nothing.
+A cheap score by the draft; an expensive one (`scorers.py`) where that is in the band (low, high).
 
-Faithful: who is asked when. Not: the paper gives no numbers for its measure of confidence. Here it
-is the draft's mean log-probability, or with scorer "digits" its own digit; measure the band.
+Faithful: who is asked when. Not: the paper's measure of confidence, which it gives no numbers for.
 """
 
 from __future__ import annotations
@@ -27,8 +25,7 @@ from lr.variants.scorers import make_scorer
 
 
 class Cascade(Verifier):
-    """`cheap` decides where its score is at or outside the band (low, high); else, and where it has
-    no score, `expensive` does. The band is on the cheap verifier's scale."""
+    """`cheap` decides where its score is outside the band (low, high), else `expensive` does."""
 
     def __init__(self, cheap: Verifier, expensive: Verifier, *, low: float, high: float) -> None:
         require(low <= high, "(low, high)", (low, high), "low <= high")
@@ -72,8 +69,7 @@ def confidence_cascade(
     reasoner: Reasoner, *, low: float = -math.inf, high: float | None = None,
     threshold: float | None = None, scorer: str | None = None,
 ) -> Variant:  # fmt: skip
-    """Accept where the draft's own score is at least `high` (None: -0.1 nats, or the digit 8),
-    reject where it is at most `low`, else as the scorer's score compares with `threshold`."""
+    """Accept from `high` on (None: -0.1 nats, or the digit 8), reject up to `low`, ask between."""
     if reasoner.models.draft is None:
         raise SettingError("the draft is None, expected a model: the cascade asks the draft first.")
     asked, digits = asked_model(reasoner.models.draft, reasoner.codec), scorer == "digits"

@@ -3,7 +3,7 @@
 A verifier says whether a draft step and the target's own step mean the same. Judging by similarity
 is cheap and dangerous: “Ann has 7 coins” and “Ann has 8 coins” have nearly all words in common.
 
-`verifier_kit.LABELLED` holds pairs of steps with their labels, to learn from:
+`pairs_kit.LABELLED` holds pairs of steps with their labels, to learn from:
 
     for pair in LABELLED: print(pair.same, "|", pair.draft, "|", pair.target)
 

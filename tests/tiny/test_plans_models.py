@@ -40,8 +40,8 @@ def test_target_and_draft_on_held_out_plans() -> None:
     assert 0.5 < rates["step acceptance"] < 0.85
     assert rates["target against itself"] > 0.97 and rates["itself, exact text"] < 0.3
     assert "unreadable" not in report.tallies
-    with pytest.raises(SettingError, match="only the language of quantities"):
-        evaluate("plans-target", "plans-draft", EvalSettings(problems=1, far=0.5))
+    with pytest.raises(SettingError, match="the data set is 'tiny', expected one of plans"):
+        evaluate("plans-target", "plans-draft", EvalSettings(problems=1, dataset="tiny"))
 
 
 def test_a_checkpoint_says_what_it_speaks() -> None:

@@ -29,7 +29,7 @@ from lr.trace import Ended, Trace
 
 _LENGTHS = (distributions.Constant, distributions.Lognormal, distributions.Resampled)
 _DRAWS = (distributions.Bernoulli, distributions.BetaSiblings, distributions.JudgeErrors)
-_RUNS = (World, TextScript, SchedulerConfig, Limits, distributions.Replay)
+_RUNS = (World, TextScript, SchedulerConfig, Limits, protocol.FirstAligned, distributions.Replay)
 _MADE: dict[str, Any] = {made.__name__: made for made in (*_RUNS, *_LENGTHS, *_DRAWS)}
 _ENDS = {Drafted: Kind.DRAFT, Targeted: Kind.TARGET, Judged: Kind.JUDGE}
 

@@ -123,7 +123,9 @@ class PrefixCache:
         branches: list[Branch] = []
         try:
             for row in rows:
-                known = [*self.kept, *branches] if row.keep else self.kept
+                # a branch of this batch may be computed but for what its own row wants
+                ready = [b for b, other in zip(branches, rows, strict=False) if other.wanted == 1]
+                known = [*self.kept, *ready] if row.keep else self.kept
                 branches.append(fork_longest(self.runner, known, row.tokens, row.wanted))
             self.passes += 1
             logits = self.runner.forward(branches, [row.wanted for row in rows])

@@ -8,7 +8,7 @@ from functools import cache
 from types import ModuleType
 
 from exercise_kit import Check, Examples, Wrong, outcome_of
-from verifier_kit import LABELLED, LabelledPair, bag_of_words, labelled
+from pairs_kit import LABELLED, LabelledPair, bag_of_words, labelled
 
 from lr.spec.verifiers.base import Pair
 from lr.spec.verifiers.simple import EmbeddingVerifier
