@@ -31,8 +31,8 @@ grade: $(VENV)/package.stamp ## grade an exercise (EX=residual; HINT=1 adds a hi
 notebooks: $(VENV)/learn.stamp ## open the notebooks in JupyterLab
 	@$(BIN)/jupyter lab --notebook-dir=notebooks
 
-test: $(VENV)/dev.stamp ## run every test, about eight minutes (PYTEST="-m core": forty seconds)
-	@echo "Every test: about eight minutes on two cores. The core alone, forty seconds: make test PYTEST=\"-m core\""
+test: $(VENV)/dev.stamp ## run every test, about seven minutes (PYTEST="-m core": forty seconds)
+	@echo "Every test: about seven minutes on two cores. The core alone, forty seconds: make test PYTEST=\"-m core\""
 	@$(FOR_TESTS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
 
 lint: $(VENV)/dev.stamp ## check style, format and types

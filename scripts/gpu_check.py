@@ -74,7 +74,7 @@ def in_own_process(name: str, small: bool, limit: float, lines: Path) -> dict[st
             tail = " / ".join(done.stderr.splitlines()[-3:])
             found["what"] = f"the process ended with code {done.returncode}: {tail}"
     except subprocess.TimeoutExpired:
-        found["what"] = f"not done after {limit:.0f} s"
+        found["what"] = f"not done after {limit:g} s"
     return found | {"seconds": round(time.monotonic() - started, 1)}
 
 
