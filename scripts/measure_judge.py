@@ -47,7 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--encoder", help="a sentence encoder: measure the embedding verifier instead of a judge"
     )
-    parser.add_argument("--dataset", choices=QUANTITIES.datasets, default="tiny")
+    parser.add_argument("--dataset", choices=QUANTITIES.datasets, default="stories")
     parser.add_argument("--seed", type=int, default=0, help="of the test problems and the draws")
     return parser.parse_args()
 

@@ -30,6 +30,9 @@ from lr.tiny.rows import batch_of
 from lr.tiny.training import Recipe, Trainer, export, start, token_losses
 from lr.tiny.vocabulary import build_tokenizer
 
+LONG_EVERY = 4
+"""One batch of problems in so many is of long ones: they give nine times the pairs."""
+
 
 def arguments() -> argparse.Namespace:
     """The command line."""
@@ -40,7 +43,7 @@ def arguments() -> argparse.Namespace:
     add("--out", type=Path, required=True, help="folder for checkpoints and the finished model")
     add("--tokens", type=int, default=10_000_000, help="token budget of the schedule")
     add("--steps", type=int, help="stop after this many steps, wherever the schedule is")
-    add("--layers", type=int, default=6, help="how many of the target's layers to start from")
+    add("--layers", type=int, default=4, help="how many of the target's layers to start from")
     add("--seed", type=int, default=0)
     add("--rate", type=float, default=0.02, help="Muon's learning rate")
     add("--batch", type=int, default=2560, help="tokens of one step over all processes")
@@ -67,7 +70,8 @@ def pairs_from_runs(rank: int, args: argparse.Namespace) -> list[TextPair]:
     if not path.is_file():
         source, pairs = PairSource(args.target, args.draft), list[TextPair]()
         for batch in range(rank, args.real_batches, args.processes):
-            pairs += source.pairs(Split.TRAIN, batch, args.seed)
+            dataset = "tiny" if batch % LONG_EVERY else "stories"
+            pairs += source.pairs(Split.TRAIN, batch, args.seed, dataset)
             same = sum(pair.same for pair in pairs)
             if rank == 0:
                 say(f"batch {batch} of {args.real_batches}: {len(pairs)} pairs, {same} equal")

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
@@ -21,6 +21,7 @@ from lr.lab.bench import alpha
 from lr.lab.bench.report import Spread, conditions, write_json
 from lr.options import MODES, Mode, TokenOptions
 from lr.tiny.language import Split, problem
+from lr.tiny.languages import DATASETS
 from lr.trace import TokenRound
 from lr.types import require
 
@@ -252,9 +253,10 @@ class BenchStep(Bench):
     """Time Lookahead Reasoning on the tiny models in all its forms against plain decoding and
     token-level speculation."""
 
-    problems: int = 16  # How many held-out problems a repeat has.
-    repeats: int = 5  # How often everything is done, each time with other draws.
-    depth: int = 3  # How many draft steps are written ahead.
+    dataset: Literal["stories", "tiny"] = "stories"  # Long held-out problems, or short ones.
+    problems: int = 6  # How many of them a repeat has.
+    repeats: int = 3  # How often everything is done, each time with other draws.
+    depth: int = 4  # How many draft steps are written ahead.
     draft_ticks: int = 8  # Tokens the draft may write while the target writes one, taking turns.
     k: int = 3  # Tokens that a draft model guesses ahead.
     step_k: int = 20  # Tokens that a draft step guesses ahead.
@@ -316,7 +318,7 @@ class BenchStep(Bench):
         for name in self.variant:
             chosen += [step.Way(f"lr, {name}", "lr", {}, variant=name)]
         require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {names}")
-        tasks = [problem(Split.TEST, index) for index in range(self.problems)]
+        tasks = [DATASETS[self.dataset](Split.TEST, index, 0) for index in range(self.problems)]
         settings = {name: getattr(self, name) for name in ("depth", "draft_ticks", "temperature")}
         total = len(chosen) * (1 + self.repeats * self.problems)
         with (

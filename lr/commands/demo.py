@@ -55,11 +55,12 @@ class Demo:
     """Watch the tiny models reason through held-out problems: which draft steps are kept, what
     replaces the others, what it saves."""
 
-    problems: int = 24  # How many problems to solve, each in every mode.
+    problems: int = 6  # How many problems to solve, each in every mode.
     seconds: float = 75.0  # No problem is begun after so many; 0: all are solved.
-    show: int = 4  # How many of them to show step by step.
-    dataset: Literal["tiny", "plans"] | None = None  # None: what the models speak.
-    depth: int = 3  # How many draft steps to write ahead.
+    show: int = 2  # How many of them to show step by step.
+    dataset: Literal["stories", "tiny", "plans"] | None = None
+    """stories: long problems; tiny: short ones. None: stories, or what the models speak."""
+    depth: int = 4  # How many draft steps to write ahead.
     max_depth: int | None = None  # The official name of --depth; it counts if both are given.
     width: int = 1  # How many alternative draft steps per position.
     schedule: ScheduleName = "depth"  # When target steps begin: see lr generate --help.

@@ -190,15 +190,15 @@ class TinyEval:
     """Measure accuracy, step acceptance by the oracle, exact-text and token acceptance on held-out
     problems, by kind of step.
 
-    Prints a Markdown table. 64 problems take about 20 seconds on two cores, the ablation about as
-    long per layer as the rest."""
+    Prints a Markdown table. 64 short problems take about 20 seconds on two cores, long ones
+    (`--dataset stories`) ten times as long, the ablation about as long per layer as the rest."""
 
     target: str = "tiny-target"  # A tiny model's name (plans-target for plans) or a directory.
     draft: str | None = None  # The draft, likewise. None: the one that belongs to the target.
     problems: int = 64  # How many held-out problems.
     seed: int = 0  # Which problems and which draws.
     temperature: float = 0.6  # 0 is greedy.
-    dataset: str = ""  # tiny or plans. None said: what the target speaks.
+    dataset: str = ""  # tiny, stories or plans. None said: the short problems of the target.
     ablation_problems: int = 0  # Solve so many again without each layer of the target; 0: do not.
     threads: int = 1  # CPU threads.
 

@@ -44,10 +44,11 @@ from lr.tiny.languages import QUANTITIES, TinyLanguage
 from lr.trace import Trace
 from lr.types import Role, SamplingParams, require
 
-KINDS = ("goal", "given", "operation", "answer", "unreadable")
+KINDS = ("goal", "given", "note", "operation", "answer", "unreadable")
 BLOCK_SIZE = 16
 BATCH = 32  # problems that are worked on together
-LIMITS = Limits(max_tokens=400)
+CONTEXT = 2048
+LIMITS = Limits(max_tokens=1600)
 Tokens = tuple[int, ...]
 """The tokens of a step."""
 
@@ -176,7 +177,7 @@ class Voice:
         self.sampling = SamplingParams(temperature=settings.temperature)
         self.runner = ModelRunner(
             model,
-            num_blocks=2 * BATCH * (model.config.max_position_embeddings // BLOCK_SIZE),
+            num_blocks=2 * BATCH * (CONTEXT // BLOCK_SIZE),
             block_size=BLOCK_SIZE,
             vocab_size=codec.vocab_size,
         )

@@ -20,7 +20,7 @@ from enum import Enum
 
 from lr.tiny.language import Kind, Meaning, drill
 
-RATIO = 0.45  # weight of an alternative relative to the one before it in the order of preference
+RATIO = 0.65  # weight of an alternative relative to the one before it in the order of preference
 
 PHRASES = {
     "HAS": "[has|owns|holds]",
@@ -34,23 +34,38 @@ PHRASES = {
 }
 
 RELATIONS = {
-    "add": ("{n} [more|extra|additional] than {A}", "{x} [+|plus] {n} @EQ {z}"),
-    "subtract": ("{n} [fewer|less|under] than {A}", "{x} [-|minus] {n} @EQ {z}"),
-    "times": ("{n} times [as many as|the share of] {A}", "{x} [*|times] {n} @EQ {z}"),
-    "half": ("half [as many as|the share of] {A}", "{x} [/|over] 2 @EQ {z}"),
+    "add": ("{n} more than {A}", "{x} [+|plus] {n} @EQ {z}"),
+    "subtract": ("{n} [fewer|less] than {A}", "{x} [-|minus] {n} @EQ {z}"),
+    "times": ("{n} times as many as {A}", "{x} [*|times] {n} @EQ {z}"),
+    "half": ("half as many as {A}", "{x} [/|over] 2 @EQ {z}"),
     "sum": ("as many as {A} and {C} [together|combined]", "{x} [+|plus] {y} @EQ {z}"),
 }
 
 QUESTIONS = {
     "value": "how many {item} {A} @HAS",
     "total": "how many {item} {A} and {B} @HAVE [together|combined|altogether]",
-    "difference": "[by how many|how many more] {item} {A} and {B} differ",
+    "difference": "by how many {item} {A} and {B} differ",
 }
 
 CALCULATIONS = {
-    "value": ("", ""),
-    "total": ("{x} [+|plus] {y} @EQ {z}", "[together|combined]"),
-    "difference": ("{x} [-|minus] {y} @EQ {z}", "[apart|different]"),
+    "total": ("[together|combined] they have", "{x} [+|plus] {y} @EQ {z}"),
+    "difference": ("they [differ by|are apart by]", "{x} [-|minus] {y} @EQ {z}"),
+}
+
+NOTES = {
+    "put": "{A} puts {n} {item} into the jar",
+    "take": "{A} takes {n} {item} out of the jar",
+    "trade": "{A} puts {x} {item} in and {B} takes {y} {item} out",
+    "doubles": "{A} doubles the {item} in the jar",
+    "halves": "{A} takes half of the {item} out",
+    "match": "{A} puts as many {item} in as in note {j}",
+}
+
+CHANGED = {
+    "plus": "[+|plus] {n}",
+    "minus": "[-|minus] {n}",
+    "doubled": "[*|times] 2",
+    "halved": "[/|over] 2",
 }
 
 
@@ -64,9 +79,9 @@ def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
             f"[Our|My|One] [goal|task|aim] is to [find|determine|compute] {asked} .",
         )
     table[Kind.GIVEN, ""] = (
-        "[Initially|Originally|Before] {A} @HAS {z} {item} @END",
-        "The [question|text|story] [says|states] that {A} @HAS {z} {item} @END",
-        "[We|You|I] [know|see|read] that {A} [starts|begins|opens] with {z} {item} @END",
+        "[Initially|Originally|First] {A} has {z} {item} @END",
+        "The [question|text|story] [says|states] that {A} has {z} {item} @END",
+        "[We|You|I] [know|see|read] that {A} has {z} {item} @END",
     )
     for operation, (relation, expression) in RELATIONS.items():
         table[Kind.OPERATION, operation] = (
@@ -76,19 +91,40 @@ def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
             f"[We|You|I] [know|see|read] that {{B}} @HAS {relation} [,|:] @WE @GET "
             f"{expression} {{item}} @END",
         )
-    for query, (expression, adverb) in CALCULATIONS.items():
-        first = (
-            f"[So|Thus|Hence] they are {adverb} {expression} , and"
-            if expression
-            else "[So|Thus|Hence]"
-        )
-        last = f"[Finally|Therefore|Lastly] , @WE @GET {adverb} {expression}"
+    table[Kind.ANSWER, "value"] = (
+        "[So|Thus] the [answer|result] [is|equals] @BOX .",
+        "[Finally|Therefore] , @WE @GET @BOX .",
+    )
+    for query, (words, expression) in CALCULATIONS.items():
         table[Kind.ANSWER, query] = (
-            f"{first} the [answer|result|number] [is|equals|becomes] @BOX .",
-            f"{last} , [giving|yielding|making] @BOX ."
-            if expression
-            else "[Finally|Therefore|Lastly] , @WE @GET @BOX .",
+            f"[So|Thus] {words} {expression} , and the [answer|result] [is|equals] @BOX .",
+            f"[Finally|Therefore] , {words} {expression} , [giving|making] @BOX .",
         )
+    table[Kind.GOAL, "jar"] = (
+        "[We|I] [need|want] to find how many {item} are in the jar in the end .",
+        "The [question|text] [asks|says] to find how many {item} are in the jar in the end .",
+    )
+    table[Kind.GIVEN, "jar"] = (
+        "[Initially|First] the jar has {z} {item} .",
+        "We [know|see] that the jar has {z} {item} .",
+    )
+    table[Kind.ANSWER, "jar"] = (
+        "[So|Thus] in the end the jar has {z} {item} , and the [answer|result] [is|equals] @BOX .",
+    )
+    for what, told in NOTES.items():
+        table[Kind.NOTE, what] = (
+            f"Note {{k}} [says|tells us] that {told} .",
+            f"In note {{k}} {told} .",
+        )
+    for operation, expression in CHANGED.items():
+        table[Kind.OPERATION, operation] = (
+            f"The jar had {{x}} {{item}} [,|:] {{x}} {expression} [=|is] {{z}} , [so|and] now the "
+            "jar has {z} {item} .",
+        )
+    table[Kind.OPERATION, "recall"] = (
+        "In note {j} it was {n} {item} .",
+        "Note {j} was about {n} {item} .",
+    )
     return table
 
 
@@ -171,20 +207,24 @@ def drill_text(rng: random.Random, bare: bool) -> tuple[str, str]:
 
 
 def slots(meaning: Meaning) -> dict[str, str]:
-    """What stands in the slots of a template: {A} and {C} references, {B} entity, {n} {x} {y}
-    operands, {z} result, {item}."""
-    values = {"{item}": meaning.item, "{z}": str(meaning.result)}
+    """What stands in the slots of a template: {A} and {C} references, {B} entity (in a note: {A}
+    entity, {B} or {j} the reference), {n} {x} {y} operands, {z} result, {item}, {k} the letter of a
+    note, {j} that of an earlier one."""
+    values = {"{item}": meaning.item, "{z}": str(meaning.result), "{k}": meaning.note}
     names = meaning.references
     if meaning.kind is Kind.GOAL:
         values |= dict(zip(("{A}", "{B}"), names, strict=False))
     elif meaning.kind is Kind.GIVEN:
         values["{A}"] = meaning.entity
+    elif meaning.kind is Kind.NOTE:
+        other = names[0] if names else ""
+        values |= {"{A}": meaning.entity, "{B}": other, "{j}": other}
     else:
-        values["{B}"] = meaning.entity
+        values |= {"{B}": meaning.entity, "{j}": meaning.note}
         values |= dict(zip(("{A}", "{C}"), names, strict=False))
     if meaning.operands:
         values["{x}"] = str(meaning.operands[0])
-        values["{y}"] = values["{n}"] = str(meaning.operands[1])
+        values["{y}"] = values["{n}"] = str(meaning.operands[-1])
     return values
 
 

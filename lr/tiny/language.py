@@ -1,14 +1,13 @@
 """The tiny reasoning language: what can be said. How it is worded is in `grammar.py`, how it is
-read back in `oracle.py`.
+read back in `oracle.py`. This file draws its short problems, `stories.py` the long ones.
 
-A problem names a start quantity and one to six operations on it, each of which gives a new person a
-quantity, and asks for a value, a total or a difference. Its solution is a list of `Meaning`: the
-goal, the given, one per operation, the answer. Everything is a pure function of (split, index,
-seed); training and test problems are told apart by a hash of the question, so they are disjoint
-whatever the seeds. All quantities lie in 2..99.
+A short problem names a start quantity and one to six operations on it, each of which gives a new
+person a quantity, and asks for a value, a total or a difference. Its solution is a list of
+`Meaning`: the goal, the given, one per operation, the answer. Everything is a pure function of
+(split, index, seed); training and test problems are told apart by a hash of the question, so they
+are disjoint whatever the seeds. All quantities lie in 2..99.
 
-`far` is the share of operations that refer to any earlier person instead of the latest. The
-published models are trained at 0. Standard library only. Read next: `grammar.py`.
+Standard library only. Read next: `grammar.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from typing import Generic, NamedTuple, TypeVar
 NAMES = tuple("Ann Ben Cleo Dan Eva Finn Gus Hana Ivan Jo Kim Leo Mia Nora Omar Pia".split())
 ITEMS = tuple("apples pears coins marbles stickers cards shells buttons pencils stamps".split())
 LOWEST, HIGHEST = 2, 99
+NOTES = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 MAX_OPERATIONS = 6
 TEST_SHARE = 16  # one question in sixteen belongs to the test split
 
@@ -33,6 +33,7 @@ class Kind(Enum):
 
     GOAL = "goal"
     GIVEN = "given"
+    NOTE = "note"
     OPERATION = "operation"
     ANSWER = "answer"
 
@@ -49,9 +50,13 @@ class Meaning(NamedTuple):
     meanings are equal.
 
     `operation`: add, subtract, times, half, sum for an operation; value, total, difference for goal
-    and answer; "" for the given. `entity`: the person who is said to own something ("" where nobody
-    is). `references`: the people it is derived from, in order. `operands` and `result` are numbers
-    as written, right or wrong (a goal has none). `item`: what is counted ("" in an answer)."""
+    and answer; "" for the given; in a long problem "jar" for all three, what it tells for a note
+    (put, take, trade, doubles, halves, match), and what follows from one (plus, minus, doubled,
+    halved, recall). `entity`: the person who is
+    said to own something ("" where nobody is). `references`: the people it is derived from, in
+    order; in "match" the letter of the earlier note. `operands` and `result` are numbers as
+    written, right or wrong (a goal has none). `item`: what is counted ("" in a short answer).
+    `note`: the letter of the note, with ", the last," after the last one."""
 
     kind: Kind
     operation: str
@@ -60,6 +65,7 @@ class Meaning(NamedTuple):
     operands: tuple[int, ...] = ()
     result: int | None = None
     item: str = ""
+    note: str = ""
 
 
 M = TypeVar("M")
@@ -90,13 +96,13 @@ def first_in(split: Split, draw: Callable[[], Problem[M] | None]) -> Problem[M]:
             return candidate
 
 
-def problem(split: Split, index: int, seed: int = 0, far: float = 0.0) -> Problem[Meaning]:
-    """Problem number `index` of a split. Deterministic."""
-    rng = random.Random(f"problem/{split.value}/{seed}/{index}/{far}")
-    return first_in(split, lambda: _draw(rng, far))
+def problem(split: Split, index: int, seed: int = 0) -> Problem[Meaning]:
+    """Short problem number `index` of a split. Deterministic."""
+    rng = random.Random(f"problem/{split.value}/{seed}/{index}/0.0")
+    return first_in(split, lambda: _draw(rng))
 
 
-def _draw(rng: random.Random, far: float) -> Problem[Meaning] | None:
+def _draw(rng: random.Random) -> Problem[Meaning] | None:
     """One random problem, or None where the query that was drawn has no answer within the
     bounds."""
     names, item = list(NAMES), ITEMS[rng.randrange(len(ITEMS))]
@@ -104,15 +110,15 @@ def _draw(rng: random.Random, far: float) -> Problem[Meaning] | None:
     people = [(names[0], rng.randrange(3, 51))]
     operations = []
     for _ in range(rng.randrange(1, MAX_OPERATIONS + 1)):
-        latest = people[rng.randrange(len(people))] if rng.random() < far else people[-1]
-        step = _operation(rng, names[len(people)], latest, people, item)
+        rng.random()  # not used: the problems stay those of earlier versions
+        step = _operation(rng, names[len(people)], people[-1], people, item)
         operations.append(step)
         assert step.result is not None
         people.append((step.entity, step.result))
-    query = _query(rng, people, item)
-    if query is None:
+    asked = query(rng, people[-2:], item)
+    if asked is None:
         return None
-    goal, answer = query
+    goal, answer = asked
     given = Meaning(Kind.GIVEN, "", entity=people[0][0], result=people[0][1], item=item)
     assert answer.result is not None
     return Problem(
@@ -160,18 +166,19 @@ def drill(rng: random.Random) -> Meaning:
 def calculate(operation: str, operands: tuple[int, ...]) -> int:
     """The true result of an operation (half: of an even number; difference: larger first)."""
     a, b = operands
-    if operation in ("add", "sum", "total"):
+    if operation in ("add", "sum", "total", "plus"):
         return a + b
-    if operation in ("subtract", "difference"):
+    if operation in ("subtract", "difference", "minus"):
         return a - b
-    return a * b if operation == "times" else a // b
+    return a * b if operation in ("times", "doubled") else a // b
 
 
-def _query(
+def query(
     rng: random.Random, people: list[tuple[str, int]], item: str
 ) -> tuple[Meaning, Meaning] | None:
-    """Goal and answer: the value of the latest person, or total or difference of the latest two."""
-    (first, a), (second, b) = people[-2], people[-1]
+    """Goal and answer about two people: the value of the second, or total or difference. None where
+    the answer is out of bounds."""
+    (first, a), (second, b) = people
     operation = ("value", "total", "difference")[rng.randrange(3)]
     if operation == "value":
         answer = Meaning(Kind.ANSWER, operation, result=b)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lr.tiny import grammar, language, oracle, plans
+from lr.tiny import grammar, language, oracle, plans, stories
 from lr.tiny.grammar import Piece, Style
 from lr.tiny.language import Kind, Problem, Split
 
@@ -63,17 +63,17 @@ class TinyLanguage:
 DIGITS = tuple("0123456789")
 QUANTITIES = TinyLanguage(
     family="tiny",
-    questions=(language.QUESTION,),
-    datasets={"tiny": language.problem},
+    questions=(language.QUESTION, stories.QUESTION),
+    datasets={"tiny": language.problem, "stories": stories.story},
     render=grammar.render,
     parse=oracle.parse,
     boxed=oracle.boxed,
     templates=grammar.PIECES,
-    slot_words=(*language.NAMES, *language.ITEMS, *DIGITS),
+    slot_words=(*language.NAMES, *language.ITEMS, *DIGITS, *language.NOTES, "the", "last"),
     boxed_words=DIGITS,
     drill=grammar.drill_text,
     results=frozenset(DIGITS),
-    names=frozenset(language.NAMES),
+    names=frozenset((*language.NAMES, *language.NOTES)),
 )
 _COPIED = (*plans.THINGS, *plans.DIRECTIONS, *plans.NUMBERS)
 PLANS = TinyLanguage(
@@ -93,4 +93,4 @@ PLANS = TinyLanguage(
 LANGUAGES = {one.family: one for one in (QUANTITIES, PLANS)}
 """By family."""
 DATASETS = {name: draw for one in LANGUAGES.values() for name, draw in one.datasets.items()}
-"""What draws the problems of each data set (`tiny:20`, `plans:20`)."""
+"""What draws the problems of each data set (`tiny:20`, `stories:20`, `plans:20`)."""

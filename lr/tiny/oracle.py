@@ -12,11 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 from lr.tiny.grammar import PIECES, Piece, glue, unglue
-from lr.tiny.language import ITEMS, NAMES, Kind, Meaning
+from lr.tiny.language import ITEMS, NAMES, NOTES, Kind, Meaning
 
 Key = tuple[Kind, str]
 """Kind and operation."""
 _VALUES = {"{item}": "|".join(ITEMS)} | dict.fromkeys(("{A}", "{B}", "{C}"), "|".join(NAMES))
+_VALUES |= {"{j}": "|".join(NOTES), "{k}": f"(?:{'|'.join(NOTES)})(?: , the last ,)?"}
 
 
 def pattern(template: tuple[Piece, ...], values: Mapping[str, str]) -> re.Pattern[str]:
@@ -76,7 +77,14 @@ def _meaning(kind: Kind, operation: str, found: dict[str, str]) -> Meaning:
             kind, operation, references=tuple(found[s] for s in "AB" if s in found), item=item
         )
     if kind is Kind.GIVEN:
-        return Meaning(kind, operation, entity=found["A"], result=result, item=item)
+        return Meaning(kind, operation, entity=found.get("A", ""), result=result, item=item)
+    if kind is Kind.NOTE:
+        operands = tuple(int(found[s]) for s in "nxy" if s in found)
+        references = tuple(found[s] for s in "Bj" if s in found)
+        note = found["k"].replace(" ,", ",")
+        return Meaning(kind, operation, found["A"], references, operands, None, item, note)
+    if operation == "recall":
+        return Meaning(kind, operation, "", (), (int(found["n"]),), None, item, found["j"])
     second = found.get("n", found.get("y", "2"))
     operands = (int(found["x"]), int(second)) if "x" in found else ()
     references = tuple(found[s] for s in "AC" if s in found)

@@ -3,9 +3,9 @@ which one thing is changed; and how far a step agrees with a meaning.
 
 The oracle labels every pair, so a pair is "same" for no other reason than that both steps are read
 and say the same. The changes are the mistakes that models make: a digit of an operand or a result,
-a person, the item, the operation, another step of the solution, a word that is lost or doubled.
-Some pairs of equal meaning are wrong in the same way on both sides: the judge is to compare, not to
-calculate.
+a person, the item, the operation, the letter of a note, another step of the solution, a word that
+is lost or doubled. Some pairs of equal meaning are wrong in the same way on both sides: the judge
+is to compare, not to calculate.
 
 Standard library only. Read next: `judge.py`, which makes training rows of pairs.
 """
@@ -21,7 +21,7 @@ from lr.tiny.language import (
     ITEMS,
     LOWEST,
     NAMES,
-    Kind,
+    NOTES,
     Meaning,
     Problem,
     Split,
@@ -29,17 +29,29 @@ from lr.tiny.language import (
     problem,
 )
 from lr.tiny.oracle import parse, same_meaning
+from lr.tiny.stories import story
 
 SHARED_MISTAKES = 0.3  # of the pairs of equal meaning say something that the solution does not
 SAME_STYLE = 0.3  # of the pairs are two steps of one style
 DIFFERENCES = (("changed", 0.8), ("elsewhere", 0.12), ("broken", 0.08))
-CHANGES = (("person", 0.3), ("result", 0.2), ("operand", 0.2), ("operation", 0.1), ("item", 0.2))
+CHANGES = (
+    ("person", 0.3),
+    ("result", 0.2),
+    ("operand", 0.2),
+    ("operation", 0.1),
+    ("item", 0.15),
+    ("note", 0.05),
+)
 """How steps come to differ, and what is changed, each with its share. A change that a step does not
 have is drawn again.
 """
 SHAPES = {
     **dict.fromkeys(("add", "subtract", "times"), ("add", "subtract", "times")),
     **dict.fromkeys(("total", "difference"), ("total", "difference")),
+    **dict.fromkeys(("put", "take"), ("put", "take")),
+    **dict.fromkeys(("doubles", "halves"), ("doubles", "halves")),
+    **dict.fromkeys(("plus", "minus"), ("plus", "minus")),
+    **dict.fromkeys(("doubled", "halved"), ("doubled", "halved")),
 }
 """Operations of the same slots, which can take each other's place."""
 
@@ -59,7 +71,7 @@ def grammar_pair(index: int, seed: int, split: Split = Split.TRAIN) -> TextPair:
     rng = random.Random(f"pair/{split.value}/{seed}/{index}")
     wanted = index % 2 == 0
     while True:
-        what = problem(split, rng.randrange(1 << 40), seed)
+        what = rng.choice((problem, story))(split, rng.randrange(1 << 40), seed)
         step = rng.choice(what.steps)
         style = rng.choice(list(Style))
         styles = (style, style if rng.random() < SAME_STYLE else style.other)
@@ -116,12 +128,15 @@ def _change(step: Meaning, what: str, rng: random.Random) -> Meaning:
     if what == "person":
         people = [step.entity, *step.references]
         place = rng.randrange(len(people))
-        people[place] = rng.choice(NAMES) if people[place] else ""
+        others = NOTES if people[place] in NOTES else NAMES
+        people[place] = rng.choice(others) if people[place] else ""
         if len(people) == 3 and rng.random() < 0.2:
             people[1:] = step.references[::-1]
         return step._replace(entity=people[0], references=tuple(people[1:]))
     if what == "item" and step.item:
         return step._replace(item=rng.choice(ITEMS))
+    if what == "note" and step.note:
+        return step._replace(note=rng.choice(NOTES) + step.note[1:])
     if what == "operation" and step.operation in SHAPES:
         return _recalculated(step._replace(operation=rng.choice(SHAPES[step.operation])), rng)
     return step
@@ -130,7 +145,7 @@ def _change(step: Meaning, what: str, rng: random.Random) -> Meaning:
 def _recalculated(step: Meaning, rng: random.Random) -> Meaning:
     """Half of the changes go on to the right result, where there is one; in the others the result
     stays as it was."""
-    if step.kind is Kind.GOAL or rng.random() < 0.5:
+    if step.result is None or rng.random() < 0.5:
         return step
     result = calculate(step.operation, step.operands)
     return step._replace(result=result) if LOWEST <= result <= HIGHEST else step
@@ -183,7 +198,7 @@ def agreeing_prefix(meaning: Meaning, text: str) -> int:
         for alternatives in template:
             ends_next: set[int] = set()
             for alternative in alternatives:
-                words = values.get(alternative, alternative)
+                words = unglue(values.get(alternative, alternative))
                 words += " " if words else ""
                 for end in ends:
                     matched = _common(spaced, end, words)

@@ -27,7 +27,7 @@ from lr.tiny.language import Problem, Split
 from lr.tiny.languages import QUANTITIES, TinyLanguage
 
 NAME_WEIGHT, RESULT_WEIGHT = 2.0, 3.0
-POOL_PROBLEMS = 192
+POOL_PROBLEMS, POOL_LONG = 192, 128
 DRILL_TOKENS = 192
 WIDTHS = (64, 96, 128, 160, 192, 256, 320, 384, 512, *range(640, 4097, 128))
 """How long the rows of a batch may be: each row is padded to the next of these."""
@@ -157,8 +157,9 @@ class RowMaker:
     def pool(self, number: int, rng: random.Random) -> list[Row]:
         """The rows of a pool without its drills."""
         rows = []
-        for draw in self.language.datasets.values():
-            numbers = range(number * POOL_PROBLEMS, (number + 1) * POOL_PROBLEMS)
+        for name, draw in self.language.datasets.items():
+            count = POOL_LONG if name == "stories" else POOL_PROBLEMS
+            numbers = range(number * count, (number + 1) * count)
             rows += [self.problem_row(draw(Split.TRAIN, i, self.seed), rng) for i in numbers]
         return rows
 

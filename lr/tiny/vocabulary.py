@@ -70,7 +70,7 @@ def build_tokenizer(language: TinyLanguage = QUANTITIES) -> PreTrainedTokenizerF
         pad_token=PAD,
         additional_special_tokens=[START],
         clean_up_tokenization_spaces=False,
-        model_max_length=1024,
+        model_max_length=4096,
     )
     fast.chat_template = CHAT_TEMPLATE
     return fast

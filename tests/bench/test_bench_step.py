@@ -66,6 +66,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         "step",
         "--problems",
         "1",
+        "--dataset",
+        "tiny",
         "--repeats",
         "2",
         "--only",

@@ -1,7 +1,7 @@
 """Data sets: the problems, how each is graded, and the prompt that a model gets.
 
-`load_items` reads a JSONL file, a data set of the Hugging Face hub, or `tiny:N` and `plans:N`
-(held-out problems of a tiny language). The layout of a line is recognised by its fields:
+`load_items` reads a JSONL file, a data set of the Hugging Face hub, or `tiny:N`, `stories:N` and
+`plans:N` (held-out problems of a tiny language). The layout of a line is recognised by its fields:
 
 | layout | fields | task |
 | --- | --- | --- |
@@ -138,7 +138,7 @@ def load_items(
     """The problems of a data set from number `start` up to, not including, `end`, numbered as in
     the whole data set.
 
-    `name` is a JSONL file; `tiny:N` or `plans:N`; or a hub id: `owner/name`,
+    `name` is a JSONL file; `tiny:N`, `stories:N` or `plans:N`; or a hub id: `owner/name`,
     `owner/name:split`, `owner/name:config:split`. `seed` shuffles the options of multiple choice.
     Raises `SettingError`.
     """
@@ -151,7 +151,7 @@ def load_items(
         elif hub is None or path.exists() or name.endswith((".jsonl", ".json")):
             raise SettingError(
                 f"there is no data set {name!r}: {_nearby(path)} Give a JSONL file, tiny:N, "
-                "plans:N, or a hub id."
+                "stories:N, plans:N, or a hub id."
             )
         else:
             config, split = (hub[2], hub[3]) if hub[3] else (None, hub[2])
