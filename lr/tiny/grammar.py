@@ -52,13 +52,13 @@ CALCULATIONS = {
     "difference": ("they [differ by|are apart by]", "{x} [-|minus] {y} @EQ {z}"),
 }
 
-NOTES = {
-    "put": "{A} puts {n} {item} into the jar",
-    "take": "{A} takes {n} {item} out of the jar",
-    "trade": "{A} puts {x} {item} in and {B} takes {y} {item} out",
-    "doubles": "{A} doubles the {item} in the jar",
+TURNS = {
+    "put": "{A} puts {n} {item} [in|into the jar]",
+    "take": "{A} takes {n} {item} out",
+    "then put": "[after|following] {B} , {A} puts {n} {item} in",
+    "then take": "[after|following] {B} , {A} takes {n} {item} out",
+    "doubles": "{A} doubles the {item} [|in the jar]",
     "halves": "{A} takes half of the {item} out",
-    "match": "{A} puts as many {item} in as in note {j}",
 }
 
 CHANGED = {
@@ -111,20 +111,13 @@ def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
     table[Kind.ANSWER, "jar"] = (
         "[So|Thus] in the end the jar has {z} {item} , and the [answer|result] [is|equals] @BOX .",
     )
-    for what, told in NOTES.items():
-        table[Kind.NOTE, what] = (
-            f"Note {{k}} [says|tells us] that {told} .",
-            f"In note {{k}} {told} .",
-        )
+    for what, told in TURNS.items():
+        table[Kind.NOTE, what] = (f"Turn {{k}} : {told} .",)
     for operation, expression in CHANGED.items():
         table[Kind.OPERATION, operation] = (
             f"The jar had {{x}} {{item}} [,|:] {{x}} {expression} [=|is] {{z}} , [so|and] now the "
             "jar has {z} {item} .",
         )
-    table[Kind.OPERATION, "recall"] = (
-        "In note {j} it was {n} {item} .",
-        "Note {j} was about {n} {item} .",
-    )
     return table
 
 
@@ -207,9 +200,9 @@ def drill_text(rng: random.Random, bare: bool) -> tuple[str, str]:
 
 
 def slots(meaning: Meaning) -> dict[str, str]:
-    """What stands in the slots of a template: {A} and {C} references, {B} entity (in a note: {A}
-    entity, {B} or {j} the reference), {n} {x} {y} operands, {z} result, {item}, {k} the letter of a
-    note, {j} that of an earlier one."""
+    """What stands in the slots of a template: {A} and {C} references, {B} entity (in a turn: {A}
+    entity, {B} who was before), {n} {x} {y} operands, {z} result, {item}, {k} the letter of a
+    turn."""
     values = {"{item}": meaning.item, "{z}": str(meaning.result), "{k}": meaning.note}
     names = meaning.references
     if meaning.kind is Kind.GOAL:
@@ -217,10 +210,9 @@ def slots(meaning: Meaning) -> dict[str, str]:
     elif meaning.kind is Kind.GIVEN:
         values["{A}"] = meaning.entity
     elif meaning.kind is Kind.NOTE:
-        other = names[0] if names else ""
-        values |= {"{A}": meaning.entity, "{B}": other, "{j}": other}
+        values |= {"{A}": meaning.entity, "{B}": "".join(names)}
     else:
-        values |= {"{B}": meaning.entity, "{j}": meaning.note}
+        values["{B}"] = meaning.entity
         values |= dict(zip(("{A}", "{C}"), names, strict=False))
     if meaning.operands:
         values["{x}"] = str(meaning.operands[0])

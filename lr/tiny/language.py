@@ -50,13 +50,13 @@ class Meaning(NamedTuple):
     meanings are equal.
 
     `operation`: add, subtract, times, half, sum for an operation; value, total, difference for goal
-    and answer; "" for the given; in a long problem "jar" for all three, what it tells for a note
-    (put, take, trade, doubles, halves, match), and what follows from one (plus, minus, doubled,
-    halved, recall). `entity`: the person who is
-    said to own something ("" where nobody is). `references`: the people it is derived from, in
-    order; in "match" the letter of the earlier note. `operands` and `result` are numbers as
-    written, right or wrong (a goal has none). `item`: what is counted ("" in a short answer).
-    `note`: the letter of the note, with ", the last," after the last one."""
+    and answer; "" for the given; in a long problem "jar" for all three, what happens for a turn
+    (put, take, doubles, halves; "then put" and "then take" where it is the next person's turn), and
+    what that does to the jar (plus, minus, doubled, halved). `entity`: the person who is said to
+    own or do something ("" where nobody is). `references`: the people it is derived from, in order;
+    in a turn who was before. `operands` and `result` are numbers as written, right or wrong (a goal
+    has none). `item`: what is counted ("" in a short answer). `note`: the letter of the turn, with
+    ", the last" after the last one."""
 
     kind: Kind
     operation: str

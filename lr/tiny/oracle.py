@@ -17,7 +17,7 @@ from lr.tiny.language import ITEMS, NAMES, NOTES, Kind, Meaning
 Key = tuple[Kind, str]
 """Kind and operation."""
 _VALUES = {"{item}": "|".join(ITEMS)} | dict.fromkeys(("{A}", "{B}", "{C}"), "|".join(NAMES))
-_VALUES |= {"{j}": "|".join(NOTES), "{k}": f"(?:{'|'.join(NOTES)})(?: , the last ,)?"}
+_VALUES["{k}"] = f"(?:{'|'.join(NOTES)})(?: , the last)?"
 
 
 def pattern(template: tuple[Piece, ...], values: Mapping[str, str]) -> re.Pattern[str]:
@@ -79,12 +79,10 @@ def _meaning(kind: Kind, operation: str, found: dict[str, str]) -> Meaning:
     if kind is Kind.GIVEN:
         return Meaning(kind, operation, entity=found.get("A", ""), result=result, item=item)
     if kind is Kind.NOTE:
-        operands = tuple(int(found[s]) for s in "nxy" if s in found)
-        references = tuple(found[s] for s in "Bj" if s in found)
+        operands = tuple(int(found[s]) for s in "n" if s in found)
+        references = tuple(found[s] for s in "B" if s in found)
         note = found["k"].replace(" ,", ",")
         return Meaning(kind, operation, found["A"], references, operands, None, item, note)
-    if operation == "recall":
-        return Meaning(kind, operation, "", (), (int(found["n"]),), None, item, found["j"])
     second = found.get("n", found.get("y", "2"))
     operands = (int(found["x"]), int(second)) if "x" in found else ()
     references = tuple(found[s] for s in "AC" if s in found)

@@ -3,7 +3,7 @@ which one thing is changed; and how far a step agrees with a meaning.
 
 The oracle labels every pair, so a pair is "same" for no other reason than that both steps are read
 and say the same. The changes are the mistakes that models make: a digit of an operand or a result,
-a person, the item, the operation, the letter of a note, another step of the solution, a word that
+a person, the item, the operation, the letter of a turn, another step of the solution, a word that
 is lost or doubled. Some pairs of equal meaning are wrong in the same way on both sides: the judge
 is to compare, not to calculate.
 
@@ -49,6 +49,7 @@ SHAPES = {
     **dict.fromkeys(("add", "subtract", "times"), ("add", "subtract", "times")),
     **dict.fromkeys(("total", "difference"), ("total", "difference")),
     **dict.fromkeys(("put", "take"), ("put", "take")),
+    **dict.fromkeys(("then put", "then take"), ("then put", "then take")),
     **dict.fromkeys(("doubles", "halves"), ("doubles", "halves")),
     **dict.fromkeys(("plus", "minus"), ("plus", "minus")),
     **dict.fromkeys(("doubled", "halved"), ("doubled", "halved")),
@@ -128,8 +129,7 @@ def _change(step: Meaning, what: str, rng: random.Random) -> Meaning:
     if what == "person":
         people = [step.entity, *step.references]
         place = rng.randrange(len(people))
-        others = NOTES if people[place] in NOTES else NAMES
-        people[place] = rng.choice(others) if people[place] else ""
+        people[place] = rng.choice(NAMES) if people[place] else ""
         if len(people) == 3 and rng.random() < 0.2:
             people[1:] = step.references[::-1]
         return step._replace(entity=people[0], references=tuple(people[1:]))

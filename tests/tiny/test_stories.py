@@ -5,7 +5,6 @@ ones are never trained on.
 from __future__ import annotations
 
 import random
-import re
 
 from lr.tiny.grammar import Style, render
 from lr.tiny.language import HIGHEST, LOWEST, NOTES, Kind, Split
@@ -40,37 +39,33 @@ def test_a_story_has_forty_to_eighty_steps() -> None:
 def test_every_step_follows_from_the_question() -> None:
     """The question is played by rules written anew, and gives the numbers of the solution."""
     for what in STORIES:
-        results = [step.result for step in what.steps if step.kind is Kind.OPERATION]
-        assert results == played(what.question)
-        assert what.answer == results[-1] == what.steps[-1].result
-        assert all(r is None or LOWEST <= r <= HIGHEST for r in results)
+        results = played(what.question)
+        told = [step.result for step in what.steps if step.kind is Kind.OPERATION]
+        assert told == results
+        assert what.answer == results[-1]
+        assert all(LOWEST <= result <= HIGHEST for result in results)
 
 
-def played(question: str) -> list[int | None]:
-    """What the jar has after every change; None where a note refers to an earlier one."""
-    start, *notes, asked = question.split(". ")
-    assert asked.startswith("How many")
+def played(question: str) -> list[int]:
+    """What the jar has after every turn."""
+    start, rules, *special, asked = question.split(". ")
+    assert asked.startswith("How many") and rules.endswith(", and so on in turn")
     jar = int(start.split()[3])
-    results: list[int | None] = []
-    moved: dict[str, int] = {}
-    for letter, note in zip(NOTES, notes, strict=False):
-        name, _, text = note.removeprefix("Note ").partition(": ")
-        assert name == (letter + LAST.rstrip(",") if note is notes[-1] else letter)
-        numbers = [int(number) for number in re.findall(r"\d+", text)]
-        if " in note " in text:
-            results.append(None)
-            numbers = [moved[text[-1]]]
-        elif len(numbers) == 1:
-            [moved[letter]] = numbers
-        if "doubles" in text or "half" in text:
-            jar = jar * 2 if "doubles" in text else jar // 2
-            results.append(jar)
-        elif len(numbers) == 2:
-            results += [jar + numbers[0], jar + numbers[0] - numbers[1]]
-            jar += numbers[0] - numbers[1]
+    moves = rules.removesuffix(", and so on in turn").split(", then ")
+    own = {text.split()[1][0]: text.partition(": ")[2] for text in special}
+    last = max(own)
+    assert [text.startswith(f"Turn {last}{LAST}: ") for text in special].count(True) == 1
+    results: list[int] = []
+    number = 0
+    for letter in NOTES[: NOTES.index(last) + 1]:
+        move = own.get(letter, moves[number % len(moves)])
+        number += letter not in own
+        amount = [int(word) for word in move.split() if word.isdigit()]
+        if amount:
+            jar += amount[0] if " puts " in move else -amount[0]
         else:
-            jar += numbers[0] if "puts" in text else -numbers[0]
-            results.append(jar)
+            jar = jar * 2 if "doubles" in move else jar // 2
+        results.append(jar)
     return results
 
 
