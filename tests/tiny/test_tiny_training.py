@@ -149,7 +149,7 @@ def run_script(name: str, out: Path, *words: str) -> str:
 
 
 def test_the_script_trains_a_model_and_goes_on(tmp_path: Path) -> None:
-    words = ["--role", "draft", "--tokens", "600", "--batch", "200", "--processes", "2"]
+    words = ["--role", "draft", "--tokens", "20000", "--batch", "200", "--processes", "2"]
     said = run_script("train_tiny.py", tmp_path, *words, "--eval-problems", "2", "--steps", "1")
     assert "held-out: " in said
     words += ["--eval-problems", "1", "--steps", "2", "--resume"]
