@@ -16,6 +16,8 @@ from lr.kvcache.cache import PagedKVCache
 
 torch.set_num_threads(1)  # the tensors are tiny: threads only get in each other's way
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
 
 
 HERE = Path(__file__).parent
