@@ -13,10 +13,9 @@ def entry() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         code = 130
-    if code == 130:
-        import signal
+    import signal
 
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is ending, and a second one is too late
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is ending, and a second one is too late
     sys.exit(code)
 
 

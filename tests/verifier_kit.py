@@ -19,7 +19,7 @@ from lr.tiny.vocabulary import build_tokenizer
 from lr.types import Finish, Step, Verdict
 
 ADD = "Then Ben has 3 more than Ann, so we get 7 + 3 = 10 coins."
-ADD_OTHERWISE = "Since Ben owns 3 extra than Ann, the number is 7 plus 3 is 10 coins."
+ADD_OTHERWISE = "Since Ben owns 3 more than Ann, the number is 7 plus 3 is 10 coins."
 ADD_WRONG = "Then Ben has 3 more than Ann, so we get 7 + 3 = 11 coins."
 GIVEN = "Initially Ann has 7 coins."
 

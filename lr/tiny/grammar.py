@@ -158,7 +158,7 @@ class Style(Enum):
 
 
 def weights(style: Style, count: int) -> tuple[float, ...]:
-    """The probabilities of `count` alternatives under a style; two give (0.78, 0.22) for the
+    """The probabilities of `count` alternatives under a style; two give (0.61, 0.39) for the
     target."""
     raw = [RATIO**i for i in range(count)]
     total = sum(raw)

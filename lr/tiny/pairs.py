@@ -188,8 +188,8 @@ def agreeing_prefix(meaning: Meaning, text: str) -> int:
     `meaning`: all paths of all its templates are followed through the text at once, an alternative
     at each place.
 
-    Example: the meaning is "Ann has 7 coins". "Before Ann owns 17 coins." agrees for the 16
-    characters "Before Ann owns "; the "1" is too much. "Before Ann owns 72 coins." agrees for one
+    Example: the meaning is "Ann has 7 coins". "First Ann has 17 coins." agrees for the 14
+    characters "First Ann has "; the "1" is too much. "First Ann has 72 coins." agrees for one
     character more: 7 may still become 7."""
     spaced, values = unglue(text), slots(meaning)
     longest = 0
@@ -198,7 +198,7 @@ def agreeing_prefix(meaning: Meaning, text: str) -> int:
         for alternatives in template:
             ends_next: set[int] = set()
             for alternative in alternatives:
-                words = unglue(values.get(alternative, alternative))
+                words = unglue(values.get(alternative, alternative)).strip()
                 words += " " if words else ""
                 for end in ends:
                     matched = _common(spaced, end, words)

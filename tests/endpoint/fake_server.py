@@ -222,7 +222,7 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             if names is None:
                 self._answer(500, {"error": "no list"})
             else:
-                self._answer(200, {"data": [{"id": name, "max_model_len": 1024} for name in names]})
+                self._answer(200, {"data": [{"id": name, "max_model_len": 4096} for name in names]})
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -19,7 +19,7 @@ def test_info_shows_what_an_endpoint_can_do(capsys: pytest.CaptureFixture[str]) 
     with serving(IDS) as server:
         assert main(["info", "--endpoint", server.address()]) == 0
     shown = capsys.readouterr().out
-    assert f"tiny-target at {server.server}, context 1024 tokens" in shown
+    assert f"tiny-target at {server.server}, context 4096 tokens" in shown
     assert "in and out" in shown and "steps go over as token ids" in shown
 
 

@@ -107,7 +107,7 @@ def test_ids_go_where_they_are_understood() -> None:
     for manners, ids in ((IDS, True), (TEXT, False), (PLAIN, False)):
         with serving(manners) as server:
             assert served(server).ids is ids
-            assert served(server).context == 1024
+            assert served(server).context == 4096
 
 
 @pytest.mark.parametrize(

@@ -260,7 +260,7 @@ def test_ids_outside_the_vocabulary_are_a_wrong_tokenizer() -> None:
         target.tokenizer = Shifted()
         with pytest.raises(
             EndpointError,
-            match=r"wrote token id \d+; the tokenizer of tiny-target has ids 0 to 432",
+            match=r"wrote token id \d+; the tokenizer of tiny-target has ids 0 to 460",
         ):
             alone.generate(QUESTION, mode="ar", temperature=0)
 

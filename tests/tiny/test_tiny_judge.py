@@ -49,6 +49,7 @@ def test_everything_that_can_differ_does() -> None:
         "operands",
         "result",
         "item",
+        "note",
     }
     assert min(kinds.values()) >= 3
     assert {kind_of_difference(pair) for pair in PAIRS if pair.same} == {""}
@@ -100,7 +101,7 @@ def test_a_row_is_what_the_verifier_asks_and_the_answer() -> None:
 
 
 def test_running_answers_change_where_the_steps_part() -> None:
-    pair = TextPair("Initially Ann has 17 coins.", "Before Ann owns 12 coins now.", False)
+    pair = TextPair("Initially Ann has 17 coins.", "First Ann has 12 coins now.", False)
     rows = JudgeRows(TOKENIZER, seed=0)
     row = rows.pair_row(pair)
     said = [
@@ -109,7 +110,7 @@ def test_running_answers_change_where_the_steps_part() -> None:
         if weight
     ]
     assert said == [
-        *[("Before", True), (" Ann", True), (" owns", True), (" 1", True), ("2", False)],
+        *[("First", True), (" Ann", True), (" has", True), (" 1", True), ("2", False)],
         *[(" coins", False), (" now", False), (".", False), ("[", False)],
     ]
 
@@ -118,14 +119,14 @@ def test_running_answers_change_where_the_steps_part() -> None:
     ("text", "agrees"),
     [
         ("Initially Ann has 7 coins.", "Initially Ann has 7 coins ."),
-        ("Before Ann owns 7 coins altogether.", "Before Ann owns 7 coins altogether ."),
-        ("Before Ann owns 17 coins.", "Before Ann owns "),
-        ("Before Ann owns 72 coins.", "Before Ann owns 7"),
-        ("Before Ben owns 7 coins.", "Before "),
-        ("Before Ann owns 7 cards.", "Before Ann owns 7 c"),
-        ("Before Ann owns 7", "Before Ann owns 7"),
+        ("First Ann has 7 coins altogether.", "First Ann has 7 coins altogether ."),
+        ("First Ann has 17 coins.", "First Ann has "),
+        ("First Ann has 72 coins.", "First Ann has 7"),
+        ("First Ben has 7 coins.", "First "),
+        ("First Ann has 7 cards.", "First Ann has 7 c"),
+        ("First Ann has 7", "First Ann has 7"),
         ("Then Ann has 3 more", "The"),
-        ("I know that Ann starts with 7 coins. So", "I know that Ann starts with 7 coins . "),
+        ("I know that Ann has 7 coins. So", "I know that Ann has 7 coins . "),
         ("", ""),
     ],
 )
@@ -180,7 +181,7 @@ def test_an_interrupted_training_ends_in_the_same_weights(tmp_path: Path) -> Non
 def test_the_first_text_is_the_targets() -> None:
     codec = Codec(TOKENIZER, name="tiny")
     pair = as_pair(
-        TextPair("Initially Ann has 7 coins.", "Before Ann owns 7 coins.", True), codec.encode
+        TextPair("Initially Ann has 7 coins.", "First Ann has 7 coins.", True), codec.encode
     )
     assert codec.decode(pair.target_step.tokens) == "Initially Ann has 7 coins.\n\n"
 

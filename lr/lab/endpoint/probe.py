@@ -220,10 +220,11 @@ class Capabilities:
             return False
 
     def _stops(self, settings: dict[str, Any]) -> Stops:
-        """With a stop string from the middle of the greedy text that does not occur before."""
+        """With a stop string that does not occur before, near the first third of the greedy text."""
         whole = self.greedy
-        starts = range(len(whole) // 3, len(whole) - 2)
-        stop = next((whole[i : i + 2] for i in starts if whole.find(whole[i : i + 2]) == i), "")
+        first = [i for i in range(1, len(whole) - 2) if whole.find(whole[i : i + 2]) == i]
+        start = min(first, key=lambda i: abs(i - len(whole) // 3), default=0)
+        stop = whole[start : start + 2]
         text = self._text(temperature=0, stop=[stop], **settings) if stop else None
         if text is None or text == whole or not whole.startswith(text):
             return Stops.IGNORED
