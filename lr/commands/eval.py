@@ -77,7 +77,7 @@ class Report:
         made = table([heads[at].replace(" ", "\n") for at in kept], cells, text=2)
         for column in made.columns:
             column.overflow, column.no_wrap = "fold", False
-        out = console(width=180)
+        out = console(width=200)
         out.print(made)
         for note in report.notes(rows):
             out.print(f"- {note}")

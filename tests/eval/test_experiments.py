@@ -91,16 +91,14 @@ def test_every_experiment_shows_what_its_arms_give(name: str) -> None:
 
 
 def test_the_accuracy_of_verifiers_falls_with_what_they_let_through(tmp_path: Path) -> None:
-    """Twelve problems are enough to tell the oracle from no verification at all: all but one right
-    against one in four.
-    """
+    """Four long problems are enough to tell the oracle from no verification at all."""
     verifiers = EXPERIMENTS["verifiers"]
-    lab = Lab(LabModels(judge=None), load_items("tiny:12"), tmp_path, concurrency=12)
+    lab = Lab(LabModels(judge=None), load_items("stories:4"), tmp_path, concurrency=4)
     arms = [arm for arm in verifiers.arms(lab) if arm.name in ("ar", "oracle", "always")]
     finding = verifiers.find(lab, lab.run(arms))
     rows: dict[object, Any] = {row["verifier"]: row for row in finding.rows}
-    assert rows["plain decoding"]["right"] >= 11 / 12 and rows["oracle"]["right"] >= 11 / 12
-    assert rows["always"]["right"] <= 8 / 12 and rows["always"]["lost"] >= 3
+    assert rows["plain decoding"]["right"] >= 3 / 4 and rows["oracle"]["right"] >= 3 / 4
+    assert rows["always"]["right"] <= 1 / 4 and rows["always"]["lost"] >= 2
     assert rows["oracle"]["precision"] == rows["oracle"]["recall"] == 1.0
     assert rows["always"]["steps kept"] == 1.0 and rows["always"]["recall"] == 1.0
     assert rows["always"]["precision"] < 0.9

@@ -91,9 +91,9 @@ def test_pairs_go_through_json() -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two problems with a verifier that accepts too much, pairs kept, and plainly."""
+    """Eight problems with a verifier that accepts too much, pairs kept, and plainly."""
     folder = tmp_path_factory.mktemp("runs")
-    words = ["run", "--dataset", "tiny:4", "--concurrency", "4"]
+    words = ["run", "--dataset", "tiny:8", "--concurrency", "8"]
     loose = ["--mode", "lr", "--verifier", "random:0.8", "--save_pairs", "--save_traces"]
     assert main([*words, *loose, "--output", str(folder / "lr")]) == 0
     assert main([*words, "--output", str(folder / "ar")]) == 0
@@ -190,7 +190,7 @@ def test_the_ledger_is_what_one_forward_says(
         )
         assert value == pytest.approx(float(chosen.sum()), abs=1e-3)
     pages = problem_drifts(made, run, plain)
-    assert [page.key.number for page in pages] == [0, 1, 2, 3]
+    assert [page.key.number for page in pages] == list(range(8))
     assert sum(page.steps for page in pages) == len(made)
     assert (
         main(

@@ -74,7 +74,7 @@ def test_the_best_of_all_alternatives_is_taken(
     how = {**HOW, "width": 3, "depth": 2, "schedule": schedule}
     result = reasoner.generate(QUESTION, variant=variant, **how)
     kept = [emit for emit in emits(result) if emit.emitted.origin is Origin.ACCEPTED]
-    assert len(kept) > 3
+    assert len(kept) > 1
     for emit in kept:
         scores = [verdict.score for verdict in emit.verdicts if verdict.aligned]
         assert emit.emitted.verdict is emit.verdicts[-1]
