@@ -72,7 +72,7 @@ def draw() -> None:
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "answer.jsonl"
         # This seed has accepted steps and a correction.
-        settings = ["--mode", "lr", "--depth", "3", "--driver", "overlapped", "--seed", "1"]
+        settings = ["--mode", "lr", "--depth", "3", "--driver", "overlapped", "--seed", "8"]
         run(["generate", QUESTION, *settings, "--trace", str(trace)])
         run(["play", str(trace), "-o", str(trace.with_suffix(".html"))])
         run(["draw", str(trace), "-o", str(FIGURES / "answer")])
