@@ -1,7 +1,7 @@
 """Train a tiny model from a seed: the target first, then the draft from the target's first layers.
 
-    python scripts/train_tiny.py --role target --out training/target --rate 0.02 --steps 805
-    python scripts/train_tiny.py --role target --out training/target --resume
+    python scripts/train_tiny.py --role target --out training/target --compile
+    python scripts/train_tiny.py --role target --out training/target --compile --resume
     python scripts/train_tiny.py --role draft --out training/draft --from training/target/state.pt
     python scripts/train_tiny.py --language plans --role target --out training/plans-target
     python scripts/train_tiny.py --language plans --role draft --out training/plans-draft \\
@@ -40,13 +40,13 @@ class Size:
     layers: int
     tokens: int
     rate: float
+    drills: float
     mlp: int = 384
-    drills: float = 0.4
 
 
 SIZES = {
-    ("tiny", "target"): Size(20, 7_500_000, 0.008),
-    ("tiny", "draft"): Size(2, 4_500_000, 0.02),
+    ("tiny", "target"): Size(20, 8_500_000, 0.01, drills=0.1),
+    ("tiny", "draft"): Size(2, 6_000_000, 0.015, drills=0.1),
     ("plans", "target"): Size(10, 2_500_000, 0.015, mlp=256, drills=0.2),
     ("plans", "draft"): Size(2, 600_000, 0.02, mlp=256, drills=0.2),
 }
