@@ -181,7 +181,8 @@ def _conclusion(solved: Solved, demo: Demo) -> str:
         times = on_a_gpu(solved, demo.steps_ahead, Schedule(demo.schedule))
         said += (
             f" The same steps, simulated on the clock of {GPU} where a pass of "
-            f"{', '.join(LARGE)} takes the time to read its weights: {times:.1f} times."
+            f"{', '.join(LARGE)} takes the time to read its weights: {times:.1f} times. "
+            "(The paper measured up to 2.1 times, where at most 0.63 of the steps were kept.)"
         )
     return said
 

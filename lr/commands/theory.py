@@ -26,7 +26,8 @@ from lr.theory.paper import paper_calibration
 from lr.theory.planner import PLAIN, Advice, Plan, compare, plan, simulated
 from lr.theory.predicted import Compared, Way
 from lr.theory.trace_metrics import Answers, Seen, Timed
-from lr.tiny.language import Split, problem
+from lr.tiny.language import Split
+from lr.tiny.languages import DATASETS
 from lr.types import require
 
 if TYPE_CHECKING:
@@ -117,11 +118,12 @@ class Calibrate:
     """How many problems to run, five times each (plain, lookahead, two alternatives, token level
     twice). At least 4."""
     questions: Path | None = None  # One per line in this file; None: tiny training problems.
+    dataset: Literal["tiny", "stories"] = "tiny"  # Short ones, or long ones.
     depth: int = 4  # How many draft steps to write ahead.
     num_speculative_tokens: int = 4
     """How many tokens the draft model guesses ahead in the token-level run, at least 2; a second
     run guesses one."""
-    max_tokens: int = 400  # Longest answer.
+    max_tokens: int | None = None  # Longest answer. None: as long as the context allows.
     seed: int = 1  # Same seed: same answers.
     clock: Literal["auto", "cpu", "wall"] = "auto"
     """cpu: processor time of this process, which others on the machine do not disturb; wall: what a
@@ -150,7 +152,7 @@ class Calibrate:
     ) -> Calibration:
         """The calibration from what was seen of each question."""
         verifier = reasoner.verifier
-        names = ("problems", "depth", "num_speculative_tokens", "max_tokens", "seed")
+        names = ("problems", "dataset", "depth", "num_speculative_tokens", "max_tokens", "seed")
         facts = {name: getattr(self, name) for name in names} | {
             "clock": clock_for(self.clock, reasoner).__name__,
             "verifier": verifier if isinstance(verifier, str) else verifier.name,
@@ -177,7 +179,8 @@ class Calibrate:
     def asked(self) -> list[str]:
         """The questions."""
         if self.questions is None:
-            return [problem(Split.TRAIN, number).question for number in range(self.problems)]
+            draw = DATASETS[self.dataset]
+            return [draw(Split.TRAIN, i, 0).question for i in range(self.problems)]
         try:
             text = self.questions.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -235,6 +238,7 @@ class TheoryReality:
     machine does meanwhile meets both alike."""
     save_calibration: Path | None = None  # Write the calibration of the same run to this file.
     problems: int = 16  # How many held-out problems to solve, in every way.
+    dataset: Literal["tiny", "stories"] = "tiny"  # Short ones, or long ones.
     depths: tuple[int, ...] = (1, 2, 4, 8)  # Lookahead depths.
     tokens: tuple[int, ...] = (1, 2, 4)  # Drafted tokens of token-level speculation alone.
     inner: int = 4  # Drafted tokens where both are combined; 0: leave that out.
@@ -291,7 +295,9 @@ class TheoryReality:
         self, reasoner: Reasoner, given: Calibration | None
     ) -> tuple[list[Compared], Calibration]:
         every = [Way(), *self.ways()]
-        own = Calibrate(problems=self.problems, clock=self._clock(), models=self.models)
+        own = Calibrate(
+            problems=self.problems, dataset=self.dataset, clock=self._clock(), models=self.models
+        )
         training = own.asked()
         seen: list[Seen] = []
         self._run(reasoner, 0, every[-1])  # warm up: the first run allocates, and starts a process
@@ -331,8 +337,9 @@ class TheoryReality:
             options |= {"depth": way.depth, "schedule": way.schedule.value, "driver": self.driver}
         if way.tokens:
             options |= {"num_speculative_tokens": way.tokens}
-        question, clock = problem(Split.TEST, number).question, clock_for(self._clock(), reasoner)
-        return timed(reasoner, question, clock, seed=self.seed, max_tokens=400, **options)
+        question = DATASETS[self.dataset](Split.TEST, number, 0).question
+        clock = clock_for(self._clock(), reasoner)
+        return timed(reasoner, question, clock, seed=self.seed, **options)
 
 
 @dataclass(frozen=True)
