@@ -122,10 +122,11 @@ _PERSON, _ITEM = (f"(?:{'|'.join(words)})" for words in (NAMES, ITEMS))
 _MOVE = rf"{_PERSON} (?:puts \d+ {_ITEM} in|takes \d+ {_ITEM} out)"
 _WHAT = rf"(?:{_MOVE}|{_PERSON} doubles the {_ITEM}|{_PERSON} takes half of the {_ITEM} out)"
 QUESTION = re.compile(
-    rf"The jar has \d+ {_ITEM}\. {_MOVE}(?:, then {_MOVE})*, and so on in turn\."
-    rf"(?: Turn [A-Z](?:, the last)?: {_WHAT}\.)* How many {_ITEM} are in the jar in the end\?"
+    rf"The jar has \d+ {_ITEM}\. {_MOVE}, then {_MOVE}, then {_MOVE}, and so on in turn\."
+    rf"(?: Turn [A-Z]: {_WHAT}\.)* Turn [{NOTES[FEWEST_TURNS - 1]}-Z]{LAST}: {_WHAT}\."
+    rf" How many {_ITEM} are in the jar in the end\?"
 )
-"""What a long question looks like; see `_sentences`."""
+"""What a long question looks like (see `_sentences`): models do not know shorter ones."""
 
 
 def _sentences(

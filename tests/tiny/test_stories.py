@@ -10,7 +10,7 @@ from lr.tiny.grammar import Style, render
 from lr.tiny.language import HIGHEST, LOWEST, NOTES, Kind, Split
 from lr.tiny.languages import QUANTITIES
 from lr.tiny.oracle import parse
-from lr.tiny.stories import LAST, story
+from lr.tiny.stories import LAST, QUESTION, story
 from lr.tiny.vocabulary import build_tokenizer
 
 STORIES = [story(Split.TEST, i) for i in range(120)]
@@ -75,3 +75,13 @@ def test_both_styles_can_be_read() -> None:
         for step in what.steps:
             for style in Style:
                 assert parse(render(step, style, rng)) == step
+
+
+def test_a_question_is_known_by_its_form() -> None:
+    """Also one that is shorter than any the models have learnt."""
+    assert all(QUESTION.fullmatch(story(split, i).question) for split in Split for i in range(50))
+    short = (
+        "The jar has 36 shells. Finn puts 7 shells in, then Nora takes 12 shells out, and so on in "
+        "turn. Turn E, the last: Nora doubles the shells. How many shells are in the jar in the end?"
+    )
+    assert not QUESTION.fullmatch(short)
