@@ -82,6 +82,7 @@ def test_a_question_is_known_by_its_form() -> None:
     assert all(QUESTION.fullmatch(story(split, i).question) for split in Split for i in range(50))
     short = (
         "The jar has 36 shells. Finn puts 7 shells in, then Nora takes 12 shells out, and so on in "
-        "turn. Turn E, the last: Nora doubles the shells. How many shells are in the jar in the end?"
+        "turn. Turn E, the last: Nora doubles the shells. How many shells are in the jar in the "
+        "end?"
     )
     assert not QUESTION.fullmatch(short)
