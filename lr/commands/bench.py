@@ -256,9 +256,9 @@ class BenchStep(Bench):
     dataset: Literal["stories", "tiny"] = "stories"  # Long held-out problems, or short ones.
     problems: int = 6  # How many of them a repeat has.
     repeats: int = 3  # How often everything is done, each time with other draws.
-    depth: int = 4  # How many draft steps are written ahead.
+    depth: int = 6  # How many draft steps are written ahead.
     draft_ticks: int = 8  # Tokens the draft may write while the target writes one, taking turns.
-    k: int = 3  # Tokens that a draft model guesses ahead.
+    k: int = 4  # Tokens that a draft model guesses ahead.
     step_k: int = 20  # Tokens that a draft step guesses ahead.
     verifier: str | None = None  # How steps are compared; None: the demo's.
     temperature: float | None = None  # None: the checkpoint's own (0.6); 0 is greedy.

@@ -60,11 +60,11 @@ class Demo:
     show: int = 2  # How many of them to show step by step.
     dataset: Literal["stories", "tiny", "plans"] | None = None
     """stories: long problems; tiny: short ones. None: stories, or what the models speak."""
-    depth: int = 4  # How many draft steps to write ahead.
+    depth: int = 6  # How many draft steps to write ahead.
     max_depth: int | None = None  # The official name of --depth; it counts if both are given.
     width: int = 1  # How many alternative draft steps per position.
     schedule: ScheduleName = "depth"  # When target steps begin: see lr generate --help.
-    num_speculative_tokens: int = 3  # How many tokens to guess ahead, in sd and lr+sd.
+    num_speculative_tokens: int = 4  # How many tokens to guess ahead, in sd and lr+sd.
     driver: Driver = "overlapped"
     """overlapped: the draft's steps are written in a process of their own. lockstep: draft and
     target take turns."""
