@@ -220,7 +220,7 @@ class Capabilities:
             return False
 
     def _stops(self, settings: dict[str, Any]) -> Stops:
-        """With a stop string that does not occur before, near the first third of the greedy text."""
+        """With a stop string that does not occur before, near a third of the greedy text."""
         whole = self.greedy
         first = [i for i in range(1, len(whole) - 2) if whole.find(whole[i : i + 2]) == i]
         start = min(first, key=lambda i: abs(i - len(whole) // 3), default=0)
