@@ -71,7 +71,6 @@ class Places:
 
     @property
     def alpha(self) -> float:
-        """accepted / tried."""
         return sum(self.kept) / sum(self.tried)
 
     @property

@@ -335,12 +335,10 @@ class Goal:
     met: bool | None
 
 
-def goals(timings: Sequence[Timing]) -> list[Goal]:
+def goals(timings: Sequence[Timing]) -> Iterator[Goal]:
     """All goals of plain decoding, in the order in which they are printed."""
-    return list(_goals({(t.model, t.contender, t.batch): t for t in timings}))
+    found = {(t.model, t.contender, t.batch): t for t in timings}
 
-
-def _goals(found: dict[tuple[str, str, int], Timing]) -> Iterator[Goal]:
     def ratio(
         text: str, upper: tuple[str, str], lower: tuple[str, str], good: Callable[[float], bool]
     ) -> Goal:
