@@ -207,7 +207,6 @@ class Verify:
 
 
 def _panels(found: Found) -> list[Panel]:
-    """ROC, precision and recall, acceptance and error, calibration."""
     from lr.lab.eval import verifier_eval as ev
 
     roc, recall, errors, calibrated = [], [], [], []
