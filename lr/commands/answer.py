@@ -82,7 +82,6 @@ class Generate:
             notes.print(f"[dim]{escape(note)}[/]")
 
     def _notes(self, result: Result, codec: Codec) -> Iterator[str]:
-        """What is said about an answer, line by line."""
         stats = result.stats
         coupling = "" if self.generation.mode == "ar" else f", coupling {result.coupling}"
         yield show.summary(stats) + coupling

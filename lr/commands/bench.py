@@ -18,7 +18,7 @@ from lr.commands import show
 from lr.commands.options import Device, ModelChoice
 from lr.errors import CheckpointError
 from lr.lab.bench import alpha
-from lr.lab.bench.report import Spread, conditions, write_json
+from lr.lab.bench.report import conditions, write_json
 from lr.options import MODES, Mode, TokenOptions
 from lr.tiny.language import Split, problem
 from lr.tiny.languages import DATASETS
@@ -28,11 +28,6 @@ from lr.types import require
 if TYPE_CHECKING:
     from lr.lab.bench import decode, step, token
     from lr.reasoner import Reasoner
-
-
-def _middle_half(spread: Spread | None) -> str:
-    """A median with its quartiles."""
-    return "" if spread is None else f"{spread.median:.2f} [{spread.low:.2f}-{spread.high:.2f}]"
 
 
 @dataclass(frozen=True)
@@ -55,12 +50,25 @@ class BenchDecode:
 
         from lr.lab.bench import decode
 
-        self._check()
+        for name in self.models:
+            require(name in decode.NAMES, "models", name, f"names among {', '.join(decode.NAMES)}")
+        positive = all(batch > 0 for batch in self.batches or ())
+        require(positive, "batches", self.batches, "whole numbers > 0")
+        longest = 1024 - decode.PROMPT_TOKENS
+        fits = self.tokens is None or 0 < self.tokens <= longest
+        require(fits, "tokens", self.tokens, f"1 to {longest}")
+        show.at_least(self, repeats=2, threads=1)
+        show.require_files(json=self.json)
         facts, out = conditions(), show.console()
         timings: list[decode.Timing] = []
         for names, plan in self._groups():
             torch.set_num_threads(plan.threads)
-            lanes = _lanes(names, out)
+            lanes: list[decode.Lane] = []
+            for name in names:
+                try:
+                    lanes += decode.lanes(name)
+                except CheckpointError as error:
+                    out.print(f"{name} is left out: {error}")
             with show.progress("timing", len(lanes) * plan.runs) as advance:
                 timings += decode.measure(lanes, plan, advance)
             del lanes
@@ -73,19 +81,6 @@ class BenchDecode:
             out.print(f"  {words[goal.met]:<13} {goal.text}: {goal.measured}")
         if self.json is not None:
             write_json(decode.document(timings, facts), self.json)
-
-    def _check(self) -> None:
-        from lr.lab.bench import decode
-
-        for name in self.models:
-            require(name in decode.NAMES, "models", name, f"names among {', '.join(decode.NAMES)}")
-        positive = all(batch > 0 for batch in self.batches or ())
-        require(positive, "batches", self.batches, "whole numbers > 0")
-        longest = 1024 - decode.PROMPT_TOKENS
-        fits = self.tokens is None or 0 < self.tokens <= longest
-        require(fits, "tokens", self.tokens, f"1 to {longest}")
-        show.at_least(self, repeats=2, threads=1)
-        show.require_files(json=self.json)
 
     def _groups(self) -> Iterator[tuple[list[str], decode.Plan]]:
         """What is measured in turns with each other: all small models; each large one alone, for
@@ -102,20 +97,6 @@ class BenchDecode:
             yield [name], decode.Plan(batches, self.tokens or 8, self.repeats, threads, warm_up=1)
 
 
-def _lanes(names: Sequence[str], out: Console) -> list[decode.Lane]:
-    """All contenders on all models that are there; a checkpoint that is missing is named and left
-    out."""
-    from lr.lab.bench import decode
-
-    found = []
-    for name in names:
-        try:
-            found += decode.lanes(name)
-        except CheckpointError as error:
-            out.print(f"{name} is left out: {error}")
-    return found
-
-
 def _print_tables(timings: Sequence[decode.Timing], out: Console) -> None:
     """One table per model: a row per contender and batch size, and the given marks where there are
     some."""
@@ -129,8 +110,8 @@ def _print_tables(timings: Sequence[decode.Timing], out: Console) -> None:
         for batch in dict.fromkeys(t.batch for t in mine):
             for one in (t for t in mine if t.batch == batch):
                 ratio, spread = one.relative_to(found[model, "lr", batch]), one.spread
-                row = [one.contender, str(batch), f"{spread.median:.3f}", decode.show(spread)]
-                row += [f"{one.tokens_per_second:.0f}", f"{ratio.median:.2f}", decode.show(ratio)]
+                row = [one.contender, str(batch), f"{spread.median:.3f}", spread.middle_half]
+                row += [f"{one.tokens_per_second:.0f}", f"{ratio.median:.2f}", ratio.middle_half]
                 rows.append(row)
             rows += [[f"{who} *", str(batch), f"{ms[batch]:.1f}"]
                      for who, ms in marks.items() if batch in ms]  # fmt: skip
@@ -196,7 +177,7 @@ class BenchToken(Bench):
                 cells += [] if row.kind == kind else [[]]
                 kind, total, rate = row.kind, row.total, row.rate
                 spread = f"{rate.median:.0f} [{rate.low:.0f}-{rate.high:.0f}]"
-                ratios = [_middle_half(row.to_plain), _middle_half(row.to_peer)]
+                ratios = [str(row.to_plain), str(row.to_peer or "")]
                 kept = [show.number(total.acceptance_rate), show.number(total.acceptance_length)]
                 per_pass = f"{total.tokens_per_pass:.2f}"
                 cells.append([f"{row.side}: {row.name}", spread, *ratios, per_pass, *kept])
@@ -228,7 +209,7 @@ class BenchToken(Bench):
 def verdict(rows: Sequence[token.Row]) -> str:
     """Whether we are ahead in every row, and where not."""
     names = "; ".join(
-        f"{row.name} at temperature {row.temperature:g} ({_middle_half(row.to_peer)})"
+        f"{row.name} at temperature {row.temperature:g} ({row.to_peer})"
         for row in rows
         if row.behind
     )
@@ -281,7 +262,7 @@ class BenchStep(Bench):
             mode = tally.way.mode
             parts = (stats.target_seconds, stats.draft_seconds, stats.verifier_seconds)
             cells.append(
-                [tally.way.name, f"{row.rate.median:.0f}", _middle_half(row.speedup)]
+                [tally.way.name, f"{row.rate.median:.0f}", str(row.speedup)]
                 + ["" if row.predicted is None else f"{row.predicted:.0f}", f"{tally.accuracy:.3f}"]
                 + [show.number(stats.step_acceptance), show.number(stats.token_acceptance)]
                 + [f"{stats.tokens_per_target_pass or 0:.2f}"]
@@ -365,16 +346,16 @@ class BenchTrace:
         out, rows = show.console(), []
         out.print(show.in_words(conditions()))
         for one in measured:
-            row = [one.name, f"{one.tokens_per_second:.0f}"]
-            for spread in (one.spread("on"), one.spread("file")):
+            row = [one.name, f"{one.tokens / one.seconds:.0f}"]
+            for spread in one.spreads.values():
                 row.append(f"{spread.median - 1:+.1%}")
                 row.append(f"{spread.low - 1:+.1%} to {spread.high - 1:+.1%}")
-            rows.append([*row, f"{one.per_token:.1f}", f"{one.size / turns / 1000:.0f}"])
+            rows.append([*row, f"{one.events / one.tokens:.1f}", f"{one.size / turns / 1000:.0f}"])
         columns = ("mode", "tokens/s, off", "on", "middle half", "on and file", "middle half")
         out.print(
             show.table((*columns, "events/token", "kB"), rows, title=f"{turns} turns per row")
         )
-        over = [one.name for one in measured if one.spread("on").median - 1 > GOAL]
+        over = [one.name for one in measured if one.spreads["on"].median - 1 > GOAL]
         met = f"not met by {', '.join(over)}" if over else "met"
         out.print(f"goal: on costs at most {GOAL:.0%}: {met}")
 
@@ -427,7 +408,6 @@ class BenchAlpha(Bench):
             out.print(f"drawn: {path}")
 
     def _rounds(self, reasoner: Reasoner, index: int, k: int) -> alpha.Places:
-        """The rounds of one problem."""
         made = reasoner.generate(
             problem(Split.TEST, index).question,
             mode="sd",

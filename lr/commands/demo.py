@@ -192,10 +192,8 @@ def on_a_gpu(solved: Solved, depth: int, schedule: Schedule) -> float:
     seen, by the simulated scheduler, at passes that cost the reading of `LARGE` weights."""
     target, draft, judge = (PassCost(size / BANDWIDTH) for size in LARGE.values())
     seconds = []
-    ways: dict[Mode, predicted.Way] = {
-        "ar": predicted.Way(),
-        "lr+sd": predicted.Way(schedule, depth),
-    }
+    ways: dict[Mode, predicted.Way]
+    ways = {"ar": predicted.Way(), "lr+sd": predicted.Way(schedule, depth)}
     for mode, way in ways.items():
         answers = Answers()
         for _, results in solved:
@@ -207,7 +205,6 @@ def on_a_gpu(solved: Solved, depth: int, schedule: Schedule) -> float:
 
 
 def _comparison(solved: Solved) -> Table:
-    """One row per mode."""
     totals = {mode: _total(solved, mode) for mode in MODES}
     rows = []
     for mode, (stats, right) in totals.items():

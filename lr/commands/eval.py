@@ -207,18 +207,17 @@ class Verify:
 
 
 def _panels(found: Found) -> list[Panel]:
-    """ROC, precision and recall, acceptance and error, calibration."""
     from lr.lab.eval import verifier_eval as ev
 
     roc, recall, errors, calibrated = [], [], [], []
     for name, (made, _, truth) in found.items():
         points = ev.curve(made.scores, truth)
-        roc.append((name, [(0.0, 0.0, ""), *((p.false_rate, p.true_rate, "") for p in points)]))
-        recall.append((name, [(p.true_rate, 1 - p.error, "") for p in points]))
-        errors.append((name, [(p.accepted, p.error, "") for p in points]))
+        roc.append((name, [(0.0, 0.0), *((p.false_rate, p.true_rate) for p in points)]))
+        recall.append((name, [(p.true_rate, 1 - p.error) for p in points]))
+        errors.append((name, [(p.accepted, p.error) for p in points]))
         if all(0 <= score <= 1 for score in made.scores):
             bins = ev.reliability(made.scores, truth)
-            calibrated.append((name, [(score, share, "") for score, share, _ in bins]))
+            calibrated.append((name, [(score, share) for score, share, _ in bins]))
     true, false, mean = "true pairs accepted", "false pairs accepted", "mean score"
     return [
         Points("ROC", false, true, roc, joined=True, diagonal=True),

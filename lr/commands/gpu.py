@@ -102,7 +102,7 @@ class BenchGpu:
         steps = min(self.tokens, 64)
         plan = gpu.Plan(options, self.batches, self.prompt, steps, self.repeats)
         devices = {"target": first, "draft": layout.draft, "judge": layout.judge}
-        runs = 2 * plan.runs_per_model + len(chosen) * (self.repeats + 1)
+        runs = (2 * (len(self.batches) + 1) + len(chosen)) * (self.repeats + 1)
         with show.progress("timing", runs) as advance:
             names, decides = (target, draft, judge), self._synthetic()
             found = gpu.bench(names, devices, dtype, decides, plan, chosen, advance)

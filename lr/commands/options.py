@@ -198,7 +198,6 @@ class VariantChoice:
     parameters such as "name(threshold=7)". lr new variant writes one to begin with."""
 
     def load(self, reasoner: Reasoner) -> Variant | None:
-        """The variant, if one was named."""
         from lr.variants.door import load_variant
 
         return None if self.variant is None else load_variant(self.variant, reasoner)

@@ -173,11 +173,6 @@ class RunModels:
             return self.draft_model, None
         return self.model, self.draft_model
 
-    def _helpers(self) -> tuple[bool, bool]:
-        """Whether a draft and a judge are loaded here."""
-        judges = self.judge_model is not None and not is_served(self.judge_model)
-        return self.draft_model is not None and self.model is not None, judges
-
     def target_device(self) -> torch.device | Spread:
         """Where the target goes, over several ranks if there are several devices for it."""
         import torch
@@ -187,7 +182,9 @@ class RunModels:
         if place.startswith("cuda") and self.placement.device == "auto" and self.model is not None:
             usual = self.target_gpu_id == RunModels.target_gpu_id
             numbers = [int(part) for part in self.target_gpu_id.split(",")]
-            taken = [self.devices()[i + 1] for i, one in enumerate(self._helpers()) if one]
+            judges = self.judge_model is not None and not is_served(self.judge_model)
+            here = (self.draft_model is not None, judges)
+            taken = [place for place, one in zip(self.devices()[1:], here, strict=True) if one]
             if usual:  # a small model needs one GPU; draft and judge take theirs first
                 free = [n for n in numbers if f"cuda:{n}" not in taken]
                 numbers = (free or numbers)[: 1 if not free or self.model in CHECKPOINTS else None]
@@ -412,13 +409,11 @@ class Tally:
     stats: Stats = field(default_factory=Stats)
 
     def add(self, done: running.Done) -> None:
-        """Count an answer."""
         self.count(done.record.get("right"))
         if done.stats is not None:
             self.stats = self.stats + done.stats
 
     def count(self, right: bool | None) -> None:
-        """Count a grade."""
         self.graded += right is not None
         self.right += right is True
 

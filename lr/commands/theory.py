@@ -150,7 +150,6 @@ class Calibrate:
     def estimate(
         self, reasoner: Reasoner, seen: Sequence[Seen], conditions: dict[str, Any]
     ) -> Calibration:
-        """The calibration from what was seen of each question."""
         verifier = reasoner.verifier
         names = ("problems", "dataset", "depth", "num_speculative_tokens", "max_tokens", "seed")
         facts = {name: getattr(self, name) for name in names} | {
@@ -177,7 +176,6 @@ class Calibrate:
         return seen
 
     def asked(self) -> list[str]:
-        """The questions."""
         if self.questions is None:
             draw = DATASETS[self.dataset]
             return [draw(Split.TRAIN, i, 0).question for i in range(self.problems)]
@@ -330,7 +328,6 @@ class TheoryReality:
         return "wall" if self.driver == "overlapped" else self.clock
 
     def _run(self, reasoner: Reasoner, number: int, way: Way) -> list[Timed]:
-        """The events of one problem, in one way."""
         modes = {(0, 0): "ar", (0, 1): "sd", (1, 0): "lr", (1, 1): "lr+sd"}
         options: dict[str, Any] = {"mode": modes[way.depth > 0, way.tokens > 0], "drafter": "draft"}
         if way.depth:
@@ -372,17 +369,10 @@ class PlanRun:
             both = compare(found, self.budget, *machine)
         advice = plan(found, self.budget)
         shown = [(title, one, simulated(found, one)) for title, one in _chosen(advice)]
-        rows = (
-            [
-                title,
-                one.name,
-                str(one.rows),
-                str(one.positions),
-                f"{one.speedup:.2f}",
-                f"{clock:.2f}",
-            ]
-            for title, one, clock in shown
-        )
+        rows = []
+        for title, one, clock in shown:
+            figures = one.rows, one.positions, f"{one.speedup:.2f}", f"{clock:.2f}"
+            rows.append([title, one.name, *map(str, figures)])
         columns, out = ("", "plan", "rows", "positions", "predicted", "simulated"), console()
         out.print(table(columns, rows, text=2, title=f"{found.name}; M = {self.budget}"))
         out.print(*_sentences(found, advice), sep="\n")
@@ -390,11 +380,7 @@ class PlanRun:
             asdict(one) | {"schedule": one.schedule.value, "title": title, "simulated": clock}
             for title, one, clock in shown
         ]
-        document: dict[str, Any] = {
-            "calibration": found.name,
-            "budget": self.budget,
-            "plans": plans,
-        }
+        document = {"calibration": found.name, "budget": self.budget, "plans": plans}
         if both is not None:
             verdict = "speculate" if both.speculate else "give them all to the target"
             out.print(

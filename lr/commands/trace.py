@@ -6,6 +6,7 @@ letters do is in `lab/stepper/session.py`; what is shown, in `lab/stepper/view.p
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections import Counter
@@ -24,12 +25,12 @@ from rich.text import Text
 from lr.commands.options import ModelChoice, VariantChoice
 from lr.commands.show import console, require_files, summary
 from lr.errors import LRError
-from lr.lab.player.page import player_page, write_page
+from lr.lab.player.page import player_page
 from lr.lab.stepper.session import Session
 from lr.lab.stepper.sources import Recorded, Source, StepperError
 from lr.lab.stepper.view import answer_view, cache_view, node_view, screen
-from lr.lab.trace.file import TraceFile, read_trace
-from lr.lab.trace.perfetto import write_perfetto
+from lr.lab.trace.file import TraceFile, read_trace, write_lines
+from lr.lab.trace.perfetto import perfetto
 from lr.lab.trace.state import TraceStates, state_at
 from lr.lab.trace.virtual import replay_virtual
 from lr.lab.viz.cache import cache_figure, sharing_moment
@@ -83,7 +84,7 @@ class TraceCommand:
         for note in trace.notes:
             out.print(f"note: {note}", style="yellow", markup=False)
         if self.perfetto is not None:
-            write_perfetto(self.perfetto, trace)
+            write_lines(self.perfetto, [json.dumps(perfetto(trace), ensure_ascii=False)])
             out.print(f"written for ui.perfetto.dev: {self.perfetto}", soft_wrap=True)
         if self.replay:
             self._replay(trace, out)
@@ -159,7 +160,7 @@ class Play:
             trace, output = self._answered(), self.output or Path("answer.html")
         state_at(trace, len(trace.records))  # where lines are missing, the page would stay empty
         page = player_page(trace)
-        write_page(page, output)
+        write_lines(output, [page])
         for note in trace.notes:
             console(stderr=True).print(f"{self.what}: {note}", style="dim", markup=False)
         size = f"{len(trace.records)} events, {len(page.encode()) / 1e6:.1f} MB"

@@ -147,7 +147,6 @@ class ScriptedRun:
                 return Judged(node, verdict)
 
     def lines(self, words: Words = str) -> list[str]:
-        """All that has happened, as text."""
         return lines_of(self.turns, words)
 
     def _take(self, event: Event | None, commands: list[Command]) -> Turn:
@@ -196,16 +195,13 @@ class TextScript:
     drafts: Sequence[str] = ()
 
     def draft(self, prefix: Prefix, sibling: int) -> Step | None:
-        """See `Script`."""
         texts = self.drafts[len(prefix)].split("|") if len(prefix) < len(self.drafts) else []
         return step_of(texts[sibling]) if sibling < len(texts) and texts[sibling] else None
 
     def target(self, prefix: Prefix) -> Step:
-        """See `Script`."""
         return step_of(self.targets[len(prefix)] if len(prefix) < len(self.targets) else "$")
 
     def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict | None:
-        """See `Script`."""
         if target is None and "?" in text_of(draft):
             return None
         aligned = text_of(draft).lower() == text_of(target or self.target(prefix)).lower()

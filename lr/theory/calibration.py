@@ -96,12 +96,10 @@ class Calibration:
 
     @property
     def target(self) -> PassCost:
-        """The target's cost line."""
         return PassCost(self.target_first.value, self.target_row.value, self.target_token.value)
 
     @property
     def draft(self) -> PassCost:
-        """The draft's cost line."""
         return PassCost(self.draft_first.value, self.draft_row.value, self.draft_token.value)
 
     @property

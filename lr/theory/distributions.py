@@ -130,5 +130,4 @@ class JudgeErrors:
         require(0 <= self.false_accept <= 1, "false_accept", self.false_accept, "a probability")
 
     def says_aligned(self, equivalent: bool, key: int) -> bool:
-        """The verdict."""
         return uniform(key) >= self.false_reject if equivalent else uniform(key) < self.false_accept

@@ -84,10 +84,8 @@ class Split:
     k1: int
     k2: int
     speedup: float
-    token_only_k2: int
     token_only_speedup: float
     """k1 = 1: token-level speculation alone, at its best."""
-    step_only_k1: int
     step_only_speedup: float
     """k2 = 1: Lookahead Reasoning alone, at its best."""
 
@@ -116,13 +114,8 @@ def best_split(
     h = np.where(parallel[:, None] * k[None, :] <= m, f[:, None] * g[None, :], -np.inf)
     h = np.round(h, 13)  # f is constant beyond ceil(1/c1): of equal values take the first
     i, j = np.unravel_index(int(np.argmax(h)), h.shape)
-    tokens, steps = int(np.argmax(h[0])), int(np.argmax(h[:, 0]))
-    best, token_only, step_only = (
-        float(f[i] * g[j]),
-        float(f[0] * g[tokens]),
-        float(f[steps] * g[0]),
-    )
-    return Split(int(i) + 1, int(j) + 1, best, tokens + 1, token_only, steps + 1, step_only)
+    token_only, step_only = f[0] * g[np.argmax(h[0])], f[np.argmax(h[:, 0])] * g[0]
+    return Split(int(i) + 1, int(j) + 1, float(f[i] * g[j]), float(token_only), float(step_only))
 
 
 def lemma6(y: Reals) -> Reals:

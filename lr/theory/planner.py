@@ -124,9 +124,8 @@ def token_gain(found: Calibration, tokens: int) -> float:
         return 1.0
     load = found.expected_load(tokens)
     round_seconds = found.target.seconds(1, tokens) + load.draft_passes * found.draft.first
-    return (
-        float(geometric(found.alpha2.value, tokens + 1)) * found.plain_token.value / round_seconds
-    )
+    decided = float(geometric(found.alpha2.value, tokens + 1))
+    return decided * found.plain_token.value / round_seconds
 
 
 def simulated(found: Calibration, plan: Plan, steps: int = 2000) -> float:
@@ -138,9 +137,8 @@ def simulated(found: Calibration, plan: Plan, steps: int = 2000) -> float:
         return plan.speedup
     load, drawn = found.expected_load(plan.tokens), BetaSiblings(*siblings(found))
     costs = found.target, found.draft
-    return plain_seconds(found) / seconds_per_step(
-        plan, load, costs, None, acceptance=drawn, steps=steps
-    )
+    seconds = seconds_per_step(plan, load, costs, None, acceptance=drawn, steps=steps)
+    return plain_seconds(found) / seconds
 
 
 def _plans(found: Calibration, budget: int) -> Iterator[Plan]:

@@ -150,7 +150,6 @@ class Workers:
         self.peak = max(self.peak, len(self._rows))
 
     def _jobs(self) -> int:
-        """How many jobs have rows in work."""
         return len({row.job for row in self._rows.values()})
 
 
@@ -203,7 +202,6 @@ class Outcome:
 
     @property
     def steps(self) -> int:
-        """Steps emitted."""
         return self.origins.total()
 
     @property

@@ -115,7 +115,6 @@ class Answers:
     emitted: list[int] = field(default_factory=list)
 
     def add(self, events: Sequence[Timed]) -> None:
-        """One more answer."""
         steps, rounds = 0, list[TokenRound]()
         for _, event in events:
             match event:

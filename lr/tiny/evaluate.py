@@ -116,14 +116,6 @@ class TinyReport:
     ablation: tuple[LayerSkipped, ...] = ()
 
     @property
-    def target_accuracy(self) -> float:
-        return self.target_right / self.problems
-
-    @property
-    def draft_accuracy(self) -> float:
-        return self.draft_right / self.problems
-
-    @property
     def total(self) -> Tally:
         return sum(self.tallies.values(), Tally())
 
@@ -134,11 +126,14 @@ class TinyReport:
         rows.append(["steps", *(str(tally.steps) for tally in columns.values())])
         for name in self.total.rates():
             rows.append([name, *(f"{tally.rates()[name]:.3f}" for tally in columns.values())])
+        target, draft = (
+            f"{right / self.problems:.3f} ({right}/{self.problems})"
+            for right in (self.target_right, self.draft_right)
+        )
         lines = [
             f"Held-out problems: {self.problems}, temperature {self.temperature}.",
             "",
-            f"Accuracy: target {self.target_accuracy:.3f} ({self.target_right}/{self.problems}), "
-            f"draft {self.draft_accuracy:.3f} ({self.draft_right}/{self.problems}).",
+            f"Accuracy: target {target}, draft {draft}.",
             "",
             *(f"| {' | '.join(row)} |" for row in rows),
         ]
@@ -377,10 +372,8 @@ def _step_acceptance(
 
     def accepts(mine: Tokens, drafted: Tokens, other: Tokens) -> bool:
         text, said, again = (target.codec.decode(step) for step in (mine, drafted, other))
-        same, tally = (
-            target.language.same_meaning,
-            tallies.setdefault(target.kind_of(text), Tally()),
-        )
+        same = target.language.same_meaning
+        tally = tallies.setdefault(target.kind_of(text), Tally())
         accepted = target.ended(mine) == target.ended(drafted) and same(text, said)
         tally.steps += 1
         tally.tokens += len(mine)

@@ -32,11 +32,8 @@ def pattern(template: tuple[Piece, ...], values: Mapping[str, str]) -> re.Patter
             parts.append(f"(?P={name}) " if name in seen else f"(?P<{name}>{value}) ")
             seen.add(name)
         else:
-            parts.append(
-                "(?:"
-                + "|".join(re.escape(words) + " " if words else "" for words in alternatives)
-                + ")"
-            )
+            words = (re.escape(one) + " " if one else "" for one in alternatives)
+            parts.append(f"(?:{'|'.join(words)})")
     return re.compile("".join(parts))
 
 
@@ -73,9 +70,8 @@ def _meaning(kind: Kind, operation: str, found: dict[str, str]) -> Meaning:
     result = int(found["z"]) if "z" in found else None
     item = found.get("item", "")
     if kind is Kind.GOAL:
-        return Meaning(
-            kind, operation, references=tuple(found[s] for s in "AB" if s in found), item=item
-        )
+        references = tuple(found[s] for s in "AB" if s in found)
+        return Meaning(kind, operation, references=references, item=item)
     if kind is Kind.GIVEN:
         return Meaning(kind, operation, entity=found.get("A", ""), result=result, item=item)
     if kind is Kind.NOTE:

@@ -97,9 +97,8 @@ def _different(
     if how == "changed":
         return first, render(change(step, rng), styles[1], rng)
     if how == "elsewhere":
-        return first, render(
-            rng.choice([other for other in what.steps if other != step]), styles[1], rng
-        )
+        other = rng.choice([other for other in what.steps if other != step])
+        return first, render(other, styles[1], rng)
     return first, _break(render(step, styles[1], rng), rng)
 
 

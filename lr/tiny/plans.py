@@ -75,7 +75,6 @@ def plan(split: Split, index: int, seed: int = 0) -> Problem[Deed]:
 
 
 def _draw(rng: random.Random) -> Problem[Deed]:
-    """One random problem."""
     start = room = ROOMS[rng.randrange(len(ROOMS))]
     things = list(THINGS)
     rng.shuffle(things)
@@ -113,11 +112,10 @@ def _query(rng: random.Random, room: str, held: str, lying: dict[str, str]) -> t
     operation = rng.choice(possible)
     if operation == "thing":
         thing = list(lying)[-1]
-        return Deed(Kind.GOAL, operation, thing=thing), Deed(
-            Kind.ANSWER, operation, thing=thing, room=lying[thing]
-        )
-    answer = {"thing": held} if operation == "held" else {"room": room}
-    return Deed(Kind.GOAL, operation), Deed(Kind.ANSWER, operation, **answer)
+        answer = Deed(Kind.ANSWER, operation, thing=thing, room=lying[thing])
+        return Deed(Kind.GOAL, operation, thing=thing), answer
+    found = {"thing": held} if operation == "held" else {"room": room}
+    return Deed(Kind.GOAL, operation), Deed(Kind.ANSWER, operation, **found)
 
 
 _ROOM, _THING, _NUMBER, _SIDE = (
@@ -134,12 +132,8 @@ def _question(given: Deed, orders: list[Deed], goal: Deed) -> str:
     """The question in plain words: one sentence per fact, then what is asked."""
     sentences = [f"The robot starts in the {given.room}."]
     for order in orders:
-        said = (
-            f"go {order.direction}"
-            if order.operation == "go"
-            else f"{order.operation} the {order.thing}"
-        )
-        sentences.append(f"Order {order.number}: {said}.")
+        what = order.direction if order.operation == "go" else f"the {order.thing}"
+        sentences.append(f"Order {order.number}: {order.operation} {what}.")
     asked = {
         "robot": "Where is the robot?",
         "thing": f"Where is the {goal.thing}?",
@@ -220,14 +214,14 @@ def render(deed: Deed, style: Style, rng: random.Random) -> str:
 def slots(deed: Deed) -> dict[str, str]:
     """What stands in the slots of a template."""
     box = deed.thing if deed.operation == "held" else deed.room
-    values = {
+    return {
         "{n}": deed.number,
         "{d}": deed.direction,
         "{A}": deed.origin,
         "{B}": deed.room,
         "{t}": deed.thing,
+        "{z}": box,
     }
-    return values | {"{z}": box}
 
 
 def drill_text(rng: random.Random, bare: bool) -> tuple[str, str]:

@@ -135,11 +135,8 @@ def _sentences(
     """The question in plain words: the start, the rules, the turns of their own, what is asked."""
 
     def move(who: str, what: str, amount: int) -> str:
-        return (
-            f"{who} puts {amount} {item} in"
-            if what == "put"
-            else f"{who} takes {amount} {item} out"
-        )
+        puts, into = ("puts", "in") if what == "put" else ("takes", "out")
+        return f"{who} {puts} {amount} {item} {into}"
 
     yield f"The jar has {start} {item}."
     yield f"{', then '.join(move(who, *rule) for who, rule in rules.items())}, and so on in turn."

@@ -123,9 +123,8 @@ def test_contenders_take_turns_and_the_warm_up_is_dropped() -> None:
 
 
 def judged(*timings: tuple[str, str, int, float]) -> dict[bool | None, list[Goal]]:
-    found = goals(
-        [Timing(model, contender, batch, 1, [ms, ms]) for model, contender, batch, ms in timings]
-    )
+    taken = [Timing(name, contender, batch, 1, [ms, ms]) for name, contender, batch, ms in timings]
+    found = list(goals(taken))
     return {met: [goal for goal in found if goal.met is met] for met in (True, False, None)}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from player_kit import a_browser, bushy, long, nasty, scripted, simulated, synchronous, tiny, wordy
 
-from lr.lab.player.page import headline_of, player_page, write_page
+from lr.lab.player.page import headline_of, player_page
 from lr.lab.trace.state import TraceStates
 
 TRACES = {
@@ -64,7 +64,7 @@ class Window:
     ) -> Any:
         path = self.folder / f"{name}.html"
         if not path.exists():
-            write_page(player_page(TRACES[name]()), path)
+            path.write_text(player_page(TRACES[name]()), "utf-8")
         key = (width, height, theme)
         if key not in self.contexts:
             size = {"width": width, "height": height}

@@ -71,7 +71,6 @@ class Places:
 
     @property
     def alpha(self) -> float:
-        """accepted / tried."""
         return sum(self.kept) / sum(self.tried)
 
     @property
@@ -138,7 +137,6 @@ class Point:
     constant_as_offered: float
     by_place: float
     gap_error: float
-    by_place_error: float
     emitted: float
 
     @property
@@ -168,7 +166,6 @@ def point(k: int, parts: Sequence[Places]) -> Point:
         constant_as_offered=constant_as_offered(parts),
         by_place=by_place(parts),
         gap_error=standard_error(lambda some: measured(some) - constant(some), parts),
-        by_place_error=standard_error(lambda some: measured(some) - by_place(some), parts),
         emitted=whole.emitted / whole.rounds,
     )
 

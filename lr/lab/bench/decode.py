@@ -335,12 +335,10 @@ class Goal:
     met: bool | None
 
 
-def goals(timings: Sequence[Timing]) -> list[Goal]:
+def goals(timings: Sequence[Timing]) -> Iterator[Goal]:
     """All goals of plain decoding, in the order in which they are printed."""
-    return list(_goals({(t.model, t.contender, t.batch): t for t in timings}))
+    found = {(t.model, t.contender, t.batch): t for t in timings}
 
-
-def _goals(found: dict[tuple[str, str, int], Timing]) -> Iterator[Goal]:
     def ratio(
         text: str, upper: tuple[str, str], lower: tuple[str, str], good: Callable[[float], bool]
     ) -> Goal:
@@ -349,7 +347,7 @@ def _goals(found: dict[tuple[str, str, int], Timing]) -> Iterator[Goal]:
         if above is None or below is None:
             return Goal(text, "-", None)
         times = above.relative_to(below)
-        return Goal(text, f"{times.median:.2f} ({show(times)})", good(times.median))
+        return Goal(text, f"{times.median:.2f} ({times.middle_half})", good(times.median))
 
     target, draft = "tiny-target", "tiny-draft"
     text = f"{target}, batch 1: at least 2 times the tokens/s of transformers"
@@ -369,11 +367,6 @@ def _goals(found: dict[tuple[str, str, int], Timing]) -> Iterator[Goal]:
         yield ratio(text, (shape, THEIRS), (shape, OURS), lambda x: x >= 1)
     text = f"c, ms per token of {draft} over {target}, batch 1, sampling included: at most 0.2"
     yield ratio(text, (draft, SAMPLED), (target, SAMPLED), lambda x: x <= 0.2)
-
-
-def show(spread: Spread) -> str:
-    """The middle half, as it is printed after a median."""
-    return f"{spread.low:.2f}-{spread.high:.2f}"
 
 
 def document(timings: Sequence[Timing], facts: dict[str, Any]) -> dict[str, Any]:

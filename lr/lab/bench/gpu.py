@@ -118,11 +118,6 @@ class Plan:
     repeats: int = 3
     """Once more does not count."""
 
-    @property
-    def runs_per_model(self) -> int:
-        """How often `time_passes` calls `progress`."""
-        return (len(self.batches) + 1) * (self.repeats + 1)
-
 
 def time_passes(
     name: str,

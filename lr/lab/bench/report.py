@@ -35,6 +35,13 @@ class Spread:
         low, _, high = quantiles(values, n=4, method="inclusive")
         return cls(median(values), low, high)
 
+    @property
+    def middle_half(self) -> str:
+        return f"{self.low:.2f}-{self.high:.2f}"
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} [{self.middle_half}]"
+
     @classmethod
     def of_ratios(cls, above: Sequence[float], below: Sequence[float]) -> Spread:
         """Of above / below, taken repeat by repeat, so that a drift of the machine cancels."""

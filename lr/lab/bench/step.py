@@ -95,7 +95,6 @@ class Tally:
 
     @property
     def load(self) -> Load:
-        """The work of these answers."""
         return self.answers.load(lookup=self.way.settings.get("drafter", "draft") != "draft")
 
 
@@ -109,7 +108,6 @@ class StepRow:
     predicted: float | None
 
     def figures(self) -> dict[str, Any]:
-        """For JSON."""
         tally, stats = self.tally, self.tally.stats
         return {
             "name": tally.way.name,

@@ -77,7 +77,6 @@ class Synthetic:
         return cls(found.alpha1.value, found.alpha2.value, target, draft, found.name)
 
     def facts(self) -> Mapping[str, object]:
-        """For a report."""
 
         def said(lengths: Duration) -> str:
             if isinstance(lengths, Resampled):

@@ -46,7 +46,6 @@ class Answer:
 
     @property
     def rate(self) -> float:
-        """Tokens per second."""
         return self.tokens / self.seconds
 
     @property
@@ -205,7 +204,6 @@ class Row:
         return self.to_peer is not None and self.to_peer.median <= 1
 
     def figures(self) -> dict[str, Any]:
-        """For JSON."""
         names = ("tokens_per_pass", "acceptance_rate", "acceptance_length")
         return asdict(self) | {name: getattr(self.total, name) for name in names}
 

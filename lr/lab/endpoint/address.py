@@ -111,8 +111,3 @@ class Servers:
     draft_tokenizer: str | None = None
     judge_tokenizer: str | None = None
     retry: Retry = field(default_factory=Retry)
-
-    def tokenizer_of(self, role: str) -> str | None:
-        """The checkpoint named for "target", "draft" or "judge"."""
-        named = {"draft": self.draft_tokenizer, "judge": self.judge_tokenizer}
-        return named.get(role, self.tokenizer)

@@ -94,7 +94,6 @@ class Client:
         return self.spent > self.retry.budget
 
     def start(self, work: Coroutine[Any, Any, _Made]) -> Future[_Made]:
-        """Begin to work on a request."""
         with self._lock:
             if self._loop is None:
                 import httpx
@@ -401,7 +400,6 @@ class Endpoint:
         return self.client.start(work())
 
     def body(self, prompt: Prompt, settings: dict[str, Any]) -> dict[str, Any]:
-        """A request as plain data."""
         text = prompt if isinstance(prompt, str) else list(prompt)
         return {"model": self.name, "prompt": text, **settings}
 

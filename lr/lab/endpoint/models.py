@@ -74,13 +74,13 @@ class ServedModel:
         ids the chain is made of. Raises `EndpointError`, `SettingError`, or `CheckpointError` if
         its tokenizer cannot be had."""
         client = Client(Address.parse(address), servers.api_key, servers.retry)
-        endpoint, named = Endpoint.open(client), servers.tokenizer_of(role)
+        flag = "tokenizer" if role == "target" else f"{role}_tokenizer"
+        endpoint, named = Endpoint.open(client), getattr(servers, flag)
         try:
             codec = Codec.load(named or endpoint.name)
         except CheckpointError as error:
             if named is not None:
                 raise
-            flag = "tokenizer" if role == "target" else f"{role}_tokenizer"
             raise CheckpointError(
                 f"the tokenizer of {endpoint} is not to be had under that name ({error}) Give "
                 f"{flag} (on the command line --{flag}): the directory or hub name of the "
@@ -189,7 +189,11 @@ def check_run(
     served = [model for model in (target, draft) if isinstance(model, ServedModel)]
     if isinstance(target, ServedModel):
         if options.looks_ahead and not isinstance(verifier, str):
-            check_verifier(verifier, target)
+            what, remedy = f"verifier {verifier.name!r}", "Use exact, judge or score"
+            if verifier.requires & Requires.TARGET_LOGPROBS:
+                refuse(target, what, "the log-probabilities of given tokens", remedy)
+            if verifier.requires & Requires.HIDDEN:
+                refuse(target, what, "hidden states", remedy)
         if options.speculates:
             how = f"drafter {options.drafter!r} and acceptance {options.acceptance!r}"
             lack = "the probabilities of tokens that were guessed elsewhere"
@@ -215,15 +219,6 @@ def check_run(
                 refuse(model, "coupling 'shared'", lack, INDEPENDENT)
     if shared and draft and len(served) == 1:
         refuse(served[0], "coupling 'shared'", "the noise of this process", INDEPENDENT)
-
-
-def check_verifier(verifier: Verifier, target: ServedModel) -> None:
-    """Raise `SettingError` if a verifier reads in a served target what no server gives."""
-    what, remedy = f"verifier {verifier.name!r}", "Use exact, judge or score"
-    if verifier.requires & Requires.TARGET_LOGPROBS:
-        refuse(target, what, "the log-probabilities of given tokens", remedy)
-    if verifier.requires & Requires.HIDDEN:
-        refuse(target, what, "hidden states", remedy)
 
 
 def refuse_for_logprobs(model: ServedModel, what: str, remedy: str) -> None:

@@ -125,7 +125,6 @@ class ServedWriter(StepWriter):
     _writing: dict[StepJob, _Writing] = field(default_factory=dict)
 
     def begin(self, jobs: Sequence[StepJob]) -> None:
-        """Send the requests for these steps."""
         before, can = len(self.live), self.model.can
         super().begin(jobs)
         # the server may be told the boundary if it is a blank line and comes with the text
@@ -165,7 +164,6 @@ class ServedWriter(StepWriter):
         super().end()
 
     def _ask(self, writing: _Writing, *, stopping: bool) -> None:
-        """Send a request for the rest of a step."""
         one, branch, can = writing.one, writing.one.job.branch, self.model.can
         assert isinstance(branch, ServedBranch)
         number = writing.requests = writing.requests + 1

@@ -116,7 +116,6 @@ class Domains:
         return Outcome(runs, rows)
 
     def close(self) -> None:
-        """End the reasoners."""
         for lab in self.labs.values():
             lab.close()
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TimeIsUp  # the built-in one from Python 3.11 on
-from dataclasses import dataclass
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,14 +27,6 @@ START_SECONDS = 120.0
 _NUMBER = re.compile(r"(-?)((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?:[eE]([+-]?\d{1,3}))?", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Whether two answers are equal, and why."""
-
-    equal: bool
-    why: str
-
-
 class MathChecker(contextlib.AbstractContextManager["MathChecker"]):
     """Compares answers; good for any number of them, from one thread. `close` it at the end, or use
     it in a `with` block. A comparison of more than `seconds` counts as not equal, and says so."""
@@ -44,23 +35,22 @@ class MathChecker(contextlib.AbstractContextManager["MathChecker"]):
         self.seconds, self.worker = seconds, worker
         self._process: subprocess.Popen[str] | None = None
 
-    def compare(self, gold: str, answer: str) -> Compared:
-        """Whether `answer` is equal to `gold`. Raises `SettingError` if math-verify is needed and
-        missing."""
+    def compare(self, gold: str, answer: str) -> tuple[bool, str]:
+        """Whether `answer` is equal to `gold`, and why. Raises `SettingError` if math-verify is
+        needed and missing."""
         numbers = plain_number(gold), plain_number(answer)
         if None not in numbers:
             equal = numbers[0] == numbers[1]
-            return Compared(equal, "equal numbers" if equal else "different numbers")
+            return equal, "equal numbers" if equal else "different numbers"
         if gold.strip() == answer.strip():
-            return Compared(True, "the same text")
+            return True, "the same text"
         said = self._ask({"gold": gold, "answer": answer})
         if said is None:
-            why = f"comparing took more than {self.seconds:g} s or too much memory"
-            return Compared(False, why)
+            return False, f"comparing took more than {self.seconds:g} s or too much memory"
         for which, name in (("gold", "gold answer"), ("answer", "answer")):
             if not said[f"{which}_read"]:
-                return Compared(False, f"the {name} cannot be read as mathematics")
-        return Compared(said["equal"], "equal" if said["equal"] else "not equal")
+                return False, f"the {name} cannot be read as mathematics"
+        return said["equal"], "equal" if said["equal"] else "not equal"
 
     def close(self) -> None:
         """End the process, if there is one. Another comparison starts another."""

@@ -97,7 +97,7 @@ class Lab:
     options: GenerateOptions = field(default_factory=GenerateOptions)
     verifier: str = "judge"
     concurrency: int = 1
-    _reasoners: dict[str, Reasoner] = field(default_factory=dict, init=False)
+    _reasoners: dict[tuple[str | None, ...], Reasoner] = field(default_factory=dict, init=False)
     _verifiers: dict[str, Verifier] = field(default_factory=dict, init=False)
 
     def run(self, arms: Sequence[Arm], heard: Callable[[str], None] = lambda name: None) -> Outcome:
@@ -128,16 +128,15 @@ class Lab:
 
     def reasoner(self, mode: str = "lr") -> Reasoner:
         """The models for a mode: target and draft, or the draft alone."""
-        which, models = "draft" if mode == "draft" else "both", self.models
-        if which not in self._reasoners:
-            target, draft = (
-                (models.target, models.draft) if which == "both" else (models.draft, None)
-            )
+        models = self.models
+        pair = (models.draft, None) if mode == "draft" else (models.target, models.draft)
+        if pair not in self._reasoners:
+            target, draft = pair
             if target is None:
                 raise SettingError("mode 'draft' needs a draft model, and none was given.")
             device, dtype = models.device, models.dtype
-            self._reasoners[which] = Reasoner(target, draft, "exact", device=device, dtype=dtype)
-        return self._reasoners[which]
+            self._reasoners[pair] = Reasoner(target, draft, "exact", device=device, dtype=dtype)
+        return self._reasoners[pair]
 
     def verifier_named(self, name: str) -> Verifier:
         """A verifier by name, loaded once. Raises `SettingError` if its checkpoint is missing."""
@@ -159,7 +158,6 @@ class Lab:
         return self._verifiers[name]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Token ids to text."""
         return self.reasoner().codec.decode(tokens)
 
     @property
@@ -168,7 +166,6 @@ class Lab:
         return language_of(self.reasoner().codec)
 
     def close(self) -> None:
-        """End the reasoners."""
         for reasoner in self._reasoners.values():
             reasoner.close()
 

@@ -89,7 +89,7 @@ def find_verifiers(lab: Lab, outcome: Outcome) -> Finding:
     two steps mean the same, so each verifier has a precision (of the pairs it accepts, how many
     mean the same) and a recall (of those that do, how many it accepts). Verifiers that judge
     without the target's step (score, likelihood) have neither."""
-    shown, points = [], []
+    shown, points, labels = [], [], []
     for name, row in outcome.rows.items():
         language, said, same = lab.language, list[bool](), list[bool]()
         if language is not None and name != "ar":
@@ -115,13 +115,14 @@ def find_verifiers(lab: Lab, outcome: Outcome) -> Finding:
             "p": row.flip_p,
         })  # fmt: skip
         if row.step_acceptance is not None and row.accuracy is not None:
-            points.append((row.step_acceptance, row.accuracy, label))
+            points.append((row.step_acceptance, row.accuracy))
+            labels.append(label)
     kept, plain = "draft steps kept, of those judged", outcome.rows["ar"]
     title = "each point a verifier, dotted: plain decoding"
     return Finding(
         f"Verifiers, {plain.problems} problems: what is accepted, and what it costs",
         shown,
-        [Points(title, kept, "right", [("lr", points)], line=plain.accuracy)],
+        [Points(title, kept, "right", [("lr", points)], line=plain.accuracy, labels=labels)],
         [
             "precision, recall: against the oracle, on all pairs that the verifier was asked about "
             "in its own run.",
@@ -166,8 +167,8 @@ def find_width(lab: Lab, outcome: Outcome) -> Finding:
             place = origins["accepted"] / places if places else None
             head, rest = pick(row, ACCURACY), pick(row, WIDTH_COLUMNS)
             shown.append({"verifier": name, "W": width, **head, "places kept": place, **rest})
-            accepted.append((float(width), place or 0.0, ""))
-            fast.append((float(width), row.speedup or 0.0, ""))
+            accepted.append((float(width), place or 0.0))
+            fast.append((float(width), row.speedup or 0.0))
         kept.append((name, accepted))
         speeds.append((name, fast))
     x, against = "alternatives per step, W", "against plain decoding"
@@ -240,7 +241,7 @@ def find_budget(lab: Lab, outcome: Outcome) -> Finding:
                 **pick(outcome.rows[budget_arm(k1, k2).name], SPEEDUP | KEPT),
                 "best of its M": "*" if (k1, k2) == best else "",
             })  # fmt: skip
-        points = [(float(k1), passes(k1, k2), "") for k1, k2 in some]
+        points = [(float(k1), passes(k1, k2)) for k1, k2 in some]
         series.append((f"M = {budget}", points))
     x, y = "target steps in flight, k1", "tokens per target pass"
     problems = next(iter(outcome.rows.values())).problems

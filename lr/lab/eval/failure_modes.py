@@ -43,13 +43,11 @@ class CascadeRejection:
     cascades: bool
 
     def __str__(self) -> str:
-        head, high, low = "no cascade of rejections", self.after_accepted, self.after_rejected
-        rates = ""
+        head = "cascade rejection" if self.cascades else "no cascade of rejections"
+        high, low, rates = self.after_accepted, self.after_rejected, ""
         if high is not None and low is not None:
-            rates = (
-                f"; after an accepted step {high:.0%} are accepted, after a rejected one {low:.0%}"
-            )
-        head = "cascade rejection" if self.cascades else head
+            rates = f"; after an accepted step {high:.0%} are accepted, "
+            rates += f"after a rejected one {low:.0%}"
         return f"{head}: the longest run is {self.longest} of {self.places} judged places{rates}"
 
 

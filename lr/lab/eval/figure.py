@@ -7,16 +7,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lr.lab.viz.style import INK, SERIES, figure, require_matplotlib, write
-
-__all__ = ["Bars", "Lanes", "Panel", "Points", "draw", "require_matplotlib"]
-
-LETTER, LINE, GAP = 0.0185, 0.045, 0.02
-"""Width and height of a small letter, and its distance from a point, in shares of the axes."""
+from lr.lab.viz.plots import write_labels
+from lr.lab.viz.style import INK, SERIES, figure, write
 
 
 @dataclass(frozen=True)
@@ -54,54 +49,30 @@ class Bars:
 
 @dataclass(frozen=True)
 class Points:
-    """One panel of points or curves: per series its name and its (x, y, label) points; `joined`
-    draws a line through them, `diagonal` one from (0, 0) to (1, 1)."""
+    """One panel of points or curves: per series its name and its points; `joined` draws a line
+    through them, `diagonal` one from (0, 0) to (1, 1); `labels` stand beside the first points."""
 
     title: str
     x: str
     y: str
-    series: Sequence[tuple[str, Sequence[tuple[float, float, str]]]]
+    series: Sequence[tuple[str, Sequence[tuple[float, float]]]]
     joined: bool = False
     line: float | None = None
     diagonal: bool = False
+    labels: Sequence[str] = ()
 
     def draw(self, axes: Any) -> None:
         style = "-" if self.joined else ""
         for place, (name, points) in enumerate(self.series):
-            xs, ys = [point[0] for point in points], [point[1] for point in points]
-            axes.plot(xs, ys, color=_colour(place), marker="o", ms=4, ls=style, label=name)
+            look = {"color": _colour(place), "marker": "o", "ms": 4, "ls": style, "label": name}
+            axes.plot(*zip(*points, strict=True), **look)
         if self.diagonal:
             axes.plot([0, 1], [0, 1], color=INK, lw=1, ls=":")
-        self._label(axes)
+        for _, points in self.series[:1]:
+            write_labels(axes, points, self.labels)
         axes.set(xlabel=self.x, ylabel=self.y)
         if len(self.series) > 1:
             axes.legend(fontsize=8)
-
-    def _label(self, axes: Any) -> None:
-        """Write every label beside its point; if something is there already, on the other side or
-        some lines off. All places in shares of the axes."""
-        (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
-        marked = [
-            ((x - x0) / (x1 - x0), (y - y0) / (y1 - y0), label, _colour(place))
-            for place, (_, points) in enumerate(self.series)
-            for x, y, label in points
-            if label
-        ]
-        taken = [(x - GAP / 2, x + GAP / 2, y) for x, y, _, _ in marked]
-        for x, y, label, colour in marked:
-            width = LETTER * len(label)
-            for line, side in product((0, -1, 1, -2, 2, -3, 3, -4, 4), ("left", "right")):
-                start, middle = x + (GAP if side == "left" else -GAP), y + LINE * line
-                begin = start if side == "left" else start - width
-                inside = begin > 0 and begin + width < 1 and LINE / 2 < middle < 1 - LINE / 2
-                if inside and all(
-                    begin > right or begin + width < left or abs(middle - height) >= LINE
-                    for left, right, height in taken
-                ):
-                    break
-            taken.append((begin, begin + width, middle))
-            how = {"transform": axes.transAxes, "fontsize": 7, "color": colour}
-            axes.text(start, middle, label, ha=side, va="center", **how)
 
 
 @dataclass(frozen=True)

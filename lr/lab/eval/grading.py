@@ -116,8 +116,7 @@ class Grader(AbstractContextManager["Grader"]):
         else:
             assert item.gold is not None, "tasks that are graded have a gold answer"
             if item.task is Task.MATH:
-                compared = self.checker.compare(item.gold, found.answer)
-                right, why = compared.equal, compared.why
+                right, why = self.checker.compare(item.gold, found.answer)
             else:
                 what = "letter" if item.task is Task.CHOICE else "word"
                 right = found.answer.casefold().split() == item.gold.casefold().split()
@@ -125,7 +124,6 @@ class Grader(AbstractContextManager["Grader"]):
         return Grade(right, found.answer, found.where, why)
 
     def close(self) -> None:
-        """End the process that compares."""
         self.checker.close()
 
     def __exit__(self, *exception: object) -> None:

@@ -276,7 +276,6 @@ COMPARED = ("speedup", "speedup_interval", "time_ratio", "length_ratio", "flips"
 
 
 def _compared(run: RunResults, baseline: RunResults | None) -> dict[str, Any]:
-    """The fields of a row that compare."""
     if baseline is None:
         return dict.fromkeys(COMPARED)
     require_comparable(run, baseline)

@@ -1,6 +1,6 @@
 """The player's page: template, style, program and trace in one file that needs no network.
 
-    write_page(player_page(read_trace("trace.jsonl")), "page.html")
+    write_lines("page.html", [player_page(read_trace("trace.jsonl"))])
 
 Everything is computed here and the page only shows it: the states of the trace (`states_of`) as
 histories of what changed at which event, a sentence for every event, the clock, the statistics. So
@@ -14,12 +14,11 @@ import json
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from lr.lab.player.story import race_of, tour_of
 from lr.lab.stepper.words import quoted, say
-from lr.lab.trace.file import Header, Record, TraceFile, write_lines
+from lr.lab.trace.file import Header, Record, TraceFile
 from lr.lab.trace.state import CACHE_EVENTS, State, StepState, fold
 from lr.lab.viz.clock import timeline_of
 from lr.lab.viz.style import MARKS, ORIGIN_COLOURS
@@ -304,11 +303,6 @@ def as_script_data(data: Any) -> str:
     """JSON that can stand in a <script> element whatever its texts are: no "<" is left, so nothing
     can end or begin an element. Example: {"a": "</script>"} becomes {"a":"\\u003c/script>"}."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def write_page(page: str, path: str | Path) -> None:
-    """Write a page to a file. Raises `TraceError` if that cannot be done."""
-    write_lines(path, [page])
 
 
 def _part(name: str) -> str:

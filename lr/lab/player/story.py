@@ -14,6 +14,7 @@ from statistics import fmean, median
 from typing import Any
 
 from lr.lab.trace.file import Record, TraceFile
+from lr.lab.trace.state import ENDS
 from lr.theory.paper import paper_calibration
 
 PAIR, DATASET = "qwen3", "GSM8K"
@@ -82,13 +83,14 @@ def _has(record: Record, wanted: dict[str, Any]) -> bool:
 def race_of(trace: TraceFile) -> list[dict[str, Any]]:
     """By clock: its name, unit, and when each step joins the answer, here and in plain decoding.
     Empty without tokens or looking ahead."""
-    records, lengths = trace.records, [len(one.step.tokens) for one in _emitted(trace)]
+    records, emits = trace.records, [one for one in trace.records if one.kind == "emit"]
+    lengths = [len(one.data["step"]["tokens"]) for one in emits]
     passes = [one.data for one in records if one.kind == "forward" and one.data["role"] == "target"]
     if not passes or not sum(lengths) or not any(one.kind == "draft" for one in records):
         return []
     fewest = min(one["branches"] for one in passes)
     alone = median(one["seconds"] for one in passes if one["branches"] == fewest)
-    start, said = records[0].time, [one.time for one in records if one.kind == "emit"]
+    start, said = records[0].time, [one.time for one in emits]
     costs = paper_calibration(PAIR, DATASET)
     c, v = costs.draft_first.value, costs.verdict.value * fmean(lengths)
     rows = f"{fewest} row{'s' * (fewest > 1)}"
@@ -100,10 +102,6 @@ def race_of(trace: TraceFile) -> list[dict[str, Any]]:
                f"pass {c:.2f}, a verdict {v:.1f}, each on its own GPU (what the twin fits to the "
                f"paper's tables, {costs.name})", _free(trace, c, v), lengths, 1.0),
     ]  # fmt: skip
-
-
-def _emitted(trace: TraceFile) -> list[Any]:
-    return [one.event.emitted for one in trace.records if one.kind == "emit"]  # type: ignore[union-attr]
 
 
 def _lanes(
@@ -132,9 +130,8 @@ def _free(trace: TraceFile, c: float, v: float) -> list[float]:
                 key = (data["role"], data["node"])
                 passes[key] = passes.get(key, 0) + (kind == "token")
             case "drafted" | "targeted" | "judged":
-                work = {"drafted": "draft", "targeted": "target", "judged": "judge"}[kind]
-                key = (work, data["node"])
-                count = passes.get(("rounds", work + data["node"])) or passes.get(key, 0)
+                work, node = key = ENDS[kind], data["node"]
+                count = passes.get(("rounds", work + node)) or passes.get(key, 0)
                 cost = {"draft": c * count, "target": float(count), "judge": v}[work]
                 now = done[key] = began.get(key, now) + cost
             case "emit":

@@ -208,7 +208,6 @@ class LiveSource(Source):
             runner.observer = partial(self.state.loop.passed, role)
 
     def _look(self) -> None:
-        """Take in the events that are new."""
         start = len(self.records)
         new = records_of(self.state.trace.events[start:], self.asked.models.codec.token_bytes)
         self.records += [replace(one, number=start + one.number) for one in new]

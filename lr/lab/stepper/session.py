@@ -50,7 +50,6 @@ class Side:
 
     @property
     def last(self) -> Record | None:
-        """The event that happened last."""
         return self.records[self.place - 1] if self.place else None
 
     @property
@@ -253,7 +252,6 @@ class Session:
         return f"Written: {path} ({count}). lr step, play, draw and trace read it."
 
     def close(self) -> None:
-        """Give everything back."""
         for side in self.sides:
             side.source.close()
 

@@ -183,7 +183,6 @@ class ScriptSource(Source):
         return ScriptSource(self.begin)
 
     def _look(self) -> None:
-        """Take in the events of the last turn."""
         trace = scripted_trace(self.run)
         self.header = trace.header
         self.records += trace.records[len(self.records) :]

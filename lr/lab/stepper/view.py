@@ -149,13 +149,8 @@ def node_view(side: Side, name: str) -> RenderableType:
         there = ", ".join(one.name for one in state.live)
         raise StepperError(f"there is no node {name!r} here; there are: {there}.")
     node = state.nodes[name]
-    there = (
-        "the root"
-        if name == state.root
-        else "left the tree"
-        if node.gone is not None
-        else "in the tree"
-    )
+    there = "in the tree" if node.gone is None else "left the tree"
+    there = "the root" if name == state.root else there
     leads = "" if node.parent is None else f"; after draft step {node.index - 1}"
     parts: list[RenderableType] = [Text(f"node {name}: {there}{leads}", style="bold")]
     rival = state.nodes.get(node.parent or "")

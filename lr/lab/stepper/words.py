@@ -36,14 +36,7 @@ def visible(piece: str) -> str:
 
 def say(record: Record) -> str:
     """One event in words; the name of its kind if this version does not know it."""
-    return _said(record.kind, record.data) or record.kind
-
-
-def _count(number: int, word: str, more: str = "s") -> str:
-    return f"{number} {word}{more if number != 1 else ''}"
-
-
-def _said(kind: str, data: dict[str, Any]) -> str:
+    kind, data = record.kind, record.data
     node, role, cache = data.get("node"), data.get("role"), f"{data.get('cache')} cache"
     branch = data.get("branch")
     match kind:
@@ -124,4 +117,8 @@ def _said(kind: str, data: dict[str, Any]) -> str:
             return (
                 "the end of the answer" if data["done"] else f"the run ended early: {data['why']}"
             )
-    return ""
+    return kind
+
+
+def _count(number: int, word: str, more: str = "s") -> str:
+    return f"{number} {word}{more if number != 1 else ''}"

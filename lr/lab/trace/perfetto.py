@@ -8,11 +8,9 @@ format are used."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-from lr.lab.trace.file import TraceFile, write_lines
+from lr.lab.trace.file import TraceFile
 from lr.lab.trace.state import CACHE_EVENTS, State, fold
 from lr.lab.viz.clock import DONE, rows_of, timeline_of
 
@@ -63,8 +61,3 @@ def perfetto(trace: TraceFile) -> dict[str, Any]:
             what = "verifier" if lane.name == "verifier" else "forward"
             add_span(what, lane.name, one.begin, one.end, FORWARDS + row, {"what": one.says})
     return {"traceEvents": made, "displayTimeUnit": "ms", "otherData": trace.header.to_json()}
-
-
-def write_perfetto(path: str | Path, trace: TraceFile) -> None:
-    """Write the trace for ui.perfetto.dev. Raises `TraceError` if the file cannot be written."""
-    write_lines(path, [json.dumps(perfetto(trace), ensure_ascii=False)])

@@ -229,7 +229,6 @@ class RecordedVerdicts(Verifier):
         self.verdicts = recorded_verdicts(trace)
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """The verdicts on pairs."""
         unknown = Verdict(False, "this pair is not in the trace")
         return [self.verdicts.get((one.prefix, one.draft, one.target), unknown) for one in pairs]
 

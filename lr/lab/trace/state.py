@@ -160,6 +160,8 @@ class CacheState:
                 branches[number].node = None
 
 
+ENDS = {"drafted": "draft", "targeted": "target", "judged": "judge"}
+"""The kind of work that an event completes."""
 CACHE_EVENTS = frozenset({"open", "fork", "grow", "cut", "close", "restore", "hold", "replace"})
 
 
@@ -182,7 +184,6 @@ class State:
 
     @classmethod
     def begin(cls, header: Header) -> State:
-        """Before the first event."""
         state = cls(header, nodes={"0:0": NodeState("0:0", 0)})
         for name, size in header.caches.items():
             state.caches[name] = CacheState(name, size["blocks"], size["block_size"])
@@ -190,7 +191,6 @@ class State:
 
     @property
     def text(self) -> str:
-        """The output so far."""
         return "".join(one.step.text for one in self.emitted)
 
     @property
@@ -243,8 +243,7 @@ def fold(state: State, record: Record) -> None:
         case "cancel":
             state.work.pop((data["work"], data["node"]), None)
         case "drafted" | "targeted" | "judged":
-            work = {"drafted": "draft", "targeted": "target", "judged": "judge"}[kind]
-            if state.work.pop((work, data["node"]), None) is not None:  # else late: ignored
+            if state.work.pop((ENDS[kind], data["node"]), None) is not None:  # else late: ignored
                 _answered(state.node(data["node"]), data)
         case "emit":
             _emit(state, data)

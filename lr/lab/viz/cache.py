@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
 CELL, LETTER, LABEL, HEAD, MOST = 0.42, 0.2, 1.35, 0.42, 24
 """In inches: a block, a letter in it, room for names, a cache's heading; blocks in a line."""
-TITLES = {
-    "target": "the target's cache",
-    "draft": "the draft's cache",
-    "drafter": "the drafter's cache",
-}
 
 
 @dataclass(frozen=True)
@@ -103,7 +98,7 @@ def cache_figure(state: State, of: int | None = None) -> Iterator[Any]:
         branches = cache.branches.values()
         names = {one.number: f"node {one.node}" if one.node else "passing" for one in branches}
         if names:
-            pictures.append(Picture(TITLES.get(cache.name, cache.name), cache, names, {}))
+            pictures.append(Picture(f"the {cache.name}'s cache", cache, names, {}))
     head = None if of is None else f"event {state.number} of {of}"
     with _drawn(pictures, head) as made:
         yield made

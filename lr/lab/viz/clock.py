@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from lr.lab.scripted import ScriptedRun
 from lr.lab.trace.file import TraceFile
+from lr.lab.trace.state import ENDS
 from lr.lab.viz.style import COLOURS, INK, MARKS, ORIGIN_COLOURS, PAPER, SOFT, WASHES, figure, put
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 DONE, CANCELLED, FAILED, OPEN = "done", "cancelled", "failed", "open"
 LANE_OF = {"draft": "draft", "target": "target", "judge": "verifier"}
 """The lane in which a kind of work lies."""
-ENDS = {"drafted": "draft", "targeted": "target", "judged": "judge"}
-"""The kind of work that an event completes."""
 ROW, GAP, PASS, WIDTH = 0.26, 0.14, 0.09, 12.0
 """In inches: height of a row, between lanes, of a model's passes; width of the figure."""
 MARGIN, LETTER, THINNEST, APART = 0.012, 0.0062, 0.002, 0.011

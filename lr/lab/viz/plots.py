@@ -75,7 +75,7 @@ def draw_curves(
             colour = SERIES[i % len(SERIES)]
             axes.errorbar(xs, ys, yerr=bars, fmt="o", ms=5, capsize=3, color=colour, label=name)
         if marks:
-            _label(axes, marks[-1][1], labels)
+            write_labels(axes, marks[-1][1], labels)
         if diagonal:
             axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle=":")
         axes.set(xlabel=x, ylabel=y)
@@ -121,7 +121,7 @@ def with_sliders(draw: Callable[..., Figure], **ranges: tuple[float, float, floa
     return widgets.interactive(draw, **sliders)
 
 
-def _label(axes: Axes, points: Points, labels: Sequence[str]) -> None:
+def write_labels(axes: Axes, points: Points, labels: Sequence[str]) -> None:
     """Write the words beside their points, towards the middle of the picture. Points whose words
     would overlap share one list."""
     (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()

@@ -35,19 +35,13 @@ class Line:
     marks: bool = False
 
 
-def draft_length(
-    alpha1: float = 0.6,
-    alpha2: float = 0.8,
-    c1: float = 0.2,
-    c2: float = 0.05,
-    budgets: tuple[int, ...] = (16, 64),
-) -> list[Line]:
+def draft_length() -> list[Line]:
     """Speedup against positions k2 per target pass: SD alone, and with the best lookahead.
 
     With M positions in all, floor(M / k2) target steps are in flight (`paper` window)."""
-    k2 = np.arange(1, 33)
+    k2, (alpha1, alpha2, c1, c2) = np.arange(1, 33), (0.6, 0.8, 0.2, 0.05)
     lines = [Line("SD alone", k2, sd_speedup_of_positions(alpha2, k2, c2))]
-    for m in budgets:
+    for m in (16, 64):
         fits = k2[k2 <= m]
         both = [hybrid_speedup(alpha1, alpha2, c1, c2, m // int(k), int(k), "async") for k in fits]
         lines.append(Line(f"SD + lookahead, M = {m}", fits, np.array(both)))
@@ -66,11 +60,9 @@ def schedules(alpha: float = 0.8, c: float = 0.1) -> list[Line]:
     ]
 
 
-def hybrid_region(
-    c1: float = 0.2, c2: float = 0.1, budget: int = 16, schedule: Kind = "async"
-) -> tuple[Any, Any, Any]:
+def hybrid_region(schedule: Kind) -> tuple[Any, Any, Any]:
     """(alpha1 [a], alpha2 [b], gain [b, a]): best hybrid (k1, k2 >= 2) over best pure method."""
-    rates = np.linspace(0.05, 0.95, 37)
+    rates, (c1, c2, budget) = np.linspace(0.05, 0.95, 37), (0.2, 0.1, 16)
     k = np.arange(2, budget // 2 + 1)
 
     def gain(alpha1: float, alpha2: float) -> float:
@@ -102,15 +94,13 @@ def width_acceptances() -> list[Line]:
     return lines
 
 
-def width_speedups(
-    c: float = 0.1, draft_steps: int = 2, overheads: tuple[float, ...] = (0.0, 0.01, 0.05)
-) -> list[Line]:
+def width_speedups() -> list[Line]:
     """Speedup of a synchronous cycle against W for batch overheads b; siblings as in Table 3."""
     fitted, w = fit_width(TABLE_3[0]), np.arange(1, 9)
     alphas = [(float(beta_width_acceptance(fitted.p, fitted.q, int(n))), int(n)) for n in w]
     lines = []
-    for b in overheads:
-        speedups = [tree_sync_speedup(a, n, draft_steps, c, b, b) for a, n in alphas]
+    for b in (0.0, 0.01, 0.05):
+        speedups = [tree_sync_speedup(a, n, 2, 0.1, b, b) for a, n in alphas]
         lines.append(Line(f"b = {b:g}", w, np.array(speedups)))
     return lines
 
@@ -150,7 +140,7 @@ def draw_hybrid_region(folder: Path) -> list[Path]:
     with _figure(10.0, 4.4) as made:
         kinds: tuple[Kind, ...] = ("async", "sync")
         for axes, schedule in zip(made.subplots(1, 2), kinds, strict=True):
-            x, y, gain = hybrid_region(schedule=schedule)
+            x, y, gain = hybrid_region(schedule)
             filled = axes.contourf(x, y, gain, levels=LEVELS, colors=LOSES + WINS)
             axes.contour(x, y, gain, levels=[1.0], colors=[INK])
             title = f"{schedule}, M = 16, c1 = 0.2, c2 = 0.1"

@@ -194,7 +194,6 @@ def places_of(state: State) -> tuple[dict[str, tuple[int, float]], float]:
 
 
 def _text(card: Card) -> str:
-    """What stands in a card."""
     if card.child is not None and card.child.failed is not None:
         return _wrapped(card.child.failed)
     return _wrapped(words_of(card.step))
