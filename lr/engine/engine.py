@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
+from lr.engine.drafts import DraftSide, LocalDrafts, Proposals
 from lr.engine.loop import READINGS, Loop, Part
-from lr.engine.proposed import ProposedDrafts
-from lr.engine.request import DraftSide, LocalDrafts, Request, Streams
+from lr.engine.request import Request, Streams
 from lr.engine.runner import BLOCK_SIZE, CacheRecorder, ModelRunner, Runners, blocks_for, room
 from lr.engine.worker import DraftWorker
 from lr.errors import ContextError, OutOfBlocks, SettingError
@@ -216,12 +216,6 @@ class Serving:
                 runner.cache.pool.restart()
                 runner.cache.observer = CacheRecorder(run.trace, name)
         drafts = None if self.drafts is None else self.drafts(run.trace)
-        proposer, models = run.variant.proposer, self.engine.models
-        if drafts is not None and proposer is not None:
-            segmenter = partial(run.writing(Role.DRAFT).segmenter, models.codec.token_bytes)
-            ends = (models.codec.eos_ids, models.codec.vocab_size)
-            width = run.options.width
-            drafts = ProposedDrafts(drafts, proposer, width, segmenter, *ends, run.trace)
         return run.request(self.target, drafts)
 
     def warnings(self) -> list[Warned]:
@@ -374,6 +368,11 @@ class Run:
             router=variant.router,
             chooser=FIRST_ALIGNED if variant.chooser is None else variant.chooser,
         )
+        proposals = None
+        if ahead and variant.proposer is not None:
+            segmenter = partial(self.writing(Role.DRAFT).segmenter, self.models.codec.token_bytes)
+            ends = (self.models.codec.eos_ids, self.models.codec.vocab_size)
+            proposals = Proposals(variant.proposer, segmenter, *ends)
         control = variant.controller
         offered = None if target.speculation is None else target.speculation.drafter
         streams = Streams(
@@ -390,6 +389,7 @@ class Run:
             controller=control(self.question) if callable(control) else control,
             may_follow=variant.may_follow,
             corrector=variant.corrector if ahead else None,
+            proposals=proposals,
         )
         return self._request
 

@@ -34,7 +34,7 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 
-from lr.engine.request import LocalDrafts, Written
+from lr.engine.drafts import LocalDrafts, Written
 from lr.engine.runner import CacheRecorder, Runners
 from lr.errors import LRError, SettingError
 from lr.model.device import own_stream, undisturbed

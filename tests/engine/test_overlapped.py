@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from overlapped_kit import ByTokens, Setting, Trouble, all_is_back, parts
 from spec_kit import PIECES, answered, decode_plainly, random_model
 
+from lr.engine.drafts import LocalDrafts
 from lr.engine.loop import Loop
-from lr.engine.request import LocalDrafts, Request
+from lr.engine.request import Request
 from lr.engine.runner import ModelRunner
 from lr.engine.worker import DraftWorker
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
