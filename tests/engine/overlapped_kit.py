@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 
 import torch
-from spec_kit import EOS, PIECES, answered, writer
+from spec_kit import EOS, PIECES, KitWriter, answered, writer
 
 from lr.engine.loop import Loop
 from lr.engine.request import Request, Streams
@@ -29,7 +29,7 @@ from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.segmenters import TokenBytes
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.spec.write import StepWriter, Writing
+from lr.spec.write import Writing
 from lr.trace import Trace
 from lr.types import Coupling, EmittedStep, Role, SamplingParams, Verdict
 
@@ -113,7 +113,7 @@ class Setting:
     def speculation(self) -> Speculation | None:
         return Speculation(LookupDrafter(2, 1), MatchRule(), self.k) if self.k else None
 
-    def target(self, trace: Trace | None = None) -> StepWriter:
+    def target(self, trace: Trace | None = None) -> KitWriter:
         made = writer(
             Role.TARGET,
             self.target_model,
@@ -130,7 +130,7 @@ class Setting:
         sampling, speculation = SamplingParams(self.temperature), self.speculation()
         return Writing(Role.DRAFT, sampling, self.eos_ids, speculation=speculation)
 
-    def streams(self, target: StepWriter, prompt: Sequence[int]) -> Streams:
+    def streams(self, target: KitWriter, prompt: Sequence[int]) -> Streams:
         draft = Stream.root(self.seed).fold_in(Role.DRAFT.value)
         return Streams(
             target.stream.fold_in(str(prompt)), draft.fold_in(str(prompt)), self.coupling

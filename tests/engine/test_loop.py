@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spec_kit import answered, decode_plainly, random_model, writer
+from spec_kit import KitWriter, answered, decode_plainly, random_model, writer
 
 from lr.engine.drafts import LocalDrafts
 from lr.engine.loop import Loop
@@ -22,7 +22,6 @@ from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.simple import ExactVerifier
-from lr.spec.write import StepWriter
 from lr.trace import Trace
 from lr.types import Coupling, EmittedStep, Role, Verdict
 
@@ -41,7 +40,7 @@ class ByContent(Verifier):
 
 def writers(
     temperature: float, seed: int, k: int = 0, **how: object
-) -> tuple[StepWriter, StepWriter]:
+) -> tuple[KitWriter, KitWriter]:
     target = writer(Role.TARGET, MODELS[0], temperature=temperature, seed=seed, **how)  # type: ignore[arg-type]
     draft = writer(Role.DRAFT, MODELS[2], temperature=temperature, seed=seed, **how)  # type: ignore[arg-type]
     for made in (target, draft):
@@ -51,8 +50,8 @@ def writers(
 
 def chain(
     config: SchedulerConfig,
-    target: StepWriter,
-    draft: StepWriter,
+    target: KitWriter,
+    draft: KitWriter,
     prompt: list[int],
     coupling: Coupling,
 ) -> Request:

@@ -32,7 +32,6 @@ from lr.spec.segmenters import FixedSegmenter
 from lr.spec.write import StepJob, StepWriter
 from lr.tiny.names import CHECKPOINTS
 from lr.tiny.training import tiny_config
-from lr.trace import Trace
 from lr.types import Role, SamplingParams
 
 PROMPT_TOKENS = 40
@@ -98,8 +97,8 @@ def written_steps(
         branch.append(prompt[-1])
     stream = Stream.root(0).fold_in("bench")
     endless = partial(FixedSegmenter, lambda token: b"", steps + 1)
-    writer = StepWriter(Role.TARGET, runner, sampling, endless, frozenset(), stream, Trace())
-    jobs = [StepJob(branch, index, steps) for index, branch in enumerate(branches)]
+    writer = StepWriter(Role.TARGET, runner, sampling, endless, frozenset())
+    jobs = [StepJob(branch, i, steps, stream.fold_in(i)) for i, branch in enumerate(branches)]
     started = time.perf_counter()
     written = writer.write(jobs)
     seconds = time.perf_counter() - started
