@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -18,8 +17,7 @@ from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
 from lr.spec.protocol import Limits
-from lr.spec.segmenters import BlankLineSegmenter
-from lr.spec.write import StepJob, StepWriter
+from lr.spec.write import StepJob, StepWriter, WriterConfig
 from lr.trace import ForwardPass, Trace, emission
 from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams
 
@@ -75,11 +73,9 @@ def writer(
         trace.record(ForwardPass(role, branches, tokens, seconds))
 
     return KitWriter(
-        role=role,
+        config=WriterConfig(role, SamplingParams(temperature), frozenset({EOS})),
         runner=ModelRunner(model, num_blocks=num_blocks, block_size=block_size, observer=saw),
-        sampling=SamplingParams(temperature),
-        segmenter=partial(BlankLineSegmenter, PIECES.__getitem__),
-        eos_ids=frozenset({EOS}),
+        token_bytes=PIECES.__getitem__,
         stream=Stream.root(seed).fold_in(stream or role.value),
         trace=trace,
     )

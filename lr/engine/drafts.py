@@ -135,7 +135,7 @@ class LocalDrafts:
 
     def take(self) -> list[Written]:
         finished = [node for node, job in self.jobs.items() if job.finish is not None]
-        keeps, jobs = self.writer.keeps_logprobs, [self.jobs.pop(node) for node in finished]
+        keeps, jobs = self.writer.config.keeps_logprobs, [self.jobs.pop(node) for node in finished]
         return [
             Written(node, job.step, tuple(job.logprobs) if keeps else None)
             for node, job in zip(finished, jobs, strict=True)

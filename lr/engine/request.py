@@ -255,7 +255,7 @@ class Request:
         replaces = root.id == node and any(child.verdict for child in root.children)
         if self.corrector is not None and replaces:
             rejected = tuple(self._places[node].judged.values())
-            prefix, sampling = self._places[node].tokens, self.target.sampling
+            prefix, sampling = self._places[node].tokens, self.target.config.sampling
             self.correction = Correction(prefix, rejected, sampling)
             self._correct(job)
         else:

@@ -42,7 +42,7 @@ from lr.registry import load_file
 from lr.rng import Stream
 from lr.spec.protocol import NodeId
 from lr.spec.segmenters import TokenBytes
-from lr.spec.write import Writing
+from lr.spec.write import StepWriter, WriterConfig
 from lr.trace import ForwardPass, Trace
 from lr.types import require
 
@@ -72,13 +72,13 @@ Load = Callable[[], Parts]
 class _Run:
     """One run: its writer, its requests by number, the events of its forwards and its cache."""
 
-    def __init__(self, parts: Parts, writing: Writing, blocks: int, detailed: bool) -> None:
+    def __init__(self, parts: Parts, config: WriterConfig, blocks: int, detailed: bool) -> None:
         (self.runners, token_bytes), self.trace = parts, Trace(detailed=detailed)
         self.runner = self.runners.lend(blocks)
-        self.runner.observer = lambda *seen: self.trace.record(ForwardPass(writing.role, *seen))
+        self.runner.observer = lambda *seen: self.trace.record(ForwardPass(config.role, *seen))
         if detailed:
-            self.runner.cache.observer = CacheRecorder(self.trace, writing.role.value)
-        self.writer = writing.writer(self.runner, token_bytes)
+            self.runner.cache.observer = CacheRecorder(self.trace, config.role.value)
+        self.writer = StepWriter(config, self.runner, token_bytes)
         self.requests: dict[int, LocalDrafts] = {}
         self.told = time.perf_counter()
 
@@ -232,15 +232,15 @@ class DraftWorker:
             self.listen(START_PATIENCE)
 
     def begin(
-        self, writing: Writing, blocks: int, *, detailed: bool = False, file: str | None = None
+        self, config: WriterConfig, blocks: int, *, detailed: bool = False, file: str | None = None
     ) -> RemoteRun:
         """A new run, with a cache of at least so many blocks of 16 tokens. `file`: where a part of
-        `writing` is defined, if not in a module. Raises `SettingError` if `writing` cannot be sent,
+        `config` is defined, if not in a module. Raises `SettingError` if `config` cannot be sent,
         and what `start` raises.
         """
         if not self.as_thread:
             try:
-                if b"__main__" in pickle.dumps(writing):
+                if b"__main__" in pickle.dumps(config):
                     raise SettingError("a part of them is defined in the script that is run")
             except Exception as error:  # what pickle raises differs with the object
                 raise SettingError(
@@ -253,7 +253,7 @@ class DraftWorker:
         if file is not None and not self.as_thread:
             self.send([(number, "load", (file,))])
         run = self.runs[number] = RemoteRun(self, number)
-        run.call("begin", writing, blocks, detailed)
+        run.call("begin", config, blocks, detailed)
         return run
 
     def close(self) -> None:

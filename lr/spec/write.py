@@ -1,6 +1,6 @@
 """Writing steps: many branches at once, each up to its own boundary.
 
-A `StepWriter` is a model in its role: the runner, how it samples, where steps end. It writes one
+A `StepWriter` is a model in its role: a runner and a `WriterConfig`, how it writes. It writes one
 token (or one round of token-level speculation) on every branch per ragged forward; a job that is
 finished leaves the batch. A branch then ends in its new step, all of it cached except the last
 token, so the next step can begin with the next `forward`: deciding about steps moves no cache.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import log
 from typing import ClassVar
 
@@ -62,9 +61,12 @@ class StepJob:
 
 
 @dataclass(frozen=True)
-class Writing:
-    """How a model writes, as data that can be sent to another process. The fields are those of
-    `StepWriter`; the segmenter is made from the function that maps a token id to its bytes.
+class WriterConfig:
+    """How a model writes, as data that can be sent to another process. `segmenter` makes what finds
+    the boundary of a step, from the function that maps a token id to its bytes.
+
+    With `speculation` the tokens inside each step are guessed ahead; without it every token takes
+    one forward. `keeps_logprobs`: the log-probabilities of the tokens drawn are kept.
     """
 
     role: Role
@@ -74,35 +76,16 @@ class Writing:
     speculation: Speculation | None = None
     keeps_logprobs: bool = False
 
-    def writer(self, runner: Runner, token_bytes: TokenBytes) -> StepWriter:
-        """A writer on a runner; `token_bytes`: of the tokenizer."""
-        return StepWriter(
-            role=self.role,
-            runner=runner,
-            sampling=self.sampling,
-            segmenter=partial(self.segmenter, token_bytes),
-            eos_ids=self.eos_ids,
-            speculation=self.speculation,
-            keeps_logprobs=self.keeps_logprobs,
-        )
-
 
 @dataclass
 class StepWriter:
-    """A model in its role.
-
-    With `speculation` the tokens inside each step are guessed ahead; without it every token takes
-    one forward. Jobs join (`begin`) and leave (`cancel`) between two forwards (`poll`); `write`
-    writes jobs to their end. `live`: the jobs that are being written.
+    """A model in its role. Jobs join (`begin`) and leave (`cancel`) between two forwards (`poll`);
+    `write` writes jobs to their end. `live`: the jobs that are being written.
     """
 
-    role: Role
+    config: WriterConfig
     runner: Runner
-    sampling: SamplingParams
-    segmenter: Callable[[], Segmenter]
-    eos_ids: frozenset[int]
-    speculation: Speculation | None = None
-    keeps_logprobs: bool = False
+    token_bytes: TokenBytes
     here: ClassVar[bool] = True
     live: list[StepJob] = field(default_factory=list, init=False)
 
@@ -119,7 +102,7 @@ class StepWriter:
     def begin(self, jobs: Sequence[StepJob]) -> None:
         """Take jobs in; the next `poll` writes their first tokens."""
         for job in jobs:
-            job.segmenter = self.segmenter()
+            job.segmenter = self.config.segmenter(self.token_bytes)
             for token in job.tokens:
                 job.segmenter.feed(token)
             self.live.append(job)
@@ -139,7 +122,8 @@ class StepWriter:
         """
         if not self.live:
             return
-        if self.speculation is None:
+        speculation = self.config.speculation
+        if speculation is None:
             self._sample(self.runner.forward([job.branch for job in self.live]))
         else:
             contexts = [  # the last token of a round is not drafted, hence the - 1
@@ -147,7 +131,7 @@ class StepWriter:
                 for j in self.live
             ]
             detailed = any(job.trace.detailed for job in self.live)
-            how = (self.runner, self.sampling, self.speculation)
+            how = (self.runner, self.config.sampling, speculation)
             ends = speculate(*how, contexts, detailed=detailed)
             for job, end in zip(self.live, ends, strict=True):
                 self._take_round(job, end)
@@ -159,21 +143,21 @@ class StepWriter:
 
     def close(self, branch: Branch) -> None:
         """Close a branch of this writer's runner, and what a drafter keeps for it."""
-        if self.speculation is not None:
-            self.speculation.drafter.forget([branch])
+        if self.config.speculation is not None:
+            self.config.speculation.drafter.forget([branch])
         self.runner.close(branch)
 
     def _sample(self, logits: Sequence[Tensor]) -> None:
         """One token for each, from its logits [v]."""
-        probs = distribution(torch.stack(tuple(logits)), self.sampling)  # [b, v]
+        probs = distribution(torch.stack(tuple(logits)), self.config.sampling)  # [b, v]
         keys = [job.stream.key(len(job.tokens)) for job in self.live]
         tokens = sample(probs, keys)
-        if self.keeps_logprobs or any(job.trace.detailed for job in self.live):
+        if self.config.keeps_logprobs or any(job.trace.detailed for job in self.live):
             drawn = torch.tensor(tokens, device=probs.device)[:, None]  # [b, 1]
             likely = probs.gather(1, drawn)[:, 0].tolist()
             for job, token, p, key in zip(self.live, tokens, likely, keys, strict=True):
                 self._report(job, len(job.tokens), token, p, key)
-                job.logprobs += [log(p)] if self.keeps_logprobs else []
+                job.logprobs += [log(p)] if self.config.keeps_logprobs else []
         for job, token in zip(self.live, tokens, strict=True):
             job.branch.append(token)
             self._take(job, token)
@@ -183,7 +167,7 @@ class StepWriter:
         if finished:
             self.live = [job for job in self.live if job.finish is None]
         for job in finished:
-            job.trace.record(StepWritten(self.role, job.index, job.step, job.node))
+            job.trace.record(StepWritten(self.config.role, job.index, job.step, job.node))
 
     def _take_round(self, job: StepJob, end: RoundEnd) -> None:
         """Take a round's tokens up to the step's end. Its last token stays pending, the cache holds
@@ -203,19 +187,20 @@ class StepWriter:
         if end.proposed:
             detail = end.detail if job.trace.detailed else None
             numbers = (end.proposed, end.depth, end.accepted, taken)
-            job.trace.record(TokenRound(self.role, job.index, *numbers, job.node, detail))
+            job.trace.record(TokenRound(self.config.role, job.index, *numbers, job.node, detail))
         elif end.detail is not None:
             self._report(job, offset, end.tokens[0], end.detail.p, end.detail.key)
 
     def _report(self, job: StepJob, offset: int, token: int, p: float, key: int) -> None:
         """Tell a detailed trace of a token, its probability and its key."""
         if job.trace.detailed:
-            job.trace.record(TokenWritten(self.role, job.node, job.index, offset, token, p, key))
+            where = (self.config.role, job.node, job.index, offset)
+            job.trace.record(TokenWritten(*where, token, p, key))
 
     def _take(self, job: StepJob, token: int) -> None:
         """Add a token to its step, which may end: end of sequence first, boundary, then limit."""
         job.tokens.append(token)
-        if token in self.eos_ids:
+        if token in self.config.eos_ids:
             job.finish = Finish.EOS
         elif job.segmenter.feed(token):
             job.finish = Finish.BOUNDARY

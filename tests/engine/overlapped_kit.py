@@ -9,7 +9,7 @@ import pickle
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import torch
@@ -29,7 +29,7 @@ from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.segmenters import TokenBytes
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.spec.write import Writing
+from lr.spec.write import WriterConfig
 from lr.trace import Trace
 from lr.types import Coupling, EmittedStep, Role, SamplingParams, Verdict
 
@@ -122,13 +122,14 @@ class Setting:
             num_blocks=self.num_blocks,
             trace=trace,
         )
-        made.eos_ids, made.speculation = self.eos_ids, self.speculation()
+        eos_ids, speculation = self.eos_ids, self.speculation()
+        made.config = replace(made.config, eos_ids=eos_ids, speculation=speculation)
         return made
 
-    def writing(self) -> Writing:
+    def writing(self) -> WriterConfig:
         """How the draft writes."""
         sampling, speculation = SamplingParams(self.temperature), self.speculation()
-        return Writing(Role.DRAFT, sampling, self.eos_ids, speculation=speculation)
+        return WriterConfig(Role.DRAFT, sampling, self.eos_ids, speculation=speculation)
 
     def streams(self, target: KitWriter, prompt: Sequence[int]) -> Streams:
         draft = Stream.root(self.seed).fold_in(Role.DRAFT.value)
@@ -175,7 +176,7 @@ class Setting:
         return [request.emitted for request in requests]
 
 
-def all_is_back(loop: Loop, writing: Writing) -> bool:
+def all_is_back(loop: Loop, writing: WriterConfig) -> bool:
     """Ends the run; whether every block was given back, here and in the worker, which then still
     answers (`Strict`).
     """

@@ -5,6 +5,7 @@ survivor law.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -44,7 +45,8 @@ def writers(
     target = writer(Role.TARGET, MODELS[0], temperature=temperature, seed=seed, **how)  # type: ignore[arg-type]
     draft = writer(Role.DRAFT, MODELS[2], temperature=temperature, seed=seed, **how)  # type: ignore[arg-type]
     for made in (target, draft):
-        made.speculation = Speculation(LookupDrafter(2, 1), MatchRule(), k) if k else None
+        speculation = Speculation(LookupDrafter(2, 1), MatchRule(), k) if k else None
+        made.config = replace(made.config, speculation=speculation)
     return target, draft
 
 

@@ -22,6 +22,7 @@ from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.simple import ExactVerifier
+from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, StepWritten, Trace
 from lr.types import Coupling, EmittedStep, Role, Verdict
 
@@ -46,7 +47,7 @@ def lockstep(
 ) -> list[list[EmittedStep]]:
     target, trace = setting.target(), Trace()
     runner = ModelRunner(DRAFT, num_blocks=setting.num_blocks, block_size=4)
-    draft = setting.writing().writer(runner, PIECES.__getitem__)
+    draft = StepWriter(setting.writing(), runner, PIECES.__getitem__)
     chains = [
         Request(
             p,

@@ -5,6 +5,7 @@ cut.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -34,7 +35,7 @@ PAIRS = [(name, rule) for name in DRAFTERS for rule in RULES if fits(name, rule)
 
 def speculating(model: int, drafter: Drafter, rule: str, k: int, **how: object) -> KitWriter:
     made = writer(Role.TARGET, MODELS[model], **how)  # type: ignore[arg-type]
-    made.speculation = Speculation(drafter, RULES[rule], k)
+    made.config = replace(made.config, speculation=Speculation(drafter, RULES[rule], k))
     return made
 
 
@@ -84,7 +85,7 @@ def test_the_law_of_two_tokens(name: str, rule: str) -> None:
     count, batches = 50, 60
     made = speculating(0, DRAFTERS[name](SamplingParams(1.0)), rule, 3, temperature=1.0, seed=11)
     root = made.runner.open(PROMPT)
-    first = distribution(made.runner.forward([root])[0][None], made.sampling)[0]
+    first = distribution(made.runner.forward([root])[0][None], made.config.sampling)[0]
     made.runner.rewind(root, len(PROMPT) - 1)
     root.append(PROMPT[-1])
     pairs: list[tuple[int, ...]] = []
@@ -97,7 +98,7 @@ def test_the_law_of_two_tokens(name: str, rule: str) -> None:
     follow = Counter(pair[0] for pair in pairs if len(pair) == 2)
     [(before, _)] = follow.most_common(1)
     root.append(before)
-    second = distribution(made.runner.forward([root])[0][None], made.sampling)[0]
+    second = distribution(made.runner.forward([root])[0][None], made.config.sampling)[0]
     assert agrees(first, [pair[0] for pair in pairs])
     assert agrees(second, [pair[1] for pair in pairs if pair[0] == before])
 

@@ -115,8 +115,8 @@ class _Writing:
 
 @dataclass(kw_only=True)
 class ServedWriter(StepWriter):
-    """A served model in its role. `runner` must be its `ServedRunner`; in text mode `segmenter`
-    must read bytes as tokens."""
+    """A served model in its role. `runner` must be its `ServedRunner`; in text mode
+    `token_bytes` must read bytes as tokens."""
 
     here: ClassVar[bool] = False
     model: ServedModel
@@ -129,7 +129,7 @@ class ServedWriter(StepWriter):
         before, can = len(self.live), self.model.can
         super().begin(jobs)
         # the server may be told the boundary if it is a blank line and comes with the text
-        stopping = isinstance(self.segmenter(), BlankLineSegmenter) and (
+        stopping = isinstance(self.config.segmenter(self.token_bytes), BlankLineSegmenter) and (
             can.stops in (Stops.CUT_AFTER, Stops.OVERSHOOTS) or can.stop_is_kept
         )
         for job in self.live[before:]:
@@ -171,7 +171,7 @@ class ServedWriter(StepWriter):
         writing.stopping, writing.text = stopping, ""
         writing.kept = len(job.tokens)
         limit = job.limit - writing.tokens
-        fields = self.model.settings(self.sampling, limit, job.stream.key(number - 1))
+        fields = self.model.settings(self.config.sampling, limit, job.stream.key(number - 1))
         if stopping:
             fields["stop"] = [BLANK_LINE.decode()]
             if can.stops is Stops.CUT_BEFORE:
@@ -200,7 +200,7 @@ class ServedWriter(StepWriter):
             self._hang_up(job)
             tokens = message.usage.completion if message.usage else len(job.tokens)
             seconds = time.perf_counter() - writing.started
-            job.trace.record(ForwardPass(self.role, 1, tokens, seconds))
+            job.trace.record(ForwardPass(self.config.role, 1, tokens, seconds))
 
     def _start_over(self, writing: _Writing) -> None:
         """What the request in flight has brought is void. The step's segmenter is made anew, and
@@ -208,7 +208,7 @@ class ServedWriter(StepWriter):
         job, writing.text = writing.job, ""
         del job.tokens[writing.kept :]
         self.runner.rewind(job.branch, writing.length + writing.kept)
-        job.segmenter = self.segmenter()
+        job.segmenter = self.config.segmenter(self.token_bytes)
         for token in job.tokens if self.model.ids else writing.settled.encode():
             job.segmenter.feed(token)
 
@@ -287,7 +287,7 @@ class ServedWriter(StepWriter):
     @property
     def _eos(self) -> int:
         own = self.model.chain.tokenizer.eos_token_id
-        return own if own in self.eos_ids else min(self.eos_ids)
+        return own if own in self.config.eos_ids else min(self.config.eos_ids)
 
     def _hang_up(self, job: StepJob) -> None:
         writing = self._writing.pop(job, None)
