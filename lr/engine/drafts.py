@@ -7,7 +7,7 @@ hand; the worker uses the very same object, so what is drafted does not depend o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -38,18 +38,11 @@ class DraftSide(Protocol):
     def open(self, node: NodeId, tokens: Sequence[int]) -> None:
         """A branch for `node` that begins with `tokens` (at least one)."""
 
-    def share(self, node: NodeId) -> None:
-        """Several branches are about to be forked from this one: what all of them would compute of
-        it is computed once.
+    def draft(self, parent: NodeId, limit: int, children: Mapping[NodeId, Stream | Step]) -> None:
+        """Fork the parent's branch for each child, and begin to write the step that leads there: at
+        most `limit` tokens, drawn from the child's stream. With a step instead of a stream, that
+        step is put there, and nothing is written.
         """
-
-    def draft(self, node: NodeId, parent: NodeId, limit: int, stream: Stream) -> None:
-        """Fork the parent's branch for `node` and begin to write the step that leads there: at most
-        `limit` tokens, drawn from `stream`.
-        """
-
-    def adopt(self, node: NodeId, parent: NodeId, tokens: Sequence[int]) -> None:
-        """A branch for `node` that ends in `tokens` after the parent's; nothing is written."""
 
     def cancel(self, node: NodeId) -> None:
         """Stop writing the step that leads to `node`. It may arrive nevertheless."""
@@ -84,21 +77,19 @@ class LocalDrafts:
     def open(self, node: NodeId, tokens: Sequence[int]) -> None:
         self._give(node, self.writer.runner.open(tokens), None)
 
-    def share(self, node: NodeId) -> None:
-        branch = self._places[node][0]
-        read_up_to(self.writer.runner, branch, len(branch) - 1)
-
-    def draft(self, node: NodeId, parent: NodeId, limit: int, stream: Stream) -> None:
-        branch = self.writer.runner.fork(self._places[parent][0])
-        self._give(node, branch, parent)
-        job = StepJob(branch, parent.index, limit, stream, self.trace, node)
-        self.jobs[node] = job
-        self.writer.begin([job])
-
-    def adopt(self, node: NodeId, parent: NodeId, tokens: Sequence[int]) -> None:
-        branch = self.writer.runner.fork(self._places[parent][0])
-        branch.extend(tokens)
-        self._give(node, branch, parent)
+    def draft(self, parent: NodeId, limit: int, children: Mapping[NodeId, Stream | Step]) -> None:
+        above = self._places[parent][0]
+        if len(children) > 1:  # what all of them would compute of it is computed once
+            read_up_to(self.writer.runner, above, len(above) - 1)
+        for node, source in children.items():
+            branch = self.writer.runner.fork(above)
+            self._give(node, branch, parent)
+            if isinstance(source, Step):
+                branch.extend(source.tokens)
+            else:
+                job = StepJob(branch, parent.index, limit, source, self.trace, node)
+                self.jobs[node] = job
+                self.writer.begin([job])
 
     def cancel(self, node: NodeId) -> None:
         job = self.jobs.pop(node, None)

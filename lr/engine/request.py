@@ -231,22 +231,20 @@ class Request:
         """Proposed steps are there at once, on branches of the draft; it writes the others."""
         parent, limit, tokens = command.node, command.limit, self._places[command.node].tokens
         assert self.drafts is not None
-        if len(command.children) > 1:
-            self.drafts.share(parent)
         proposed: list[Step | None] = []
         if self.proposals is not None:
             proposed = self.proposals.after(tokens, self.scheduler.config.width, limit)
+        sources: dict[NodeId, Stream | Step] = {}
         for sibling, child in enumerate(command.children):
             self._places[child] = _Place(tokens, parent=parent)
             self._drafting.add(child)
             step = proposed[sibling] if sibling < len(proposed) else None
-            if step is None:
-                stream = self.streams.of_draft(parent.index, sibling)
-                self.drafts.draft(child, parent, limit, stream)
-            else:
-                self.drafts.adopt(child, parent, step.tokens)
-                self.trace.record(StepWritten(Role.DRAFT, parent.index, step, child))
-                self._proposed[child] = step
+            sources[child] = self.streams.of_draft(parent.index, sibling) if step is None else step
+        self.drafts.draft(parent, limit, sources)
+        for child, source in sources.items():
+            if isinstance(source, Step):
+                self.trace.record(StepWritten(Role.DRAFT, parent.index, source, child))
+                self._proposed[child] = source
 
     def _begin_target(self, node: NodeId, limit: int) -> None:
         branch, stream = self._target_branch(node), self.streams.target.fold_in(node.index)

@@ -24,7 +24,7 @@ import time
 import traceback
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -44,7 +44,7 @@ from lr.spec.protocol import NodeId
 from lr.spec.segmenters import TokenBytes
 from lr.spec.write import StepWriter, WriterConfig
 from lr.trace import ForwardPass, Trace
-from lr.types import require
+from lr.types import Step, require
 
 GRACE = 2.0
 """Seconds that a worker has to end by itself before it is killed."""
@@ -399,15 +399,9 @@ class RemoteDrafts:
     def open(self, node: NodeId, tokens: Sequence[int]) -> None:
         self.run.call("open", self.number, node, tuple(tokens))
 
-    def share(self, node: NodeId) -> None:
-        self.run.call("share", self.number, node)
-
-    def draft(self, node: NodeId, parent: NodeId, limit: int, stream: Stream) -> None:
-        self.awaited.add(node)
-        self.run.call("draft", self.number, node, parent, limit, stream)
-
-    def adopt(self, node: NodeId, parent: NodeId, tokens: Sequence[int]) -> None:
-        self.run.call("adopt", self.number, node, parent, tuple(tokens))
+    def draft(self, parent: NodeId, limit: int, children: Mapping[NodeId, Stream | Step]) -> None:
+        self.awaited |= {node for node, source in children.items() if isinstance(source, Stream)}
+        self.run.call("draft", self.number, parent, limit, children)
 
     def cancel(self, node: NodeId) -> None:
         self.awaited.discard(node)

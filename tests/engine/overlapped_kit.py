@@ -185,7 +185,7 @@ def all_is_back(loop: Loop, writing: WriterConfig) -> bool:
     again = loop.draft.worker.begin(writing, 30)
     side, root = again.side(Trace()), NodeId(0, 0)
     side.open(root, [5])
-    side.draft(NodeId(1, 1), root, 1, Stream.root(0))
+    side.draft(root, 1, {NodeId(1, 1): Stream.root(0)})
     while not side.take():
         again.poll(None)
     side.end()
