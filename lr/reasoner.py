@@ -186,7 +186,7 @@ def serve_page(run: Run) -> Steps:
             return runner
 
         def writer(role: Role, guesser: ModelRunner | None) -> Writer:
-            how, token_bytes = run.writing(role, guesser), run.models.codec.token_bytes
+            how, token_bytes = run.writer_config(role, guesser), run.models.codec.token_bytes
             segmenter, stream = partial(how.segmenter, token_bytes), run.stream(role)
             return Writer(lend(role), how.sampling, segmenter, how.eos_ids, stream, how.speculation)
 

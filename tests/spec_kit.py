@@ -5,19 +5,19 @@ the output of a run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 
 from lr.engine.loop import Loop
 from lr.engine.request import Request
 from lr.engine.runner import ModelRunner
+from lr.kvcache.branch import Branch
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
 from lr.spec.protocol import Limits
-from lr.spec.segmenters import BlankLineSegmenter
-from lr.spec.write import StepJob, StepWriter
+from lr.spec.write import StepJob, StepWriter, WriterConfig
 from lr.trace import ForwardPass, Trace, emission
 from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams
 
@@ -44,6 +44,17 @@ def random_model(
     return model
 
 
+@dataclass(kw_only=True)
+class KitWriter(StepWriter):
+    """A writer with the randomness and the trace of its jobs."""
+
+    stream: Stream
+    trace: Trace
+
+    def job(self, branch: Branch, index: int, limit: int) -> StepJob:
+        return StepJob(branch, index, limit, self.stream.fold_in(index), self.trace)
+
+
 def writer(
     role: Role,
     model: CausalLM,
@@ -54,26 +65,24 @@ def writer(
     num_blocks: int = 300,
     block_size: int = 4,
     trace: Trace | None = None,
-) -> StepWriter:
+) -> KitWriter:
     """A writer on a runner of its own; `stream` names its randomness (None: the role's own)."""
     trace = Trace() if trace is None else trace
 
     def saw(branches: int, tokens: int, seconds: float) -> None:
         trace.record(ForwardPass(role, branches, tokens, seconds))
 
-    return StepWriter(
-        role=role,
+    return KitWriter(
+        config=WriterConfig(role, SamplingParams(temperature), frozenset({EOS})),
         runner=ModelRunner(model, num_blocks=num_blocks, block_size=block_size, observer=saw),
-        sampling=SamplingParams(temperature),
-        segmenter=partial(BlankLineSegmenter, PIECES.__getitem__),
-        eos_ids=frozenset({EOS}),
+        token_bytes=PIECES.__getitem__,
         stream=Stream.root(seed).fold_in(stream or role.value),
         trace=trace,
     )
 
 
 def decode_plainly(
-    prompt: Sequence[int], target: StepWriter, limits: Limits
+    prompt: Sequence[int], target: KitWriter, limits: Limits
 ) -> Iterator[EmittedStep]:
     """Plain decoding of the target, step by step: the baseline of every comparison, with the keys
     that Lookahead Reasoning uses.
@@ -82,7 +91,7 @@ def decode_plainly(
     try:
         index = written = 0
         while limit := limits.step_limit(written):
-            [step] = target.write([StepJob(branch, index, limit)])
+            [step] = target.write([target.job(branch, index, limit)])
             emitted = EmittedStep(index, step, Origin.TARGET)
             target.trace.record(emission(emitted))
             yield emitted

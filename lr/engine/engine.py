@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
+from lr.engine.drafts import DraftSide, LocalDrafts, Proposals
 from lr.engine.loop import READINGS, Loop, Part
-from lr.engine.proposed import ProposedDrafts
-from lr.engine.request import DraftSide, LocalDrafts, Request, Streams
+from lr.engine.request import Request, Streams
 from lr.engine.runner import BLOCK_SIZE, CacheRecorder, ModelRunner, Runners, blocks_for, room
 from lr.engine.worker import DraftWorker
 from lr.errors import ContextError, OutOfBlocks, SettingError
@@ -43,7 +43,7 @@ from lr.spec.segmenters import make_segmenter
 from lr.spec.token_sd import Speculation
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires, Verifier, check_verifier
-from lr.spec.write import StepWriter, Writing
+from lr.spec.write import StepWriter, WriterConfig
 from lr.trace import Trace, Warned
 from lr.types import Coupling, EmittedStep, Role, SamplingParams, require
 
@@ -60,7 +60,7 @@ class ModelElsewhere(Protocol):
     def prepare(self, run: Run) -> None:
         """Raise `SettingError` unless the model can do what the run needs of it."""
 
-    def writer(self, writing: Writing) -> StepWriter:
+    def writer(self, config: WriterConfig) -> StepWriter:
         """A writer that sends requests."""
 
 
@@ -181,19 +181,19 @@ class Serving:
         draft_runner: ModelRunner | None = None
         if options.drafts_tokens and isinstance(models.draft, CausalLM):
             draft_runner = self._borrow("drafter", Role.DRAFT)
-        self.target = self._writer(run.writing(Role.TARGET, draft_runner), models.target)
+        self.target = self._writer(run.writer_config(Role.TARGET, draft_runner), models.target)
         self.drafts: Callable[[Trace], DraftSide] | None = None
         draft: Part | None = None
         if options.looks_ahead:
-            writing = run.writing(Role.DRAFT)
+            config = run.writer_config(Role.DRAFT)
             if options.driver == "overlapped" and models.worker is not None:
                 detailed, file = run.detailed and self.alone, run.variant.file
-                remote = models.worker.begin(writing, blocks, detailed=detailed, file=file)
+                remote = models.worker.begin(config, blocks, detailed=detailed, file=file)
                 stack.callback(remote.end)
                 draft, self.drafts = remote, remote.side
             else:
                 assert models.draft is not None
-                draft = self._writer(writing, models.draft)
+                draft = self._writer(config, models.draft)
                 self.drafts = partial(LocalDrafts, draft)
         verifier = None if isinstance(run.verifier, str) else run.verifier
         self.loop = Loop(self.target, draft, verifier, options.draft_ticks)
@@ -216,12 +216,6 @@ class Serving:
                 runner.cache.pool.restart()
                 runner.cache.observer = CacheRecorder(run.trace, name)
         drafts = None if self.drafts is None else self.drafts(run.trace)
-        proposer, models = run.variant.proposer, self.engine.models
-        if drafts is not None and proposer is not None:
-            segmenter = partial(run.writing(Role.DRAFT).segmenter, models.codec.token_bytes)
-            ends = (models.codec.eos_ids, models.codec.vocab_size)
-            width = run.options.width
-            drafts = ProposedDrafts(drafts, proposer, width, segmenter, *ends, run.trace)
         return run.request(self.target, drafts)
 
     def warnings(self) -> list[Warned]:
@@ -235,11 +229,11 @@ class Serving:
         self.stack.callback(runners.take_back, runner)
         return runner
 
-    def _writer(self, writing: Writing, model: Model) -> StepWriter:
+    def _writer(self, config: WriterConfig, model: Model) -> StepWriter:
         if isinstance(model, CausalLM):
-            runner = self._borrow(writing.role.value, writing.role)
-            return writing.writer(runner, self.engine.models.codec.token_bytes)
-        writer = model.writer(writing)
+            runner = self._borrow(config.role.value, config.role)
+            return StepWriter(config, runner, self.engine.models.codec.token_bytes)
+        writer = model.writer(config)
         self.stack.callback(writer.end)
         return writer
 
@@ -374,8 +368,14 @@ class Run:
             router=variant.router,
             chooser=FIRST_ALIGNED if variant.chooser is None else variant.chooser,
         )
+        proposals, codec = None, self.models.codec
+        if ahead and variant.proposer is not None:
+            segmenter = partial(self.writer_config(Role.DRAFT).segmenter, codec.token_bytes)
+            ends = (codec.eos_ids, codec.vocab_size)
+            proposals = Proposals(variant.proposer, segmenter, *ends)
         control = variant.controller
-        offered = None if target.speculation is None else target.speculation.drafter
+        speculation = target.config.speculation
+        offered = None if speculation is None else speculation.drafter
         streams = Streams(
             self.stream(Role.TARGET), self.stream(Role.DRAFT), Coupling(options.coupling)
         )
@@ -390,6 +390,7 @@ class Run:
             controller=control(self.question) if callable(control) else control,
             may_follow=variant.may_follow,
             corrector=variant.corrector if ahead else None,
+            proposals=proposals,
         )
         return self._request
 
@@ -398,7 +399,7 @@ class Run:
         root, sample = Stream.root(self.options.seed), self.options.sample
         return root.fold_in(self.question, sample, role.value)
 
-    def writing(self, role: Role, draft_runner: Runner | None = None) -> Writing:
+    def writer_config(self, role: Role, draft_runner: Runner | None = None) -> WriterConfig:
         """How a role writes. `draft_runner` runs the draft model for the target's token drafter."""
         options = self.options
         segmenter = self.variant.segmenter or partial(
@@ -414,7 +415,7 @@ class Run:
                 f"mode {options.mode!r} guesses the {role.value}'s tokens, and the variant asks "
                 "for their log-probabilities, which are not kept then; use mode 'lr'."
             )
-        return Writing(role, self.sampling, eos_ids, segmenter, speculation, keeps)
+        return WriterConfig(role, self.sampling, eos_ids, segmenter, speculation, keeps)
 
     def speculation(self, role: Role, draft_runner: Runner | None) -> Speculation | None:
         """How this role's tokens are guessed; None: not at all. New drafters are added here."""

@@ -26,7 +26,7 @@ from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.registry import find, is_served, language_of
 from lr.spec.verifiers.base import Verifier, check_verifier
-from lr.spec.verifiers.choose import VerifierName, VerifierParts, make_verifier, parse_verifier
+from lr.spec.verifiers.choose import VerifierName, make_verifier, parse_verifier
 from lr.spec.verifiers.judge import PromptedModel
 from lr.spec.verifiers.simple import load_encoder
 from lr.types import require
@@ -208,14 +208,14 @@ class VerifierChoice:
     def build(self, target: CausalLM) -> Verifier:
         """Load what the verifier is made of. Some ask the `target`."""
         language = language_of(self.codec)
-        parts = VerifierParts(
-            decode=self.codec.decode,
+        return make_verifier(
+            self.name,
+            self.codec.decode,
             judge=self._judge,
             target=lambda: asked_model(target, self.codec, self.num_blocks),
             embed=lambda: load_encoder(str(self.judge), device=str(self.device)),
             parse=None if language is None else language.parse,
         )
-        return make_verifier(self.name, parts)
 
     def _judge(self) -> PromptedModel:
         assert self.judge is not None, "choose_verifier settles it"

@@ -227,7 +227,8 @@ def read_drafts(waiting: Sequence[tuple[Request, NodeId]], *, sampling: bool = F
         before = logits[-len(tokens) - 1 : -1]  # [t, v]
         logprobs, drawn = step_logprobs(before, tokens), None
         if sampling:
-            drawn = step_logprobs(distribution(before, request.target.sampling).log(), tokens)
+            probs = distribution(before, request.target.config.sampling)  # [t, v]
+            drawn = step_logprobs(probs.log(), tokens)
         hidden = hidden[-len(tokens) :]
         request.asked[node] = replace(pair, logprobs=logprobs, hidden=hidden, target_sampling=drawn)
 

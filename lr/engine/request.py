@@ -9,18 +9,17 @@ Example: root R, draft step a leads to node A, b from there to B. The target wro
 is rejected. R's target branch holds "... s", all but its last token cached: it is the new root's.
 R's draft branch gets s as tokens to be computed. A and B are closed.
 
-A request moves branches and keeps the books; when models run is up to `loop.py`. `DraftSide` is
-all that it knows of the draft: nodes are names there and steps are token ids, so the model may just
-as well be in another process (`worker.py`). `LocalDrafts` has the model at hand; the worker uses
-the very same object, so what is drafted does not depend on where.
+A request moves branches and keeps the books; when models run is up to `loop.py`. All that it knows
+of the draft is a `DraftSide` (`drafts.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal
 
+from lr.engine.drafts import DraftSide, Proposals, Written
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
 from lr.rng import Stream, uniform
@@ -32,8 +31,8 @@ from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.variant import Controller, Correction, Corrector, MayFollow
 from lr.spec.verifiers.base import Pair
 from lr.spec.write import StepJob, StepWriter
-from lr.trace import Stats, Trace, stats_of
-from lr.types import Coupling, EmittedStep, Step, Verdict
+from lr.trace import Stats, StepWritten, Trace, stats_of
+from lr.types import Coupling, EmittedStep, Role, Step, Verdict
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,8 @@ class Request:
     `drafts` is None where nothing looks ahead (plain decoding: a scheduler of depth 0). A
     `step_drafter` is shown how the draft wrote the steps that the target writes. `controller`
     chooses the depth after every step, `may_follow` whether drafts may follow a draft step;
-    `corrector`: how the target writes after a rejection.
+    `corrector`: how the target writes after a rejection. `proposals`: draft steps that no model
+    writes.
     """
 
     prompt: Sequence[int]
@@ -89,10 +89,12 @@ class Request:
     controller: Controller | None = None
     may_follow: MayFollow | None = None
     corrector: Corrector | None = None
+    proposals: Proposals | None = None
     emitted: list[EmittedStep] = field(default_factory=list)
     asked: dict[NodeId, Pair] = field(default_factory=dict)
     jobs: dict[NodeId, StepJob] = field(default_factory=dict)
     _drafting: set[NodeId] = field(default_factory=set)
+    _proposed: dict[NodeId, Step] = field(default_factory=dict)  # not told to the scheduler yet
     _places: dict[NodeId, _Place] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -121,6 +123,9 @@ class Request:
         Whether there were any.
         """
         drafts = [] if self.drafts is None else self.drafts.take()
+        if self._proposed:
+            drafts = [Written(node, step, ()) for node, step in self._proposed.items()] + drafts
+            self._proposed.clear()
         written = [node for node, job in self.jobs.items() if job.finish is not None]
         for node, step, logprobs in drafts:
             if node in self._drafting:
@@ -179,6 +184,7 @@ class Request:
         self.jobs.clear()
         self.asked.clear()
         self._drafting.clear()
+        self._proposed.clear()
         for place in self._places.values():
             if place.target is not None:
                 self.target.close(place.target)
@@ -204,7 +210,8 @@ class Request:
                 case messages.Cancel((messages.Kind.DRAFT, node)):
                     self._drafting.discard(node)
                     assert self.drafts is not None
-                    self.drafts.cancel(node)
+                    if self._proposed.pop(node, None) is None:
+                        self.drafts.cancel(node)
                 case messages.Cancel((messages.Kind.TARGET, node)):
                     self.target.cancel(self.jobs.pop(node))
                 case messages.Cancel((_, node)):
@@ -221,15 +228,23 @@ class Request:
             self.drafts.flush()
 
     def _begin_drafts(self, command: messages.Draft) -> None:
-        parent, index = command.node, command.node.index
+        """Proposed steps are there at once, on branches of the draft; it writes the others."""
+        parent, limit, tokens = command.node, command.limit, self._places[command.node].tokens
         assert self.drafts is not None
-        if len(command.children) > 1:
-            self.drafts.share(parent)
+        proposed: list[Step | None] = []
+        if self.proposals is not None:
+            proposed = self.proposals.after(tokens, self.scheduler.config.width, limit)
+        sources: dict[NodeId, Stream | Step] = {}
         for sibling, child in enumerate(command.children):
-            self._places[child] = _Place(self._places[parent].tokens, parent=parent)
+            self._places[child] = _Place(tokens, parent=parent)
             self._drafting.add(child)
-            stream = self.streams.of_draft(index, sibling)
-            self.drafts.draft(child, parent, command.limit, stream)
+            step = proposed[sibling] if sibling < len(proposed) else None
+            sources[child] = self.streams.of_draft(parent.index, sibling) if step is None else step
+        self.drafts.draft(parent, limit, sources)
+        for child, source in sources.items():
+            if isinstance(source, Step):
+                self.trace.record(StepWritten(Role.DRAFT, parent.index, source, child))
+                self._proposed[child] = source
 
     def _begin_target(self, node: NodeId, limit: int) -> None:
         branch, stream = self._target_branch(node), self.streams.target.fold_in(node.index)
@@ -238,7 +253,7 @@ class Request:
         replaces = root.id == node and any(child.verdict for child in root.children)
         if self.corrector is not None and replaces:
             rejected = tuple(self._places[node].judged.values())
-            prefix, sampling = self._places[node].tokens, self.target.sampling
+            prefix, sampling = self._places[node].tokens, self.target.config.sampling
             self.correction = Correction(prefix, rejected, sampling)
             self._correct(job)
         else:
@@ -362,134 +377,3 @@ class Request:
                 self.drafts.close(node)
             if place.target is not None:
                 self.target.close(place.target)
-
-
-class Written(NamedTuple):
-    """A finished draft step, the node that it leads to, and the log-probabilities of its tokens
-    under the draft's sampling distribution, where they are kept.
-    """
-
-    node: NodeId
-    step: Step
-    logprobs: tuple[float, ...] | None = None
-
-
-class DraftSide(Protocol):
-    """What a request asks of the draft. Calls return at once; `take` collects what they began."""
-
-    def open(self, node: NodeId, tokens: Sequence[int]) -> None:
-        """A branch for `node` that begins with `tokens` (at least one)."""
-
-    def share(self, node: NodeId) -> None:
-        """Several branches are about to be forked from this one: what all of them would compute of
-        it is computed once.
-        """
-
-    def draft(self, node: NodeId, parent: NodeId, limit: int, stream: Stream) -> None:
-        """Fork the parent's branch for `node` and begin to write the step that leads there: at most
-        `limit` tokens, drawn from `stream`.
-        """
-
-    def adopt(self, node: NodeId, parent: NodeId, tokens: Sequence[int]) -> None:
-        """A branch for `node` that ends in `tokens` after the parent's; nothing is written."""
-
-    def cancel(self, node: NodeId) -> None:
-        """Stop writing the step that leads to `node`. It may arrive nevertheless."""
-
-    def follow(self, old: NodeId, new: NodeId, tokens: Sequence[int]) -> None:
-        """The branch of `old` is the branch of `new` from now on, with `tokens` after it."""
-
-    def close(self, node: NodeId) -> None:
-        """Give the branch of `node` back. Closing twice changes nothing."""
-
-    def flush(self) -> None:
-        """Send what was asked since the last time, where it has to be sent."""
-
-    def end(self) -> None:
-        """The request is over: stop everything and give everything back."""
-
-    def take(self) -> list[Written]:
-        """The steps that were finished since the last call."""
-
-
-@dataclass
-class LocalDrafts:
-    """The draft's side with its model at hand. Requests share the `writer`, which writes when the
-    loop calls its `poll`; `trace` is that of this request.
-    """
-
-    writer: StepWriter
-    trace: Trace
-    jobs: dict[NodeId, StepJob] = field(default_factory=dict)
-    _places: dict[NodeId, tuple[Branch, NodeId | None]] = field(default_factory=dict)
-
-    def open(self, node: NodeId, tokens: Sequence[int]) -> None:
-        self._give(node, self.writer.runner.open(tokens), None)
-
-    def share(self, node: NodeId) -> None:
-        branch = self._places[node][0]
-        read_up_to(self.writer.runner, branch, len(branch) - 1)
-
-    def draft(self, node: NodeId, parent: NodeId, limit: int, stream: Stream) -> None:
-        branch = self.writer.runner.fork(self._places[parent][0])
-        self._give(node, branch, parent)
-        job = StepJob(branch, parent.index, limit, stream, self.trace, node)
-        self.jobs[node] = job
-        self.writer.begin([job])
-
-    def adopt(self, node: NodeId, parent: NodeId, tokens: Sequence[int]) -> None:
-        branch = self.writer.runner.fork(self._places[parent][0])
-        branch.extend(tokens)
-        self._give(node, branch, parent)
-
-    def cancel(self, node: NodeId) -> None:
-        job = self.jobs.pop(node, None)
-        if job is not None:
-            self.writer.cancel(job)
-
-    def follow(self, old: NodeId, new: NodeId, tokens: Sequence[int]) -> None:
-        branch, _ = self._places.pop(old)
-        branch.extend(tokens)
-        self._give(new, branch, None)
-
-    def close(self, node: NodeId) -> None:
-        """A step is written on a fork, so a parent never computes the rest of its own tokens; a
-        child that is closed leaves that to it. Example: the prompt (50 tokens) is to be computed on
-        the root; its child computes it, writes 7 tokens and is rejected. Cut back to 49 tokens, the
-        child's cache is what the root lacked.
-        """
-        branch, above = self._places.pop(node, (None, None))
-        if branch is None:
-            return
-        parent = self._places[above][0] if above is not None and above in self._places else None
-        if parent is not None and parent.num_computed_tokens < min(
-            branch.num_computed_tokens, len(parent) - 1
-        ):
-            runner, tokens = self.writer.runner, parent.tokens
-            heir = runner.fork(branch)
-            runner.rewind(heir, min(branch.num_computed_tokens, len(tokens) - 1))
-            runner.swap(parent, heir)
-            parent.tokens = tokens
-        self.writer.close(branch)
-
-    def flush(self) -> None:
-        pass
-
-    def take(self) -> list[Written]:
-        finished = [node for node, job in self.jobs.items() if job.finish is not None]
-        keeps, jobs = self.writer.keeps_logprobs, [self.jobs.pop(node) for node in finished]
-        return [
-            Written(node, job.step, tuple(job.logprobs) if keeps else None)
-            for node, job in zip(finished, jobs, strict=True)
-        ]
-
-    def end(self) -> None:
-        for node in list(self.jobs):
-            self.cancel(node)
-        for node in reversed(list(self._places)):
-            self.close(node)
-
-    def _give(self, node: NodeId, branch: Branch, parent: NodeId | None) -> None:
-        self._places[node] = branch, parent
-        if self.trace.detailed:
-            self.writer.runner.tag(branch, node)

@@ -24,7 +24,7 @@ import time
 import traceback
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -34,7 +34,7 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 
-from lr.engine.request import LocalDrafts, Written
+from lr.engine.drafts import LocalDrafts, Written
 from lr.engine.runner import CacheRecorder, Runners
 from lr.errors import LRError, SettingError
 from lr.model.device import own_stream, undisturbed
@@ -42,9 +42,9 @@ from lr.registry import load_file
 from lr.rng import Stream
 from lr.spec.protocol import NodeId
 from lr.spec.segmenters import TokenBytes
-from lr.spec.write import Writing
+from lr.spec.write import StepWriter, WriterConfig
 from lr.trace import ForwardPass, Trace
-from lr.types import require
+from lr.types import Step, require
 
 GRACE = 2.0
 """Seconds that a worker has to end by itself before it is killed."""
@@ -72,13 +72,13 @@ Load = Callable[[], Parts]
 class _Run:
     """One run: its writer, its requests by number, the events of its forwards and its cache."""
 
-    def __init__(self, parts: Parts, writing: Writing, blocks: int, detailed: bool) -> None:
+    def __init__(self, parts: Parts, config: WriterConfig, blocks: int, detailed: bool) -> None:
         (self.runners, token_bytes), self.trace = parts, Trace(detailed=detailed)
         self.runner = self.runners.lend(blocks)
-        self.runner.observer = lambda *seen: self.trace.record(ForwardPass(writing.role, *seen))
+        self.runner.observer = lambda *seen: self.trace.record(ForwardPass(config.role, *seen))
         if detailed:
-            self.runner.cache.observer = CacheRecorder(self.trace, writing.role.value)
-        self.writer = writing.writer(self.runner, token_bytes)
+            self.runner.cache.observer = CacheRecorder(self.trace, config.role.value)
+        self.writer = StepWriter(config, self.runner, token_bytes)
         self.requests: dict[int, LocalDrafts] = {}
         self.told = time.perf_counter()
 
@@ -232,15 +232,15 @@ class DraftWorker:
             self.listen(START_PATIENCE)
 
     def begin(
-        self, writing: Writing, blocks: int, *, detailed: bool = False, file: str | None = None
+        self, config: WriterConfig, blocks: int, *, detailed: bool = False, file: str | None = None
     ) -> RemoteRun:
         """A new run, with a cache of at least so many blocks of 16 tokens. `file`: where a part of
-        `writing` is defined, if not in a module. Raises `SettingError` if `writing` cannot be sent,
+        `config` is defined, if not in a module. Raises `SettingError` if `config` cannot be sent,
         and what `start` raises.
         """
         if not self.as_thread:
             try:
-                if b"__main__" in pickle.dumps(writing):
+                if b"__main__" in pickle.dumps(config):
                     raise SettingError("a part of them is defined in the script that is run")
             except Exception as error:  # what pickle raises differs with the object
                 raise SettingError(
@@ -253,7 +253,7 @@ class DraftWorker:
         if file is not None and not self.as_thread:
             self.send([(number, "load", (file,))])
         run = self.runs[number] = RemoteRun(self, number)
-        run.call("begin", writing, blocks, detailed)
+        run.call("begin", config, blocks, detailed)
         return run
 
     def close(self) -> None:
@@ -399,15 +399,9 @@ class RemoteDrafts:
     def open(self, node: NodeId, tokens: Sequence[int]) -> None:
         self.run.call("open", self.number, node, tuple(tokens))
 
-    def share(self, node: NodeId) -> None:
-        self.run.call("share", self.number, node)
-
-    def draft(self, node: NodeId, parent: NodeId, limit: int, stream: Stream) -> None:
-        self.awaited.add(node)
-        self.run.call("draft", self.number, node, parent, limit, stream)
-
-    def adopt(self, node: NodeId, parent: NodeId, tokens: Sequence[int]) -> None:
-        self.run.call("adopt", self.number, node, parent, tuple(tokens))
+    def draft(self, parent: NodeId, limit: int, children: Mapping[NodeId, Stream | Step]) -> None:
+        self.awaited |= {node for node, source in children.items() if isinstance(source, Stream)}
+        self.run.call("draft", self.number, parent, limit, children)
 
     def cancel(self, node: NodeId) -> None:
         self.awaited.discard(node)

@@ -2,7 +2,7 @@
 
 The other extension points are protocols where they are used: `Router` (`protocol.py`), `Segmenter`
 (`segmenters.py`), `Verifier` (`verifiers/base.py`), `Drafter` and `AcceptanceRule` on tokens,
-`Runner`, `DraftSide` (`engine/request.py`). `docs/variants_steps.md` has all of them in one table,
+`Runner`, `DraftSide` (`engine/drafts.py`). `docs/variants_steps.md` has all of them in one table,
 with the published methods that would plug in there.
 """
 

@@ -19,7 +19,6 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +35,10 @@ from lr.registry import language_of
 from lr.rng import Stream
 from lr.spec.protocol import Limits
 from lr.spec.sampling import distribution
-from lr.spec.segmenters import BlankLineSegmenter
-from lr.spec.write import StepJob, StepWriter
+from lr.spec.write import StepJob, StepWriter, WriterConfig
 from lr.tiny.grammar import Style
 from lr.tiny.language import Kind, Problem, Split
 from lr.tiny.languages import QUANTITIES, TinyLanguage
-from lr.trace import Trace
 from lr.types import Role, SamplingParams, require
 
 KINDS = ("goal", "given", "note", "operation", "answer", "unreadable")
@@ -176,17 +173,18 @@ class Voice:
             block_size=BLOCK_SIZE,
             vocab_size=codec.vocab_size,
         )
-        segmenter = partial(BlankLineSegmenter, codec.token_bytes)
-        stream = Stream.root(settings.seed).fold_in("tiny eval", role.value)
-        self.writer = StepWriter(
-            role, self.runner, self.sampling, segmenter, codec.eos_ids, stream, Trace()
-        )
+        self.stream = Stream.root(settings.seed).fold_in("tiny eval", role.value)
+        config = WriterConfig(role, self.sampling, codec.eos_ids)
+        self.writer = StepWriter(config, self.runner, codec.token_bytes)
 
     def write(self, branches: Sequence[Branch], numbers: Sequence[int]) -> list[Tokens]:
         """One step at the end of each branch. `numbers` tell the draws apart: one per step that is
         ever written."""
         limit = LIMITS.step_limit(0)
-        jobs = [StepJob(branch, n, limit) for branch, n in zip(branches, numbers, strict=True)]
+        jobs = [
+            StepJob(branch, n, limit, self.stream.fold_in(n))
+            for branch, n in zip(branches, numbers, strict=True)
+        ]
         return [step.tokens for step in self.writer.write(jobs)]
 
     def ended(self, step: Sequence[int]) -> bool:

@@ -31,7 +31,7 @@ from lr.spec.drafters import LookupDrafter, ModelDrafter, TreeDrafter
 from lr.spec.rules import choose_rule
 from lr.spec.sampling import distribution as distribution_of
 from lr.spec.token_sd import Speculation
-from lr.spec.write import StepJob
+from lr.spec.write import StepJob, WriterConfig
 from lr.types import Coupling, Role, SamplingParams
 
 WORDS = "Ann Ben has 3 more coins than 47 At first Then gets How many . , half as".split()
@@ -146,6 +146,9 @@ class exact(_Reasoners):
 class Never:
     """Steps that have no end but their length."""
 
+    def __init__(self, token_bytes: object) -> None:
+        pass
+
     def feed(self, token: int) -> bool:
         return False
 
@@ -177,8 +180,8 @@ class distribution:
             "ngram": LookupDrafter(),
         }[kind]
         made = writer(Role.TARGET, target, num_blocks=30 * self.at_once)
-        made.sampling, made.eos_ids, made.segmenter = sampling, frozenset(), Never
-        made.speculation = Speculation(drafter, choose_rule(rule), rng.randint(1, 3))
+        speculation = Speculation(drafter, choose_rule(rule), rng.randint(1, 3))
+        made.config = WriterConfig(Role.TARGET, sampling, frozenset(), Never, speculation)
         prompt, seed, seen = rng.choices(range(11), k=6), rng.getrandbits(32), Counter[Any]()
         for start in range(0, self.many, self.at_once):
             numbers = range(start, start + self.at_once)

@@ -9,11 +9,11 @@ import pickle
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import torch
-from spec_kit import EOS, PIECES, answered, writer
+from spec_kit import EOS, PIECES, KitWriter, answered, writer
 
 from lr.engine.loop import Loop
 from lr.engine.request import Request, Streams
@@ -29,7 +29,7 @@ from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.segmenters import TokenBytes
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Verifier
-from lr.spec.write import StepWriter, Writing
+from lr.spec.write import WriterConfig
 from lr.trace import Trace
 from lr.types import Coupling, EmittedStep, Role, SamplingParams, Verdict
 
@@ -113,7 +113,7 @@ class Setting:
     def speculation(self) -> Speculation | None:
         return Speculation(LookupDrafter(2, 1), MatchRule(), self.k) if self.k else None
 
-    def target(self, trace: Trace | None = None) -> StepWriter:
+    def target(self, trace: Trace | None = None) -> KitWriter:
         made = writer(
             Role.TARGET,
             self.target_model,
@@ -122,15 +122,16 @@ class Setting:
             num_blocks=self.num_blocks,
             trace=trace,
         )
-        made.eos_ids, made.speculation = self.eos_ids, self.speculation()
+        eos_ids, speculation = self.eos_ids, self.speculation()
+        made.config = replace(made.config, eos_ids=eos_ids, speculation=speculation)
         return made
 
-    def writing(self) -> Writing:
+    def writing(self) -> WriterConfig:
         """How the draft writes."""
         sampling, speculation = SamplingParams(self.temperature), self.speculation()
-        return Writing(Role.DRAFT, sampling, self.eos_ids, speculation=speculation)
+        return WriterConfig(Role.DRAFT, sampling, self.eos_ids, speculation=speculation)
 
-    def streams(self, target: StepWriter, prompt: Sequence[int]) -> Streams:
+    def streams(self, target: KitWriter, prompt: Sequence[int]) -> Streams:
         draft = Stream.root(self.seed).fold_in(Role.DRAFT.value)
         return Streams(
             target.stream.fold_in(str(prompt)), draft.fold_in(str(prompt)), self.coupling
@@ -175,7 +176,7 @@ class Setting:
         return [request.emitted for request in requests]
 
 
-def all_is_back(loop: Loop, writing: Writing) -> bool:
+def all_is_back(loop: Loop, writing: WriterConfig) -> bool:
     """Ends the run; whether every block was given back, here and in the worker, which then still
     answers (`Strict`).
     """
@@ -184,7 +185,7 @@ def all_is_back(loop: Loop, writing: Writing) -> bool:
     again = loop.draft.worker.begin(writing, 30)
     side, root = again.side(Trace()), NodeId(0, 0)
     side.open(root, [5])
-    side.draft(NodeId(1, 1), root, 1, Stream.root(0))
+    side.draft(root, 1, {NodeId(1, 1): Stream.root(0)})
     while not side.take():
         again.poll(None)
     side.end()

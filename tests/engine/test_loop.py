@@ -5,14 +5,16 @@ survivor law.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spec_kit import answered, decode_plainly, random_model, writer
+from spec_kit import KitWriter, answered, decode_plainly, random_model, writer
 
+from lr.engine.drafts import LocalDrafts
 from lr.engine.loop import Loop
-from lr.engine.request import LocalDrafts, Request, Streams
+from lr.engine.request import Request, Streams
 from lr.rng import Stream
 from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
@@ -21,7 +23,6 @@ from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.simple import ExactVerifier
-from lr.spec.write import StepWriter
 from lr.trace import Trace
 from lr.types import Coupling, EmittedStep, Role, Verdict
 
@@ -40,18 +41,19 @@ class ByContent(Verifier):
 
 def writers(
     temperature: float, seed: int, k: int = 0, **how: object
-) -> tuple[StepWriter, StepWriter]:
+) -> tuple[KitWriter, KitWriter]:
     target = writer(Role.TARGET, MODELS[0], temperature=temperature, seed=seed, **how)  # type: ignore[arg-type]
     draft = writer(Role.DRAFT, MODELS[2], temperature=temperature, seed=seed, **how)  # type: ignore[arg-type]
     for made in (target, draft):
-        made.speculation = Speculation(LookupDrafter(2, 1), MatchRule(), k) if k else None
+        speculation = Speculation(LookupDrafter(2, 1), MatchRule(), k) if k else None
+        made.config = replace(made.config, speculation=speculation)
     return target, draft
 
 
 def chain(
     config: SchedulerConfig,
-    target: StepWriter,
-    draft: StepWriter,
+    target: KitWriter,
+    draft: KitWriter,
     prompt: list[int],
     coupling: Coupling,
 ) -> Request:

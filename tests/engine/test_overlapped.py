@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 from overlapped_kit import ByTokens, Setting, Trouble, all_is_back, parts
 from spec_kit import PIECES, answered, decode_plainly, random_model
 
+from lr.engine.drafts import LocalDrafts
 from lr.engine.loop import Loop
-from lr.engine.request import LocalDrafts, Request
+from lr.engine.request import Request
 from lr.engine.runner import ModelRunner
 from lr.engine.worker import DraftWorker
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.simple import ExactVerifier
+from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, StepWritten, Trace
 from lr.types import Coupling, EmittedStep, Role, Verdict
 
@@ -45,7 +47,7 @@ def lockstep(
 ) -> list[list[EmittedStep]]:
     target, trace = setting.target(), Trace()
     runner = ModelRunner(DRAFT, num_blocks=setting.num_blocks, block_size=4)
-    draft = setting.writing().writer(runner, PIECES.__getitem__)
+    draft = StepWriter(setting.writing(), runner, PIECES.__getitem__)
     chains = [
         Request(
             p,

@@ -5,6 +5,7 @@ cut.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -13,7 +14,7 @@ from drafter_kit import DRAFTERS, RULES, Stubborn, fits, runner_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from spec_kit import EOS, PIECES, PROMPT, decode_plainly, random_model, tokens_of, writer
+from spec_kit import EOS, PIECES, PROMPT, KitWriter, decode_plainly, random_model, tokens_of, writer
 
 from lr.errors import SettingError
 from lr.reasoner import Reasoner
@@ -23,7 +24,6 @@ from lr.spec.protocol import Limits
 from lr.spec.rules import BlockRule, MatchRule
 from lr.spec.sampling import distribution
 from lr.spec.token_sd import Speculation, run_target
-from lr.spec.write import StepJob, StepWriter
 from lr.tiny.language import Split, problem
 from lr.trace import TokenRound, Trace
 from lr.types import Coupling, Finish, Role, SamplingParams, Step
@@ -33,9 +33,9 @@ LIMITS = Limits(40, 14)
 PAIRS = [(name, rule) for name in DRAFTERS for rule in RULES if fits(name, rule)]
 
 
-def speculating(model: int, drafter: Drafter, rule: str, k: int, **how: object) -> StepWriter:
+def speculating(model: int, drafter: Drafter, rule: str, k: int, **how: object) -> KitWriter:
     made = writer(Role.TARGET, MODELS[model], **how)  # type: ignore[arg-type]
-    made.speculation = Speculation(drafter, RULES[rule], k)
+    made.config = replace(made.config, speculation=Speculation(drafter, RULES[rule], k))
     return made
 
 
@@ -85,20 +85,20 @@ def test_the_law_of_two_tokens(name: str, rule: str) -> None:
     count, batches = 50, 60
     made = speculating(0, DRAFTERS[name](SamplingParams(1.0)), rule, 3, temperature=1.0, seed=11)
     root = made.runner.open(PROMPT)
-    first = distribution(made.runner.forward([root])[0][None], made.sampling)[0]
+    first = distribution(made.runner.forward([root])[0][None], made.config.sampling)[0]
     made.runner.rewind(root, len(PROMPT) - 1)
     root.append(PROMPT[-1])
     pairs: list[tuple[int, ...]] = []
     for batch in range(batches):
         branches = [made.runner.fork(root) for _ in range(count)]
-        jobs = [StepJob(branch, batch * count + i, 2) for i, branch in enumerate(branches)]
+        jobs = [made.job(branch, batch * count + i, 2) for i, branch in enumerate(branches)]
         pairs += [step.tokens for step in made.write(jobs)]
         for branch in branches:
             made.close(branch)
     follow = Counter(pair[0] for pair in pairs if len(pair) == 2)
     [(before, _)] = follow.most_common(1)
     root.append(before)
-    second = distribution(made.runner.forward([root])[0][None], made.sampling)[0]
+    second = distribution(made.runner.forward([root])[0][None], made.config.sampling)[0]
     assert agrees(first, [pair[0] for pair in pairs])
     assert agrees(second, [pair[1] for pair in pairs if pair[0] == before])
 
@@ -159,7 +159,7 @@ def test_branches_of_a_batch_do_not_influence_each_other(name: str, rule: str) -
         written: list[list[Step]] = [[] for _ in order]
         for step in range(2):
             jobs = [
-                StepJob(branch, 100 * i + step, 14)
+                made.job(branch, 100 * i + step, 14)
                 for i, branch in zip(order, branches, strict=True)
             ]
             for steps, new in zip(written, made.write(jobs), strict=True):
@@ -180,14 +180,14 @@ def test_forked_rows_are_followed_by_the_draft() -> None:
     drafter = ModelDrafter(runner_of(MODELS[1]), SamplingParams(0.0))
     made = speculating(0, drafter, "reject", 3)
     root = made.runner.open(PROMPT)
-    made.write([StepJob(root, 0, 14)])
+    made.write([made.job(root, 0, 14)])
     twin = made.runner.fork(root)
     twin.append(8)
-    one, other = made.write([StepJob(root, 1, 14), StepJob(twin, 1, 14)])
+    one, other = made.write([made.job(root, 1, 14), made.job(twin, 1, 14)])
     alone = writer(Role.TARGET, MODELS[0])
     for branch, step in ((root, one), (twin, other)):
         again = alone.runner.open(branch.tokens[: len(branch) - len(step.tokens)])
-        assert alone.write([StepJob(again, 1, 14)]) == [step]
+        assert alone.write([alone.job(again, 1, 14)]) == [step]
     for branch in (root, twin):
         made.close(branch)
     assert drafter.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]

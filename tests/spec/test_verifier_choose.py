@@ -14,13 +14,7 @@ from lr.errors import SettingError
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Requires, Verifier
-from lr.spec.verifiers.choose import (
-    THRESHOLDS,
-    VerifierName,
-    VerifierParts,
-    make_verifier,
-    parse_verifier,
-)
+from lr.spec.verifiers.choose import THRESHOLDS, VerifierName, make_verifier, parse_verifier
 from lr.spec.verifiers.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, JudgeVerifier
 from lr.spec.verifiers.simple import NormalisedMatch
 from lr.tiny.oracle import parse as read_step
@@ -31,14 +25,14 @@ def parse(text: str, *, speaks_tiny: bool = True) -> VerifierName:
 
 
 def make(text: str) -> Verifier:
-    parts = VerifierParts(
+    return make_verifier(
+        parse(text),
+        codec().decode,
         parse=read_step,
-        decode=codec().decode,
         judge=lambda: Watched().asked,
         target=lambda: Watched(1).asked,
         embed=lambda: lambda texts: torch.ones(len(texts), 1),
     )
-    return make_verifier(parse(text), parts)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +114,7 @@ def test_impossible_thresholds(text: str, message: str) -> None:
 )
 def test_missing_parts_are_named(text: str, part: str) -> None:
     with pytest.raises(SettingError, match=f"needs .*{part}.*none was given"):
-        make_verifier(parse(text), VerifierParts(parse=read_step, decode=codec().decode))
+        make_verifier(parse(text), codec().decode, parse=read_step)
 
 
 @pytest.fixture(scope="module")

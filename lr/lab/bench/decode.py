@@ -29,10 +29,9 @@ from lr.model.qwen import CausalLM
 from lr.model.weights import fill_dummy, load_model, pieces
 from lr.rng import Stream
 from lr.spec.segmenters import FixedSegmenter
-from lr.spec.write import StepJob, StepWriter
+from lr.spec.write import StepJob, StepWriter, WriterConfig
 from lr.tiny.names import CHECKPOINTS
 from lr.tiny.training import tiny_config
-from lr.trace import Trace
 from lr.types import Role, SamplingParams
 
 PROMPT_TOKENS = 40
@@ -97,9 +96,10 @@ def written_steps(
     for branch in branches:
         branch.append(prompt[-1])
     stream = Stream.root(0).fold_in("bench")
-    endless = partial(FixedSegmenter, lambda token: b"", steps + 1)
-    writer = StepWriter(Role.TARGET, runner, sampling, endless, frozenset(), stream, Trace())
-    jobs = [StepJob(branch, index, steps) for index, branch in enumerate(branches)]
+    endless = partial(FixedSegmenter, tokens=steps + 1)
+    config = WriterConfig(Role.TARGET, sampling, frozenset(), endless)
+    writer = StepWriter(config, runner, lambda token: b"")
+    jobs = [StepJob(branch, i, steps, stream.fold_in(i)) for i, branch in enumerate(branches)]
     started = time.perf_counter()
     written = writer.write(jobs)
     seconds = time.perf_counter() - started

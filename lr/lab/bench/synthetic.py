@@ -34,7 +34,7 @@ from lr.spec.sampling import sample
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair
 from lr.spec.verifiers.simple import RandomVerifier
-from lr.spec.write import Writing
+from lr.spec.write import WriterConfig
 from lr.theory.distributions import Duration, Lognormal, Resampled
 from lr.types import Role, Verdict, require
 
@@ -147,9 +147,9 @@ class SyntheticRun(Run):
         self.synthetic = synthetic
         super().__init__(engine, verifier, prompt, options)
 
-    def writing(self, role: Role, guesser: Runner | None = None) -> Writing:
+    def writer_config(self, role: Role, guesser: Runner | None = None) -> WriterConfig:
         """As the engine's, but steps have drawn lengths and no token ends the sequence."""
-        made = super().writing(role, guesser)
+        made = super().writer_config(role, guesser)
         return replace(made, segmenter=LengthsOf(self.synthetic, role), eos_ids=frozenset())
 
     def speculation(self, role: Role, guesser: Runner | None) -> Speculation | None:

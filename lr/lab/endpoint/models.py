@@ -19,7 +19,7 @@ generated, with what to do instead. Read next: `writer.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lr.errors import CheckpointError, SettingError
@@ -35,7 +35,7 @@ from lr.types import SamplingParams
 if TYPE_CHECKING:
     from lr.engine.engine import Run
     from lr.lab.endpoint.writer import ServedWriter
-    from lr.spec.write import Writing
+    from lr.spec.write import WriterConfig
 
 LONGEST_CONTEXT = 32768
 """Tokens, if neither the server nor the checkpoint says."""
@@ -97,19 +97,13 @@ class ServedModel:
             chat = self.codec.chat(run.question, system=system, enable_thinking=thinking)
             self.heads[tuple(run.prompt)] = self.text(chat, self.codec)
 
-    def writer(self, writing: Writing) -> ServedWriter:
+    def writer(self, config: WriterConfig) -> ServedWriter:
         """See `ModelElsewhere`. Text is read byte by byte: "token" i is byte i."""
         from lr.lab.endpoint.writer import ServedRunner, ServedWriter
 
         token_bytes = self.chain.token_bytes if self.ids else lambda byte: bytes([byte])
-        return ServedWriter(
-            role=writing.role,
-            runner=ServedRunner(self),
-            sampling=writing.sampling,
-            segmenter=partial(writing.segmenter, token_bytes),
-            eos_ids=writing.eos_ids,
-            model=self,
-        )
+        config = replace(config, speculation=None, keeps_logprobs=False)
+        return ServedWriter(config, ServedRunner(self), token_bytes, model=self)
 
     def text(self, tokens: Sequence[int], codec: Codec | None = None) -> str:
         """Ids that begin a sequence, as the text to send: special tokens written out, but for a

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, ClassVar
 
@@ -101,7 +101,7 @@ class _Writing:
     far have brought. `settled`, `tokens`, `kept`: text, token count and (in id mode) kept tokens of
     earlier requests; `text`: of the one in flight; `stopping`: it was sent with the stop string."""
 
-    one: Any
+    job: StepJob
     length: int
     started: float = field(default_factory=time.perf_counter)
     call: Future[None] | None = None
@@ -115,8 +115,8 @@ class _Writing:
 
 @dataclass(kw_only=True)
 class ServedWriter(StepWriter):
-    """A served model in its role. `runner` must be its `ServedRunner`; in text mode `segmenter`
-    must read bytes as tokens."""
+    """A served model in its role. `runner` must be its `ServedRunner`; in text mode
+    `token_bytes` must read bytes as tokens."""
 
     here: ClassVar[bool] = False
     model: ServedModel
@@ -128,11 +128,11 @@ class ServedWriter(StepWriter):
         before, can = len(self.live), self.model.can
         super().begin(jobs)
         # the server may be told the boundary if it is a blank line and comes with the text
-        stopping = isinstance(self.segmenter(), BlankLineSegmenter) and (
+        stopping = isinstance(self.config.segmenter(self.token_bytes), BlankLineSegmenter) and (
             can.stops in (Stops.CUT_AFTER, Stops.OVERSHOOTS) or can.stop_is_kept
         )
-        for one in self.live[before:]:
-            writing = self._writing[one.job] = _Writing(one, len(one.job.branch))
+        for job in self.live[before:]:
+            writing = self._writing[job] = _Writing(job, len(job.branch))
             self._ask(writing, stopping=stopping)
 
     def cancel(self, job: StepJob) -> None:
@@ -140,12 +140,10 @@ class ServedWriter(StepWriter):
         super().cancel(job)
         self._hang_up(job)
 
-    def tick(self) -> list[StepJob]:
-        """Wait until something comes and take it in. Raises what goes wrong on the server."""
-        return self.poll(None)
-
-    def poll(self, wait: float | None = 0.0) -> list[StepJob]:
-        """As `tick`, but wait no longer than that."""
+    def poll(self, wait: float | None = 0.0) -> None:
+        """Wait until something comes, no longer than `wait` seconds unless that is None, and take
+        it in. Raises what goes wrong on the server.
+        """
         if self.live and self._inbox.empty() and wait != 0.0:
             self.bell.wait(wait)
         self.bell.clear()
@@ -153,9 +151,10 @@ class ServedWriter(StepWriter):
             try:
                 writing, request, message = self._inbox.get_nowait()
             except Empty:
-                return self._part_with_finished()
-            if writing.requests == request and self._writing.get(writing.one.job) is writing:
+                break
+            if writing.requests == request and self._writing.get(writing.job) is writing:
                 self._take_in(writing, message)
+        self._part_with_finished()
 
     def end(self) -> None:
         """Hang up on everything that is being written."""
@@ -164,13 +163,13 @@ class ServedWriter(StepWriter):
         super().end()
 
     def _ask(self, writing: _Writing, *, stopping: bool) -> None:
-        one, branch, can = writing.one, writing.one.job.branch, self.model.can
+        job, branch, can = writing.job, writing.job.branch, self.model.can
         assert isinstance(branch, ServedBranch)
         number = writing.requests = writing.requests + 1
         writing.stopping, writing.text = stopping, ""
-        writing.kept = len(one.job.tokens)
-        limit = one.job.limit - writing.tokens
-        fields = self.model.settings(self.sampling, limit, one.stream.key(number - 1))
+        writing.kept = len(job.tokens)
+        limit = job.limit - writing.tokens
+        fields = self.model.settings(self.config.sampling, limit, job.stream.key(number - 1))
         if stopping:
             fields["stop"] = [BLANK_LINE.decode()]
             if can.stops is Stops.CUT_BEFORE:
@@ -192,30 +191,27 @@ class ServedWriter(StepWriter):
             self._start_over(writing)
             return
         (self._take_ids if self.model.ids else self._take_text)(writing, message)
-        job = writing.one.job
+        job = writing.job
         if job.finish is None and message.finish is not None:
             self._end_request(writing, message)
         if job.finish is not None:  # report the request as a forward
             self._hang_up(job)
             tokens = message.usage.completion if message.usage else len(job.tokens)
             seconds = time.perf_counter() - writing.started
-            writing.one.trace.record(ForwardPass(self.role, 1, tokens, seconds))
+            job.trace.record(ForwardPass(self.config.role, 1, tokens, seconds))
 
     def _start_over(self, writing: _Writing) -> None:
         """What the request in flight has brought is void. The step's segmenter is made anew, and
         reads what is settled of the step."""
-        one = writing.one
-        writing.text = ""
-        del one.job.tokens[writing.kept :]
-        self.runner.rewind(one.job.branch, writing.length + writing.kept)
-        segmenter = self.segmenter()
-        for token in one.job.tokens if self.model.ids else writing.settled.encode():
-            segmenter.feed(token)
-        writing.one = replace(one, segmenter=segmenter)
-        self.live[self.live.index(one)] = writing.one
+        job, writing.text = writing.job, ""
+        del job.tokens[writing.kept :]
+        self.runner.rewind(job.branch, writing.length + writing.kept)
+        job.segmenter = self.config.segmenter(self.token_bytes)
+        for token in job.tokens if self.model.ids else writing.settled.encode():
+            job.segmenter.feed(token)
 
     def _take_ids(self, writing: _Writing, piece: Piece) -> None:
-        one, chain = writing.one, self.model.chain
+        job, chain = writing.job, self.model.chain
         if piece.ids is None and piece.text:
             raise EndpointError(
                 f"{self.model} sent text without token ids ({piece.text[:40]!r}), though it has "
@@ -228,9 +224,9 @@ class ServedWriter(StepWriter):
                     f"to {chain.vocab_size - 1}. They are not of the same checkpoint: name the "
                     "right tokenizer."
                 )
-            if one.job.finish is None:
-                one.job.branch.append(token)
-                self._take(one, token)
+            if job.finish is None:
+                job.branch.append(token)
+                self._take(job, token)
 
     def _take_text(self, writing: _Writing, piece: Piece) -> None:
         """Take text up to the character with which the boundary is complete.
@@ -240,42 +236,41 @@ class ServedWriter(StepWriter):
         not after "He ran. ", which ends with a lone space.
         """
         for place, character in enumerate(piece.text):
-            if any(writing.one.segmenter.feed(byte) for byte in character.encode()):
+            if any(writing.job.segmenter.feed(byte) for byte in character.encode()):
                 before = writing.settled + writing.text + piece.text[:place]
                 left = character.isspace() and before.strip() and not before.endswith("\n")
                 writing.text += piece.text[: place if left else place + 1]
                 self._write_down(writing, Finish.BOUNDARY)
                 return
         writing.text += piece.text
-        if len(writing.settled + writing.text) > LONGEST_TOKEN * writing.one.job.limit:
+        if len(writing.settled + writing.text) > LONGEST_TOKEN * writing.job.limit:
             self._write_down(writing, Finish.LENGTH)  # the server does not heed max_tokens
 
     def _end_request(self, writing: _Writing, piece: Piece) -> None:
         """The request is over and the step has no boundary: it was cut, the text has ended, or a
         leading blank line stopped the server; then the rest is asked for."""
-        one = writing.one
-        cut = piece.finish == "length"
-        fresh = one.job.tokens[writing.kept :]
+        job, cut = writing.job, piece.finish == "length"
+        fresh = job.tokens[writing.kept :]
         text = b"".join(map(self.model.chain.token_bytes, fresh))
         text = text if self.model.ids else writing.text.encode()
         if writing.stopping and not cut and BLANK_LINE in text:
             writing.settled += writing.text
             writing.tokens += piece.usage.completion if piece.usage else max(1, len(fresh))
-            if writing.tokens < one.job.limit:
+            if writing.tokens < job.limit:
                 self._ask(writing, stopping=False)
                 return
             cut = True
         if not self.model.ids:
             self._write_down(writing, Finish.LENGTH if cut else Finish.EOS)
-        elif cut and one.job.tokens:
-            one.job.finish = Finish.LENGTH
+        elif cut and job.tokens:
+            job.finish = Finish.LENGTH
         else:
-            one.job.branch.append(self._eos)
-            self._take(one, self._eos)
+            job.branch.append(self._eos)
+            self._take(job, self._eos)
 
     def _write_down(self, writing: _Writing, finish: Finish) -> None:
         """The step's ids, from its text; at most as many as it may have."""
-        job, chain = writing.one.job, self.model.chain
+        job, chain = writing.job, self.model.chain
         text = writing.settled + writing.text
         if finish is Finish.LENGTH:  # a character that the cut has torn comes again, whole
             text = text.rstrip(UNREADABLE) or UNREADABLE
@@ -290,7 +285,7 @@ class ServedWriter(StepWriter):
     @property
     def _eos(self) -> int:
         own = self.model.chain.tokenizer.eos_token_id
-        return own if own in self.eos_ids else min(self.eos_ids)
+        return own if own in self.config.eos_ids else min(self.config.eos_ids)
 
     def _hang_up(self, job: StepJob) -> None:
         writing = self._writing.pop(job, None)

@@ -8,7 +8,6 @@ as functions that are called only if that verifier is chosen.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from lr.errors import SettingError
@@ -27,18 +26,6 @@ class VerifierName(NamedTuple):
 
     kind: str
     threshold: float | None
-
-
-@dataclass(frozen=True)
-class VerifierParts:
-    """What verifiers are made of. `parse` reads the meaning of a step, for the oracle."""
-
-    decode: simple.Decode
-    seed: int = 0
-    judge: Callable[[], PromptedModel] | None = None
-    target: Callable[[], PromptedModel] | None = None
-    embed: Callable[[], simple.Embed] | None = None
-    parse: simple.Parse | None = None
 
 
 def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> VerifierName:
@@ -69,12 +56,21 @@ def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> Verifier
         ) from None
 
 
-def make_verifier(name: VerifierName, parts: VerifierParts) -> Verifier:
+def make_verifier(
+    name: VerifierName,
+    decode: simple.Decode,
+    *,
+    judge: Callable[[], PromptedModel] | None = None,
+    target: Callable[[], PromptedModel] | None = None,
+    embed: Callable[[], simple.Embed] | None = None,
+    parse: simple.Parse | None = None,
+) -> Verifier:
     """The verifier of that name; those that compare texts accept equal texts without a model.
+    `parse` reads the meaning of a step, for the oracle.
 
     Raises `SettingError` for an impossible threshold or a missing part.
     """
-    (kind, threshold), decode = name, parts.decode
+    kind, threshold = name
 
     def needed(part: _Part | None, what: str) -> _Part:
         if part is None:
@@ -84,20 +80,20 @@ def make_verifier(name: VerifierName, parts: VerifierParts) -> Verifier:
     if kind == "exact":
         return simple.ExactVerifier()
     if kind == "oracle":
-        return simple.OracleVerifier(decode, needed(parts.parse, "a tiny language"))
+        return simple.OracleVerifier(decode, needed(parse, "a tiny language"))
     if kind in ("always", "never"):
-        return simple.RandomVerifier(float(kind == "always"), parts.seed)
+        return simple.RandomVerifier(float(kind == "always"))
     assert threshold is not None, "parse_verifier gives every other kind a number"
     if kind == "random":
-        return simple.RandomVerifier(threshold, parts.seed)
+        return simple.RandomVerifier(threshold)
     if kind == "judge":
-        judge = JudgeVerifier(needed(parts.judge, "a judge model")(), decode, threshold=threshold)
-        return simple.NormalisedMatch(judge, decode)
+        asked = needed(judge, "a judge model")()
+        return simple.NormalisedMatch(JudgeVerifier(asked, decode, threshold=threshold), decode)
     if kind == "embedding":
-        embed = needed(parts.embed, "a sentence encoder")()
-        encoder = simple.EmbeddingVerifier(embed, decode, threshold=threshold)
-        return simple.NormalisedMatch(encoder, decode)
-    target = needed(parts.target, "the target model")()
+        encoder = needed(embed, "a sentence encoder")()
+        compared = simple.EmbeddingVerifier(encoder, decode, threshold=threshold)
+        return simple.NormalisedMatch(compared, decode)
+    asked = needed(target, "the target model")()
     if kind == "score":
-        return ScoreVerifier(target, threshold=threshold)
-    return LikelihoodVerifier(threshold, target.runner)
+        return ScoreVerifier(asked, threshold=threshold)
+    return LikelihoodVerifier(threshold, asked.runner)
