@@ -19,6 +19,7 @@ from lr.commands.options import Device, ModelChoice
 from lr.errors import CheckpointError
 from lr.lab.bench import alpha
 from lr.lab.bench.report import conditions, write_json
+from lr.lab.eval.report import cell
 from lr.options import MODES, Mode, TokenOptions
 from lr.tiny.language import Split, problem
 from lr.tiny.languages import DATASETS
@@ -178,7 +179,7 @@ class BenchToken(Bench):
                 kind, total, rate = row.kind, row.total, row.rate
                 spread = f"{rate.median:.0f} [{rate.low:.0f}-{rate.high:.0f}]"
                 ratios = [str(row.to_plain), str(row.to_peer or "")]
-                kept = [show.number(total.acceptance_rate), show.number(total.acceptance_length)]
+                kept = [cell(total.acceptance_rate), cell(total.acceptance_length)]
                 per_pass = f"{total.tokens_per_pass:.2f}"
                 cells.append([f"{row.side}: {row.name}", spread, *ratios, per_pass, *kept])
             columns = ("who", "tok/s", "/ ar", "/ peer", "tok/pass", "kept", "length")
@@ -263,8 +264,8 @@ class BenchStep(Bench):
             parts = (stats.target_seconds, stats.draft_seconds, stats.verifier_seconds)
             cells.append(
                 [tally.way.name, f"{row.rate.median:.0f}", str(row.speedup)]
-                + ["" if row.predicted is None else f"{row.predicted:.0f}", f"{tally.accuracy:.3f}"]
-                + [show.number(stats.step_acceptance), show.number(stats.token_acceptance)]
+                + [cell(row.predicted, ".0f"), f"{tally.accuracy:.3f}"]
+                + [cell(stats.step_acceptance), cell(stats.token_acceptance)]
                 + [f"{stats.tokens_per_target_pass or 0:.2f}"]
                 + [f"{tally.share(part):.2f}" for part in parts]
             )

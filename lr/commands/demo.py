@@ -15,7 +15,8 @@ from rich.table import Table
 from lr.commands import show
 from lr.commands.answer import saving
 from lr.commands.options import ModelChoice
-from lr.lab.bench.report import Spread
+from lr.lab.bench.report import Spread, in_turn
+from lr.lab.eval.report import cell
 from lr.lab.trace.file import require_writable
 from lr.options import LOOKAHEAD, MODES, Driver, Mode, OptionArguments, ScheduleName
 from lr.registry import language_of
@@ -137,8 +138,7 @@ class Demo:
         shown = index < self.show
         if shown:
             out.print(f"[bold]problem {index + 1}[/]  {task.question}", soft_wrap=False)
-        turn = index % len(MODES)
-        for mode in MODES[turn:] + MODES[:turn]:
+        for mode in in_turn(MODES, index):
             path = self.trace if index == 0 and mode == "lr" else None
             run = reasoner.run(task.question, detailed=path is not None, **self._options(mode))
             with saving(path, run):
@@ -213,7 +213,7 @@ def _comparison(solved: Solved) -> Table:
         rows.append(
             [
                 *(mode, f"{right}/{len(solved)}", f"{_rate(stats):.0f}"),
-                *(show.number(stats.step_acceptance), show.number(stats.token_acceptance)),
+                *(cell(stats.step_acceptance), cell(stats.token_acceptance)),
                 *(str(stats.target_passes), f"{stats.tokens_per_target_pass or 0:.2f}"),
                 f"{_rate(stats) / _rate(totals['ar'][0]):.2f}",
                 "" if spread is None else f"{spread.low:.2f}-{spread.high:.2f}",

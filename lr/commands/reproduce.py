@@ -12,7 +12,7 @@ from lr.commands import show
 from lr.commands.gpu import BenchGpu
 from lr.commands.run import OFFICIAL, Run, RunModels
 from lr.errors import SettingError
-from lr.lab.eval.report import choose_baseline, make_row, read_run
+from lr.lab.eval.report import cell, choose_baseline, make_row, read_run, table
 from lr.options import Mode
 from lr.theory.paper import DATASETS, TABLE_1
 from lr.types import require
@@ -61,9 +61,7 @@ class Table1:
         out = show.console()
         out.print(show.table(heads, rows, text=2, title=f"Table 1, {TABLE_1[self.pair].name}"))
         out.print(NOTES[self.dummy], style="dim")
-        facts = ", ".join(f"{name} {value}" for name, value in conditions().items())
-        lines = [" | ".join(row) for row in ([*heads], ["---"] * len(heads), *rows)]
-        text = "\n".join(f"| {line} |" for line in lines)
+        facts, text = show.in_words(conditions()), "\n".join(table([heads, *rows]))
         page = f"# Table 1, {TABLE_1[self.pair].name}\n\n{facts}\n\n{NOTES[self.dummy]}\n\n{text}\n"
         (self.output / "table1.md").write_text(page, encoding="utf-8")
         out.print(self.output / "table1.md", soft_wrap=True)
@@ -95,11 +93,11 @@ class Table1:
 
     def _rows(self, dataset: str) -> Iterator[list[str]]:
         """What the paper printed, and what was measured here."""
-        table, at = TABLE_1[self.pair], DATASETS.index(dataset)
-        printed = (table.acceptance, table.lookahead, table.tokens, table.both)
+        pair, at = TABLE_1[self.pair], DATASETS.index(dataset)
+        printed = (pair.acceptance, pair.lookahead, pair.tokens, pair.both)
         yield ["paper", *(f"{numbers[at]:.2f}" for numbers in printed)]
         found = self._drawn(dataset) if self.dummy else self._answered(dataset)
-        yield ["ours", *("" if one is None else f"{one:.2f}" for one in found)]
+        yield ["ours", *map(cell, found)]
 
     def _drawn(self, dataset: str) -> list[float | None]:
         """Acceptance and speedups of `lr bench gpu`, whose file is kept."""

@@ -335,8 +335,7 @@ class Run:
         console().print(store.path, soft_wrap=True)
 
     def chosen_mode(self) -> str:
-        """The mode that flags and switches agree on. Raises `SettingError` where they contradict
-        each other."""
+        """The mode that flags and switches agree on. Raises `SettingError` where they do not."""
         switches = {"--use_spec": self.use_spec, "--enable_n_gram": self.enable_n_gram}
         said = {(0, 0): "ar", (1, 0): "lr", (0, 1): "sd", (1, 1): "lr+sd"}[
             self.use_spec, self.enable_n_gram

@@ -55,11 +55,6 @@ def table(
     return made
 
 
-def number(value: float | None) -> str:
-    """Two digits; nothing where nothing was counted."""
-    return "" if value is None else f"{value:.2f}"
-
-
 def in_words(facts: Mapping[str, object]) -> str:
     """One line of facts, such as those of the machine that a measurement was made on."""
     return ", ".join(f"{name} {value}" for name, value in facts.items())

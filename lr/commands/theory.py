@@ -15,7 +15,7 @@ from rich.table import Table
 from lr.commands.options import ModelChoice
 from lr.commands.show import at_least, console, progress, require_files, table
 from lr.errors import SettingError
-from lr.lab.bench.report import conditions, write_json
+from lr.lab.bench.report import conditions, in_turn, write_json
 from lr.lab.viz.style import require_matplotlib
 from lr.lab.viz.theory_figures import draw_all, draw_validation
 from lr.spec.protocol import Schedule
@@ -305,8 +305,7 @@ class TheoryReality:
             for number in range(self.problems):
                 if given is None:
                     seen.append(own.see(reasoner, training[number]))
-                turn = number % len(every)  # ways take turns in going first
-                for way in every[turn:] + every[:turn]:
+                for way in in_turn(every, number):
                     events = self._run(reasoner, number, way)
                     answers[way].add(events)
                     spent[way].append(events[-1][0] / answers[way].chain_lengths[-1])

@@ -167,7 +167,6 @@ class Play:
         console().print(f"written: {output} ({size}); open it in a browser")
 
     def _answered(self) -> TraceFile:
-        """The trace of an answer that is made now."""
         from lr.lab.trace.replay import trace_of
 
         with self.models.load(needs_draft=self.generation.needs_draft) as reasoner:

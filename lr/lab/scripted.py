@@ -55,15 +55,12 @@ class Script(Protocol):
 
     def draft(self, prefix: Prefix, sibling: int) -> Step | None:
         """Alternative `sibling` of the next step; None: no draft can come."""
-        ...
 
     def target(self, prefix: Prefix) -> Step:
         """The target's next step."""
-        ...
 
     def judge(self, prefix: Prefix, draft: Step, target: Step | None) -> Verdict | None:
         """The verdict on a pair. `target` None: on the draft step alone; then None means unsure."""
-        ...
 
 
 def oldest(work: Sequence[Work]) -> int:

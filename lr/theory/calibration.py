@@ -159,11 +159,10 @@ class Calibration:
 
     def with_faster_target(self, gain: float) -> Calibration:
         """The same pair with a target that is `gain` times as fast."""
-        names = ("plain_token", "target_first", "target_row", "target_token")
-        old = {name: getattr(self, name) for name in names}
-        new: dict[str, Any] = {
-            n: Estimate(e.value / gain, e.low / gain, e.high / gain) for n, e in old.items()
-        }
+        new: dict[str, Any] = {}
+        for name in ("plain_token", "target_first", "target_row", "target_token"):
+            old = getattr(self, name)
+            new[name] = Estimate(old.value / gain, old.low / gain, old.high / gain)
         return replace(self, **new)
 
     def to_json(self) -> str:

@@ -23,7 +23,6 @@ class Duration(Protocol):
 
     def draw(self, key: int) -> float:
         """The duration that belongs to `key`, >= 0."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,6 @@ class Acceptance(Protocol):
 
     def equivalent(self, index: int, position: int, sibling: int) -> bool:
         """For draft step `index`: `position` is a key of its parent, `sibling` a key of its own."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -104,9 +104,6 @@ def best_split(
     token only 1.6738461538, step only 1.9230769231. Raises `DomainError`.
     """
     m = int(whole("budget", budget, 1))
-    if schedule not in ("sync", "async"):
-        raise DomainError("schedule", schedule, "sync or async")
-    probability("alpha1", alpha1)
     k = np.arange(1, m + 1)
     f = np.asarray(step_speedup(alpha1, k, c1, schedule))
     g = np.asarray(sd_speedup_of_positions(alpha2, k, c2))

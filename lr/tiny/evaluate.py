@@ -191,8 +191,7 @@ class Voice:
         return step[-1] in self.codec.eos_ids
 
     def kind_of(self, text: str) -> str:
-        """The kind of a step: goal, given, operation, answer; "unreadable" if it is not in the
-        language."""
+        """The kind of a step, such as goal; "unreadable" if it is not in the language."""
         meaning = self.language.parse(text)
         return "unreadable" if meaning is None else str(meaning.kind.value)
 

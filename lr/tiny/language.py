@@ -82,8 +82,7 @@ class Problem(Generic[M]):
 
 
 def split_of(question: str) -> Split:
-    """The split a question belongs to: decided by its text alone, so that no question is ever in
-    both."""
+    """The split of a question: decided by its text alone, so that none is ever in both."""
     digest = hashlib.blake2b(question.encode(), digest_size=8).digest()
     return Split.TEST if digest[0] % TEST_SHARE == 0 else Split.TRAIN
 
@@ -103,8 +102,7 @@ def problem(split: Split, index: int, seed: int = 0) -> Problem[Meaning]:
 
 
 def _draw(rng: random.Random) -> Problem[Meaning] | None:
-    """One random problem, or None where the query that was drawn has no answer within the
-    bounds."""
+    """One random problem, or None where the drawn query has no answer within the bounds."""
     names, item = list(NAMES), ITEMS[rng.randrange(len(ITEMS))]
     rng.shuffle(names)
     people = [(names[0], rng.randrange(3, 51))]

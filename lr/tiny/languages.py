@@ -51,7 +51,6 @@ class TinyLanguage:
         return self.datasets[self.family]
 
     def asks(self, text: str) -> bool:
-        """Whether a text is a question of this language."""
         return any(one.fullmatch(text.strip()) for one in self.questions)
 
     def same_meaning(self, first: str, second: str) -> bool:

@@ -13,6 +13,7 @@ Standard library only. Read next: `judge.py`, which makes training rows of pairs
 from __future__ import annotations
 
 import random
+from os.path import commonprefix
 from typing import NamedTuple
 
 from lr.tiny.grammar import PIECES, Style, render, slots, unglue
@@ -200,19 +201,9 @@ def agreeing_prefix(meaning: Meaning, text: str) -> int:
                 words = unglue(values.get(alternative, alternative)).strip()
                 words += " " if words else ""
                 for end in ends:
-                    matched = _common(spaced, end, words)
+                    matched = len(commonprefix([spaced[end:], words]))  # noqa: RUF071  # letters
                     longest = max(longest, end + matched)
                     if matched == len(words):
                         ends_next.add(end + matched)
             ends = ends_next
     return longest
-
-
-def _common(text: str, start: int, words: str) -> int:
-    """How many characters of `words` stand in `text` from `start` on."""
-    if text.startswith(words, start):
-        return len(words)
-    return next(
-        (i for i, letter in enumerate(words) if text[start + i : start + i + 1] != letter),
-        len(words),
-    )

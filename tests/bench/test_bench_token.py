@@ -162,7 +162,7 @@ def test_everybody_answers_in_turn_and_is_compared_within_a_problem() -> None:
 
 
 def test_in_turn() -> None:
-    assert [in_turn(3, n) for n in range(4)] == [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]
+    assert [in_turn(range(3), n) for n in range(4)] == [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]
     assert rows([], 0.6, []) == []
 
 

@@ -29,7 +29,7 @@ from lr.engine.runner import ModelRunner
 from lr.lab.bench.decode import written_steps
 from lr.lab.bench.report import Spread, Way, conditions, timed, wait_for
 from lr.lab.bench.synthetic import Synthetic, SyntheticRun, SyntheticVerifier
-from lr.lab.eval.report import table
+from lr.lab.eval.report import cell, table
 from lr.model.attention_choice import equip
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
@@ -346,7 +346,7 @@ def report(document: dict[str, Any]) -> str:
         cells = [row["way"], f"{row['spread']['median']:.1f}"]
         cells.append(f"{speedup['median']:.2f} [{speedup['low']:.2f}-{speedup['high']:.2f}]")
         for name in ("step_acceptance", "tokens_per_target_pass", "share_of_limit"):
-            cells.append("" if row[name] is None else f"{row[name]:.2f}")
+            cells.append(cell(row[name]))
         modes.append(cells)
     head = ["way", "tok/s", "/ ar", "steps kept", "tok/pass", "share"]
     return "\n".join([*lines, *table([head, *modes])])

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median, quantiles
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lr.errors import SettingError
 from lr.lab.eval.store import Store
 
 if TYPE_CHECKING:
     import torch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,11 @@ class Way:
         return self.settings.get("driver") == "overlapped"
 
 
-def in_turn(count: int, number: int) -> list[int]:
-    """The order in repeat `number`: everybody begins once. Example: 3 ways, repeat 1: 1, 2, 0."""
-    first = number % count
-    return [*range(first, count), *range(first)]
+def in_turn(all_: Sequence[T], number: int) -> list[T]:
+    """All in the order of repeat `number`: everybody begins once. Example: a, b, c in repeat 1: b,
+    c, a."""
+    first = number % len(all_)
+    return [*all_[first:], *all_[:first]]
 
 
 def timed(

@@ -158,9 +158,9 @@ def measure(
             tally.seconds.append(0.0)
             tally.tokens.append(0)
         for number, problem in enumerate(problems):
-            for which in in_turn(len(ways), repeat + number):
-                result, seconds = answer(ways[which], problem, repeat)
-                tallies[which].take(result, seconds, result.answer == str(problem.answer))
+            for tally in in_turn(tallies, repeat + number):
+                result, seconds = answer(tally.way, problem, repeat)
+                tally.take(result, seconds, result.answer == str(problem.answer))
     return tallies
 
 

@@ -218,7 +218,7 @@ def measure(
             ask(contender, temperature, problems)
     for number in range(problems):
         for temperature in temperatures:
-            for who in in_turn(len(contenders), number):
+            for who in in_turn(range(len(contenders)), number):
                 answer = ask(contenders[who], temperature, number)
                 answers.setdefault((temperature, who), []).append(answer)
     return [

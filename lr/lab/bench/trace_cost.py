@@ -66,8 +66,7 @@ def measure(
         for turn in range(repeats * len(questions)):
             question = questions[turn % len(questions)]
             seconds, tokens = dict[str, float](), set[tuple[int, ...]]()
-            for which in in_turn(len(WAYS), turn):
-                way = WAYS[which]
+            for way in in_turn(WAYS, turn):
                 seconds[way], written, events = answer(question, options, way)
                 tokens.add(written)
                 overhead.events += events if way == "on" else 0

@@ -166,7 +166,6 @@ class Capabilities:
         return answer is not None and len(answer["choices"]) == 2
 
     def lines(self) -> list[tuple[str, str]]:
-        """All of it, in words."""
         ways = [word for word, can in (("in", self.ids_in), ("out", self.ids_out)) if can]
         kept, yes = self.stops is Stops.CUT_BEFORE and self.stop_is_kept, ("no", "yes")
         return [

@@ -56,8 +56,7 @@ class ServedBranch(Branch):
 
 
 class ServedRunner:
-    """The branches of a served model; see `spec/runner.py`. It cannot `forward`: there are no
-    logits."""
+    """The branches of a served model; see `spec/runner.py`. There are no logits to `forward`."""
 
     def __init__(self, model: ServedModel) -> None:
         self.model = model

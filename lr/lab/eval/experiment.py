@@ -214,8 +214,7 @@ class Finding:
 def write_finding(
     name: str, finding: Finding, folder: Path, command: str, facts: dict[str, Any]
 ) -> list[Path]:
-    """Write NAME.md, NAME.json and, if matplotlib is installed, NAME.png and NAME.svg; returns the
-    files."""
+    """Write NAME.md, NAME.json and, with matplotlib, NAME.png and NAME.svg; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn: list[Path] = []
     if finding.panels and find_spec("matplotlib"):

@@ -97,8 +97,7 @@ Panel = Bars | Points | Lanes
 
 
 def draw(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
-    """Draw panels side by side to `path` with its ending replaced by .png and by .svg; returns
-    both."""
+    """Draw panels side by side to `path`, as .png and as .svg; returns both paths."""
     with figure(4.6 * len(panels), 3.8, size=9) as made:
         for axes, panel in zip(
             made.subplots(1, len(panels), squeeze=False)[0], panels, strict=True

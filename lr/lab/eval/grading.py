@@ -76,8 +76,7 @@ def chosen_letter(text: str) -> Found | None:
 
 
 def code_block(text: str) -> Found | None:
-    """The last block of Python in a reply, or the whole reply if it is code without a fence, or
-    None."""
+    """The last block of Python in a reply, or all of it if it is code without a fence, or None."""
     text = reply(text)
     if blocks := [block for block in _CODE.findall(text) if block.strip()]:
         return Found(blocks[-1], "code block")
@@ -97,8 +96,9 @@ class Grade:
 
 @dataclass
 class Grader(AbstractContextManager["Grader"]):
-    """Grades texts. The process that compares mathematics starts when it is first needed; `close`
-    ends it. `sandbox` runs programs; None: code is not graded (`grader_for` checks that)."""
+    """Grades texts. The process that compares mathematics starts when it is first needed, and ends
+    with the `with` block. `sandbox` runs programs; None: code is not graded (`grader_for` checks
+    that)."""
 
     sandbox: Sandbox | None = None
     checker: MathChecker = field(default_factory=MathChecker)
@@ -123,11 +123,8 @@ class Grader(AbstractContextManager["Grader"]):
                 why = f"the right {what}" if right else f"the {what} is {item.gold}"
         return Grade(right, found.answer, found.where, why)
 
-    def close(self) -> None:
-        self.checker.close()
-
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        self.checker.close()
 
     def _run(self, item: Item, code: str) -> tuple[bool | None, str]:
         """Whether a program passes its tests.

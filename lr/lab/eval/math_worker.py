@@ -55,8 +55,7 @@ def boxed(text: str) -> str:
 
 
 def limit_memory_and_time() -> None:
-    """At most `MEMORY` bytes, and from now on `CPU_SECONDS` of computing; then the system ends this
-    process."""
+    """At most `MEMORY` bytes, and from now on `CPU_SECONDS`; then the system ends this process."""
     if sys.platform != "win32":
         import resource
 

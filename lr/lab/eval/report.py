@@ -103,7 +103,6 @@ class RunResults:
     records: dict[Key, Record]
     settings: dict[str, Any] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
-    sessions: tuple[dict[str, Any], ...] = ()
 
     @property
     def name(self) -> str:
@@ -141,7 +140,7 @@ def read_run(path: Path, grader: Grader) -> RunResults:
         grade = grader.grade(Item(0, "", task, None if gold is None else str(gold)), text)
         record |= {"right": grade.right, "answer": grade.answer, "why": grade.why}
     settings, devices = head.get("settings", {}), tuple(head.get("devices", ()))
-    return RunResults(path, records, settings, devices, tuple(store.sessions()))
+    return RunResults(path, records, settings, devices)
 
 
 def choose_baseline(runs: Sequence[RunResults], name: str | None = None) -> RunResults | None:
@@ -206,7 +205,6 @@ class Row:
     unread: int
     unfinished: int
     seconds: float
-    throughput: float | None
     devices: tuple[str, ...]
     speed: float | None = field(metadata=column("tokens/s", ".1f"))
     mean_speed: float | None = field(metadata=column("mean", ".1f"))
@@ -241,7 +239,6 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
     tokens, seconds = sum(map(_tokens, records)), sum(one.get("time_taken", 0.0) for one in records)
     speeds = [record["speed"] for record in records if record.get("speed")]
     total = _summed(record.get("stats", {}) for record in records)
-    wall = sum(session.get("seconds", 0.0) for session in run.sessions)
     passes = int(total.get("verifier_passes", 0))
     return Row(
         name=run.name,
@@ -257,7 +254,6 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
         speed=tokens / seconds if seconds else None,
         mean_speed=fmean(speeds) if speeds else None,
         median_speed=median(speeds) if speeds else None,
-        throughput=sum(one.get("tokens", 0) for one in run.sessions) / wall if wall else None,
         step_acceptance=_share(total, "accepted", "judged"),
         token_acceptance=_share(total, "rounds.accepted", "rounds.drafted"),
         wasted_share=_share(total, "wasted_target_tokens", "target_tokens"),

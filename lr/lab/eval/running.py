@@ -59,8 +59,7 @@ WARM_UP = 16
 
 
 def engine_options(mode: str, protocol: str, options: GenerateOptions) -> GenerateOptions:
-    """The engine's settings for a mode. Raises `SettingError` if mode and protocol do not go
-    together."""
+    """The engine's settings for a mode. Raises `SettingError` if the protocol does not fit it."""
     if mode not in MODES:
         raise SettingError(f"mode is {mode!r}, expected one of {', '.join(MODES)}.")
     if protocol == "acceptance":
@@ -151,7 +150,7 @@ class Evaluation:
         """Answer, grade and write what is missing; yield it as it is written. Raises `StorageError`
         when the disk fills."""
         asked, refused = self._prepare()
-        session = f"session-{len(self.store.sessions())}.json"
+        session = f"session-{len(list(self.store.path.glob('session-*.json')))}.json"
         for key, why in refused:
             record = self._record(key, None, None, Grade(False, None, None, f"not asked: {why}"))
             self.store.write(key.file, record)

@@ -30,8 +30,7 @@ LEAST_FREE = 16 << 20
 
 
 class StorageError(LRError):
-    """Results cannot be written: the folder, the rights or the space. What was written before is
-    whole."""
+    """Results cannot be written: folder, rights or space. What was written before is whole."""
 
 
 class Key(NamedTuple):
@@ -132,12 +131,6 @@ class Store:
     def results(self) -> Iterator[tuple[Key, dict[str, Any]]]:
         """Every answer in order. Raises `SettingError` for a file that is no JSON object."""
         return ((key, read_object(self.path / key.file)) for key in self.keys())
-
-    def sessions(self) -> list[dict[str, Any]]:
-        """What every start of the command did, in order."""
-        files = self.path.glob("session-*.json")
-        ordered = sorted(files, key=lambda path: int(path.stem.partition("-")[2]))
-        return [read_object(path) for path in ordered]
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file whole or not at all. Raises `StorageError`, with nothing half done."""

@@ -54,8 +54,7 @@ class Side:
 
     @property
     def happened(self) -> Record | None:
-        """What is told to have happened: the last moment, or, moving event by event, the last
-        event."""
+        """What is told to have happened: the last moment or, moving by events, the last event."""
         if self.fine:
             return self.last
         return next(filter(self.is_moment, reversed(self.records[: self.place])), None)

@@ -85,8 +85,7 @@ def answer_view(emitted: Sequence[EmittedState], most: int) -> Table:
 
 
 def _grid() -> Table:
-    """A column for signs and one for words, which keep their margin where they are too long for a
-    line."""
+    """A column for signs and one for words, which keep their margin over several lines."""
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

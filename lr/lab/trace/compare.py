@@ -39,8 +39,7 @@ class Difference:
 def compare_in_order(
     expected: Sequence[Record], got: Sequence[Record], start: int = 0, *, virtual: bool = False
 ) -> Difference | None:
-    """The first difference between `got` and `expected` from event `start` on, as far as `got`
-    goes."""
+    """The first difference from event `start` of `expected` on, as far as `got` goes."""
     for place, new in enumerate(got, start):
         if place >= len(expected):
             return Difference(place, "event", None, new.data)
@@ -54,8 +53,7 @@ def compare_in_order(
 
 
 def compare_outputs(expected: Sequence[Record], got: Sequence[Record]) -> Difference | None:
-    """The first difference in the output, or in a step or verdict that both runs have under the
-    same name."""
+    """The first difference in the output, or in a step or verdict that both runs name alike."""
     theirs, ours = ([one for one in run if one.kind == "emit"] for run in (expected, got))
     known = {_name(record): record for record in got if _name(record) is not None}
     named = [(old, known[_name(old)]) for old in expected if _name(old) in known]

@@ -46,8 +46,7 @@ class Picture:
 
     @property
     def strip(self) -> int:
-        """How many blocks of the pool are shown: all up to the last one in use, or all of a small
-        pool."""
+        """Blocks of the pool that are shown: up to the last one in use, or all of a small pool."""
         used = max(self.cache.used, default=-1) + 1
         return self.cache.total if self.letters else min(max(used, 1), 3 * self.per_line)
 

@@ -111,8 +111,7 @@ def words_of(step: StepState | None) -> str:
 
 
 def telling_moment(film: TraceStates) -> int:
-    """After how many events there is most to see: most steps and verdicts in the tree; the first
-    such moment."""
+    """After how many events there are first as many steps and verdicts in the tree as ever."""
     best, most, state = 0, -1, State.begin(film.trace.header)
     for record in film.trace.records:
         if record.kind in ("judged", "release", "emit", "end"):  # just before the tree changes
