@@ -53,6 +53,8 @@ from lr.model.weights import config_of
 
 PATIENCE = 20.0
 """Seconds that a rank waits for the others in a sum."""
+STARTS = 10
+"""So many times that long a rank may take to start."""
 FOR_EVER = timedelta(days=365)
 AFTERMATH = 3.0
 """Seconds in which ranks that have only lost another end by themselves; one that still runs then
@@ -167,8 +169,10 @@ class Team:
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self._processes, ended)
         settings = (self.device.type == "cuda", torch.get_num_threads(), spread.patience)
         with self._guarded():
+            deadline = time.monotonic() + STARTS * spread.patience
             while self._store and not self._store.check([f"started {r}" for r in range(1, size)]):
-                if any(process.exitcode is not None for process in self._processes):
+                ended_early = any(process.exitcode is not None for process in self._processes)
+                if ended_early or time.monotonic() > deadline:
                     raise RankLost("a rank has not started")
                 time.sleep(0.02)
             self.ranks, _ = _join(Torchrun(0, size, self.device.index or 0), self._store, settings)

@@ -77,6 +77,12 @@ def test_a_rank_that_hangs_is_named_and_ended() -> None:
     assert "hangs" in str(error)
 
 
+def test_a_rank_that_does_not_start_is_not_waited_for() -> None:
+    """None starts within a hundredth of a second."""
+    with pytest.raises(WorkerError, match=r"rank 1 \(process \d+\) hangs"):
+        load_parallel("tiny-target", Spread((CPU, CPU), patience=0.001))
+
+
 def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:
     """Here: a checkpoint that it does not find, as it may be on several machines."""
     model = load_parallel("tiny-target", spread_over(2, "cpu"))

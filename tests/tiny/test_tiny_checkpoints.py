@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lr.engine.runner import ModelRunner
-from lr.errors import CheckpointError
+from lr.errors import CheckpointError, ContextError
 from lr.model.codec import Codec, require_same
 from lr.model.weights import load_model
 from lr.tiny.evaluate import EvalSettings, evaluate, without_layer
@@ -119,3 +119,23 @@ def test_without_layer_skips_it_and_leaves_the_model_alone() -> None:
     assert lesser.layers[0] is model.layers[0] and not list(lesser.layers[1].parameters())
     x = torch.ones(1, 128)
     assert torch.equal(lesser.layers[1](x, x, x, lambda *_: x), x)
+
+
+def test_the_context_is_used_to_its_end() -> None:
+    """4,096 tokens: the cache gives what transformers computes at once; one more is refused."""
+    folder = checkpoint_path("tiny-draft")
+    ids = torch.randint(20, 400, (4096,), generator=torch.Generator().manual_seed(0)).tolist()
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.inference_mode():
+        expected = theirs(torch.tensor([ids])).logits[0, -8:]
+    runner = ModelRunner(load_model("tiny-draft", dtype=torch.float32), num_blocks=300)
+    branch = runner.open(ids[:4088])
+    runner.forward([branch])
+    logits = []
+    for token in ids[4088:]:
+        branch.append(token)
+        logits += runner.forward([branch])
+    torch.testing.assert_close(torch.stack(logits), expected, atol=2e-4, rtol=1e-4)
+    branch.append(7)
+    with pytest.raises(ContextError, match="4096"):
+        runner.forward([branch])
