@@ -51,10 +51,8 @@ from lr.model.files import resolve
 from lr.model.parallel import RankLM, RankLost, Ranks, load_part, part_of, together
 from lr.model.weights import config_of
 
-PATIENCE = 20.0
-"""Seconds that a rank waits for the others in a sum."""
-STARTS = 10
-"""So many times that long a rank may take to start."""
+PATIENCE, STARTS = 20.0, 10
+"""Seconds that a rank waits for the others in a sum; so many times as long for one to start."""
 FOR_EVER = timedelta(days=365)
 AFTERMATH = 3.0
 """Seconds in which ranks that have only lost another end by themselves; one that still runs then
@@ -169,10 +167,9 @@ class Team:
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self._processes, ended)
         settings = (self.device.type == "cuda", torch.get_num_threads(), spread.patience)
         with self._guarded():
-            deadline = time.monotonic() + STARTS * spread.patience
+            late = time.monotonic() + STARTS * spread.patience
             while self._store and not self._store.check([f"started {r}" for r in range(1, size)]):
-                ended_early = any(process.exitcode is not None for process in self._processes)
-                if ended_early or time.monotonic() > deadline:
+                if time.monotonic() > late or any(p.exitcode is not None for p in self._processes):
                     raise RankLost("a rank has not started")
                 time.sleep(0.02)
             self.ranks, _ = _join(Torchrun(0, size, self.device.index or 0), self._store, settings)
