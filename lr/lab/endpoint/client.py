@@ -119,12 +119,24 @@ class Client:
         return self.wait(self.retried(lambda: self.fetch(path, body)))
 
     def wait(self, work: Coroutine[Any, Any, _Made]) -> _Made:
-        """The outcome of a request. It is cancelled if the wait is interrupted (Ctrl-C)."""
-        future = self.start(work)
+        """The outcome of a request. It is cancelled if the wait is interrupted (Ctrl-C), be it
+        before the request has begun."""
+        begun, over = list["asyncio.Task[Any] | None"](), False
+
+        async def cancellable() -> _Made:
+            begun.append(asyncio.current_task())
+            if over:
+                work.close()
+                raise asyncio.CancelledError
+            return await work
+
         try:
-            return future.result()
+            return self.start(cancellable()).result()
         finally:
-            future.cancel()
+            over = True
+            for task in begun:
+                if self._loop is not None and task is not None:
+                    self._loop.call_soon_threadsafe(task.cancel)
 
     async def retried(
         self,
