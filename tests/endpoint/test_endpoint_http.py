@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from email.utils import formatdate
+from typing import Any
 
 import pytest
 from endpoint_kit import PLAIN, QUICK, client, endpoint, serving
@@ -299,6 +300,40 @@ def test_ctrl_c_ends_a_wait() -> None:
             connection.close()
 
         thread = threading.Thread(target=interrupt)
+        thread.start()
+        one = Client(address, retry=Retry(timeout=600))
+        with pytest.raises(KeyboardInterrupt):
+            one.post(COMPLETIONS, BODY)
+        thread.join(60)
+        assert hung_up == [b""]
+
+
+def test_ctrl_c_just_as_a_request_begins_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interrupt meets the thread that asks before it waits; the server has the request."""
+    begin, arrived = Client.start, threading.Event()
+
+    def begin_and_be_interrupted(self: Client, work: Any) -> None:
+        begin(self, work)
+        assert arrived.wait(60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Client, "start", begin_and_be_interrupted)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = Address.parse(f"openai:http://127.0.0.1:{mute.getsockname()[1]}/x")
+        hung_up: list[bytes] = []
+
+        def listen() -> None:
+            connection, _ = mute.accept()
+            connection.settimeout(20)
+            connection.recv(65536)
+            arrived.set()
+            with suppress(TimeoutError):
+                while data := connection.recv(65536):
+                    pass
+                hung_up.append(data)
+            connection.close()
+
+        thread = threading.Thread(target=listen)
         thread.start()
         one = Client(address, retry=Retry(timeout=600))
         with pytest.raises(KeyboardInterrupt):
