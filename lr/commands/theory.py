@@ -123,7 +123,7 @@ class Calibrate:
     num_speculative_tokens: int = 4
     """How many tokens the draft model guesses ahead in the token-level run, at least 2; a second
     run guesses one."""
-    max_tokens: int | None = None  # Longest answer. None: as long as the context allows.
+    max_tokens: int | None = None  # Longest answer. None: 400; in long problems the context.
     seed: int = 1  # Same seed: same answers.
     clock: Literal["auto", "cpu", "wall"] = "auto"
     """cpu: processor time of this process, which others on the machine do not disturb; wall: what a
@@ -161,7 +161,8 @@ class Calibrate:
 
     def see(self, reasoner: Reasoner, question: str) -> Seen:
         """One question, run five times."""
-        own: dict[str, Any] = {"seed": self.seed, "max_tokens": self.max_tokens}
+        limit = None if self.dataset == "stories" else 400
+        own: dict[str, Any] = {"seed": self.seed, "max_tokens": self.max_tokens or limit}
         clock = clock_for(self.clock, reasoner)
 
         def events(**options: object) -> list[Timed]:
