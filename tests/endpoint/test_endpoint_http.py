@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from email.utils import formatdate
@@ -282,30 +282,37 @@ def test_cancelling_ends_a_wait_between_attempts(server: FakeServer) -> None:
     assert len(server.log.bodies) == 1
 
 
-def test_ctrl_c_ends_a_wait() -> None:
-    """A server that says nothing; the interrupt comes as soon as it has the request."""
+def interrupted(then: Callable[[], object]) -> None:
+    """Ask a server that says nothing and does `then` as soon as it has the request: the request is
+    interrupted, and the client hangs up.
+    """
     with socket.create_server(("127.0.0.1", 0)) as mute:
         mute.settimeout(60)
         address = Address.parse(f"openai:http://127.0.0.1:{mute.getsockname()[1]}/x")
         hung_up: list[bytes] = []
 
-        def interrupt() -> None:
+        def listen() -> None:
             connection, _ = mute.accept()
             connection.settimeout(60)
             connection.recv(65536)
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            then()
             while data := connection.recv(65536):
                 pass
             hung_up.append(data)
             connection.close()
 
-        thread = threading.Thread(target=interrupt)
+        thread = threading.Thread(target=listen)
         thread.start()
         one = Client(address, retry=Retry(timeout=600))
         with pytest.raises(KeyboardInterrupt):
             one.post(COMPLETIONS, BODY)
         thread.join(60)
         assert hung_up == [b""]
+
+
+def test_ctrl_c_ends_a_wait() -> None:
+    asking = threading.main_thread().ident or 0
+    interrupted(lambda: signal.pthread_kill(asking, signal.SIGINT))
 
 
 def test_ctrl_c_just_as_a_request_begins_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,28 +325,7 @@ def test_ctrl_c_just_as_a_request_begins_ends_it(monkeypatch: pytest.MonkeyPatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Client, "start", begin_and_be_interrupted)
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        address = Address.parse(f"openai:http://127.0.0.1:{mute.getsockname()[1]}/x")
-        hung_up: list[bytes] = []
-
-        def listen() -> None:
-            connection, _ = mute.accept()
-            connection.settimeout(20)
-            connection.recv(65536)
-            arrived.set()
-            with suppress(TimeoutError):
-                while data := connection.recv(65536):
-                    pass
-                hung_up.append(data)
-            connection.close()
-
-        thread = threading.Thread(target=listen)
-        thread.start()
-        one = Client(address, retry=Retry(timeout=600))
-        with pytest.raises(KeyboardInterrupt):
-            one.post(COMPLETIONS, BODY)
-        thread.join(60)
-        assert hung_up == [b""]
+    interrupted(arrived.set)
 
 
 def test_slow_bytes_are_not_an_answer() -> None:
