@@ -71,11 +71,11 @@ class PagedKVCache:
         self.copied_blocks = 0
         self._clean: set[int] = set()
         self.live_tables: set[BlockTable] = set()
-        shape = (num_layers, num_blocks, block_size, num_kv_heads, head_dim)
+        shape = (num_layers, num_kv_heads, num_blocks, block_size, head_dim)
         # Born outside inference mode, the cache may be written inside and outside of it.
         with torch.inference_mode(False):
-            self.keys = torch.empty(shape, dtype=dtype, device=device)
-            self.values = torch.empty(shape, dtype=dtype, device=device)
+            self.keys = torch.empty(shape, dtype=dtype, device=device).permute(0, 2, 3, 1, 4)
+            self.values = torch.empty(shape, dtype=dtype, device=device).permute(0, 2, 3, 1, 4)
             if poison_freed:
                 self.keys.fill_(torch.nan)
                 self.values.fill_(torch.nan)
