@@ -13,13 +13,35 @@ from typing import NamedTuple, Protocol
 
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
-from lr.spec.protocol import NodeId
+from lr.spec.protocol import Limits, NodeId
 from lr.spec.runner import read_up_to
 from lr.spec.segmenters import Segmenter
 from lr.spec.variant import StepProposer
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import Trace
-from lr.types import Finish, Step, require
+from lr.types import Coupling, Finish, Step, require
+
+
+AHEAD = 2
+"""Steps that a worker writes before they are asked for; its cache has room for one more per node of
+the tree, of which there are at least two."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The randomness of one question. With `coupling` shared, the first alternative of a draft step
+    is drawn with the target's noise; other alternatives never share noise.
+    """
+
+    target: Stream
+    draft: Stream
+    coupling: Coupling = Coupling.INDEPENDENT
+
+    def of_draft(self, index: int, sibling: int) -> Stream:
+        if sibling:
+            return self.draft.fold_in(index, sibling)
+        shared = self.coupling is Coupling.SHARED
+        return (self.target if shared else self.draft).fold_in(index)
 
 
 class Written(NamedTuple):
@@ -32,11 +54,23 @@ class Written(NamedTuple):
     logprobs: tuple[float, ...] | None = None
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """What a draft step that nobody has asked for yet would be asked for with: one alternative per
+    position, its randomness `streams`, and how long it may become.
+    """
+
+    streams: Streams
+    limits: Limits
+
+
 class DraftSide(Protocol):
     """What a request asks of the draft. Calls return at once; `take` collects what they began."""
 
-    def open(self, node: NodeId, tokens: Sequence[int]) -> None:
-        """A branch for `node` that begins with `tokens` (at least one)."""
+    def open(self, node: NodeId, tokens: Sequence[int], ahead: Ahead | None = None) -> None:
+        """A branch for `node` that begins with `tokens` (at least one). With `ahead`, steps may be
+        written before they are asked for.
+        """
 
     def draft(self, parent: NodeId, limit: int, children: Mapping[NodeId, Stream | Step]) -> None:
         """Fork the parent's branch for each child, and begin to write the step that leads there: at
@@ -72,24 +106,54 @@ class LocalDrafts:
     writer: StepWriter
     trace: Trace
     jobs: dict[NodeId, StepJob] = field(default_factory=dict)
+    ahead: Ahead | None = None
     _places: dict[NodeId, tuple[Branch, NodeId | None]] = field(default_factory=dict)
+    _unasked: dict[NodeId, StepJob] = field(default_factory=dict)
+    _prompt: int = 0  # tokens before the answer
+    _tip: NodeId | None = None  # where the last step that was taken leads to
 
-    def open(self, node: NodeId, tokens: Sequence[int]) -> None:
+    def open(self, node: NodeId, tokens: Sequence[int], ahead: Ahead | None = None) -> None:
         self._give(node, self.writer.runner.open(tokens), None)
+        self.ahead, self._prompt = ahead, len(tokens)
+
+    def write_ahead(self) -> None:
+        """Begin the step that will be asked for next, if all goes well: the name, the randomness
+        and the limit of it are known. So the draft need not wait for the target's forward to end.
+        """
+        tip = self._tip
+        if self.ahead is None or tip not in self._places or len(self._unasked) >= AHEAD:
+            return
+        node, branch = tip.child(0, 1), self._places[tip][0]
+        limit = self.ahead.limits.step_limit(len(branch) - self._prompt)
+        if node not in self._places and limit > 0:
+            unseen = Trace()
+            unseen.start = self.trace.start
+            self._begin(node, tip, limit, self.ahead.streams.of_draft(tip.index, 0), unseen)
+            self._unasked[node] = self.jobs[node]
 
     def draft(self, parent: NodeId, limit: int, children: Mapping[NodeId, Stream | Step]) -> None:
         above = self._places[parent][0]
         if len(children) > 1:  # what all of them would compute of it is computed once
             read_up_to(self.writer.runner, above, len(above) - 1)
         for node, source in children.items():
-            branch = self.writer.runner.fork(above)
-            self._give(node, branch, parent)
-            if isinstance(source, Step):
+            if (job := self._unasked.pop(node, None)) is not None:
+                assert (job.limit, job.stream) == (limit, source), "not what was to be asked for"
+                self.trace.events += job.trace.events
+                job.trace = self.trace
+            elif isinstance(source, Step):
+                branch = self.writer.runner.fork(above)
+                self._give(node, branch, parent)
                 branch.extend(source.tokens)
             else:
-                job = StepJob(branch, parent.index, limit, source, self.trace, node)
-                self.jobs[node] = job
-                self.writer.begin([job])
+                self._begin(node, parent, limit, source, self.trace)
+
+    def _begin(
+        self, node: NodeId, parent: NodeId, limit: int, stream: Stream, trace: Trace
+    ) -> None:
+        branch = self.writer.runner.fork(self._places[parent][0])
+        self._give(node, branch, parent)
+        self.jobs[node] = job = StepJob(branch, parent.index, limit, stream, trace, node)
+        self.writer.begin([job])
 
     def cancel(self, node: NodeId) -> None:
         job = self.jobs.pop(node, None)
@@ -97,6 +161,7 @@ class LocalDrafts:
             self.writer.cancel(job)
 
     def follow(self, old: NodeId, new: NodeId, tokens: Sequence[int]) -> None:
+        self._drop_unasked(old)
         branch, _ = self._places.pop(old)
         branch.extend(tokens)
         self._give(new, branch, None)
@@ -107,6 +172,7 @@ class LocalDrafts:
         the root; its child computes it, writes 7 tokens and is rejected. Cut back to 49 tokens, the
         child's cache is what the root lacked.
         """
+        self._drop_unasked(node)
         branch, above = self._places.pop(node, (None, None))
         if branch is None:
             return
@@ -127,12 +193,21 @@ class LocalDrafts:
     def take(self) -> list[Written]:
         finished = [node for node, job in self.jobs.items() if job.finish is not None]
         keeps, jobs = self.writer.config.keeps_logprobs, [self.jobs.pop(node) for node in finished]
+        for node, job in zip(finished, jobs, strict=True):
+            self._tip = node if job.finish is Finish.BOUNDARY else None
         return [
             Written(node, job.step, tuple(job.logprobs) if keeps else None)
             for node, job in zip(finished, jobs, strict=True)
         ]
 
+    def _drop_unasked(self, parent: NodeId) -> None:
+        node = parent.child(0, 1)
+        if self._unasked.pop(node, None) is not None:
+            self.cancel(node)
+            self.close(node)
+
     def end(self) -> None:
+        self._unasked.clear()
         for node in list(self.jobs):
             self.cancel(node)
         for node in reversed(list(self._places)):

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from lr.engine.drafts import DraftSide, Proposals, Written
+from lr.engine.drafts import Ahead, DraftSide, Proposals, Streams, Written
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
 from lr.rng import Stream, uniform
@@ -33,23 +33,6 @@ from lr.spec.verifiers.base import Pair
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import Stats, StepWritten, Trace, stats_of
 from lr.types import Coupling, EmittedStep, Role, Step, Verdict
-
-
-@dataclass(frozen=True)
-class Streams:
-    """The randomness of one question. With `coupling` shared, the first alternative of a draft step
-    is drawn with the target's noise; other alternatives never share noise.
-    """
-
-    target: Stream
-    draft: Stream
-    coupling: Coupling = Coupling.INDEPENDENT
-
-    def of_draft(self, index: int, sibling: int) -> Stream:
-        if sibling:
-            return self.draft.fold_in(index, sibling)
-        shared = self.coupling is Coupling.SHARED
-        return (self.target if shared else self.draft).fold_in(index)
 
 
 @dataclass
@@ -113,10 +96,18 @@ class Request:
         """Open the prompt on both sides and carry out the first commands."""
         root = self.scheduler.root.id
         if self.drafts is not None:
-            self.drafts.open(root, self.prompt)
+            self.drafts.open(root, self.prompt, self._ahead())
         self._places[root] = _Place(tuple(self.prompt))
         self._give(root, self.target.runner.open(self.prompt))
         self._carry_out(self.scheduler.start())
+
+    def _ahead(self) -> Ahead | None:
+        """What a worker needs to write steps before they are asked for. Not for a detailed trace,
+        which shows steps that were asked for.
+        """
+        config = self.scheduler.config
+        plain = self.proposals is None and self.may_follow is None and config.width == 1
+        return Ahead(self.streams, config.limits) if plain and not self.trace.detailed else None
 
     def take(self) -> bool:
         """Hand finished steps to the scheduler, which ignores those it has cancelled meanwhile.

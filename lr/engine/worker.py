@@ -34,7 +34,7 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 
-from lr.engine.drafts import LocalDrafts, Written
+from lr.engine.drafts import Ahead, LocalDrafts, Written
 from lr.engine.runner import CacheRecorder, Runners
 from lr.errors import LRError, SettingError
 from lr.model.device import own_stream, undisturbed
@@ -90,6 +90,13 @@ class _Run:
         getattr(self.requests[number], method)(*arguments)
         if method == "end":
             del self.requests[number]
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something to write; what nobody has asked for comes last."""
+        for side in () if self.writer.busy else self.requests.values():
+            side.write_ahead()
+        return self.writer.busy
 
     def write(self) -> tuple[list[Any], list[Any]] | None:
         """One forward. Then what there is to say: finished steps, each (request, node, step), and
@@ -148,7 +155,7 @@ def serve(connection: Connection, load: Load) -> None:
         connection.send((None, "ready", os.getpid()))
         with own_stream(parts[0].model.device):
             while True:
-                busy = [number for number, run in runs.items() if run.writer.busy]
+                busy = [number for number, run in runs.items() if run.busy]
                 if connection.poll(0 if busy else None):
                     try:
                         calls = connection.recv()
@@ -372,9 +379,7 @@ class RemoteRun:
         steps, events = content
         for number, *written in steps:
             if number in self.sides:
-                one = Written(*written)
-                self.sides[number].awaited.discard(one.node)
-                self.sides[number].arrived.append(one)
+                self.sides[number].hear(Written(*written))
         for number, when, event in events:
             if isinstance(event, ForwardPass) and self.sides:
                 event = replace(event, seconds=event.seconds / len(self.sides))
@@ -388,26 +393,42 @@ class RemoteRun:
 
 @dataclass
 class RemoteDrafts:
-    """See `DraftSide`: every call goes to the worker. `awaited`: steps that it is to write."""
+    """See `DraftSide`: every call goes to the worker. `awaited`: steps that it is to write;
+    `unasked`: steps that it wrote before they were asked for.
+    """
 
     run: RemoteRun
     number: int
     trace: Trace
     awaited: set[NodeId] = field(default_factory=set)
     arrived: list[Written] = field(default_factory=list)
+    unasked: dict[NodeId, Written] = field(default_factory=dict)
 
-    def open(self, node: NodeId, tokens: Sequence[int]) -> None:
-        self.run.call("open", self.number, node, tuple(tokens))
+    def open(self, node: NodeId, tokens: Sequence[int], ahead: Ahead | None = None) -> None:
+        self.run.call("open", self.number, node, tuple(tokens), ahead)
 
     def draft(self, parent: NodeId, limit: int, children: Mapping[NodeId, Stream | Step]) -> None:
-        self.awaited |= {node for node, source in children.items() if isinstance(source, Stream)}
+        for node, source in children.items():
+            if node in self.unasked:
+                self.arrived.append(self.unasked.pop(node))
+            elif isinstance(source, Stream):
+                self.awaited.add(node)
         self.run.call("draft", self.number, parent, limit, children)
+
+    def hear(self, written: Written) -> None:
+        """Take in a step, asked for or not (yet)."""
+        if written.node in self.awaited:
+            self.awaited.remove(written.node)
+            self.arrived.append(written)
+        else:
+            self.unasked[written.node] = written
 
     def cancel(self, node: NodeId) -> None:
         self.awaited.discard(node)
         self.run.call("cancel", self.number, node)
 
     def follow(self, old: NodeId, new: NodeId, tokens: Sequence[int]) -> None:
+        self.unasked.clear()  # the tree begins anew
         self.run.call("follow", self.number, old, new, tuple(tokens))
 
     def close(self, node: NodeId) -> None:
