@@ -95,7 +95,8 @@ def seconds_per_step(
     reading = target.token * length
     alone = target.first + reading if way.schedule is Schedule.SYNC and length else 0.0
     unit = first if draft_ticks is not None else 1.0  # seconds of a tick
-    token = 1 / draft_ticks if draft_ticks is not None else draft.first
+    writing = draft.seconds(1, load.looked_up)  # a pass of the draft that writes a step
+    token = (1 / draft_ticks if draft_ticks is not None else writing) / load.draft_tokens
     world = World(
         acceptance or Bernoulli(load.acceptance),
         target=Resampled([n * first / unit for n in load.target_passes]),
@@ -120,7 +121,7 @@ def seconds_per_step(
             ticks, rows = at_work(trace.events, Kind.TARGET)
             drafting, drafts = at_work(trace.events, Kind.DRAFT)
             seconds += ticks * each.seconds(rows) + run.judged * load.verdict
-            seconds += drafting * draft_ticks * draft.seconds(drafts)
+            seconds += drafting * draft_ticks * (draft.seconds(drafts) + writing - draft.first)
         seconds += load.start if chain else 0.0
         done, number = done + run.steps, number + 1
     return seconds / done

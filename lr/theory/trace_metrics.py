@@ -87,8 +87,9 @@ class Load:
     `acceptance`: of draft steps. `target_passes`: passes of the target per step, one figure per
     step; `draft_lengths`: tokens of draft steps; `chain_lengths`: steps per answer (empty: an
     endless chain). `guessed`: tokens beyond the first in each row of a target pass, for each of
-    which a draft model made `draft_passes` passes (0: prompt lookup). `verdict`: seconds per pair;
-    `start`: seconds of both prompts.
+    which a draft model made `draft_passes` passes (0: prompt lookup). A pass of the draft that writes
+    a step reads `looked_up` guesses and adds `draft_tokens`. `verdict`: seconds per pair; `start`:
+    seconds of both prompts.
     """
 
     acceptance: float
@@ -97,6 +98,8 @@ class Load:
     chain_lengths: Sequence[int] = ()
     guessed: float = 0.0
     draft_passes: float = 0.0
+    looked_up: float = 0.0
+    draft_tokens: float = 1.0
     verdict: float = 0.0
     start: float = 0.0
 
@@ -109,13 +112,15 @@ class Answers:
     accepted: int = 0
     verdict_seconds: float = 0.0
     pairs: int = 0
-    rounds: TokenRounds = field(default_factory=TokenRounds)
+    rounds: dict[Role, TokenRounds] = field(
+        default_factory=lambda: {role: TokenRounds() for role in Role}
+    )
     chain_lengths: list[int] = field(default_factory=list)
     lengths: dict[Role, list[int]] = field(default_factory=lambda: {role: [] for role in Role})
     emitted: list[int] = field(default_factory=list)
 
     def add(self, events: Sequence[Timed]) -> None:
-        steps, rounds = 0, list[TokenRound]()
+        steps, rounds = 0, {role: list[TokenRound]() for role in Role}
         for _, event in events:
             match event:
                 case StepWritten(role, _, step):
@@ -123,19 +128,20 @@ class Answers:
                 case VerifierCall(pairs, seconds):
                     self.pairs += pairs
                     self.verdict_seconds += seconds
-                case TokenRound(Role.TARGET):
-                    rounds.append(event)
+                case TokenRound(role):
+                    rounds[role].append(event)
                 case Emit(emitted, verdicts):
                     steps += 1
                     self.judged += len(verdicts)
                     self.accepted += sum(verdict.aligned for verdict in verdicts)
                     self.emitted.append(len(emitted.step.tokens))
-        self.rounds += TokenRounds.of(rounds)
+        for role, found in rounds.items():
+            self.rounds[role] += TokenRounds.of(found)
         self.chain_lengths.append(steps)
 
     def load(self, *, lookup: bool, start: float = 0.0) -> Load:
         """The work of these answers. `lookup`: token drafts are looked up and cost nothing."""
-        rounds = self.rounds
+        rounds, own = self.rounds[Role.TARGET], self.rounds[Role.DRAFT]
         per_pass = rounds.emitted / rounds.count if rounds.count else 1.0
         guessed = rounds.drafted / rounds.count if rounds.count else 0.0
         return Load(
@@ -145,6 +151,8 @@ class Answers:
             chain_lengths=self.chain_lengths,
             guessed=guessed,
             draft_passes=0.0 if lookup else guessed,
+            looked_up=own.drafted / own.count if own.count else 0.0,
+            draft_tokens=own.emitted / own.count if own.count else 1.0,
             verdict=self.verdict_seconds / self.pairs if self.pairs else 0.0,
             start=start,
         )
