@@ -430,7 +430,7 @@ class Run:
             return None
         if role is Role.DRAFT and options.drafts_tokens:  # it cannot be its own drafter
             k = options.num_speculative_tokens
-            return Speculation(SuffixDrafter(), choose_rule("match"), k)
+            return Speculation(LookupDrafter(prompt_lookup_max=3), choose_rule("match"), k)
         if self.variant.drafter is not None:
             made = self.variant.drafter(draft_runner, self.sampling)
             return Speculation(made, rule, options.num_speculative_tokens)
