@@ -21,7 +21,6 @@ from lr.spec.write import StepJob, StepWriter
 from lr.trace import Trace
 from lr.types import Coupling, Finish, Step, require
 
-
 AHEAD = 2
 """Steps that a worker writes before they are asked for; its cache has room for one more per node of
 the tree, of which there are at least two."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from lr.engine.drafts import DraftSide, LocalDrafts, Proposals
+from lr.engine.drafts import DraftSide, LocalDrafts, Proposals, Streams
 from lr.engine.loop import READINGS, Loop, Part
-from lr.engine.request import Request, Streams
+from lr.engine.request import Request
 from lr.engine.runner import BLOCK_SIZE, CacheRecorder, ModelRunner, Runners, blocks_for, room
 from lr.engine.worker import DraftWorker
 from lr.errors import ContextError, OutOfBlocks, SettingError

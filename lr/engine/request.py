@@ -32,7 +32,7 @@ from lr.spec.variant import Controller, Correction, Corrector, MayFollow
 from lr.spec.verifiers.base import Pair
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import Stats, StepWritten, Trace, stats_of
-from lr.types import Coupling, EmittedStep, Role, Step, Verdict
+from lr.types import EmittedStep, Role, Step, Verdict
 
 
 @dataclass

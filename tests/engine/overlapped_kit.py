@@ -15,8 +15,9 @@ from itertools import count
 import torch
 from spec_kit import EOS, PIECES, KitWriter, answered, writer
 
+from lr.engine.drafts import Streams
 from lr.engine.loop import Loop
-from lr.engine.request import Request, Streams
+from lr.engine.request import Request
 from lr.engine.runner import ModelRunner, Runners
 from lr.engine.worker import DraftWorker, RemoteRun
 from lr.errors import OutOfBlocks

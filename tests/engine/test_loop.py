@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spec_kit import KitWriter, answered, decode_plainly, random_model, writer
 
-from lr.engine.drafts import LocalDrafts
+from lr.engine.drafts import LocalDrafts, Streams
 from lr.engine.loop import Loop
-from lr.engine.request import Request, Streams
+from lr.engine.request import Request
 from lr.rng import Stream
 from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig

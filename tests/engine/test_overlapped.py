@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from overlapped_kit import ByTokens, Setting, Trouble, all_is_back, parts
 from spec_kit import PIECES, answered, decode_plainly, random_model
 
-from lr.engine.drafts import LocalDrafts
+from lr.engine.drafts import Ahead, LocalDrafts
 from lr.engine.loop import Loop
 from lr.engine.request import Request
 from lr.engine.runner import ModelRunner
 from lr.engine.worker import DraftWorker
-from lr.spec.protocol import Limits, Schedule, SchedulerConfig
+from lr.spec.protocol import Limits, NodeId, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.simple import ExactVerifier
 from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, StepWritten, Trace
-from lr.types import Coupling, EmittedStep, Role, Verdict
+from lr.types import Coupling, EmittedStep, Finish, Role, Step, Verdict
 
 TARGET, DRAFT = random_model(0), random_model(2)
 PROMPTS = [[5, 6, 7], [8, 9], [6, 5, 8, 7, 9, 6]]
@@ -110,6 +110,59 @@ def test_exact_verification_emits_plain_decoding(
     plain = Setting(TARGET, temperature, seed=5).target()
     plain.stream = setting.streams(plain, PROMPTS[0]).target
     assert [e.step for e in emitted] == [e.step for e in decode_plainly(PROMPTS[0], plain, limits)]
+
+
+def test_the_next_step_is_written_before_it_is_asked_for() -> None:
+    """It is the very step that would have been written, and it is not written twice; what nobody
+    asks for is given back with the step that it follows.
+    """
+    setting = Setting(TARGET, temperature=0.8, endless=True)
+    target = setting.target()
+    streams, limits = setting.streams(target, PROMPTS[0]), Limits(200, 12)
+
+    def side(ahead: Ahead | None) -> LocalDrafts:
+        runner = ModelRunner(DRAFT, num_blocks=100, block_size=4)
+        made = LocalDrafts(StepWriter(setting.writing(), runner, PIECES.__getitem__), Trace())
+        made.open(NodeId(0, 0), PROMPTS[0], ahead)
+        return made
+
+    def ask(drafts: LocalDrafts, index: int) -> Step:
+        """The step to node 0:index + 1."""
+        parent, child = NodeId(0, index), NodeId(0, index + 1)
+        drafts.draft(parent, 12, {child: streams.of_draft(index, 0)})
+        return written(drafts)
+
+    def written(drafts: LocalDrafts) -> Step:
+        while drafts.writer.busy:
+            drafts.writer.poll()
+        [one] = drafts.take()
+        return one.step
+
+    plain, early = side(None), side(Ahead(streams, limits))
+    expected = [ask(plain, index) for index in range(4)]
+    assert all(step.finish is Finish.BOUNDARY for step in expected[:3])
+
+    assert ask(early, 0) == expected[0]
+    for index in (1, 2):
+        early.write_ahead()
+        assert written(early) == expected[index]
+    early.write_ahead()
+    assert not early.writer.busy  # two are enough
+    assert [event for _, event in early.trace.events] == [event for _, event in plain.trace.events][
+        :1
+    ]
+    parent, child = NodeId(0, 1), NodeId(0, 2)
+    early.draft(parent, 12, {child: streams.of_draft(1, 0)})
+    assert not early.writer.busy and not early.take()
+    assert [event for _, event in early.trace.events] == [event for _, event in plain.trace.events][
+        :2
+    ]
+    early.write_ahead()
+    early.close(parent)  # and with it the steps that it leads to, asked for or not
+    early.close(child)
+    assert not early.writer.busy
+    early.end()
+    assert not early.writer.runner.cache.pool.num_used  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("delay", [0.002, 0.02])
