@@ -87,9 +87,9 @@ class Load:
     `acceptance`: of draft steps. `target_passes`: passes of the target per step, one figure per
     step; `draft_lengths`: tokens of draft steps; `chain_lengths`: steps per answer (empty: an
     endless chain). `guessed`: tokens beyond the first in each row of a target pass, for each of
-    which a draft model made `draft_passes` passes (0: prompt lookup). A pass of the draft that writes
-    a step reads `looked_up` guesses and adds `draft_tokens`. `verdict`: seconds per pair; `start`:
-    seconds of both prompts.
+    which a draft model made `draft_passes` passes (0: prompt lookup). A pass of the draft that
+    writes a step reads `looked_up` guesses and adds `draft_tokens`. `verdict`: seconds per pair;
+    `start`: seconds of both prompts.
     """
 
     acceptance: float
