@@ -20,6 +20,9 @@ CHECKPOINTS = ("tiny-target", "tiny-draft", "tiny-judge", "plans-target", "plans
 """The checkpoints that come with the package; `tiny` has their files."""
 SERVED = ("openai:", "http://", "https://")
 """How the address of a model behind a server begins."""
+CACHE_RECORDER = "lr.lab.trace.cache:CacheRecorder"
+ROUND_DETAIL = "lr.lab.trace.rounds:round_detail"
+"""What a detailed trace records of a cache, and of a round of token-level speculation."""
 
 
 def find(where: str) -> Any:

@@ -18,13 +18,13 @@ from typing import Protocol, TypeAlias
 from lr.engine.drafts import DraftSide, LocalDrafts, Proposals
 from lr.engine.loop import READINGS, Loop, Part
 from lr.engine.request import Request, Streams
-from lr.engine.runner import BLOCK_SIZE, CacheRecorder, ModelRunner, Runners, blocks_for, room
+from lr.engine.runner import BLOCK_SIZE, ModelRunner, Runners, blocks_for, room
 from lr.engine.worker import DraftWorker
 from lr.errors import ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
-from lr.registry import find
+from lr.registry import CACHE_RECORDER, find
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
 from lr.spec.drafters import (
@@ -214,7 +214,7 @@ class Serving:
         if run.detailed and self.alone:
             for name, runner in self.borrowed.items():
                 runner.cache.pool.restart()
-                runner.cache.observer = CacheRecorder(run.trace, name)
+                runner.cache.observer = find(CACHE_RECORDER)(run.trace, name)
         drafts = None if self.drafts is None else self.drafts(run.trace)
         return run.request(self.target, drafts)
 

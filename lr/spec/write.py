@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from lr.kvcache.branch import Branch
+from lr.registry import ROUND_DETAIL, find
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
 from lr.spec.drafters import Context
@@ -25,7 +26,7 @@ from lr.spec.protocol import NodeId
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution, sample
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
-from lr.spec.token_sd import RoundEnd, Speculation, speculate
+from lr.spec.token_sd import Describe, RoundEnd, Speculation, speculate
 from lr.trace import StepWritten, TokenRound, TokenWritten, Trace
 from lr.types import Finish, Role, SamplingParams, Step
 
@@ -131,8 +132,9 @@ class StepWriter:
                 for j in self.live
             ]
             detailed = any(job.trace.detailed for job in self.live)
+            describe: Describe | None = find(ROUND_DETAIL) if detailed else None
             how = (self.runner, self.config.sampling, speculation)
-            ends = speculate(*how, contexts, detailed=detailed)
+            ends = speculate(*how, contexts, describe=describe)
             for job, end in zip(self.live, ends, strict=True):
                 self._take_round(job, end)
         self._part_with_finished()
