@@ -145,8 +145,8 @@ class ModelChoice:
 
     def load(self, *, needs_draft: bool) -> Reasoner:
         """The reasoner these flags describe; no draft is loaded for plain decoding."""
-        from lr.model.dummy import is_dummy
         from lr.model.files import resolve
+        from lr.registry import is_dummy
 
         if needs_draft and self.drafting() is None:
             if not is_served(self.model) and not is_dummy(self.model):

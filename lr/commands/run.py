@@ -16,12 +16,12 @@ from lr.commands.info import memory_plan, memory_table
 from lr.commands.options import Placement, ServerChoice, VariantChoice, spread, torch_dtype
 from lr.commands.show import at_least, console, progress, unheeded
 from lr.errors import SettingError
+from lr.lab.dummy import DUMMY_NOTE, dummy_name
 from lr.lab.eval.datasets import fingerprint, load_items
 from lr.lab.eval.grading import grader_for
 from lr.lab.eval.sandbox import Limits
 from lr.lab.eval.store import Store
 from lr.model.codec import Codec
-from lr.model.dummy import DUMMY_NOTE, dummy_name
 from lr.options import (
     DRAFT_MODEL_DRAFTERS,
     LOOKAHEAD,

@@ -23,12 +23,13 @@ from lr.engine.load import JUDGE_TOKENS
 from lr.engine.runner import BLOCK_SIZE, RESERVE, blocks_for
 from lr.errors import CheckpointError, LRError
 from lr.kvcache.cache import bytes_per_block
+from lr.lab.dummy import published, shape
 from lr.model.attention_choice import AttentionNeeds, choose_attention
 from lr.model.config import ModelConfig, read_config
-from lr.model.dummy import is_dummy, published, shape
 from lr.model.files import read_json, resolve
 from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, pieces
 from lr.options import GenerateOptions
+from lr.registry import is_dummy
 
 GIB = 2**30
 CONTEXT_BYTES = GIB // 2

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from lr.errors import CheckpointError, SettingError
-from lr.model.dummy import dummy_tokenizer, is_dummy
 from lr.model.files import inside, read_json, resolve
+from lr.registry import find, is_dummy
 
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 
@@ -91,7 +91,8 @@ class Codec:
     def load(cls, name_or_path: str | Path) -> Codec:
         """The codec of a checkpoint, given as in `load_model`. Raises CheckpointError."""
         if is_dummy(name_or_path):
-            return cls(dummy_tokenizer(name_or_path), name=str(name_or_path))
+            tokenizer = find("lr.lab.dummy:dummy_tokenizer")(name_or_path)
+            return cls(tokenizer, name=str(name_or_path))
         directory = resolve(name_or_path, weights=False)
         eos: list[int] = []
         stated: dict[str, Any] = {}

@@ -46,10 +46,10 @@ from lr.model.attention import AttentionBackend
 from lr.model.attention_choice import equip
 from lr.model.batch import RaggedBatch
 from lr.model.device import find_device, undisturbed
-from lr.model.dummy import is_dummy
 from lr.model.files import resolve
 from lr.model.parallel import RankLM, RankLost, Ranks, load_part, part_of, together
 from lr.model.weights import config_of
+from lr.registry import is_dummy
 
 PATIENCE, STARTS = 20.0, 10
 """Seconds that a rank waits for the others in a sum; so many times as long for one to start."""

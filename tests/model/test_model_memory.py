@@ -12,6 +12,7 @@ import torch
 from lr.engine.runner import blocks_for
 from lr.errors import LRError
 from lr.kvcache.cache import PagedKVCache
+from lr.lab.dummy import SHAPES, shape
 from lr.lab.memory import (
     GIB,
     Cast,
@@ -26,7 +27,6 @@ from lr.lab.memory import (
     weight_bytes,
     working_bytes,
 )
-from lr.model.dummy import SHAPES, shape
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
 from lr.tiny.training import tiny_config

@@ -20,7 +20,8 @@ import lr.model.weights
 from lr.errors import CheckpointError, SettingError
 from lr.model.config import read_config
 from lr.model.qwen import CausalLM
-from lr.model.weights import load_model, pieces, save_model
+from lr.model.weights import load_model, pieces
+from lr.tiny.saving import save_model
 
 DOWN, NORM = "model.layers.1.mlp.down_proj.weight", "model.norm.weight"
 
