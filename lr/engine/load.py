@@ -8,7 +8,7 @@ are found through `lr/registry.py`. Read next: `engine.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +26,8 @@ from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.registry import find, is_served, language_of
 from lr.spec.verifiers.base import Verifier, check_verifier
-from lr.spec.verifiers.choose import VerifierName, make_verifier, parse_verifier
-from lr.spec.verifiers.judge import PromptedModel
-from lr.spec.verifiers.simple import load_encoder
+from lr.spec.verifiers.judge import JudgeVerifier, PromptedModel
+from lr.spec.verifiers.simple import ExactVerifier, NormalisedMatch, OracleVerifier, RandomVerifier
 from lr.types import require
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def load_models(
     elif draft is not None or judge is not None:
         how: dict[str, Any] = {"dtype": dtype, "num_blocks": num_blocks}
         how |= {"attention": attention, "graphs": graphs}
-        choice = choose_verifier(verifier, codec, judge, device=devices.judge, **how)
+        choice = VerifierChoice(verifier, codec, judge, device=devices.judge, **how)
     named = {"target": target, "draft": draft, "judge": judge}
     named["verifier"] = verifier if isinstance(verifier, str) else verifier.name
     names = {role: None if name is None else str(name) for role, name in named.items()}
@@ -191,70 +190,114 @@ def _served(
 
 # Verifiers
 
+THRESHOLDS = {"judge": 0.5, "embedding": 0.95, "score": 7.0, "likelihood": -1.0, "random": 0.5}
+"""The kinds that take a number, with its default."""
+PLAIN = ("exact", "oracle", "always", "never")
 
-@dataclass(frozen=True)
+
+def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> tuple[str, float | None]:
+    """Kind and threshold of a verifier: exact, judge, judge:0.8, embedding:0.85, score:9,
+    likelihood:-0.5, random:0.3. Raises `SettingError`, with the choices, if it does not exist or
+    does not suit the checkpoint: "oracle" reads the tiny languages only.
+    """
+    kind, colon, number = text.partition(":")
+    numbered = [f"{known}:{default:g}" for known, default in THRESHOLDS.items()]
+    plain = [known for known in PLAIN if known != "oracle" or speaks_tiny]
+    choices = f"choose one of: {', '.join([*plain[:-2], *numbered, *plain[-2:]])}."
+    if kind == "oracle" and not speaks_tiny:
+        raise SettingError(
+            f"verifier {kind!r} knows only the tiny languages, and {checkpoint} speaks none of "
+            f"them. For this checkpoint {choices}"
+        )
+    if kind not in PLAIN and kind not in THRESHOLDS:
+        raise SettingError(f"there is no verifier {text!r}; {choices}")
+    if not colon:
+        return kind, THRESHOLDS.get(kind)
+    if kind in PLAIN:
+        raise SettingError(f"verifier {text!r}: {kind} takes no number. Say {kind!r}, or {choices}")
+    try:
+        return kind, float(number)
+    except ValueError:
+        raise SettingError(
+            f"verifier {text!r}: {number!r} is not a number. "
+            f"Say for example '{kind}:{THRESHOLDS[kind]:g}'."
+        ) from None
+
+
+@dataclass
 class VerifierChoice:
-    """A verifier by name that suits a target, as `choose_verifier` found; not loaded yet."""
+    """A verifier by name for the target that speaks `codec`; checked, and not loaded yet.
 
-    name: VerifierName
+    `judge` is its extra checkpoint: a language model for "judge" (None: the one that comes with the
+    target's tiny language), an encoder for "embedding". It runs on `device` in `dtype`, a judge
+    with this `attention` and `graphs`. `num_blocks` cache blocks of 16 tokens for the model that
+    the verifier asks; None: as many as it needs. Raises `SettingError` where the verifier makes no
+    sense for this target or with this `judge`.
+    """
+
+    name: str
     codec: Codec
-    judge: str | Path | None
-    device: str | torch.device
-    dtype: torch.dtype | None
+    judge: str | Path | None = None
+    device: str | torch.device = "cpu"
+    dtype: torch.dtype | None = None
     num_blocks: int | None = None
     attention: str = "auto"
     graphs: bool = True
+    kind: str = field(init=False)
+    threshold: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        codec, tiny = self.codec, speaks_tiny(self.codec)
+        self.kind, self.threshold = parse_verifier(
+            self.name, speaks_tiny=tiny, checkpoint=codec.name
+        )
+        if self.judge is not None and self.kind not in EXAMPLES:
+            raise SettingError(
+                f"judge is {str(self.judge)!r}, but verifier {self.name!r} uses no judge model; "
+                "leave judge out."
+            )
+        if self.judge is None and self.kind == "judge":
+            self.judge = own_judge(codec)
+        if self.judge is None and self.kind in EXAMPLES:
+            raise SettingError(
+                f"verifier {self.name!r} needs a checkpoint of its own: give judge (on the command "
+                f"line --judge_model), {EXAMPLES[self.kind]}."
+            )
 
     def build(self, target: CausalLM) -> Verifier:
-        """Load what the verifier is made of. Some ask the `target`."""
-        language = language_of(self.codec)
-        return make_verifier(
-            self.name,
-            self.codec.decode,
-            judge=self._judge,
-            target=lambda: asked_model(target, self.codec, self.num_blocks),
-            embed=lambda: load_encoder(str(self.judge), device=str(self.device)),
-            parse=None if language is None else language.parse,
-        )
-
-    def _judge(self) -> PromptedModel:
-        assert self.judge is not None, "choose_verifier settles it"
-        model = load_model(self.judge, device=self.device, dtype=self.dtype)
-        equip(model, self.attention, graphs=self.graphs)
-        blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
-        return asked_model(model, Codec.load(self.judge), blocks)
-
-
-def choose_verifier(
-    name: str,
-    codec: Codec,
-    judge: str | Path | None = None,
-    *,
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype | None = None,
-    num_blocks: int | None = None,
-    attention: str = "auto",
-    graphs: bool = True,
-) -> VerifierChoice:
-    """Read the name of a verifier. `judge` is its extra checkpoint: a language model for "judge"
-    (None: the one that comes with the target's tiny language), an encoder for "embedding".
-    `num_blocks` cache blocks of 16 tokens for the model that it asks; None: as many as it needs.
-    `attention`, `graphs`: of a judge. Raises `SettingError` where it makes no sense for this target
-    or with this `judge`.
-    """
-    parsed = parse_verifier(name, speaks_tiny=speaks_tiny(codec), checkpoint=codec.name)
-    if judge is not None and parsed.kind not in EXAMPLES:
-        raise SettingError(
-            f"judge is {str(judge)!r}, but verifier {name!r} uses no judge model; leave judge out."
-        )
-    if judge is None and parsed.kind == "judge":
-        judge = own_judge(codec)
-    if judge is None and parsed.kind in EXAMPLES:
-        raise SettingError(
-            f"verifier {name!r} needs a checkpoint of its own: give judge (on the command line "
-            f"--judge_model), {EXAMPLES[parsed.kind]}."
-        )
-    return VerifierChoice(parsed, codec, judge, device, dtype, num_blocks, attention, graphs)
+        """Load what the verifier is made of. Some ask the `target`. Those that compare texts accept
+        equal ones without a model. Raises `SettingError` for an impossible threshold.
+        """
+        kind, threshold, decode = self.kind, self.threshold, self.codec.decode
+        if kind == "exact":
+            return ExactVerifier()
+        if kind == "oracle":
+            language = language_of(self.codec)
+            assert language is not None, "parse_verifier refuses it"
+            return OracleVerifier(decode, language.parse)
+        if threshold is None:
+            return RandomVerifier(float(kind == "always"))
+        if kind == "random":
+            return RandomVerifier(threshold)
+        made: Verifier
+        if kind == "judge":
+            assert self.judge is not None
+            model = load_model(self.judge, device=self.device, dtype=self.dtype)
+            equip(model, self.attention, graphs=self.graphs)
+            blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
+            asked = asked_model(model, Codec.load(self.judge), blocks)
+            made = JudgeVerifier(asked, decode, threshold=threshold)
+            return NormalisedMatch(made, decode)
+        if kind == "embedding":
+            embed = find("lr.variants.verifiers:load_encoder")(self.judge, device=str(self.device))
+            made = find("lr.variants.verifiers:EmbeddingVerifier")(embed, decode, threshold)
+            return NormalisedMatch(made, decode)
+        asked = asked_model(target, self.codec, self.num_blocks)
+        if kind == "score":
+            made = find("lr.variants.verifiers:ScoreVerifier")(asked, threshold=threshold)
+        else:
+            made = find("lr.variants.verifiers:LikelihoodVerifier")(threshold, asked.runner)
+        return made
 
 
 def usual_verifier(codec: Codec, judge: str | Path | None) -> str:

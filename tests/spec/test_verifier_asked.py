@@ -14,17 +14,9 @@ from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, p
 
 from lr.errors import ContextError, OutOfBlocks, ProtocolError, SettingError
 from lr.spec.verifiers.base import Pair, Requires
-from lr.spec.verifiers.judge import (
-    SCORE_QUESTION,
-    AnswerTokens,
-    LikelihoodVerifier,
-    PrefixCache,
-    Row,
-    ScoreReading,
-    ScoreVerifier,
-    step_logprobs,
-)
+from lr.spec.verifiers.judge import AnswerTokens, PrefixCache, Row, step_logprobs
 from lr.types import Finish, Step
+from lr.variants.verifiers import SCORE_QUESTION, LikelihoodVerifier, ScoreReading, ScoreVerifier
 
 TEXTS = [ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN]
 

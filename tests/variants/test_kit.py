@@ -22,7 +22,7 @@ from lr.spec.sampling import distribution, sample
 from lr.spec.segmenters import BlankLineSegmenter, FixedSegmenter
 from lr.spec.variant import StepProposer
 from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.spec.verifiers.judge import LikelihoodVerifier, PrefixCache
+from lr.spec.verifiers.judge import PrefixCache
 from lr.spec.verifiers.simple import ExactVerifier, RandomVerifier
 from lr.testing import ContractError, check
 from lr.testing.guard import VariantError
@@ -37,6 +37,7 @@ from lr.variants.rsd import Clipped
 from lr.variants.specreason import TargetFirst
 from lr.variants.speculative_thinking import Reflection
 from lr.variants.three_levels import RepeatedSteps
+from lr.variants.verifiers import LikelihoodVerifier
 
 LIKELY = partial(LikelihoodVerifier, -2.0)
 
