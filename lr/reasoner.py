@@ -25,7 +25,7 @@ from lr.engine.load import load_models, use_attention
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.lookahead import Writer, lookahead
-from lr.model.device import Device
+from lr.model.device import Device, DeviceMap
 from lr.model.qwen import CausalLM
 from lr.options import OptionArguments, make_options
 from lr.result import Result
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from lr.lab.endpoint.address import Servers
-    from lr.model.ranks import Spread
 
 
 class Reasoner:
@@ -57,9 +56,10 @@ class Reasoner:
 
     `dtype` None: float32 on the CPU, the checkpoint's own elsewhere. `device` is where the models
     run, or a mapping from "target", "draft" and "judge" to devices; what it does not name runs
-    where the target does. `spread_over(2, "cuda:0")` (`model/ranks.py`) spreads the target over two
-    GPUs. `num_blocks` cache blocks of 16 tokens per model; None: as many as the answers need.
-    `attention` and `graphs`: of all three models, as `use_attention` takes them.
+    where the target does. Several devices for the target, such as ["cuda:0", "cuda:1"], spread it
+    over as many processes (`model/ranks.py`). `num_blocks` cache blocks of 16 tokens per model;
+    None: as many as the answers need. `attention` and `graphs`: of all three models, as
+    `use_attention` takes them.
 
     Caches are kept from answer to answer. With driver "overlapped" a second process, which does
     not import your script, is started at the first question and kept until `close`, the end of a
@@ -73,7 +73,7 @@ class Reasoner:
         verifier: str | Verifier | None = "oracle",
         *,
         judge: str | Path | None = None,
-        device: Device | Spread | Mapping[str, Device | Spread] = "cpu",
+        device: Device | Mapping[str, Device] | DeviceMap = "cpu",
         dtype: torch.dtype | None = None,
         num_blocks: int | None = None,
         servers: Servers | None = None,

@@ -32,7 +32,6 @@ from lr.types import require
 
 if TYPE_CHECKING:
     from lr.lab.endpoint.address import Servers
-    from lr.model.ranks import Spread
 
 JUDGE_TOKENS = 8192
 """Room for the prompts of one batch of pairs; a batch that does not fit is judged in parts."""
@@ -48,7 +47,7 @@ def load_models(
     draft: str | Path | None,
     verifier: str | Verifier | None,
     judge: str | Path | None,
-    device: Device | Spread | Mapping[str, Device | Spread],
+    device: Device | Mapping[str, Device] | DeviceMap,
     dtype: torch.dtype | None,
     num_blocks: int | None,
     servers: Servers | None,
@@ -58,7 +57,12 @@ def load_models(
     """All models, and the verifier (its name where nothing is drafted). See `Reasoner`."""
     whole = num_blocks is None or num_blocks > 0
     require(whole, "num_blocks", num_blocks, "a whole number > 0, or None")
-    spread, devices = device_map(target, device)
+    devices = DeviceMap.of(device)
+    if devices.ranks > 1 and is_served(target):
+        raise SettingError(
+            f"target {target} is behind a server, and tensor_parallel is {devices.ranks}: the "
+            "server spreads its models itself; leave tensor_parallel out."
+        )
     served_target = _served(target, servers, "target")
     codec: Codec = Codec.load(target) if served_target is None else served_target.codec
     served_draft = _served(draft, servers, "draft", codec)
@@ -86,8 +90,9 @@ def load_models(
     names = {role: None if name is None else str(name) for role, name in named.items()}
 
     target_model, end_ranks = served_target, None
-    if spread is not None:
-        target_model = find("lr.model.ranks:load_parallel")(target, spread, dtype)
+    if devices.ranks > 1:
+        spread = find("lr.model.ranks:load_parallel")
+        target_model = spread(target, devices.target, dtype, devices.torchrun)
         end_ranks = target_model.close
     elif served_target is None:
         target_model = load_model(target, device=devices.target[0], dtype=dtype)
@@ -117,22 +122,6 @@ def load_models(
             build = partial(find("lr.lab.endpoint.judge:beside_served_target"), choice)
         verifier = build(target_model)
     return models, verifier
-
-
-def device_map(
-    target: str | Path, device: Device | Spread | Mapping[str, Device | Spread]
-) -> tuple[Spread | None, DeviceMap]:
-    """Over what the target is spread, if it is, and where the models run. Raises `SettingError`."""
-    named: dict[str, Any] = dict(device) if isinstance(device, Mapping) else {"target": device}
-    first, spread = named.get("target", "cpu"), None
-    if not isinstance(first, (str, torch.device, Sequence)):
-        spread, named["target"] = first, first.devices
-        if is_served(target):
-            raise SettingError(
-                f"target {target} is behind a server, and tensor_parallel is {first.size}: the "
-                "server spreads its models itself; leave tensor_parallel out."
-            )
-    return spread, DeviceMap.of(named)
 
 
 def draft_worker(name: str | Path, models: Models, devices: DeviceMap) -> DraftWorker:
