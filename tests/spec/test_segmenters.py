@@ -16,14 +16,8 @@ from hypothesis import strategies as st
 from lr.errors import SettingError
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
-from lr.spec.segmenters import (
-    DiscourseSegmenter,
-    FixedSegmenter,
-    Segmenter,
-    SegmenterName,
-    SentenceSegmenter,
-    make_segmenter,
-)
+from lr.spec.segmenters import Segmenter, SegmenterName, make_segmenter
+from lr.variants.segmenters import DiscourseSegmenter, FixedSegmenter, SentenceSegmenter
 
 Make = Callable[[Callable[[int], bytes]], Segmenter]
 SEGMENTERS = get_args(SegmenterName)

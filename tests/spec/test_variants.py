@@ -20,13 +20,14 @@ from lr.errors import ProtocolError, SettingError
 from lr.lab.scripted import ScriptedRun, newest, shuffled
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.segmenters import FixedSegmenter, Segmenter
+from lr.spec.segmenters import Segmenter
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires
 from lr.spec.verifiers.simple import RandomVerifier
 from lr.trace import ForwardPass, Stats, StepWritten
 from lr.types import Origin, Role, Step
 from lr.variants.confidence_cascade import confidence_cascade
+from lr.variants.segmenters import FixedSegmenter
 from lr.variants.specreason import TargetFirst, specreason
 from lr.variants.verifiers import ScoreVerifier
 

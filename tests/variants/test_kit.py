@@ -19,7 +19,7 @@ from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter, SuffixDrafter
 from lr.spec.protocol import WAIT, FirstAligned, Place
 from lr.spec.rules import BlockRule, MatchRule, RejectRule
 from lr.spec.sampling import distribution, sample
-from lr.spec.segmenters import BlankLineSegmenter, FixedSegmenter
+from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.variant import StepProposer
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.spec.verifiers.judge import PrefixCache
@@ -34,6 +34,7 @@ from lr.variants.confidence_cascade import Cascade, Confidence
 from lr.variants.gsi import Measured, Tilted
 from lr.variants.lossless import StepRejection
 from lr.variants.rsd import Clipped
+from lr.variants.segmenters import FixedSegmenter
 from lr.variants.specreason import TargetFirst
 from lr.variants.speculative_thinking import Reflection
 from lr.variants.three_levels import RepeatedSteps
