@@ -27,14 +27,7 @@ from lr.options import GenerateOptions
 from lr.registry import CACHE_RECORDER, find
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
-from lr.spec.drafters import (
-    Drafter,
-    LookupDrafter,
-    ModelDrafter,
-    StepDrafter,
-    SuffixDrafter,
-    TreeDrafter,
-)
+from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter, StepDrafter
 from lr.spec.protocol import FIRST_ALIGNED, LateDrafts, Limits, Schedule, SchedulerConfig
 from lr.spec.rules import choose_rule
 from lr.spec.runner import Runner
@@ -431,27 +424,17 @@ class Run:
         if drafter == "ngram":
             made = LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
         elif drafter == "suffix":
-            made = SuffixDrafter()
+            made = find("lr.variants.drafters:SuffixDrafter")()
         elif drafter == "step":
             made = StepDrafter()
         elif draft_runner is None:
             raise SettingError(f"drafter {drafter!r} needs a draft model in this process.")
         elif drafter == "tree":
-            made = TreeDrafter(
-                draft_runner,
-                self.sampling,
-                branching=options.branching,
-                coupling=coupling,
-                eos_ids=eos_ids,
-            )
+            how = {"branching": options.branching, "coupling": coupling, "eos_ids": eos_ids}
+            made = find("lr.variants.drafters:TreeDrafter")(draft_runner, self.sampling, **how)
         else:
-            made = ModelDrafter(
-                draft_runner,
-                self.sampling,
-                coupling=coupling,
-                min_confidence=options.min_confidence,
-                eos_ids=eos_ids,
-            )
+            least = options.min_confidence
+            made = ModelDrafter(draft_runner, self.sampling, coupling, least, eos_ids)
         return Speculation(made, rule, options.num_speculative_tokens)
 
 

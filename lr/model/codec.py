@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -142,23 +142,15 @@ class Codec:
         return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     def chat(
-        self,
-        question: str,
-        *,
-        system: str | None = None,
-        enable_thinking: bool | None = None,
-        history: Sequence[tuple[str, str]] = (),
+        self, question: str, *, system: str | None = None, enable_thinking: bool | None = None
     ) -> list[int]:
         """The prompt ids of a question in the model's chat format, up to where the assistant begins
         to speak.
 
-        `history` holds earlier (question, answer) pairs. `enable_thinking` is handed to the
-        template unless it is None; templates that do not know it ignore it. Raises CheckpointError
-        if there is no chat template, SettingError if it refuses.
+        `enable_thinking` is handed to the template unless it is None; templates that do not know it
+        ignore it. Raises CheckpointError if there is no chat template, SettingError if it refuses.
         """
         said = [] if system is None else [("system", system)]
-        for earlier, answer in history:
-            said += [("user", earlier), ("assistant", answer)]
         said.append(("user", question))
         for role, text in said:
             _require_text("question" if role == "user" else role, text)

@@ -327,11 +327,6 @@ def test_chat(codec: Codec) -> None:
     ids = codec.chat("red apples?", system="Be brief.")
     assert (ids.count(start), ids.count(end)) == (3, 2)
     assert codec.decode(ids) == "system\nBe brief.\nuser\nred apples?\nassistant\n"
-    with_history = codec.chat("And now?", history=[("1 + 1?", "2"), ("2 + 2?", "4")])
-    assert (
-        codec.decode(with_history)
-        == "user\n1 + 1?\nassistant\n2\nuser\n2 + 2?\nassistant\n4\nuser\nAnd now?\nassistant\n"
-    )
 
 
 def test_thinking_is_left_to_the_template_unless_it_is_said(codec: Codec) -> None:

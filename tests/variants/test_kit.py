@@ -15,7 +15,7 @@ from lr.engine.runner import ModelRunner
 from lr.lab.counterexamples import counterexamples
 from lr.rng import Stream
 from lr.spec.acceptance import EMPTY, AcceptanceRule, Outcome, Proposal
-from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter, SuffixDrafter, TreeDrafter
+from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter
 from lr.spec.protocol import WAIT, FirstAligned, Place
 from lr.spec.rules import BlockRule, MatchRule, RejectRule
 from lr.spec.sampling import distribution, sample
@@ -31,6 +31,7 @@ from lr.trace import Stats
 from lr.types import Coupling, Finish, Role, SamplingParams, Step, Verdict
 from lr.variants.choosers import BestScore, Majority
 from lr.variants.confidence_cascade import Cascade, Confidence
+from lr.variants.drafters import SuffixDrafter, TreeDrafter
 from lr.variants.gsi import Measured, Tilted
 from lr.variants.lossless import StepRejection
 from lr.variants.rsd import Clipped
