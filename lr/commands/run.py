@@ -379,8 +379,8 @@ class Run:
         filters = ("temperature", "top_p", "top_k", "min_p")
         sampling = {name: getattr(self, name) for name in filters}
         if checkpoint is not None:
-            stated = Codec.load(checkpoint).generation_defaults
-            if stated.do_sample is not False and stated.temperature is None:
+            stated = Codec.load(checkpoint).generation_config
+            if stated.get("do_sample") is not False and stated.get("temperature") is None:
                 custom = running.family_sampling(checkpoint)
                 sampling = {n: custom.get(n) if v is None else v for n, v in sampling.items()}
         names = {f.name for f in fields(GenerateOptions)} - {"mode", "drafter"}

@@ -467,8 +467,8 @@ def with_settings(options: GenerateOptions, variant: Variant) -> GenerateOptions
 
 def recommended_sampling(codec: Codec) -> SamplingParams:
     """What the checkpoint recommends; else the paper's temperature 0.6 and no filter."""
-    stated = codec.generation_defaults
-    if stated.do_sample is False:
+    stated = codec.generation_config
+    if stated.get("do_sample") is False:
         return SamplingParams(temperature=0.0)
-    given = {name: getattr(stated, name) for name in ("temperature", "top_p", "top_k", "min_p")}
+    given = {name: stated.get(name) for name in ("temperature", "top_p", "top_k", "min_p")}
     return SamplingParams(**{name: value for name, value in given.items() if value is not None})

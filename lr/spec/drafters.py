@@ -112,8 +112,7 @@ def earlier_end(text: bytes, n: int) -> int | None:
 
 class StepDrafter(Drafter):
     """The draft step as token draft: what the draft wrote for this very step is proposed to the
-    target that writes its own version of it, as far as the two agree word for word. From the first
-    difference on, `otherwise`, if there is one, drafts.
+    target that writes its own version of it, as far as the two agree word for word.
 
     Lookahead Reasoning has the draft's version at hand anyway, and its tokens must pass through the
     target for the next node. They do not depend on the target's draws, so the proposal is certain
@@ -123,8 +122,7 @@ class StepDrafter(Drafter):
 
     name = "step"
 
-    def __init__(self, otherwise: Drafter | None = None) -> None:
-        self.otherwise = otherwise
+    def __init__(self) -> None:
         self._offers: dict[Branch, tuple[int, tuple[int, ...]]] = {}
 
     def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
@@ -132,19 +130,11 @@ class StepDrafter(Drafter):
         self._offers[branch] = (start, tuple(tokens))
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        made = [self._rest(context, min(k, context.limit)) for context in contexts]
-        if self.otherwise is not None:
-            empty = [i for i, proposal in enumerate(made) if not proposal.tokens]
-            others = self.otherwise.propose([contexts[i] for i in empty], k)
-            for i, proposal in zip(empty, others, strict=True):
-                made[i] = proposal
-        return made
+        return [self._rest(context, min(k, context.limit)) for context in contexts]
 
     def forget(self, branches: Iterable[Branch]) -> None:
         for branch in branches:
             self._offers.pop(branch, None)
-            if self.otherwise is not None:
-                self.otherwise.forget([branch])
 
     def _rest(self, context: Context, k: int) -> Proposal:
         """What the draft wrote after the tokens on which both agree.

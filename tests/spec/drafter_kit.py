@@ -58,7 +58,6 @@ DRAFTERS: dict[str, Callable[[SamplingParams], Drafter]] = {
         runner_of(DRAFT), s, branching=(2, 2, 2), coupling=Coupling.SHARED
     ),
     "step": lambda s: StepDrafter(),
-    "step, else ngram": lambda s: StepDrafter(LookupDrafter(3, 1)),
     "stubborn": lambda s: Stubborn(),
 }
 RULES: dict[str, AcceptanceRule] = {
