@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from lr.engine.engine import Engine, Run, Steps
+from lr.engine.engine import STEPS, Engine, Run, Steps
 from lr.engine.load import load_models, use_attention
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
@@ -155,17 +155,9 @@ def serve_page(run: Run) -> Steps:
     steps. Raises `SettingError` for what the page leaves to the scheduler.
     """
     options, variant, verifier = run.options, run.variant, run.verifier
-    models = (run.models.target, run.models.draft)
     timed = options.late_drafts != "wait" or options.driver != "lockstep"
-    parts: tuple[object, ...] = (
-        variant.router,
-        variant.controller,
-        variant.schedule,
-        variant.chooser,
-    )
-    parts += (variant.proposer, variant.corrector, variant.may_follow)
-    varied = any(part is not None for part in parts)
-    here = all(isinstance(model, CausalLM) for model in models)
+    varied = any(getattr(variant, part) is not None for part in STEPS if part != "verifier")
+    here = all(isinstance(model, CausalLM) for model in (run.models.target, run.models.draft))
     if isinstance(verifier, str) or not here or timed or varied:
         raise SettingError(
             'engine "page" runs models in this process, without a router, controller, schedule, '

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from lr.errors import SettingError
 from lr.lab.viz.style import TERMINAL_MARKS, TERMINAL_STYLES, require_matplotlib
-from lr.spec.verifiers.base import difference
+from lr.tiny.oracle import difference
 from lr.trace import Stats
 from lr.types import Origin, require
 

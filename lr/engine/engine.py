@@ -438,8 +438,8 @@ class Run:
         return Speculation(made, rule, options.num_speculative_tokens)
 
 
-STEPS = ("verifier", "router", "controller", "schedule", "chooser", "proposer", "corrector")
-"""The parts of a variant that need a mode with draft steps; `may_follow`, too."""
+STEPS = tuple("verifier router controller schedule chooser proposer corrector may_follow".split())
+"""The parts of a variant that need a mode with draft steps."""
 
 
 def with_settings(options: GenerateOptions, variant: Variant) -> GenerateOptions:
@@ -453,7 +453,7 @@ def with_settings(options: GenerateOptions, variant: Variant) -> GenerateOptions
         options,
         **{n: v for n, v in variant.settings.items() if getattr(options, n) == getattr(usual, n)},
     )
-    steps = [name for name in (*STEPS, "may_follow") if getattr(variant, name) is not None]
+    steps = [name for name in STEPS if getattr(variant, name) is not None]
     tokens = [name for name in ("drafter", "rule") if getattr(variant, name) is not None]
     idle = [] if options.looks_ahead else steps
     idle += [] if options.speculates else tokens

@@ -27,7 +27,7 @@ from lr.model.weights import load_model
 from lr.registry import find, is_served, language_of
 from lr.spec.verifiers.base import Verifier, check_verifier
 from lr.spec.verifiers.judge import JudgeVerifier, PromptedModel
-from lr.spec.verifiers.simple import ExactVerifier, NormalisedMatch, OracleVerifier, RandomVerifier
+from lr.spec.verifiers.simple import ExactVerifier, NormalisedMatch
 from lr.types import require
 
 if TYPE_CHECKING:
@@ -257,36 +257,34 @@ class VerifierChoice:
         """Load what the verifier is made of. Some ask the `target`. Those that compare texts accept
         equal ones without a model. Raises `SettingError` for an impossible threshold.
         """
-        kind, threshold, decode = self.kind, self.threshold, self.codec.decode
+        kind, decode = self.kind, self.codec.decode
+        threshold = float(kind == "always") if self.threshold is None else self.threshold
+        made: Verifier
         if kind == "exact":
-            return ExactVerifier()
-        if kind == "oracle":
+            made = ExactVerifier()
+        elif kind == "oracle":
             language = language_of(self.codec)
             assert language is not None, "parse_verifier refuses it"
-            return OracleVerifier(decode, language.parse)
-        if threshold is None:
-            return RandomVerifier(float(kind == "always"))
-        if kind == "random":
-            return RandomVerifier(threshold)
-        made: Verifier
-        if kind == "judge":
+            made = find("lr.tiny.oracle:OracleVerifier")(decode, language.parse)
+        elif kind == "judge":
             assert self.judge is not None
             model = load_model(self.judge, device=self.device, dtype=self.dtype)
             equip(model, self.attention, graphs=self.graphs)
             blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
             asked = asked_model(model, Codec.load(self.judge), blocks)
             made = JudgeVerifier(asked, decode, threshold=threshold)
-            return NormalisedMatch(made, decode)
-        if kind == "embedding":
+        elif kind == "embedding":
             embed = find("lr.variants.verifiers:load_encoder")(self.judge, device=str(self.device))
             made = find("lr.variants.verifiers:EmbeddingVerifier")(embed, decode, threshold)
-            return NormalisedMatch(made, decode)
-        asked = asked_model(target, self.codec, self.num_blocks)
-        if kind == "score":
+        elif kind == "score":
+            asked = asked_model(target, self.codec, self.num_blocks)
             made = find("lr.variants.verifiers:ScoreVerifier")(asked, threshold=threshold)
+        elif kind == "likelihood":
+            runner = asked_model(target, self.codec, self.num_blocks).runner
+            made = find("lr.variants.verifiers:LikelihoodVerifier")(threshold, runner)
         else:
-            made = find("lr.variants.verifiers:LikelihoodVerifier")(threshold, asked.runner)
-        return made
+            made = find("lr.variants.verifiers:RandomVerifier")(threshold)
+        return NormalisedMatch(made, decode) if kind in EXAMPLES else made
 
 
 def usual_verifier(codec: Codec, judge: str | Path | None) -> str:

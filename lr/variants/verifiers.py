@@ -1,5 +1,7 @@
 """Other verifiers than the judge: those that the paper compares it with, and a time limit.
 
+- `RandomVerifier`: accepts with probability rho, whatever the steps say; the control of the paper's
+  Table 2 (arXiv 2506.19830).
 - `ScoreVerifier` has the target rate the draft step from 0 to 9, as in SpecReason (arXiv
   2504.07891). No target step is needed. The paper compares thresholds 7 and 9 (Table 2).
 - `LikelihoodVerifier` takes the target's mean log-probability of the draft step's tokens. The
@@ -9,13 +11,15 @@
   but one wrong digit hardly moves an embedding.
 - `TimedVerifier` wraps another verifier.
 
-`lr/engine/load.py` makes the first three by name, and loads this file only then.
+`lr/engine/load.py` makes the first four by name, and loads this file only then.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import threading
+from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from enum import Enum
@@ -25,6 +29,7 @@ from pathlib import Path
 from torch import Tensor
 
 from lr.errors import CheckpointError, ProtocolError
+from lr.rng import Stream, uniform
 from lr.spec.runner import Runner
 from lr.spec.verifiers.base import Pair, Requires, Verifier, at_least, verdicts_of
 from lr.spec.verifiers.judge import (
@@ -148,6 +153,32 @@ class LikelihoodVerifier(AskingVerifier):
         """The verdict from the log-probabilities of the draft step's tokens."""
         mean = math.fsum(logprobs) / len(logprobs) if logprobs else math.nan
         return at_least(self.threshold, mean, f"{mean:.3f} nats per token")
+
+
+class RandomVerifier(Verifier):
+    """Accepts a draft step with probability `rho`.
+
+    The draw is keyed by seed, prefix and draft step: the same step always gets the same verdict, in
+    any order and batch. As a control it stands in for a verifier that compares, so by default it
+    requires the target's step, although it does not look at it.
+    """
+
+    def __init__(
+        self, rho: float, seed: int = 0, *, requires: Requires = Requires.TARGET_STEP
+    ) -> None:
+        require(0 <= rho <= 1, "rho", rho, "a probability, 0 to 1")
+        self.name, self.rho, self.requires = f"random:{rho:g}", rho, requires
+        self.stream = Stream.root(seed).fold_in("random verifier")
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        return [self._draw(pair) for pair in pairs]
+
+    def _draw(self, pair: Pair) -> Verdict:
+        # The prefix's length is part of the key: no token can move from prefix to draft unnoticed.
+        content = array("q", (len(pair.prefix), *pair.prefix, *pair.draft.tokens)).tobytes()
+        digest = hashlib.blake2b(content, digest_size=8).digest()
+        drawn = uniform(self.stream.key(int.from_bytes(digest, "little") >> 1))
+        return Verdict(drawn < self.rho, why=f"drew {drawn:.3f}, accepts below {self.rho:g}")
 
 
 class EmbeddingVerifier(Verifier):

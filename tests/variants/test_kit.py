@@ -23,7 +23,7 @@ from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.variant import StepProposer
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.spec.verifiers.judge import PrefixCache
-from lr.spec.verifiers.simple import ExactVerifier, RandomVerifier
+from lr.spec.verifiers.simple import ExactVerifier
 from lr.testing import ContractError, check
 from lr.testing.guard import VariantError
 from lr.testing.tokens import small_model
@@ -39,7 +39,7 @@ from lr.variants.segmenters import FixedSegmenter
 from lr.variants.specreason import TargetFirst
 from lr.variants.speculative_thinking import Reflection
 from lr.variants.three_levels import RepeatedSteps
-from lr.variants.verifiers import LikelihoodVerifier
+from lr.variants.verifiers import LikelihoodVerifier, RandomVerifier
 
 LIKELY = partial(LikelihoodVerifier, -2.0)
 
