@@ -13,8 +13,9 @@ from lr.kvcache.branch import Branch
 from lr.model.qwen import CausalLM
 from lr.spec.acceptance import EMPTY, AcceptanceRule, Proposal
 from lr.spec.drafters import Context, Drafter, LookupDrafter, ModelDrafter, StepDrafter
-from lr.spec.rules import BlockRule, MatchRule, RejectRule
+from lr.spec.rules import MatchRule, RejectRule
 from lr.types import Coupling, SamplingParams
+from lr.variants.block_rule import BlockRule
 from lr.variants.drafters import SuffixDrafter, TreeDrafter
 
 DRAFT = random_model(7)

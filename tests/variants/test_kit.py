@@ -17,7 +17,7 @@ from lr.rng import Stream
 from lr.spec.acceptance import EMPTY, AcceptanceRule, Outcome, Proposal
 from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter
 from lr.spec.protocol import WAIT, FirstAligned, Place
-from lr.spec.rules import BlockRule, MatchRule, RejectRule
+from lr.spec.rules import MatchRule, RejectRule
 from lr.spec.sampling import distribution, sample
 from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.variant import StepProposer
@@ -29,6 +29,7 @@ from lr.testing.guard import VariantError
 from lr.testing.tokens import small_model
 from lr.trace import Stats
 from lr.types import Coupling, Finish, Role, SamplingParams, Step, Verdict
+from lr.variants.block_rule import BlockRule
 from lr.variants.choosers import BestScore, Majority
 from lr.variants.confidence_cascade import Cascade, Confidence
 from lr.variants.drafters import SuffixDrafter, TreeDrafter
