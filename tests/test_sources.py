@@ -19,7 +19,7 @@ CORE = ("model", "kvcache", "spec", "engine")
 BELOW_THE_CLI = [
     path
     for path in PACKAGE
-    if path.parent.name != "commands" and path.name not in ("cli.py", "__main__.py", "lookahead.py")
+    if path.parent.name != "commands" and path.name not in ("__main__.py", "lookahead.py")
 ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.lab.bench.gpu import Peaks, measure_peaks, pass_cost, ways
 from lr.lab.dummy import SHAPES, shape
 from lr.model.weights import load_model

@@ -19,7 +19,7 @@ import pytest
 import torch
 from tests_root import ROOT
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.commands.options import Placement
 from lr.commands.run import OFFICIAL, TINY, Run, RunModels, Tally
 from lr.engine.engine import Engine

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from parallel_kit import alive, children, ranks_of, shared_memory, wait_for
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.engine.runner import ModelRunner
 from lr.model.parallel import RankLM, together
 from lr.model.ranks import LeaderLM, WorkerError, load_parallel, spread_over

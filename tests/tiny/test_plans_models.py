@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.commands.run import RunModels
 from lr.engine.load import VerifierChoice, usual_verifier
 from lr.errors import SettingError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from door_kit import write_checkpoint
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.errors import LRError, SettingError
 from lr.lab.trace.file import read_trace
 from lr.lab.trace.replay import replay
