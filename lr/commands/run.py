@@ -234,6 +234,7 @@ class RunModels:
         places = self.device_map()
         dtype = torch_dtype(self.placement.dtype, str(places.target[0]))
         how: dict[str, Any] = {"share": share, "num_blocks": self.placement.num_blocks}
+        how["queues"] = True
         return memory_plan(names, places, dtype, options, tokens, verifier=verifier, **how)
 
 
