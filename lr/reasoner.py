@@ -24,7 +24,7 @@ from lr.engine.engine import STEPS, Engine, Run, Steps
 from lr.engine.load import load_models, use_attention
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
-from lr.lookahead import Writer, lookahead
+from lr.lookahead import Lookahead, Writer
 from lr.model.device import Device, DeviceMap
 from lr.model.qwen import CausalLM
 from lr.options import OptionArguments, make_options
@@ -183,7 +183,7 @@ def serve_page(run: Run) -> Steps:
             return Writer(lend(role), how.sampling, segmenter, how.eos_ids, stream, how.speculation)
 
         guesser = lend(Role.DRAFT) if options.drafts_tokens else None
-        for emitted in lookahead(
+        page = Lookahead(
             run.prompt,
             writer(Role.DRAFT, None),
             writer(Role.TARGET, guesser),
@@ -195,7 +195,8 @@ def serve_page(run: Run) -> Steps:
             max_target_rows=options.max_target_rows,
             coupling=Coupling(options.coupling),
             draft_forwards=options.draft_ticks,
-        ):
+        )
+        for emitted in page.steps():
             verdicts = [] if emitted.verdict is None else [emitted.verdict]
             run.trace.record(emission(emitted, *verdicts))
             yield run, run.take(emitted)
