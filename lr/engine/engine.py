@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from lr.engine.drafts import DraftSide, LocalDrafts, Proposals
+from lr.engine.drafts import DraftSide, LocalDrafts
 from lr.engine.loop import READINGS, Loop, Part
 from lr.engine.request import Request, Streams
 from lr.engine.runner import BLOCK_SIZE, ModelRunner, Runners, blocks_for, room
@@ -255,7 +255,8 @@ class Run:
         self.variant = self.given  # its parts, checked as they are used
         if variant is not None:
             self.variant = find("lr.testing.guard:guarded")(variant)
-        self.options = options = with_settings(options, self.given)
+            options = find("lr.testing.guard:with_settings")(options, variant)
+        self.options = options
         own = self.variant.verifier
         self.verifier = verifier if own is None else check_verifier(own)
         self.detailed, self.trace = detailed, Trace(detailed=detailed)
@@ -365,7 +366,8 @@ class Run:
         if ahead and variant.proposer is not None:
             segmenter = partial(self.writer_config(Role.DRAFT).segmenter, codec.token_bytes)
             ends = (codec.eos_ids, codec.vocab_size)
-            proposals = Proposals(variant.proposer, segmenter, *ends)
+            steps_of = find("lr.variants.proposals:Proposals")
+            proposals = steps_of(variant.proposer, segmenter, *ends).after
         control = variant.controller
         speculation = target.config.speculation
         offered = None if speculation is None else speculation.drafter
@@ -436,33 +438,6 @@ class Run:
             least = options.min_confidence
             made = ModelDrafter(draft_runner, self.sampling, coupling, least, eos_ids)
         return Speculation(made, rule, options.num_speculative_tokens)
-
-
-STEPS = tuple("verifier router controller schedule chooser proposer corrector may_follow".split())
-"""The parts of a variant that need a mode with draft steps."""
-
-
-def with_settings(options: GenerateOptions, variant: Variant) -> GenerateOptions:
-    """The options with the variant's settings, where the caller has left the default. Raises
-    `SettingError` for parts of the variant that would do nothing in this mode.
-    """
-    known, usual = {one.name for one in fields(options)}, GenerateOptions()
-    for name in variant.settings:
-        require(name in known, "a name in Variant.settings", name, "an option of generate")
-    options = replace(
-        options,
-        **{n: v for n, v in variant.settings.items() if getattr(options, n) == getattr(usual, n)},
-    )
-    steps = [name for name in STEPS if getattr(variant, name) is not None]
-    tokens = [name for name in ("drafter", "rule") if getattr(variant, name) is not None]
-    idle = [] if options.looks_ahead else steps
-    idle += [] if options.speculates else tokens
-    if idle:
-        raise SettingError(
-            f"mode {options.mode!r} makes no use of the variant's {' and '.join(idle)}; use mode "
-            f"{'lr or lr+sd' if steps else 'sd or lr+sd'}."
-        )
-    return options
 
 
 def recommended_sampling(codec: Codec) -> SamplingParams:

@@ -15,10 +15,8 @@ which makes the parts.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -26,6 +24,7 @@ from lr.engine.request import Request
 from lr.engine.runner import ModelRunner
 from lr.errors import ProtocolError
 from lr.kvcache.branch import Branch
+from lr.registry import find
 from lr.spec.protocol import NodeId
 from lr.spec.sampling import distribution
 from lr.spec.verifiers.base import (
@@ -87,7 +86,8 @@ class Loop:
         self.draft_ticks = draft_ticks if draft is None or draft.here else 1
         self.live: list[Request] = []
         self.told: list[Told] = []
-        self.deferred = Deferred(verifier) if isinstance(verifier, DeferredVerifier) else None
+        served = isinstance(verifier, DeferredVerifier)
+        self.deferred = find("lr.lab.endpoint.judge:Deferred")(verifier) if served else None
         self._ticks = self.draft_ticks  # forwards of the draft before the target's turn
         self._passed = 0.0  # seconds of all forwards
 
@@ -231,46 +231,3 @@ def read_drafts(waiting: Sequence[tuple[Request, NodeId]], *, sampling: bool = F
             drawn = step_logprobs(probs.log(), tokens)
         hidden = hidden[-len(tokens) :]
         request.asked[node] = replace(pair, logprobs=logprobs, hidden=hidden, target_sampling=drawn)
-
-
-class Deferred:
-    """The questions to a verifier that is not waited for."""
-
-    def __init__(self, verifier: DeferredVerifier) -> None:
-        self.verifier, self.bell = verifier, threading.Event()
-        self.open: dict[tuple[Request, NodeId], tuple[Pair, Future[Verdict], float, int]] = {}
-
-    def wanted(self, live: Sequence[Request]) -> bool:
-        """Whether an answer is waited for."""
-        return bool(self.open) or any(request.asked for request in live)
-
-    def poll(self, live: Sequence[Request], wait: float | None) -> list[Told]:
-        """Ask what is new, take in what is answered, drop what nobody asks any more."""
-        for request in live:
-            for node, pair in request.asked.items():
-                if (request, node) not in self.open:
-                    before, began = self.verifier.passes, time.perf_counter()
-                    question = self.verifier.ask(pair, self.bell.set)
-                    passes = self.verifier.passes - before
-                    self.open[request, node] = pair, question, began, passes
-        for (request, node), (pair, question, *_) in list(self.open.items()):
-            if request.asked.get(node) is not pair:
-                question.cancel()
-                del self.open[request, node]
-        if self.open and wait != 0.0:
-            self.bell.wait(wait)
-        self.bell.clear()
-        told = [
-            Told(request, node, question.result(), time.perf_counter() - began, passes)
-            for (request, node), (_, question, began, passes) in self.open.items()
-            if question.done()
-        ]
-        for one in told:
-            del self.open[one.request, one.node]
-        return told
-
-    def close(self) -> None:
-        """Drop all questions."""
-        for _, question, *_ in self.open.values():
-            question.cancel()
-        self.open.clear()
