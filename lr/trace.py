@@ -17,7 +17,7 @@ from itertools import zip_longest
 from typing import Any
 
 from lr.spec.protocol import Emit, Message, NodeId
-from lr.types import EmittedStep, Origin, Role, Step, Verdict
+from lr.types import Origin, Role, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,12 +302,6 @@ def failures(events: Iterable[object]) -> list[str]:
     """Why draft steps could not be judged, one reason for each; they count as rejected."""
     emits = (event for event in events if isinstance(event, Emit))
     return [verdict.why for emit in emits for verdict in emit.verdicts if verdict.failed]
-
-
-def emission(emitted: EmittedStep, *verdicts: Verdict) -> Emit:
-    """An `Emit` of a loop without a scheduler: step i is written at the node "i:i"."""
-    index = emitted.index
-    return Emit(emitted, verdicts, NodeId(index, index), NodeId(index + 1, index + 1))
 
 
 def summarise(trace: Trace) -> Stats:

@@ -32,7 +32,7 @@ from lr.spec.protocol import FIRST_ALIGNED, LateDrafts, Limits, Schedule, Schedu
 from lr.spec.rules import choose_rule
 from lr.spec.runner import Runner
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.segmenters import make_segmenter
+from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
 from lr.spec.token_sd import Speculation
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires, Verifier, check_verifier
@@ -397,9 +397,12 @@ class Run:
     def writer_config(self, role: Role, draft_runner: Runner | None = None) -> WriterConfig:
         """How a role writes. `draft_runner` runs the draft model for the target's token drafter."""
         options = self.options
-        segmenter = self.variant.segmenter or partial(
-            make_segmenter, options.segmenter, segment_tokens=options.segment_tokens
-        )
+        segmenter: Callable[[TokenBytes], Segmenter] | None = self.variant.segmenter
+        if segmenter is None and options.segmenter == "blank_line":
+            segmenter = BlankLineSegmenter
+        elif segmenter is None:
+            other = find("lr.variants.segmenters:make_segmenter")
+            segmenter = partial(other, options.segmenter, segment_tokens=options.segment_tokens)
         speculation = self.speculation(role, draft_runner) if options.speculates else None
         eos_ids, variant = self.models.codec.eos_ids, self.variant
         keeps = (variant.corrector if role is Role.TARGET else variant.may_follow) is not None

@@ -10,11 +10,11 @@ from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.lookahead import Lookahead, Writer
 from lr.model.qwen import CausalLM
-from lr.spec.protocol import Schedule
+from lr.spec.protocol import Emit, NodeId, Schedule
 from lr.spec.verifiers.base import Requires
 from lr.testing.guard import STEPS
-from lr.trace import ForwardPass, emission
-from lr.types import Coupling, Role
+from lr.trace import ForwardPass
+from lr.types import Coupling, EmittedStep, Role, Verdict
 
 
 def serve_page(run: Run) -> Steps:
@@ -67,3 +67,9 @@ def serve_page(run: Run) -> Steps:
             verdicts = [] if emitted.verdict is None else [emitted.verdict]
             run.trace.record(emission(emitted, *verdicts))
             yield run, run.take(emitted)
+
+
+def emission(emitted: EmittedStep, *verdicts: Verdict) -> Emit:
+    """An `Emit` of a loop without a scheduler: step i is written at the node "i:i"."""
+    index = emitted.index
+    return Emit(emitted, verdicts, NodeId(index, index), NodeId(index + 1, index + 1))

@@ -90,12 +90,8 @@ class DeviceMap:
     @property
     def shares_gpu(self) -> bool:
         """Whether the draft is on this process's GPU of the target. Then its worker is a thread
-        with a CUDA stream of its own; elsewhere it is a process.
-
-        Without NVIDIA's MPS service the kernels of two processes take turns on a GPU, those of two
-        streams of one process run side by side. A thread waits for its GPU most of the time, so
-        the shared interpreter is not in the way, and the weights are there once. On a CPU two
-        threads would take turns in one interpreter.
+        with a CUDA stream of its own and the same weights, elsewhere a process: without NVIDIA's
+        MPS service the kernels of two processes take turns on a GPU, those of two streams do not.
         """
         return self.draft.type == "cuda" and _number(self.draft) == _number(self.target[0])
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-from lr.registry import find
-
 SegmenterName = Literal["blank_line", "sentence", "fixed", "discourse"]
 TokenBytes = Callable[[int], bytes]
 """A token id to its exact bytes."""
@@ -30,15 +28,6 @@ class Segmenter(Protocol):
     def feed(self, token: int) -> bool:
         """Take the next token; True if it completes the boundary."""
         ...
-
-
-def make_segmenter(name: SegmenterName, token_bytes: TokenBytes, segment_tokens: int) -> Segmenter:
-    """A segmenter by name; `segment_tokens` is the length of a step for "fixed"."""
-    if name == "blank_line":
-        return BlankLineSegmenter(token_bytes)
-    others = find("lr.variants.segmenters:make_segmenter")
-    made: Segmenter = others(name, token_bytes, segment_tokens)
-    return made
 
 
 class BlankLineSegmenter:

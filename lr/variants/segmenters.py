@@ -1,17 +1,19 @@
 """Other rules for where a step ends: a sentence, a fixed length, a turn of the reasoning.
 
-What holds for every rule is said in `lr/spec/segmenters.py`, which loads this file when one of them
+What holds for every rule is said in `lr/spec/segmenters.py`. This file is loaded when one of them
 is asked for by name.
 """
 
 from __future__ import annotations
 
-from lr.spec.segmenters import WHITE_SPACE, Segmenter, SegmenterName, TokenBytes
+from lr.spec.segmenters import WHITE_SPACE, BlankLineSegmenter, Segmenter, SegmenterName, TokenBytes
 from lr.types import require
 
 
 def make_segmenter(name: SegmenterName, token_bytes: TokenBytes, segment_tokens: int) -> Segmenter:
     """A segmenter by name; `segment_tokens` is the length of a step for "fixed"."""
+    if name == "blank_line":
+        return BlankLineSegmenter(token_bytes)
     if name == "fixed":
         return FixedSegmenter(token_bytes, segment_tokens)
     return (SentenceSegmenter if name == "sentence" else DiscourseSegmenter)(token_bytes)

@@ -135,10 +135,6 @@ class LikelihoodVerifier(AskingVerifier):
     def passes(self) -> int:  # type: ignore[override]  # it only counts up
         return self.prefixes.passes if self.asks else 0
 
-    def close(self) -> None:
-        if self.asks:
-            self.prefixes.close()
-
     def row_of(self, pair: Pair) -> Row:
         """Example: 10 tokens of prefix, a draft of 4. The row is the prefix and the first 3 draft
         tokens; the logits after its last 4 tokens are those of the 4 draft tokens.

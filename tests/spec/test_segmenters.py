@@ -16,8 +16,13 @@ from hypothesis import strategies as st
 from lr.errors import SettingError
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
-from lr.spec.segmenters import Segmenter, SegmenterName, make_segmenter
-from lr.variants.segmenters import DiscourseSegmenter, FixedSegmenter, SentenceSegmenter
+from lr.spec.segmenters import Segmenter, SegmenterName
+from lr.variants.segmenters import (
+    DiscourseSegmenter,
+    FixedSegmenter,
+    SentenceSegmenter,
+    make_segmenter,
+)
 
 Make = Callable[[Callable[[int], bytes]], Segmenter]
 SEGMENTERS = get_args(SegmenterName)

@@ -188,7 +188,7 @@ def test_scores_need_no_target_step_and_use_the_chain_again() -> None:
         (1, len(chain) + question),
         (1, len(second.draft.tokens) + question),
     ]
-    verifier.close()
+    verifier.prefixes.close()
     assert watched.used == 0
 
 
@@ -243,7 +243,7 @@ def test_likelihood_computed_by_a_prefill() -> None:
         4,
         sum(len(one.draft.tokens) for one in pairs),
     )  # the prefixes were kept, but for their last token
-    verifier.close()
+    verifier.prefixes.close()
     assert watched.used == 0 and encode("x")
 
 

@@ -239,10 +239,6 @@ class AskingVerifier(Verifier):
     def read(self, pair: Pair, logits: Tensor) -> Verdict:
         """The verdict from the logits [wanted, v] of its row."""
 
-    def close(self) -> None:
-        """Release what is cached; the next call computes it again."""
-        self.prefixes.close()
-
 
 class JudgeVerifier(AskingVerifier):
     """Accepts if the judge's score is at least `threshold`.
