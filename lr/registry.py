@@ -22,9 +22,6 @@ SERVED = ("openai:", "http://", "https://")
 """How the address of a model behind a server begins."""
 DUMMY = "dummy:"
 """What the name of a checkpoint begins with if its weights are to be random (`lab/dummy.py`)."""
-CACHE_RECORDER = "lr.lab.trace.cache:CacheRecorder"
-ROUND_DETAIL = "lr.lab.trace.rounds:round_detail"
-"""What a detailed trace records of a cache, and of a round of token-level speculation."""
 
 
 def find(where: str) -> Any:

@@ -103,9 +103,6 @@ class Guess:
     kept: bool | None
 
 
-# Details
-
-
 @dataclass(frozen=True, slots=True)
 class TokenWritten:
     """A token that was not a draft token: number `offset` of its step, probability `p`."""

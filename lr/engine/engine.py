@@ -24,7 +24,7 @@ from lr.errors import ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
-from lr.registry import CACHE_RECORDER, find
+from lr.registry import find
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
 from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter, StepDrafter
@@ -207,7 +207,8 @@ class Serving:
         if run.detailed and self.alone:
             for name, runner in self.borrowed.items():
                 runner.cache.pool.restart()
-                runner.cache.observer = find(CACHE_RECORDER)(run.trace, name)
+                recorder = find("lr.lab.trace.cache:CacheRecorder")
+                runner.cache.observer = recorder(run.trace, name)
         drafts = None if self.drafts is None else self.drafts(run.trace)
         return run.request(self.target, drafts)
 

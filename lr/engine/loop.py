@@ -18,10 +18,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from lr.engine.request import Request
 from lr.engine.runner import ModelRunner
+from lr.engine.worker import RemoteRun
 from lr.errors import ProtocolError
 from lr.kvcache.branch import Branch
 from lr.registry import find
@@ -40,23 +41,12 @@ from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, VerifierCall
 from lr.types import Role, Verdict
 
+Part = StepWriter | RemoteRun
+"""A model that writes. `here`: in this thread, so that a `poll` computes. A poll of another one may
+wait for news, `wait` seconds or (None) as long as it takes."""
 READINGS = Requires.TARGET_LOGPROBS | Requires.HIDDEN | Requires.SAMPLING_LOGPROBS
 NAP = 0.002
 """Seconds between two looks where several parts work elsewhere."""
-
-
-class Part(Protocol):
-    """A model or a verifier that works. `here`: in this thread, so that a `poll` computes. A poll
-    of anything else may wait for news, `wait` seconds or (None) as long as it takes.
-    """
-
-    @property
-    def here(self) -> bool: ...
-
-    @property
-    def busy(self) -> bool: ...
-
-    def poll(self, wait: float | None = 0.0) -> object: ...
 
 
 class Told(NamedTuple):

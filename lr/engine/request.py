@@ -76,7 +76,7 @@ class Request:
     `step_drafter` is shown how the draft wrote the steps that the target writes. `controller`
     chooses the depth after every step, `may_follow` whether drafts may follow a draft step;
     `corrector`: how the target writes after a rejection. `proposals`: draft steps that no model
-    writes, from a prefix, their number and their longest length.
+    writes.
     """
 
     prompt: Sequence[int]

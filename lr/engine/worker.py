@@ -38,7 +38,7 @@ from lr.engine.drafts import LocalDrafts, Written
 from lr.engine.runner import Runners
 from lr.errors import LRError, SettingError
 from lr.model.device import own_stream, undisturbed
-from lr.registry import CACHE_RECORDER, find, load_file
+from lr.registry import find, load_file
 from lr.rng import Stream
 from lr.spec.protocol import NodeId
 from lr.spec.segmenters import TokenBytes
@@ -77,8 +77,8 @@ class _Run:
         self.runner = self.runners.lend(blocks)
         self.runner.observer = lambda *seen: self.trace.record(ForwardPass(config.role, *seen))
         if detailed:
-            recorder = find(CACHE_RECORDER)(self.trace, config.role.value)
-            self.runner.cache.observer = recorder
+            recorder = find("lr.lab.trace.cache:CacheRecorder")
+            self.runner.cache.observer = recorder(self.trace, config.role.value)
         self.writer = StepWriter(config, self.runner, token_bytes)
         self.requests: dict[int, LocalDrafts] = {}
         self.told = time.perf_counter()

@@ -41,8 +41,6 @@ _NOT_HERE = {
     "moe_intermediate_size": "a dense model, without experts",
 }
 """Keys of networks that are not computed here, and what they may say besides null and false."""
-
-
 MOST, MOST_LAYERS = 1 << 27, 4096
 """No size of a model is larger. Before loops count up to it, a number is checked."""
 

@@ -1,6 +1,4 @@
-"""The lossless acceptance rules: rejection sampling and sample matching. Block verification is in
-`lr/variants/block_rule.py`.
-"""
+"""The acceptance rules, both lossless: rejection sampling and sample matching."""
 
 from __future__ import annotations
 

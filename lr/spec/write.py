@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lr.kvcache.branch import Branch
-from lr.registry import ROUND_DETAIL, find
+from lr.registry import find
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
 from lr.spec.drafters import Context
@@ -131,8 +131,9 @@ class StepWriter:
                 Context(j.branch, j.limit - len(j.tokens) - 1, Draws(j.stream, len(j.tokens)))
                 for j in self.live
             ]
-            detailed = any(job.trace.detailed for job in self.live)
-            describe: Describe | None = find(ROUND_DETAIL) if detailed else None
+            describe: Describe | None = None
+            if any(job.trace.detailed for job in self.live):
+                describe = find("lr.lab.trace.rounds:round_detail")
             how = (self.runner, self.config.sampling, speculation)
             ends = speculate(*how, contexts, describe=describe)
             for job, end in zip(self.live, ends, strict=True):
