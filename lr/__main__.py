@@ -1,5 +1,5 @@
 """`python -m lr` and the console script. Ctrl-C is answered from here on: all else is imported
-below. Read next: `cli.py`."""
+below. Read next: `commands/cli.py`."""
 
 import sys
 
@@ -7,7 +7,7 @@ import sys
 def entry() -> None:
     """The console script."""
     try:
-        from lr.cli import run
+        from lr.commands.cli import run
 
         code = run()
     except KeyboardInterrupt:

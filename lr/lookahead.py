@@ -14,7 +14,7 @@ longer than its longest row. A *verifier* compares ŝ with s at each node, in or
 that means the same is *accepted*, in the draft's words. At the first that does not, the target's
 step is emitted instead, the *correction*, and all that follows the draft step is dropped.
 
-`algorithm_1` is the synchronous method as the paper prints it. `lookahead` is all of it: the
+`algorithm_1` is the synchronous method as the paper prints it. `Lookahead` is all of it: the
 asynchronous method of section 3.2, where neither model waits, with alternatives for each step.
 
 Nothing but a fork's last token is computed twice. A *branch* is a list of tokens with its keys and
@@ -41,6 +41,7 @@ from lr.rng import Stream
 from lr.spec.acceptance import Draws
 from lr.spec.drafters import Context, StepDrafter
 from lr.spec.protocol import Limits, Schedule
+from lr.spec.runner import read_up_to
 from lr.spec.sampling import distribution, sample
 from lr.spec.scheduler import may_be_drafted, verdict_by_form
 from lr.spec.segmenters import Segmenter
@@ -67,11 +68,7 @@ class Writing:
     tokens: list[int] = field(default_factory=list)
     step: Step | None = None  # there once it is finished
     verdict: Verdict | None = None  # of a draft step: the verifier's, and the node it leads to
-    node: Node | None = None
-
-    @property
-    def rejected(self) -> bool:
-        return self.verdict is not None and not self.verdict.aligned
+    node: Node | None = None  # while it is not rejected
 
 
 @dataclass(eq=False)
@@ -95,14 +92,10 @@ class Writer:
         """A new branch of the first `length` tokens of `branch`, the last of them pending. What
         `branch` has not read of the others is read first, once for both.
         """
-        tokens = branch.tokens
-        if branch.num_computed_tokens < length - 1:
-            branch.tokens = tokens[: length - 1]
-            self.runner.forward([branch])
-            branch.tokens = tokens
+        read_up_to(self.runner, branch, length - 1)
         self.branches.append(self.runner.fork(branch))
         self.runner.rewind(self.branches[-1], length - 1)
-        self.branches[-1].append(tokens[length - 1])
+        self.branches[-1].append(branch.tokens[length - 1])
         return self.branches[-1]
 
     def keep(self, branches: set[Branch]) -> None:
@@ -241,37 +234,19 @@ class Node:
     drafts: list[Writing] = field(default_factory=list)  # the alternatives ŝ from here, in order
     target: Writing | None = None  # the target's own step s from here, once it is started
 
-    @property
-    def step(self) -> Step | None:
-        return self.target.step if self.target else None
-
 
 def tree(root: Node) -> list[Node]:
     """The nodes that are still open, level by level. What leaves the tree is cancelled by that."""
     nodes = [root]
     for node in nodes:  # the list grows while it is read
-        nodes += [d.node for d in node.drafts if d.node and d.node.limit and not d.rejected]
+        nodes += [d.node for d in node.drafts if d.node and d.node.limit]
     return nodes
 
 
-def lookahead(
-    prompt: Sequence[int],
-    draft: Writer,
-    target: Writer,
-    verifier: Verifier,
-    limits: Limits,
-    *,
-    schedule: Schedule = Schedule.DEPTH,
-    depth: int = 4,
-    width: int = 1,
-    max_target_rows: int | None = None,
-    coupling: Coupling = Coupling.INDEPENDENT,
-    draft_forwards: int = 8,
-) -> Iterator[EmittedStep]:
-    """Yield the steps of the answer as they are decided. Every turn starts what may start, runs the
-    models once, verifies the pairs that are complete, and decides at the root.
-
-    How far ahead the models write. Levels count from the root; in `SYNC`, from the cycle's start:
+@dataclass(eq=False)
+class Lookahead:
+    """The whole method, turn by turn. `root`: the end of what is emitted, with the tree below it.
+    Levels count from the root; in `SYNC`, from where the cycle began:
 
         schedule   drafts from levels   target steps from levels
         SYNC       0 .. depth - 1       0 .. depth, after all drafts     Algorithm 1
@@ -281,105 +256,129 @@ def lookahead(
     `width`: alternatives per draft step (section 3.1). `max_target_rows`: the most target steps at
     a time. `draft_forwards`: forwards of the draft per forward of the target, 1 / c in the paper.
     """
-    sync = schedule is Schedule.SYNC
-    deepest = depth - 1 if schedule is Schedule.PAPER else depth
-    drafter = target.speculation.drafter if target.speculation else None
 
-    def may_draft(node: Node) -> bool:
-        eligible = may_be_drafted(node.previous, ignore_half_sentence=limits.ignore_half_sentence)
-        return eligible and not node.drafts and node.index - first < depth
+    prompt: Sequence[int]
+    draft: Writer
+    target: Writer
+    verifier: Verifier
+    limits: Limits
+    schedule: Schedule = Schedule.DEPTH
+    depth: int = 4
+    width: int = 1
+    max_target_rows: int | None = None
+    coupling: Coupling = Coupling.INDEPENDENT
+    draft_forwards: int = 8
 
-    def node_after(node: Node, step: Step, draft_branch: Branch, target_branch: Branch) -> Node:
+    def steps(self) -> Iterator[EmittedStep]:
+        """The steps of the answer as they are decided."""
+        self.first = turn = 0  # `first` is the number of the step at level 0
+        branches = self.draft.open(self.prompt), self.target.open(self.prompt)
+        self.root = Node(0, [*self.prompt], self.limits.step_limit(0), None, *branches)
+        try:
+            while self.root.limit:
+                turn += 1
+                drafting, rows = self.start()
+                if rows and (not drafting or turn % self.draft_forwards == 0):
+                    self.target.write(rows)
+                if drafting:
+                    self.draft.write(drafting)
+                self.grow()
+                if self.schedule is Schedule.SYNC and not all(w.step for w in drafting + rows):
+                    continue  # the barrier: each stage waits for all of the one before
+                self.judge()
+                yield from self.decide()
+                nodes = tree(self.root)  # what has left the tree gives its branches back
+                unfinished = {d.branch for n in nodes for d in n.drafts if not d.step}
+                self.target.keep({n.target_branch for n in nodes})
+                self.draft.keep({n.draft_branch for n in nodes} | unfinished)
+        finally:
+            self.target.keep(set())
+            self.draft.keep(set())
+
+    def start(self) -> tuple[list[Writing], list[Writing]]:
+        """Start every step that may start, nearest to the root first. The steps in the making."""
+        nodes, draft, target = tree(self.root), self.draft, self.target
+        for node in filter(self.may_draft, nodes):
+            for j in range(self.width):
+                noise = target if self.coupling is Coupling.SHARED and j == 0 else draft
+                stream = noise.stream.fold_in(*(node.index, j) if j else (node.index,))
+                branch = draft.fork(node.draft_branch, len(node.tokens))
+                node.drafts.append(draft.begin(branch, stream, node.limit))
+        drafting = [d for n in nodes for d in n.drafts if not d.step]
+        rows = [n.target for n in nodes if n.target and not n.target.step]
+        deepest = self.depth - 1 if self.schedule is Schedule.PAPER else self.depth
+        for node in nodes if not (self.schedule is Schedule.SYNC and drafting) else []:
+            due = not node.target and node.index - self.first <= deepest
+            if due and (self.max_target_rows is None or len(rows) < self.max_target_rows):
+                stream = target.stream.fold_in(node.index)
+                node.target = target.begin(node.target_branch, stream, node.limit)
+                rows.append(node.target)
+        drafter = target.speculation.drafter if target.speculation else None
+        for node in nodes:
+            if isinstance(drafter, StepDrafter) and node.drafts:  # ŝ as token draft of s
+                drafter.offer(node.target_branch, len(node.tokens), node.drafts[0].tokens)
+        return drafting, rows
+
+    def may_draft(self, node: Node) -> bool:
+        """Whether drafts after a node may start and have not started yet."""
+        ignore = self.limits.ignore_half_sentence
+        eligible = may_be_drafted(node.previous, ignore_half_sentence=ignore)
+        return eligible and not node.drafts and node.index - self.first < self.depth
+
+    def grow(self) -> None:
+        """A finished draft step leads to a new node; but a cut one is never accepted."""
+        for parent, d in [(n, d) for n in tree(self.root) for d in n.drafts]:
+            if d.step and not d.node and not d.verdict and d.step.finish is not Finish.LENGTH:
+                branch = self.target.fork(parent.target_branch, len(parent.tokens))
+                branch.extend(d.step.tokens)
+                d.node = self.after(parent, d.step, d.branch, branch)
+
+    def after(self, node: Node, step: Step, draft_branch: Branch, target_branch: Branch) -> Node:
         tokens = [*node.tokens, *step.tokens]
-        limit = 0 if step.finish is Finish.EOS else limits.step_limit(len(tokens) - len(prompt))
+        limit = self.limits.step_limit(len(tokens) - len(self.prompt))
+        limit = 0 if step.finish is Finish.EOS else limit
         return Node(node.index + 1, tokens, limit, step, draft_branch, target_branch)
 
-    root = Node(0, [*prompt], limits.step_limit(0), None, draft.open(prompt), target.open(prompt))
-    first = turn = 0  # `first` is the number of the step at level 0
-    try:
-        while root.limit:
-            # 1. Start every step that may start, nearest to the root first.
-            nodes = tree(root)
-            for node in filter(may_draft, nodes):
-                for j in range(width):
-                    shared = coupling is Coupling.SHARED and j == 0  # draw with the target's noise
-                    stream = (target if shared else draft).stream.fold_in(node.index)
-                    branch = draft.fork(node.draft_branch, len(node.tokens))
-                    stream = stream.fold_in(j) if j else stream
-                    node.drafts.append(draft.begin(branch, stream, node.limit))
-            drafting = [d for n in nodes for d in n.drafts if not d.step]
-            rows = [n.target for n in nodes if n.target and not n.step]
-            for node in nodes if not (sync and drafting) else []:
-                due = not node.target and node.index - first <= deepest
-                if due and (max_target_rows is None or len(rows) < max_target_rows):
-                    stream = target.stream.fold_in(node.index)
-                    node.target = target.begin(node.target_branch, stream, node.limit)
-                    rows.append(node.target)
+    def judge(self) -> None:
+        """Verify every pair that is complete: ŝ and s from the same node."""
+        pairs = {
+            d: Pair(tuple(node.tokens), d.step, node.target.step)
+            for node in tree(self.root)
+            if node.target and node.target.step
+            for d in node.drafts
+            if d.step and not d.verdict
+        }
+        for d, verdict in zip(pairs, verify(self.verifier, [*pairs.values()]), strict=True):
+            d.verdict, d.node = verdict, d.node if verdict.aligned else None
 
-            # 2. One ragged forward of the draft; every `draft_forwards`-th turn one of the target.
-            #    A finished draft step leads to a new node; but a cut one is never accepted.
-            turn += 1
-            if rows and (not drafting or turn % draft_forwards == 0):
-                for node in nodes:
-                    if isinstance(drafter, StepDrafter) and node.drafts:  # ŝ as token draft of s
-                        ahead = node.drafts[0].tokens
-                        drafter.offer(node.target_branch, len(node.tokens), ahead)
-                target.write(rows)
-            if drafting:
-                draft.write(drafting)
-            for parent, d in [(n, d) for n in nodes for d in n.drafts]:
-                if d.step and not d.node and d.step.finish is not Finish.LENGTH:
-                    branch = target.fork(parent.target_branch, len(parent.tokens))
-                    branch.extend(d.step.tokens)
-                    d.node = node_after(parent, d.step, d.branch, branch)
-            if sync and any(not writing.step for writing in drafting + rows):
-                continue  # the barrier: each stage waits for all of the one before
-
-            # 3. Verify every pair that is complete: ŝ and s from the same node.
-            pairs = {
-                d: Pair(tuple(node.tokens), d.step, node.step)
-                for node in tree(root)
-                for d in node.drafts
-                if d.step and node.step and not d.verdict
-            }
-            for d, verdict in zip(pairs, verify(verifier, [*pairs.values()]), strict=True):
-                d.verdict = verdict
-
-            # 4. Decide at the root, alternatives in order, as long as something can be decided.
-            while root.limit:
-                i, s = root.index, root.step
-                best = next((d for d in root.drafts if not d.rejected), None)
-                if best and best.step and best.verdict and best.node:
-                    out = EmittedStep(i, best.step, Origin.ACCEPTED, best.verdict)
-                    root = best.node
-                    first = first if sync else root.index  # without a barrier the window slides
-                elif s and not best and not may_draft(root):
-                    if root.drafts:  # all rejected; the last one stands for them
-                        last = root.drafts[-1]
-                        out = EmittedStep(i, s, Origin.CORRECTION, last.verdict, last.step)
-                    else:
-                        origin = Origin.BONUS if sync and i > first else Origin.TARGET
-                        out = EmittedStep(i, s, origin)
-                    root.draft_branch.extend(s.tokens)
-                    root = node_after(root, s, root.draft_branch, root.target_branch)
-                    first = root.index
+    def decide(self) -> Iterator[EmittedStep]:
+        """Decide at the root, alternatives in order, as long as something can be decided."""
+        while self.root.limit:
+            root, i = self.root, self.root.index
+            s = root.target.step if root.target else None
+            best = next((d for d in root.drafts if not d.verdict or d.verdict.aligned), None)
+            if best and best.step and best.verdict and best.node:
+                out = EmittedStep(i, best.step, Origin.ACCEPTED, best.verdict)
+                self.root = best.node
+            elif s and not best and not self.may_draft(root):
+                if root.drafts:  # all rejected; the last one stands for them
+                    last = root.drafts[-1]
+                    out = EmittedStep(i, s, Origin.CORRECTION, last.verdict, last.step)
                 else:
-                    break
-                yield out
-
-            # 5. What has left the tree gives its branches back.
-            nodes = tree(root)
-            target.keep({n.target_branch for n in nodes})
-            unfinished = {d.branch for n in nodes for d in n.drafts if not d.step}
-            draft.keep({n.draft_branch for n in nodes} | unfinished)
-    finally:
-        target.keep(set())
-        draft.keep(set())
+                    bonus = self.schedule is Schedule.SYNC and i > self.first
+                    out = EmittedStep(i, s, Origin.BONUS if bonus else Origin.TARGET)
+                root.draft_branch.extend(s.tokens)
+                self.root = self.after(root, s, root.draft_branch, root.target_branch)
+            else:
+                return
+            if out.origin is not Origin.ACCEPTED or self.schedule is not Schedule.SYNC:
+                self.first = i + 1  # without a barrier the window slides
+            yield out
 
 
 def main() -> None:
     """Answer a question and print each step, and who wrote it, as soon as it is decided."""
-    from lr.reasoner import Reasoner  # loads the models and calls `lookahead`
+    from lr.reasoner import Reasoner  # loads the models and calls `Lookahead`
 
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("question", nargs="?", default=QUESTION)

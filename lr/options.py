@@ -31,8 +31,10 @@ DRAFT_MODEL_DRAFTERS = ("draft", "tree")  # the drafters that are made of a draf
 
 
 @dataclass(frozen=True)
-class TokenOptions:
-    """Settings of token-level speculation (modes sd and lr+sd)."""
+class GenerateOptions:
+    """Settings of one answer, those of token-level speculation (modes sd and lr+sd) first; a
+    sampling setting of None is that of generation_config.json.
+    """
 
     drafter: TokenDrafter = "draft"
     """Who guesses the next tokens in sd and lr+sd: ngram (prompt lookup), suffix (longest repeated
@@ -54,29 +56,6 @@ class TokenOptions:
     coupling: CouplingName = "independent"
     """Whether the draft draws with the target's noise, tokens and (first alternatives of) steps
     alike: the laws stay, they agree more often."""
-
-    def __post_init__(self) -> None:
-        found = _choices(type(self))  # type: ignore[arg-type]  # classes are hashable
-        for name, choices in found.items():
-            value = getattr(self, name)
-            require(value in choices, name, value, f"one of {', '.join(choices)}")
-        _whole("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_GUESSED)
-        _whole("prompt_lookup_min", self.prompt_lookup_min, 1)
-        name = "prompt_lookup_max (not below prompt_lookup_min)"
-        _whole(name, self.prompt_lookup_max, self.prompt_lookup_min)
-        likely = self.min_confidence
-        require(0 <= likely <= 1, "min_confidence", likely, "a number in [0, 1]")
-        require(len(self.branching) > 0, "branching", self.branching, "one number per level")
-        for width in self.branching:
-            _whole("a number in branching", width, 1)
-        fewer = f"numbers whose product, the paths of the tree, is at most {MAX_GUESSED}"
-        require(prod(self.branching) <= MAX_GUESSED, "branching", self.branching, fewer)
-
-
-@dataclass(frozen=True)
-class GenerateOptions(TokenOptions):
-    """Settings of one answer; a sampling setting of None is that of generation_config.json."""
-
     mode: Mode = "lr"
     """ar: plain decoding of the target, one token at a time. sd: token-level speculative decoding.
     lr: Lookahead Reasoning, step by step. lr+sd: both, token-level speculation inside the steps."""
@@ -128,7 +107,21 @@ class GenerateOptions(TokenOptions):
     """Handed to chat templates that know it (Qwen3); None leaves it to the template."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        found = _choices(type(self))  # type: ignore[arg-type]  # classes are hashable
+        for name, choices in found.items():
+            value = getattr(self, name)
+            require(value in choices, name, value, f"one of {', '.join(choices)}")
+        _whole("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_GUESSED)
+        _whole("prompt_lookup_min", self.prompt_lookup_min, 1)
+        name = "prompt_lookup_max (not below prompt_lookup_min)"
+        _whole(name, self.prompt_lookup_max, self.prompt_lookup_min)
+        likely = self.min_confidence
+        require(0 <= likely <= 1, "min_confidence", likely, "a number in [0, 1]")
+        require(len(self.branching) > 0, "branching", self.branching, "one number per level")
+        for width in self.branching:
+            _whole("a number in branching", width, 1)
+        fewer = f"numbers whose product, the paths of the tree, is at most {MAX_GUESSED}"
+        require(prod(self.branching) <= MAX_GUESSED, "branching", self.branching, fewer)
         _whole("depth", self.depth, 1, MAX_DEPTH)
         _whole("width", self.width, 1, MAX_WIDTH)
         fewer = f"fewer: together they make {self.nodes} nodes, and {MAX_NODES} is the most"

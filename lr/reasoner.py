@@ -13,33 +13,25 @@ itself is in `lookahead.py` (to read) and `spec/scheduler.py` (which runs).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from lr.engine.engine import Engine, Run, Steps
+from lr.engine.engine import Engine, Run
 from lr.engine.load import load_models, use_attention
-from lr.engine.runner import ModelRunner
-from lr.errors import SettingError
-from lr.lookahead import Writer, lookahead
-from lr.model.device import Device
-from lr.model.qwen import CausalLM
+from lr.model.device import Device, DeviceMap
 from lr.options import OptionArguments, make_options
+from lr.registry import find
 from lr.result import Result
-from lr.spec.protocol import Schedule
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import Requires, Verifier
-from lr.trace import ForwardPass, emission
-from lr.types import Coupling, Role, require
+from lr.spec.verifiers.base import Verifier
+from lr.types import require
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from lr.lab.endpoint.address import Servers
-    from lr.model.ranks import Spread
 
 
 class Reasoner:
@@ -51,15 +43,16 @@ class Reasoner:
     leaves plain decoding only.
 
     `verifier` is a name ("exact", "judge", "embedding:0.95", ...; "oracle" for the tiny languages;
-    `spec/verifiers/choose.py` has all) or a `Verifier`. None takes "judge" where there is one (a
+    `engine/load.py` has all) or a `Verifier`. None takes "judge" where there is one (a
     `judge`, or "tiny-target"), "oracle" for "plans-target", and else "exact". `judge` is the
     checkpoint of a verifier that has one: a language model for "judge", an encoder for "embedding".
 
     `dtype` None: float32 on the CPU, the checkpoint's own elsewhere. `device` is where the models
     run, or a mapping from "target", "draft" and "judge" to devices; what it does not name runs
-    where the target does. `spread_over(2, "cuda:0")` (`model/ranks.py`) spreads the target over two
-    GPUs. `num_blocks` cache blocks of 16 tokens per model; None: as many as the answers need.
-    `attention` and `graphs`: of all three models, as `use_attention` takes them.
+    where the target does. Several devices for the target, such as ["cuda:0", "cuda:1"], spread it
+    over as many processes (`model/ranks.py`). `num_blocks` cache blocks of 16 tokens per model;
+    None: as many as the answers need. `attention` and `graphs`: of all three models, as
+    `use_attention` takes them.
 
     Caches are kept from answer to answer. With driver "overlapped" a second process, which does
     not import your script, is started at the first question and kept until `close`, the end of a
@@ -73,7 +66,7 @@ class Reasoner:
         verifier: str | Verifier | None = "oracle",
         *,
         judge: str | Path | None = None,
-        device: Device | Spread | Mapping[str, Device | Spread] = "cpu",
+        device: Device | Mapping[str, Device] | DeviceMap = "cpu",
         dtype: torch.dtype | None = None,
         num_blocks: int | None = None,
         servers: Servers | None = None,
@@ -118,7 +111,7 @@ class Reasoner:
         The arguments are those of `generate`."""
         require(engine in ("scheduler", "page"), "engine", engine, "scheduler or page")
         made = make_options(**options)
-        serve = serve_page if engine == "page" and made.looks_ahead else None
+        serve = find("lr.lab.page:serve_page") if engine == "page" and made.looks_ahead else None
         return Run(
             self.engine, self.verifier, question, made, variant, detailed=detailed, serve=serve
         )
@@ -148,62 +141,3 @@ class Reasoner:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def serve_page(run: Run) -> Steps:
-    """Answer one run by the loop of `lr/lookahead.py`. The trace gets forwards and emitted
-    steps. Raises `SettingError` for what the page leaves to the scheduler.
-    """
-    options, variant, verifier = run.options, run.variant, run.verifier
-    models = (run.models.target, run.models.draft)
-    timed = options.late_drafts != "wait" or options.driver != "lockstep"
-    parts: tuple[object, ...] = (
-        variant.router,
-        variant.controller,
-        variant.schedule,
-        variant.chooser,
-    )
-    parts += (variant.proposer, variant.corrector, variant.may_follow)
-    varied = any(part is not None for part in parts)
-    here = all(isinstance(model, CausalLM) for model in models)
-    if isinstance(verifier, str) or not here or timed or varied:
-        raise SettingError(
-            'engine "page" runs models in this process, without a router, controller, schedule, '
-            'chooser, proposer, corrector or may_follow of your own, driver "overlapped" or '
-            'late_drafts "reject"; use engine "scheduler".'
-        )
-    if verifier.requires != Requires.TARGET_STEP or verifier.early_requires is not None:
-        raise SettingError(
-            f'engine "page" needs a verifier that compares two steps, and {verifier.name!r} '
-            'does not, or not only; use engine "scheduler".'
-        )
-    with ExitStack() as stack:
-
-        def lend(role: Role) -> ModelRunner:
-            runner = run.engine.runners(role).lend(run.blocks)
-            stack.callback(run.engine.runners(role).take_back, runner)
-            runner.observer = lambda *seen: run.trace.record(ForwardPass(role, *seen))
-            return runner
-
-        def writer(role: Role, guesser: ModelRunner | None) -> Writer:
-            how, token_bytes = run.writer_config(role, guesser), run.models.codec.token_bytes
-            segmenter, stream = partial(how.segmenter, token_bytes), run.stream(role)
-            return Writer(lend(role), how.sampling, segmenter, how.eos_ids, stream, how.speculation)
-
-        guesser = lend(Role.DRAFT) if options.drafts_tokens else None
-        for emitted in lookahead(
-            run.prompt,
-            writer(Role.DRAFT, None),
-            writer(Role.TARGET, guesser),
-            verifier,
-            run.limits,
-            schedule=Schedule(options.schedule),
-            depth=options.depth,
-            width=options.width,
-            max_target_rows=options.max_target_rows,
-            coupling=Coupling(options.coupling),
-            draft_forwards=options.draft_ticks,
-        ):
-            verdicts = [] if emitted.verdict is None else [emitted.verdict]
-            run.trace.record(emission(emitted, *verdicts))
-            yield run, run.take(emitted)

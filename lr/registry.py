@@ -20,6 +20,8 @@ CHECKPOINTS = ("tiny-target", "tiny-draft", "tiny-judge", "plans-target", "plans
 """The checkpoints that come with the package; `tiny` has their files."""
 SERVED = ("openai:", "http://", "https://")
 """How the address of a model behind a server begins."""
+DUMMY = "dummy:"
+"""What the name of a checkpoint begins with if its weights are to be random (`lab/dummy.py`)."""
 
 
 def find(where: str) -> Any:
@@ -55,6 +57,11 @@ def checkpoint_path(name: str) -> Path:
 def is_served(name: object) -> bool:
     """Whether a model is named by the address of a server instead of a checkpoint."""
     return isinstance(name, str) and name.startswith(SERVED)
+
+
+def is_dummy(name: str | Path) -> bool:
+    """Whether a checkpoint's name asks for random weights."""
+    return str(name).startswith(DUMMY)
 
 
 def language_of(codec: Codec) -> TinyLanguage | None:

@@ -2,9 +2,10 @@
 
 Everything that runs reports to a `Trace`, and every number (acceptance, passes, tokens per second)
 is a function of its events. The scheduler's messages are events themselves, the very objects of
-`spec/protocol.py`; the others are defined here. Those in `STATISTICS` are always recorded. The rest
-are details, recorded if `Trace.detailed` is set: every other message, token and change of a cache.
-No torch here. A trace as a file: `lab/trace/file.py`, `docs/trace.md`.
+`spec/protocol.py`; others are defined here. Those in `STATISTICS` are always recorded. The rest are
+details, recorded if `Trace.detailed` is set: every other message and token, and what the cache or a
+simulation adds (`lab/trace/cache.py`, `theory/simulate.py`). No torch here. A trace as a file:
+`lab/trace/file.py`, `docs/trace.md`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, field
 from itertools import zip_longest
+from typing import Any
 
-from lr.spec.protocol import Emit, Message, NodeId, Work
-from lr.types import EmittedStep, Origin, Role, Step, Verdict
+from lr.spec.protocol import Emit, Message, NodeId
+from lr.types import Origin, Role, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +103,6 @@ class Guess:
     kept: bool | None
 
 
-# Details of models and simulations
-
-
 @dataclass(frozen=True, slots=True)
 class TokenWritten:
     """A token that was not a draft token: number `offset` of its step, probability `p`."""
@@ -115,101 +114,6 @@ class TokenWritten:
     token: int
     p: float
     key: int
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """A simulation drew `value` with `key`."""
-
-    purpose: str
-    node: NodeId | None
-    key: int
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class WorkSpan:
-    """A simulated worker was busy with `work` from `start` to now; `completed`, else cancelled."""
-
-    work: Work
-    start: float
-    completed: bool
-
-
-# Details of the caches
-
-
-@dataclass(frozen=True, slots=True)
-class CacheEvent:
-    """What happened to a branch of a cache. `cache`: its name; `branch`: a number, used once."""
-
-    cache: str
-    branch: int
-
-
-@dataclass(frozen=True, slots=True)
-class BranchOpened(CacheEvent):
-    """An empty branch."""
-
-
-@dataclass(frozen=True, slots=True)
-class BranchForked(CacheEvent):
-    """`branch` shares all blocks of `source`; nothing is copied."""
-
-    source: int
-
-
-@dataclass(frozen=True, slots=True)
-class BranchesGrew:
-    """One forward appends to branches. `rows`: (branch, new length in tokens). `copies`: (branch,
-    shared block, its copy), copy on write. `fresh`: (branch, new block at its end).
-    """
-
-    cache: str
-    rows: tuple[tuple[int, int], ...]
-    copies: tuple[tuple[int, int, int], ...]
-    fresh: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BranchCut(CacheEvent):
-    """`branch` keeps its first `length` tokens and gives up the blocks `dropped`; those in `freed`
-    had no other holder.
-    """
-
-    length: int
-    dropped: tuple[int, ...]
-    freed: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BranchClosed(CacheEvent):
-    """`branch` is gone, and its blocks as in `BranchCut`."""
-
-    dropped: tuple[int, ...]
-    freed: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BranchRestored(CacheEvent):
-    """A forward failed, and `branch` has its old length and blocks again."""
-
-    length: int
-    blocks: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BranchHolds(CacheEvent):
-    """`branch` holds the prefix of `node` from now on."""
-
-    node: NodeId
-
-
-@dataclass(frozen=True, slots=True)
-class BranchReplaced(CacheEvent):
-    """`heir` takes the place of `branch`, its node included; `branch` is about to be closed."""
-
-    heir: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +135,7 @@ ROLES = (Role.TARGET, Role.DRAFT)
 STATISTICS = (ForwardPass, StepWritten, TokenRound, VerifierCall, Emit)
 """The events from which statistics follow."""
 Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall
-Detail = TokenWritten | Draw | WorkSpan | CacheEvent | BranchesGrew | Warned | Ended
-Event = Message | Statistic | Detail
+Event = Message | Statistic | TokenWritten | Warned | Ended
 
 
 @dataclass
@@ -242,15 +145,15 @@ class Trace:
     """
 
     clock: Callable[[], float] = time.perf_counter
-    events: list[tuple[float, Event]] = field(default_factory=list)
+    events: list[tuple[float, Any]] = field(default_factory=list)
     start: float = field(init=False)
     detailed: bool = False
-    news: list[tuple[float, Event]] | None = None
+    news: list[tuple[float, Any]] | None = None
 
     def __post_init__(self) -> None:
         self.start = self.clock()
 
-    def record(self, event: Event) -> None:
+    def record(self, event: object) -> None:
         timed = (self.clock() - self.start, event)
         self.events.append(timed)
         if self.news is not None:
@@ -396,12 +299,6 @@ def failures(events: Iterable[object]) -> list[str]:
     """Why draft steps could not be judged, one reason for each; they count as rejected."""
     emits = (event for event in events if isinstance(event, Emit))
     return [verdict.why for emit in emits for verdict in emit.verdicts if verdict.failed]
-
-
-def emission(emitted: EmittedStep, *verdicts: Verdict) -> Emit:
-    """An `Emit` of a loop without a scheduler: step i is written at the node "i:i"."""
-    index = emitted.index
-    return Emit(emitted, verdicts, NodeId(index, index), NodeId(index + 1, index + 1))
 
 
 def summarise(trace: Trace) -> Stats:

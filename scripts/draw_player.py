@@ -18,7 +18,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.lab.player.story import tour_of
 from lr.lab.trace.file import read_trace
 from lr.lab.trace.state import TraceStates

@@ -23,8 +23,8 @@ from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.lab.bench.decode import random_model
 from lr.lab.bench.report import timed
+from lr.lab.dummy import SHAPES
 from lr.model.attention_choice import ROUNDINGS, AttentionNeeds, candidates, distances, equip
-from lr.model.dummy import SHAPES
 from lr.model.qwen import CausalLM
 from lr.model.ranks import spread_over
 from lr.reasoner import Reasoner

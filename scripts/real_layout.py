@@ -20,10 +20,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from lr.lab.dummy import END_ID, dummy_name, dummy_tokenizer, shape
 from lr.lab.memory import weight_bytes
-from lr.model.config import config_json
-from lr.model.dummy import END_ID, dummy_name, dummy_tokenizer, shape
 from lr.model.weights import load_model, pieces
+from lr.tiny.saving import config_json
 
 MEASURE = """
 import re, sys, threading, time

@@ -118,7 +118,7 @@ def on_post_build(config: Any) -> None:
 
 def write_player(name: str, path: Path) -> None:
     """Answer the sample question in the way of a name, and write its player."""
-    from lr.cli import main
+    from lr.commands.cli import main
     from lr.lookahead import QUESTION
 
     with tempfile.TemporaryDirectory() as place:

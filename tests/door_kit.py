@@ -11,7 +11,7 @@ import torch
 
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
-from lr.model.weights import save_model
+from lr.tiny.saving import save_model
 from lr.tiny.vocabulary import build_tokenizer
 
 

@@ -13,12 +13,13 @@ from lr.engine.loop import Loop
 from lr.engine.request import Request
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
+from lr.lab.page import emission
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.rng import Stream
 from lr.spec.protocol import Limits
 from lr.spec.write import StepJob, StepWriter, WriterConfig
-from lr.trace import ForwardPass, Trace, emission
+from lr.trace import ForwardPass, Trace
 from lr.types import EmittedStep, Finish, Origin, Role, SamplingParams
 
 EOS = 11

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.commands.info import attention_lines
 from lr.errors import SettingError
 from lr.model.attention import REFERENCE, SDPA

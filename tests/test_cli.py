@@ -12,7 +12,7 @@ import pytest
 import torch
 from door_kit import write_checkpoint, write_foreign_checkpoint
 
-from lr.cli import COMMANDS, main
+from lr.commands.cli import COMMANDS, main
 from lr.tiny.language import Split
 from lr.tiny.languages import LANGUAGES
 
@@ -31,7 +31,7 @@ def test_help_and_refused_flags_load_no_torch() -> None:
     """Of no command; torch takes seconds. In a process of its own, since others have loaded it."""
     program = """
 import sys
-from lr.cli import COMMANDS, main
+from lr.commands.cli import COMMANDS, main
 for name in COMMANDS:
     for flag, code in (("--help", 0), ("--no_such_flag", 2)):
         try:

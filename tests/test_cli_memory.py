@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lr.cli import main
+from lr.commands.cli import main
 
 PAPER = [
     "--model",

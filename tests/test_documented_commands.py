@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lr.cli import COMMANDS, command_class, main
+from lr.commands.cli import COMMANDS, command_class, main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "GLOSSARY.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -11,8 +11,8 @@ import torch
 from lr.engine import runner as runners
 from lr.engine.runner import RESERVE, ModelRunner, Runners, room
 from lr.errors import OutOfBlocks
+from lr.lab.dummy import shape
 from lr.lab.memory import GIB, Cast, Placed, plan_run
-from lr.model.dummy import shape
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import GenerateOptions

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from lr.engine.runner import ModelRunner
 from lr.errors import OutOfBlocks, SettingError
 from lr.kvcache.branch import Branch
 from lr.lab.scripted import Prefix, ScriptedRun, cut, shuffled
-from lr.lookahead import Writer, Writing, algorithm_1, lookahead
+from lr.lookahead import Lookahead, Writer, Writing, algorithm_1
 from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform
 from lr.spec.drafters import LookupDrafter, StepDrafter
@@ -103,7 +103,7 @@ def all_released(*made: Writer) -> bool:
 def run(
     verifier: Verifier, limits: Limits, made: tuple[Writer, Writer], **how: Any
 ) -> list[EmittedStep]:
-    emitted = list(lookahead(PROMPT, *made, verifier, limits, **how))
+    emitted = list(Lookahead(PROMPT, *made, verifier, limits, **how).steps())
     assert all_released(*made)
     return emitted
 
@@ -336,8 +336,8 @@ def test_page_and_scheduler_agree_on_random_scripts(
     depth = max(least, min(depth, 3) if width > 1 else depth)
     how = {"schedule": schedule, "depth": depth, "width": width, "max_target_rows": rows}
     made = ScriptWriter(script, Role.DRAFT), ScriptWriter(script, Role.TARGET)
-    loop = lookahead(PROMPT, *made, script.verifier, limits, **how, draft_forwards=forwards)
-    emitted = list(loop)
+    parts = (PROMPT, *made, script.verifier, limits)
+    emitted = list(Lookahead(*parts, **how, draft_forwards=forwards).steps())
     assert made[0].branches == made[1].branches == []
     assert emitted == scheduled(script, SchedulerConfig(limits, **how), seed)
     if schedule is Schedule.SYNC and width == 1:
@@ -423,7 +423,11 @@ def test_every_kind_of_step_and_ending_occurs(schedule: Schedule) -> None:
     assert set(endings) == set(Finish)
 
 
-@pytest.mark.parametrize("loop", [algorithm_1, lookahead])
+def whole(*parts: Any) -> Iterator[EmittedStep]:
+    return Lookahead(*parts).steps()
+
+
+@pytest.mark.parametrize("loop", [algorithm_1, whole])
 def test_too_few_blocks_end_the_run_cleanly(loop: Any) -> None:
     made = writers(num_blocks=4)
     with pytest.raises(OutOfBlocks, match="of 4 are free"):
@@ -431,7 +435,7 @@ def test_too_few_blocks_end_the_run_cleanly(loop: Any) -> None:
     assert all_released(*made)
 
 
-@pytest.mark.parametrize("loop", [algorithm_1, lookahead])
+@pytest.mark.parametrize("loop", [algorithm_1, whole])
 def test_stopping_early_releases_everything(loop: Any) -> None:
     made = writers()
     steps = loop(PROMPT, *made, ExactVerifier(), Limits(100, 10))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.commands.gpu import BenchGpu
 
 SMALL = "--model tiny-target --datasets GSM8K --tokens 24 --prompt 20 --repeats 2 --k 2".split()

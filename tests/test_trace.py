@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lr.lab.page import emission
 from lr.trace import (
     Event,
     ForwardPass,
@@ -13,7 +14,6 @@ from lr.trace import (
     TokenRounds,
     Trace,
     VerifierCall,
-    emission,
     summarise,
 )
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lr.lab.scripted import ScriptedRun, TextScript
+from lr.lab.trace.cache import BranchesGrew, BranchHolds
 from lr.lab.trace.file import (
     Header,
     TraceError,
@@ -36,8 +37,6 @@ from lr.spec.protocol import (
     Work,
 )
 from lr.trace import (
-    BranchesGrew,
-    BranchHolds,
     Ended,
     ForwardPass,
     Guess,

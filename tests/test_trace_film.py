@@ -9,11 +9,11 @@ import random
 import pytest
 import torch
 
-from lr.engine.runner import CacheRecorder
 from lr.errors import OutOfBlocks
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import BlockTable
 from lr.lab.scripted import ScriptedRun, TextScript, shuffled
+from lr.lab.trace.cache import CacheRecorder
 from lr.lab.trace.file import Header, no_bytes, records_of
 from lr.lab.trace.state import State, TraceStates, fold, state_at
 from lr.lab.trace.virtual import scripted_trace

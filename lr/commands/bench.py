@@ -20,7 +20,7 @@ from lr.errors import CheckpointError
 from lr.lab.bench import alpha
 from lr.lab.bench.report import conditions, write_json
 from lr.lab.eval.report import cell
-from lr.options import MODES, Mode, TokenOptions
+from lr.options import MODES, GenerateOptions, Mode
 from lr.tiny.language import Split, problem
 from lr.tiny.languages import DATASETS
 from lr.trace import TokenRound
@@ -167,7 +167,7 @@ class BenchToken(Bench):
     def run(self) -> None:
         proper = len(self.temperature) > 0 and all(t >= 0 for t in self.temperature)
         require(proper, "temperature", self.temperature, "numbers >= 0, such as 0.6 0")
-        TokenOptions(branching=self.branching)
+        GenerateOptions(branching=self.branching)
         content, out = self.begin(problems=2, k=1), show.console()
         rows = self._measure()
         out.print(show.in_words(content["conditions"]))

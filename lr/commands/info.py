@@ -67,6 +67,7 @@ class MemoryOf:
         names = (self.model, self.draft_model, self.judge_model)
         places, dtype = DeviceMap(target, draft, judge), torch_dtype(self.dtype, target[0].type)
         how: dict[str, Any] = {"verifier": "judge", "share": self.concurrency, "free": free}
+        how["queues"] = True
         return memory_plan(names, places, dtype, options, tokens, **how)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from lr.lab.endpoint.address import Servers
-    from lr.model.ranks import Spread, Torchrun
+    from lr.model.device import Torchrun
     from lr.reasoner import Reasoner
     from lr.spec.variant import Variant
 
@@ -145,8 +145,8 @@ class ModelChoice:
 
     def load(self, *, needs_draft: bool) -> Reasoner:
         """The reasoner these flags describe; no draft is loaded for plain decoding."""
-        from lr.model.dummy import is_dummy
         from lr.model.files import resolve
+        from lr.registry import is_dummy
 
         if needs_draft and self.drafting() is None:
             if not is_served(self.model) and not is_dummy(self.model):
@@ -204,7 +204,7 @@ def torchrun_place(environment: Mapping[str, str] = os.environ) -> Torchrun | No
     has not, or only this one."""
     if not all(name in environment for name in TORCHRUN) or environment["WORLD_SIZE"] == "1":
         return None
-    from lr.model.ranks import Torchrun
+    from lr.model.device import Torchrun
 
     try:
         rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
@@ -219,8 +219,8 @@ def torchrun_place(environment: Mapping[str, str] = os.environ) -> Torchrun | No
 
 def spread(
     devices: Sequence[torch.device], ranks: int | None, threads: int | None = None
-) -> torch.device | Spread:
-    """Where the target goes: the first of `devices`, or over several ranks.
+) -> tuple[torch.device, ...] | Torchrun:
+    """Where the target goes: to the first of `devices`, or spread over several ranks.
 
     `ranks` None: one for each of the devices. More ranks than devices: the GPUs that follow the
     first, or as many processes on the CPU. Each rank on the CPU gets its share of the threads,
@@ -234,8 +234,8 @@ def spread(
         )
     size = place.size if place is not None else len(devices) if ranks is None else ranks
     if size == 1:
-        return devices[0]
-    from lr.model.ranks import Spread, spread_over
+        return (devices[0],)
+    from lr.model.ranks import spread_over
 
     if devices[0].type == "cpu" and threads is None:
         import torch
@@ -243,5 +243,5 @@ def spread(
         here = size if place is None else 1  # torchrun gives each process its own cores
         torch.set_num_threads(min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) // here)))
     if place is not None:
-        return Spread((devices[0],), place)
-    return Spread(tuple(devices[:size])) if size <= len(devices) else spread_over(size, devices[0])
+        return replace(place, device=devices[0])
+    return tuple(devices[:size]) if size <= len(devices) else spread_over(size, devices[0])

@@ -16,12 +16,12 @@ from lr.commands.info import memory_plan, memory_table
 from lr.commands.options import Placement, ServerChoice, VariantChoice, spread, torch_dtype
 from lr.commands.show import at_least, console, progress, unheeded
 from lr.errors import SettingError
+from lr.lab.dummy import DUMMY_NOTE, dummy_name
 from lr.lab.eval.datasets import fingerprint, load_items
 from lr.lab.eval.grading import grader_for
 from lr.lab.eval.sandbox import Limits
 from lr.lab.eval.store import Store
 from lr.model.codec import Codec
-from lr.model.dummy import DUMMY_NOTE, dummy_name
 from lr.options import (
     DRAFT_MODEL_DRAFTERS,
     LOOKAHEAD,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from lr.lab.eval import running
     from lr.lab.memory import MemoryPlan
-    from lr.model.ranks import Spread
+    from lr.model.device import DeviceMap, Torchrun
     from lr.reasoner import Reasoner
 
 OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
@@ -160,10 +160,9 @@ class RunModels:
         """The reasoner, of settings from `used_in`."""
         writers, verifier = self._writers(), self.verifier or "exact"
         self.placement.set_threads(*writers)
-        _, draft, judge = self.devices()
-        places = {"target": self.target_device(), "draft": draft, "judge": judge}
         servers = self.server.servers(draft_alone=self.model is None)
-        how: dict[str, Any] = {"judge": self.judge_model, "device": places, "servers": servers}
+        how: dict[str, Any] = {"judge": self.judge_model, "servers": servers}
+        how["device"] = self.device_map()
         return self.placement.reasoner(*writers, verifier, **how)
 
     def _writers(self) -> tuple[str, str | None]:
@@ -173,7 +172,14 @@ class RunModels:
             return self.draft_model, None
         return self.model, self.draft_model
 
-    def target_device(self) -> torch.device | Spread:
+    def device_map(self) -> DeviceMap:
+        """Where all three models run."""
+        from lr.model.device import DeviceMap
+
+        _, draft, judge = self.devices()
+        return DeviceMap.of({"target": self.target_device(), "draft": draft, "judge": judge})
+
+    def target_device(self) -> tuple[torch.device, ...] | Torchrun:
         """Where the target goes, over several ranks if there are several devices for it."""
         import torch
 
@@ -221,20 +227,14 @@ class RunModels:
     def memory(self, options: GenerateOptions, tokens: int, share: int) -> MemoryPlan | None:
         """What a run with these models (from `used_in`) takes of every device; None where the
         target is behind a server."""
-        import torch
-
-        from lr.model.device import DeviceMap
-        from lr.model.ranks import Spread
-
         writers, verifier = self._writers(), self.verifier or "exact"
         if is_served(writers[0]):
             return None
-        where = self.target_device()
-        devices = where.devices if isinstance(where, Spread) else (where,)
         names = (*writers, self.judge_model if verifier.startswith("judge") else None)
-        places = DeviceMap(tuple(devices), *map(torch.device, self.devices()[1:]))
-        dtype = torch_dtype(self.placement.dtype, str(devices[0]))
+        places = self.device_map()
+        dtype = torch_dtype(self.placement.dtype, str(places.target[0]))
         how: dict[str, Any] = {"share": share, "num_blocks": self.placement.num_blocks}
+        how["queues"] = True
         return memory_plan(names, places, dtype, options, tokens, verifier=verifier, **how)
 
 
@@ -380,8 +380,8 @@ class Run:
         filters = ("temperature", "top_p", "top_k", "min_p")
         sampling = {name: getattr(self, name) for name in filters}
         if checkpoint is not None:
-            stated = Codec.load(checkpoint).generation_defaults
-            if stated.do_sample is not False and stated.temperature is None:
+            stated = Codec.load(checkpoint).generation_config
+            if stated.get("do_sample") is not False and stated.get("temperature") is None:
                 custom = running.family_sampling(checkpoint)
                 sampling = {n: custom.get(n) if v is None else v for n, v in sampling.items()}
         names = {f.name for f in fields(GenerateOptions)} - {"mode", "drafter"}

@@ -3,6 +3,7 @@ where the output is no terminal."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,7 +18,7 @@ from rich.text import Text
 
 from lr.errors import SettingError
 from lr.lab.viz.style import TERMINAL_MARKS, TERMINAL_STYLES, require_matplotlib
-from lr.spec.verifiers.base import difference
+from lr.tiny.oracle import difference
 from lr.trace import Stats
 from lr.types import Origin, require
 
@@ -129,11 +130,29 @@ def legend() -> Text:
     return Text("   ").join(parts)
 
 
+UNHEEDED: dict[str, Any] = {
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "typical_p"), 1.0),
+    **dict.fromkeys(("length_penalty", "guidance_scale", "num_beams"), 1.0),
+    **dict.fromkeys(("no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "presence_penalty", "frequency_penalty"), 0),
+    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "stop_strings")),
+    **dict.fromkeys(("sequence_bias", "forced_bos_token_id", "forced_eos_token_id", "top_h")),
+    "penalty_alpha": 0,
+}
+"""Entries of generation_config.json that change what a model writes and that nothing here does,
+each with the value that changes nothing."""
+
+
 def unheeded(codec: Codec) -> str | None:
     """What the checkpoint asks for and does not get, in a sentence; None: nothing."""
-    if not codec.unheeded:
+    stated = codec.generation_config
+    asks = ", ".join(
+        f"{name} = {json.dumps(stated[name])}"
+        for name, nothing in UNHEEDED.items()
+        if stated.get(name) not in (None, nothing, [], False)
+    )
+    if not asks:
         return None
-    asks = ", ".join(codec.unheeded)
     return f"generation_config.json of {codec.name} asks for {asks}; it is not done here"
 
 

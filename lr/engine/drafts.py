@@ -1,4 +1,4 @@
-"""The draft's side of a question: where drafts are written, and those that no model writes.
+"""The draft's side of a question: where drafts are written.
 
 `DraftSide` is all that a request knows of the draft: nodes are names there and steps are token ids,
 so the model may just as well be in another process (`worker.py`). `LocalDrafts` has the model at
@@ -7,7 +7,7 @@ hand; the worker uses the very same object, so what is drafted does not depend o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -15,11 +15,9 @@ from lr.kvcache.branch import Branch
 from lr.rng import Stream
 from lr.spec.protocol import Limits, NodeId
 from lr.spec.runner import read_up_to
-from lr.spec.segmenters import Segmenter
-from lr.spec.variant import StepProposer
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import Trace
-from lr.types import Coupling, Finish, Step, require
+from lr.types import Coupling, Finish, Step
 
 AHEAD = 2
 """Steps that a worker writes before they are asked for; its cache has room for one more per node of
@@ -216,29 +214,3 @@ class LocalDrafts:
         self._places[node] = branch, parent
         if self.trace.detailed:
             self.writer.runner.tag(branch, node)
-
-
-@dataclass(frozen=True)
-class Proposals:
-    """What a `StepProposer` proposes, as steps. `segmenter` and `eos_ids` say where one ends."""
-
-    proposer: StepProposer
-    segmenter: Callable[[], Segmenter]
-    eos_ids: frozenset[int]
-    vocab_size: int
-
-    def after(self, prefix: Sequence[int], width: int, limit: int) -> list[Step | None]:
-        """Up to `width` steps after a prefix, each at most `limit` tokens long; None where what is
-        proposed does not end a step. Raises `SettingError` for a token that does not exist.
-        """
-        return [self._step(made, limit) for made in self.proposer.propose(prefix, width)]
-
-    def _step(self, tokens: Sequence[int] | None, limit: int) -> Step | None:
-        segmenter = self.segmenter()
-        for length, token in enumerate((tokens or ())[:limit], start=1):
-            expected = f"a token id from 0 to {self.vocab_size - 1}"
-            require(token < self.vocab_size, "a token of the variant's proposer", token, expected)
-            if token in self.eos_ids or segmenter.feed(token):
-                finish = Finish.EOS if token in self.eos_ids else Finish.BOUNDARY
-                return Step(tuple((tokens or ())[:length]), finish)
-        return None

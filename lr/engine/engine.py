@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from lr.engine.drafts import DraftSide, LocalDrafts, Proposals, Streams
+from lr.engine.drafts import DraftSide, LocalDrafts, Streams
 from lr.engine.loop import READINGS, Loop, Part
 from lr.engine.request import Request
-from lr.engine.runner import BLOCK_SIZE, CacheRecorder, ModelRunner, Runners, blocks_for, room
+from lr.engine.runner import BLOCK_SIZE, ModelRunner, Runners, blocks_for, room
 from lr.engine.worker import DraftWorker
 from lr.errors import ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec
@@ -27,19 +27,12 @@ from lr.options import GenerateOptions
 from lr.registry import find
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
-from lr.spec.drafters import (
-    Drafter,
-    LookupDrafter,
-    ModelDrafter,
-    StepDrafter,
-    SuffixDrafter,
-    TreeDrafter,
-)
+from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter, StepDrafter
 from lr.spec.protocol import FIRST_ALIGNED, LateDrafts, Limits, Schedule, SchedulerConfig
 from lr.spec.rules import choose_rule
 from lr.spec.runner import Runner
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.segmenters import make_segmenter
+from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
 from lr.spec.token_sd import Speculation
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires, Verifier, check_verifier
@@ -214,7 +207,8 @@ class Serving:
         if run.detailed and self.alone:
             for name, runner in self.borrowed.items():
                 runner.cache.pool.restart()
-                runner.cache.observer = CacheRecorder(run.trace, name)
+                recorder = find("lr.lab.trace.cache:CacheRecorder")
+                runner.cache.observer = recorder(run.trace, name)
         drafts = None if self.drafts is None else self.drafts(run.trace)
         return run.request(self.target, drafts)
 
@@ -262,7 +256,8 @@ class Run:
         self.variant = self.given  # its parts, checked as they are used
         if variant is not None:
             self.variant = find("lr.testing.guard:guarded")(variant)
-        self.options = options = with_settings(options, self.given)
+            options = find("lr.testing.guard:with_settings")(options, variant)
+        self.options = options
         own = self.variant.verifier
         self.verifier = verifier if own is None else check_verifier(own)
         self.detailed, self.trace = detailed, Trace(detailed=detailed)
@@ -372,7 +367,8 @@ class Run:
         if ahead and variant.proposer is not None:
             segmenter = partial(self.writer_config(Role.DRAFT).segmenter, codec.token_bytes)
             ends = (codec.eos_ids, codec.vocab_size)
-            proposals = Proposals(variant.proposer, segmenter, *ends)
+            steps_of = find("lr.variants.proposals:Proposals")
+            proposals = steps_of(variant.proposer, segmenter, *ends).after
         control = variant.controller
         speculation = target.config.speculation
         offered = None if speculation is None else speculation.drafter
@@ -402,9 +398,12 @@ class Run:
     def writer_config(self, role: Role, draft_runner: Runner | None = None) -> WriterConfig:
         """How a role writes. `draft_runner` runs the draft model for the target's token drafter."""
         options = self.options
-        segmenter = self.variant.segmenter or partial(
-            make_segmenter, options.segmenter, segment_tokens=options.segment_tokens
-        )
+        segmenter: Callable[[TokenBytes], Segmenter] | None = self.variant.segmenter
+        if segmenter is None and options.segmenter == "blank_line":
+            segmenter = BlankLineSegmenter
+        elif segmenter is None:
+            other = find("lr.variants.segmenters:make_segmenter")
+            segmenter = partial(other, options.segmenter, segment_tokens=options.segment_tokens)
         eos_ids, variant = self.models.codec.eos_ids, self.variant
         keeps = (variant.corrector if role is Role.TARGET else variant.may_follow) is not None
         if role is Role.DRAFT and not isinstance(self.verifier, str):
@@ -437,61 +436,24 @@ class Run:
         if drafter == "ngram":
             made = LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
         elif drafter == "suffix":
-            made = SuffixDrafter()
+            made = find("lr.variants.drafters:SuffixDrafter")()
         elif drafter == "step":
             made = StepDrafter()
         elif draft_runner is None:
             raise SettingError(f"drafter {drafter!r} needs a draft model in this process.")
         elif drafter == "tree":
-            made = TreeDrafter(
-                draft_runner,
-                self.sampling,
-                branching=options.branching,
-                coupling=coupling,
-                eos_ids=eos_ids,
-            )
+            how = {"branching": options.branching, "coupling": coupling, "eos_ids": eos_ids}
+            made = find("lr.variants.drafters:TreeDrafter")(draft_runner, self.sampling, **how)
         else:
-            made = ModelDrafter(
-                draft_runner,
-                self.sampling,
-                coupling=coupling,
-                min_confidence=options.min_confidence,
-                eos_ids=eos_ids,
-            )
+            least = options.min_confidence
+            made = ModelDrafter(draft_runner, self.sampling, coupling, least, eos_ids)
         return Speculation(made, rule, options.num_speculative_tokens)
-
-
-STEPS = ("verifier", "router", "controller", "schedule", "chooser", "proposer", "corrector")
-"""The parts of a variant that need a mode with draft steps; `may_follow`, too."""
-
-
-def with_settings(options: GenerateOptions, variant: Variant) -> GenerateOptions:
-    """The options with the variant's settings, where the caller has left the default. Raises
-    `SettingError` for parts of the variant that would do nothing in this mode.
-    """
-    known, usual = {one.name for one in fields(options)}, GenerateOptions()
-    for name in variant.settings:
-        require(name in known, "a name in Variant.settings", name, "an option of generate")
-    options = replace(
-        options,
-        **{n: v for n, v in variant.settings.items() if getattr(options, n) == getattr(usual, n)},
-    )
-    steps = [name for name in (*STEPS, "may_follow") if getattr(variant, name) is not None]
-    tokens = [name for name in ("drafter", "rule") if getattr(variant, name) is not None]
-    idle = [] if options.looks_ahead else steps
-    idle += [] if options.speculates else tokens
-    if idle:
-        raise SettingError(
-            f"mode {options.mode!r} makes no use of the variant's {' and '.join(idle)}; use mode "
-            f"{'lr or lr+sd' if steps else 'sd or lr+sd'}."
-        )
-    return options
 
 
 def recommended_sampling(codec: Codec) -> SamplingParams:
     """What the checkpoint recommends; else the paper's temperature 0.6 and no filter."""
-    stated = codec.generation_defaults
-    if stated.do_sample is False:
+    stated = codec.generation_config
+    if stated.get("do_sample") is False:
         return SamplingParams(temperature=0.0)
-    given = {name: getattr(stated, name) for name in ("temperature", "top_p", "top_k", "min_p")}
+    given = {name: stated.get(name) for name in ("temperature", "top_p", "top_k", "min_p")}
     return SamplingParams(**{name: value for name, value in given.items() if value is not None})

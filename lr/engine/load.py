@@ -8,7 +8,7 @@ are found through `lr/registry.py`. Read next: `engine.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,14 +26,12 @@ from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.registry import find, is_served, language_of
 from lr.spec.verifiers.base import Verifier, check_verifier
-from lr.spec.verifiers.choose import VerifierName, make_verifier, parse_verifier
-from lr.spec.verifiers.judge import PromptedModel
-from lr.spec.verifiers.simple import load_encoder
+from lr.spec.verifiers.judge import JudgeVerifier, PromptedModel
+from lr.spec.verifiers.simple import ExactVerifier, NormalisedMatch
 from lr.types import require
 
 if TYPE_CHECKING:
     from lr.lab.endpoint.address import Servers
-    from lr.model.ranks import Spread
 
 JUDGE_TOKENS = 8192
 """Room for the prompts of one batch of pairs; a batch that does not fit is judged in parts."""
@@ -49,7 +47,7 @@ def load_models(
     draft: str | Path | None,
     verifier: str | Verifier | None,
     judge: str | Path | None,
-    device: Device | Spread | Mapping[str, Device | Spread],
+    device: Device | Mapping[str, Device] | DeviceMap,
     dtype: torch.dtype | None,
     num_blocks: int | None,
     servers: Servers | None,
@@ -59,7 +57,12 @@ def load_models(
     """All models, and the verifier (its name where nothing is drafted). See `Reasoner`."""
     whole = num_blocks is None or num_blocks > 0
     require(whole, "num_blocks", num_blocks, "a whole number > 0, or None")
-    spread, devices = device_map(target, device)
+    devices = DeviceMap.of(device)
+    if devices.ranks > 1 and is_served(target):
+        raise SettingError(
+            f"target {target} is behind a server, and tensor_parallel is {devices.ranks}: the "
+            "server spreads its models itself; leave tensor_parallel out."
+        )
     served_target = _served(target, servers, "target")
     codec: Codec = Codec.load(target) if served_target is None else served_target.codec
     served_draft = _served(draft, servers, "draft", codec)
@@ -81,14 +84,15 @@ def load_models(
     elif draft is not None or judge is not None:
         how: dict[str, Any] = {"dtype": dtype, "num_blocks": num_blocks}
         how |= {"attention": attention, "graphs": graphs}
-        choice = choose_verifier(verifier, codec, judge, device=devices.judge, **how)
+        choice = VerifierChoice(verifier, codec, judge, device=devices.judge, **how)
     named = {"target": target, "draft": draft, "judge": judge}
     named["verifier"] = verifier if isinstance(verifier, str) else verifier.name
     names = {role: None if name is None else str(name) for role, name in named.items()}
 
     target_model, end_ranks = served_target, None
-    if spread is not None:
-        target_model = find("lr.model.ranks:load_parallel")(target, spread, dtype)
+    if devices.ranks > 1:
+        spread = find("lr.model.ranks:load_parallel")
+        target_model = spread(target, devices.target, dtype, devices.torchrun)
         end_ranks = target_model.close
     elif served_target is None:
         target_model = load_model(target, device=devices.target[0], dtype=dtype)
@@ -118,22 +122,6 @@ def load_models(
             build = partial(find("lr.lab.endpoint.judge:beside_served_target"), choice)
         verifier = build(target_model)
     return models, verifier
-
-
-def device_map(
-    target: str | Path, device: Device | Spread | Mapping[str, Device | Spread]
-) -> tuple[Spread | None, DeviceMap]:
-    """Over what the target is spread, if it is, and where the models run. Raises `SettingError`."""
-    named: dict[str, Any] = dict(device) if isinstance(device, Mapping) else {"target": device}
-    first, spread = named.get("target", "cpu"), None
-    if not isinstance(first, (str, torch.device, Sequence)):
-        spread, named["target"] = first, first.devices
-        if is_served(target):
-            raise SettingError(
-                f"target {target} is behind a server, and tensor_parallel is {first.size}: the "
-                "server spreads its models itself; leave tensor_parallel out."
-            )
-    return spread, DeviceMap.of(named)
 
 
 def draft_worker(name: str | Path, models: Models, devices: DeviceMap) -> DraftWorker:
@@ -191,70 +179,112 @@ def _served(
 
 # Verifiers
 
+THRESHOLDS = {"judge": 0.5, "embedding": 0.95, "score": 7.0, "likelihood": -1.0, "random": 0.5}
+"""The kinds that take a number, with its default."""
+PLAIN = ("exact", "oracle", "always", "never")
 
-@dataclass(frozen=True)
+
+def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> tuple[str, float | None]:
+    """Kind and threshold of a verifier: exact, judge, judge:0.8, embedding:0.85, score:9,
+    likelihood:-0.5, random:0.3. Raises `SettingError`, with the choices, if it does not exist or
+    does not suit the checkpoint: "oracle" reads the tiny languages only.
+    """
+    kind, colon, number = text.partition(":")
+    numbered = [f"{known}:{default:g}" for known, default in THRESHOLDS.items()]
+    plain = [known for known in PLAIN if known != "oracle" or speaks_tiny]
+    choices = f"choose one of: {', '.join([*plain[:-2], *numbered, *plain[-2:]])}."
+    if kind == "oracle" and not speaks_tiny:
+        raise SettingError(
+            f"verifier {kind!r} knows only the tiny languages, and {checkpoint} speaks none of "
+            f"them. For this checkpoint {choices}"
+        )
+    if kind not in PLAIN and kind not in THRESHOLDS:
+        raise SettingError(f"there is no verifier {text!r}; {choices}")
+    if not colon:
+        return kind, THRESHOLDS.get(kind)
+    if kind in PLAIN:
+        raise SettingError(f"verifier {text!r}: {kind} takes no number. Say {kind!r}, or {choices}")
+    try:
+        return kind, float(number)
+    except ValueError:
+        raise SettingError(
+            f"verifier {text!r}: {number!r} is not a number. "
+            f"Say for example '{kind}:{THRESHOLDS[kind]:g}'."
+        ) from None
+
+
+@dataclass
 class VerifierChoice:
-    """A verifier by name that suits a target, as `choose_verifier` found; not loaded yet."""
+    """A verifier by name for the target that speaks `codec`; checked, and not loaded yet.
 
-    name: VerifierName
+    `judge` is its extra checkpoint: a language model for "judge" (None: the one that comes with the
+    target's tiny language), an encoder for "embedding". It runs on `device` in `dtype`, a judge
+    with this `attention` and `graphs`. `num_blocks` cache blocks of 16 tokens for the model that
+    the verifier asks; None: as many as it needs. Raises `SettingError` where the verifier makes no
+    sense for this target or with this `judge`.
+    """
+
+    name: str
     codec: Codec
-    judge: str | Path | None
-    device: str | torch.device
-    dtype: torch.dtype | None
+    judge: str | Path | None = None
+    device: str | torch.device = "cpu"
+    dtype: torch.dtype | None = None
     num_blocks: int | None = None
     attention: str = "auto"
     graphs: bool = True
+    kind: str = field(init=False)
+    threshold: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        codec, tiny = self.codec, speaks_tiny(self.codec)
+        self.kind, self.threshold = parse_verifier(
+            self.name, speaks_tiny=tiny, checkpoint=codec.name
+        )
+        if self.judge is not None and self.kind not in EXAMPLES:
+            raise SettingError(
+                f"judge is {str(self.judge)!r}, but verifier {self.name!r} uses no judge model; "
+                "leave judge out."
+            )
+        if self.judge is None and self.kind == "judge":
+            self.judge = own_judge(codec)
+        if self.judge is None and self.kind in EXAMPLES:
+            raise SettingError(
+                f"verifier {self.name!r} needs a checkpoint of its own: give judge (on the command "
+                f"line --judge_model), {EXAMPLES[self.kind]}."
+            )
 
     def build(self, target: CausalLM) -> Verifier:
-        """Load what the verifier is made of. Some ask the `target`."""
-        language = language_of(self.codec)
-        return make_verifier(
-            self.name,
-            self.codec.decode,
-            judge=self._judge,
-            target=lambda: asked_model(target, self.codec, self.num_blocks),
-            embed=lambda: load_encoder(str(self.judge), device=str(self.device)),
-            parse=None if language is None else language.parse,
-        )
-
-    def _judge(self) -> PromptedModel:
-        assert self.judge is not None, "choose_verifier settles it"
-        model = load_model(self.judge, device=self.device, dtype=self.dtype)
-        equip(model, self.attention, graphs=self.graphs)
-        blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
-        return asked_model(model, Codec.load(self.judge), blocks)
-
-
-def choose_verifier(
-    name: str,
-    codec: Codec,
-    judge: str | Path | None = None,
-    *,
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype | None = None,
-    num_blocks: int | None = None,
-    attention: str = "auto",
-    graphs: bool = True,
-) -> VerifierChoice:
-    """Read the name of a verifier. `judge` is its extra checkpoint: a language model for "judge"
-    (None: the one that comes with the target's tiny language), an encoder for "embedding".
-    `num_blocks` cache blocks of 16 tokens for the model that it asks; None: as many as it needs.
-    `attention`, `graphs`: of a judge. Raises `SettingError` where it makes no sense for this target
-    or with this `judge`.
-    """
-    parsed = parse_verifier(name, speaks_tiny=speaks_tiny(codec), checkpoint=codec.name)
-    if judge is not None and parsed.kind not in EXAMPLES:
-        raise SettingError(
-            f"judge is {str(judge)!r}, but verifier {name!r} uses no judge model; leave judge out."
-        )
-    if judge is None and parsed.kind == "judge":
-        judge = own_judge(codec)
-    if judge is None and parsed.kind in EXAMPLES:
-        raise SettingError(
-            f"verifier {name!r} needs a checkpoint of its own: give judge (on the command line "
-            f"--judge_model), {EXAMPLES[parsed.kind]}."
-        )
-    return VerifierChoice(parsed, codec, judge, device, dtype, num_blocks, attention, graphs)
+        """Load what the verifier is made of. Some ask the `target`. Those that compare texts accept
+        equal ones without a model. Raises `SettingError` for an impossible threshold.
+        """
+        kind, decode = self.kind, self.codec.decode
+        threshold = float(kind == "always") if self.threshold is None else self.threshold
+        made: Verifier
+        if kind == "exact":
+            made = ExactVerifier()
+        elif kind == "oracle":
+            language = language_of(self.codec)
+            assert language is not None, "parse_verifier refuses it"
+            made = find("lr.tiny.oracle:OracleVerifier")(decode, language.parse)
+        elif kind == "judge":
+            assert self.judge is not None
+            model = load_model(self.judge, device=self.device, dtype=self.dtype)
+            equip(model, self.attention, graphs=self.graphs)
+            blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
+            asked = asked_model(model, Codec.load(self.judge), blocks)
+            made = JudgeVerifier(asked, decode, threshold=threshold)
+        elif kind == "embedding":
+            embed = find("lr.variants.verifiers:load_encoder")(self.judge, device=str(self.device))
+            made = find("lr.variants.verifiers:EmbeddingVerifier")(embed, decode, threshold)
+        elif kind == "score":
+            asked = asked_model(target, self.codec, self.num_blocks)
+            made = find("lr.variants.verifiers:ScoreVerifier")(asked, threshold=threshold)
+        elif kind == "likelihood":
+            runner = asked_model(target, self.codec, self.num_blocks).runner
+            made = find("lr.variants.verifiers:LikelihoodVerifier")(threshold, runner)
+        else:
+            made = find("lr.variants.verifiers:RandomVerifier")(threshold)
+        return NormalisedMatch(made, decode) if kind in EXAMPLES else made
 
 
 def usual_verifier(codec: Codec, judge: str | Path | None) -> str:

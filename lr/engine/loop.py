@@ -15,17 +15,17 @@ which makes the parts.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from lr.engine.request import Request
 from lr.engine.runner import ModelRunner
+from lr.engine.worker import RemoteRun
 from lr.errors import ProtocolError
 from lr.kvcache.branch import Branch
+from lr.registry import find
 from lr.spec.protocol import NodeId
 from lr.spec.sampling import distribution
 from lr.spec.verifiers.base import (
@@ -41,23 +41,12 @@ from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, VerifierCall
 from lr.types import Role, Verdict
 
+Part = StepWriter | RemoteRun
+"""A model that writes. `here`: in this thread, so that a `poll` computes. A poll of another one may
+wait for news, `wait` seconds or (None) as long as it takes."""
 READINGS = Requires.TARGET_LOGPROBS | Requires.HIDDEN | Requires.SAMPLING_LOGPROBS
 NAP = 0.002
 """Seconds between two looks where several parts work elsewhere."""
-
-
-class Part(Protocol):
-    """A model or a verifier that works. `here`: in this thread, so that a `poll` computes. A poll
-    of anything else may wait for news, `wait` seconds or (None) as long as it takes.
-    """
-
-    @property
-    def here(self) -> bool: ...
-
-    @property
-    def busy(self) -> bool: ...
-
-    def poll(self, wait: float | None = 0.0) -> object: ...
 
 
 class Told(NamedTuple):
@@ -87,7 +76,8 @@ class Loop:
         self.draft_ticks = draft_ticks if draft is None or draft.here else 1
         self.live: list[Request] = []
         self.told: list[Told] = []
-        self.deferred = Deferred(verifier) if isinstance(verifier, DeferredVerifier) else None
+        served = isinstance(verifier, DeferredVerifier)
+        self.deferred = find("lr.lab.endpoint.judge:Deferred")(verifier) if served else None
         self._ticks = self.draft_ticks  # forwards of the draft before the target's turn
         self._passed = 0.0  # seconds of all forwards
 
@@ -231,46 +221,3 @@ def read_drafts(waiting: Sequence[tuple[Request, NodeId]], *, sampling: bool = F
             drawn = step_logprobs(probs.log(), tokens)
         hidden = hidden[-len(tokens) :]
         request.asked[node] = replace(pair, logprobs=logprobs, hidden=hidden, target_sampling=drawn)
-
-
-class Deferred:
-    """The questions to a verifier that is not waited for."""
-
-    def __init__(self, verifier: DeferredVerifier) -> None:
-        self.verifier, self.bell = verifier, threading.Event()
-        self.open: dict[tuple[Request, NodeId], tuple[Pair, Future[Verdict], float, int]] = {}
-
-    def wanted(self, live: Sequence[Request]) -> bool:
-        """Whether an answer is waited for."""
-        return bool(self.open) or any(request.asked for request in live)
-
-    def poll(self, live: Sequence[Request], wait: float | None) -> list[Told]:
-        """Ask what is new, take in what is answered, drop what nobody asks any more."""
-        for request in live:
-            for node, pair in request.asked.items():
-                if (request, node) not in self.open:
-                    before, began = self.verifier.passes, time.perf_counter()
-                    question = self.verifier.ask(pair, self.bell.set)
-                    passes = self.verifier.passes - before
-                    self.open[request, node] = pair, question, began, passes
-        for (request, node), (pair, question, *_) in list(self.open.items()):
-            if request.asked.get(node) is not pair:
-                question.cancel()
-                del self.open[request, node]
-        if self.open and wait != 0.0:
-            self.bell.wait(wait)
-        self.bell.clear()
-        told = [
-            Told(request, node, question.result(), time.perf_counter() - began, passes)
-            for (request, node), (_, question, began, passes) in self.open.items()
-            if question.done()
-        ]
-        for one in told:
-            del self.open[one.request, one.node]
-        return told
-
-    def close(self) -> None:
-        """Drop all questions."""
-        for _, question, *_ in self.open.values():
-            question.cancel()
-        self.open.clear()

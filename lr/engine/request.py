@@ -15,11 +15,11 @@ of the draft is a `DraftSide` (`drafts.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from lr.engine.drafts import Ahead, DraftSide, Proposals, Streams, Written
+from lr.engine.drafts import Ahead, DraftSide, Streams, Written
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
 from lr.rng import Stream, uniform
@@ -72,7 +72,7 @@ class Request:
     controller: Controller | None = None
     may_follow: MayFollow | None = None
     corrector: Corrector | None = None
-    proposals: Proposals | None = None
+    proposals: Callable[[Sequence[int], int, int], list[Step | None]] | None = None
     emitted: list[EmittedStep] = field(default_factory=list)
     asked: dict[NodeId, Pair] = field(default_factory=dict)
     jobs: dict[NodeId, StepJob] = field(default_factory=dict)
@@ -224,7 +224,7 @@ class Request:
         assert self.drafts is not None
         proposed: list[Step | None] = []
         if self.proposals is not None:
-            proposed = self.proposals.after(tokens, self.scheduler.config.width, limit)
+            proposed = self.proposals(tokens, self.scheduler.config.width, limit)
         sources: dict[NodeId, Stream | Step] = {}
         for sibling, child in enumerate(command.children):
             self._places[child] = _Place(tokens, parent=parent)

@@ -16,22 +16,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lr import trace as events
 from lr.errors import ContextError, ProtocolError
 from lr.kvcache.branch import Branch
 from lr.kvcache.cache import bytes_per_block
-from lr.kvcache.table import BlockTable
 from lr.model.attention import AttentionBackend
 from lr.model.batch import RaggedBatch
 from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
-from lr.spec.protocol import NodeId
 from lr.types import require
 
 BLOCK_SIZE = 16
@@ -253,7 +250,7 @@ def _wanted(
     return list(logits)
 
 
-# Caches: how large one has to be, who has one, and what happens to it
+# Caches: how large one has to be, and who has one
 
 
 def blocks_for(
@@ -291,7 +288,7 @@ class Runners:
     """The runners of one model, which are made for an answer and lent again to later ones; a larger
     one takes its place where an answer needs more. Two answers at the same time have one each.
 
-    `vocab_size`, `known_tokens` and `block_size` as in `ModelRunner`; `num_blocks`: the size of
+    `vocab_size` and `known_tokens` as in `ModelRunner`; `num_blocks`: the size of
     every cache, in blocks of 16 tokens (None: as large as needed).
     """
 
@@ -299,7 +296,6 @@ class Runners:
     vocab_size: int | None = None
     known_tokens: int | None = None
     num_blocks: int | None = None
-    block_size: int | None = None
     idle: list[ModelRunner] = field(default_factory=list)
 
     def bytes_of(self, tokens: int) -> int:
@@ -309,7 +305,7 @@ class Runners:
 
     def lend(self, blocks: int) -> ModelRunner:
         """A runner with an empty cache of at least so many blocks of 16 tokens."""
-        size = self.block_size or self.model.attention.block_size
+        size = self.model.attention.block_size
         wanted = -(-(self.num_blocks or blocks) * BLOCK_SIZE // size)
         for runner in self.idle:
             replays = runner.graphs is not None
@@ -321,7 +317,6 @@ class Runners:
         return ModelRunner(
             self.model,
             num_blocks=wanted,
-            block_size=size,
             vocab_size=self.vocab_size,
             known_tokens=self.known_tokens,
         )
@@ -357,67 +352,3 @@ def room(caches: Sequence[Runners]) -> int | None:
         free += sum(cache.keys.nbytes + cache.values.nbytes for cache in idle)
         found.append(max(0, free) // sum(one.bytes_of(BLOCK_SIZE) for one in there))
     return min(found, default=None)
-
-
-class CacheRecorder:
-    """Writes what a cache tells its observer (`kvcache/append.py`) into `trace` under the name
-    `cache`; every branch gets a number.
-
-    Example with blocks of 4 tokens: branch 0 reads a prompt of 6 tokens, `BranchesGrew(rows=((0,
-    6),), fresh=((0, 0), (0, 1)))`. Branch 1 is forked from it, and both write one token:
-    `BranchesGrew(rows=((0, 7), (1, 7)), copies=((0, 1, 2),))`: branch 0 left block 1, which branch
-    1 holds, for its copy, block 2.
-    """
-
-    def __init__(self, trace: events.Trace, cache: str) -> None:
-        self.trace, self.cache = trace, cache
-        self._numbers: dict[BlockTable, int] = {}
-        self._sizes: dict[BlockTable, int] = {}  # how many blocks of it are told
-        self._count = 0
-
-    def opened(self, table: BlockTable) -> None:
-        self._number(table)
-        self._tell(events.BranchOpened, table)
-
-    def forked(self, table: BlockTable, source: BlockTable) -> None:
-        self._number(table)
-        self._tell(events.BranchForked, table, self._numbers[source])
-
-    def grew(
-        self,
-        tables: Sequence[BlockTable],
-        moved: Sequence[BlockTable],
-        copies: Sequence[tuple[int, int]],
-    ) -> None:
-        numbers, sizes = self._numbers, self._sizes
-        rows = tuple((numbers[t], t.length) for t in tables)
-        copied = tuple((numbers[t], *pair) for t, pair in zip(moved, copies, strict=True))
-        fresh = tuple((numbers[t], block) for t in tables for block in t.blocks[sizes[t] :])
-        sizes |= {t: len(t.blocks) for t in tables}
-        self.trace.record(events.BranchesGrew(self.cache, rows, copied, fresh))
-
-    def restored(self, tables: Sequence[BlockTable]) -> None:
-        for table in tables:
-            self._sizes[table] = len(table.blocks)
-            self._tell(events.BranchRestored, table, table.length, tuple(table.blocks))
-
-    def cut(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None:
-        self._sizes[table] = len(table.blocks)
-        self._tell(events.BranchCut, table, table.length, tuple(dropped), tuple(freed))
-
-    def closed(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None:
-        self._tell(events.BranchClosed, table, tuple(dropped), tuple(freed))
-        del self._sizes[table], self._numbers[table]
-
-    def replaced(self, table: BlockTable, heir: BlockTable) -> None:
-        self._tell(events.BranchReplaced, table, self._numbers[heir])
-
-    def tag(self, table: BlockTable, node: tuple[int, int, int]) -> None:
-        self._tell(events.BranchHolds, table, NodeId(*node))
-
-    def _number(self, table: BlockTable) -> None:
-        self._numbers[table], self._sizes[table] = self._count, len(table.blocks)
-        self._count += 1
-
-    def _tell(self, kind: Callable[..., events.CacheEvent], table: BlockTable, *what: Any) -> None:
-        self.trace.record(kind(self.cache, self._numbers[table], *what))

@@ -38,10 +38,10 @@ from typing import Any, ClassVar, NoReturn
 import torch
 
 from lr.engine.drafts import Ahead, LocalDrafts, Written
-from lr.engine.runner import CacheRecorder, Runners
+from lr.engine.runner import Runners
 from lr.errors import LRError, SettingError
 from lr.model.device import own_stream, undisturbed
-from lr.registry import load_file
+from lr.registry import find, load_file
 from lr.rng import Stream
 from lr.spec.protocol import NodeId
 from lr.spec.segmenters import TokenBytes
@@ -80,7 +80,8 @@ class _Run:
         self.runner = self.runners.lend(blocks)
         self.runner.observer = lambda *seen: self.trace.record(ForwardPass(config.role, *seen))
         if detailed:
-            self.runner.cache.observer = CacheRecorder(self.trace, config.role.value)
+            recorder = find("lr.lab.trace.cache:CacheRecorder")
+            self.runner.cache.observer = recorder(self.trace, config.role.value)
         self.writer = StepWriter(config, self.runner, token_bytes)
         self.requests: dict[int, LocalDrafts] = {}
         self.told = time.perf_counter()

@@ -41,34 +41,30 @@ if TYPE_CHECKING:
 
 
 class CacheObserver(Protocol):
-    """Is told of every change of a cache's tables, after it has happened: for traces and pictures.
-    Who holds which block follows from these calls.
+    """Is told of every change of a cache's tables, after it has happened: for traces and pictures
+    (`lab/trace/cache.py`). Who holds which block follows from these calls.
+
+    `moved`: the tables that left a shared block; `copies`: for each, (that block, its copy).
+    `dropped`: blocks that a table gave up; `freed`: those of them that nobody holds any more.
     """
 
-    def opened(self, table: BlockTable) -> None:
-        """A new table, empty."""
+    def opened(self, table: BlockTable) -> None: ...
 
-    def forked(self, table: BlockTable, source: BlockTable) -> None:
-        """A new table that shares all blocks of `source`."""
+    def forked(self, table: BlockTable, source: BlockTable) -> None: ...
 
     def grew(
         self,
         tables: Sequence[BlockTable],
         moved: Sequence[BlockTable],
         copies: Sequence[tuple[int, int]],
-    ) -> None:
-        """A batch got its room; the keys and values are not written yet. `moved`: the tables that
-        left a shared block, and `copies`, for each, (that block, its copy).
-        """
+    ) -> None: ...
 
     def restored(self, tables: Sequence[BlockTable]) -> None:
-        """The same batch failed: its tables are as they were before."""
+        """The batch that grew has failed: its tables are as they were before."""
 
-    def cut(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None:
-        """A table was shortened: blocks it dropped, and those of them that are free now."""
+    def cut(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
 
-    def closed(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None:
-        """A table is gone, and its blocks as in `cut`."""
+    def closed(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
 
     def replaced(self, table: BlockTable, heir: BlockTable) -> None:
         """The branch on `table` goes on, on `heir`; `table` is about to be closed."""

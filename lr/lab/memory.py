@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -23,12 +23,13 @@ from lr.engine.load import JUDGE_TOKENS
 from lr.engine.runner import BLOCK_SIZE, RESERVE, blocks_for
 from lr.errors import CheckpointError, LRError
 from lr.kvcache.cache import bytes_per_block
+from lr.lab.dummy import published, shape
 from lr.model.attention_choice import AttentionNeeds, choose_attention
 from lr.model.config import ModelConfig, read_config
-from lr.model.dummy import is_dummy, published, shape
 from lr.model.files import read_json, resolve
 from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, pieces
 from lr.options import GenerateOptions
+from lr.registry import is_dummy
 
 GIB = 2**30
 CONTEXT_BYTES = GIB // 2
@@ -190,13 +191,18 @@ def plan_run(
     share: int = 1,
     num_blocks: int | None = None,
     free: Callable[[str], int | None] | None = None,
+    queues: bool = False,
 ) -> MemoryPlan:
     """The plan of `share` answers at a time, prompt and answer together at most `tokens` (and what
     the contexts allow) long.
 
     `num_blocks`: cache blocks of 16 tokens per model where they are given. `free`: bytes that are
-    free on a device, by its name; None: asks.
+    free on a device, by its name; None: asks. `queues`: they are answers of one `Engine.serve`,
+    which on CUDA waits until there is room; so room for one of them is enough there.
     """
+    alone: MemoryPlan | None = None
+    if queues and share > 1 and num_blocks is None and "cuda" in cast.target.devices[0]:
+        alone = plan_run(cast, options, tokens, free=free)
     target, draft, judge = cast.target, cast.draft if options.needs_draft else None, cast.judge
     writers = [target] if draft is None else [target, draft]
     tokens = min(tokens, *(model.config.max_position_embeddings for model in writers))
@@ -239,7 +245,7 @@ def plan_run(
     if judge is not None:
         sixteens = -(-JUDGE_TOKENS // BLOCK_SIZE) if num_blocks is None else num_blocks
         add("judge", judge, judge.blocks(sixteens), share, longest=JUDGE_TOKENS)
-    return MemoryPlan.of(needs, tokens, free or free_bytes)
+    return replace(MemoryPlan.of(needs, tokens, free or free_bytes), alone=alone)
 
 
 def _target_rows(options: GenerateOptions) -> int:
@@ -313,10 +319,13 @@ class DevicePlan:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Where everything goes; `tokens`: the longest chain that was planned for."""
+    """Where everything goes; `tokens`: the longest chain that was planned for. `alone`: the plan of
+    one answer, where others wait until there is room.
+    """
 
     devices: tuple[DevicePlan, ...]
     tokens: int
+    alone: MemoryPlan | None = None
 
     @classmethod
     def of(
@@ -338,8 +347,11 @@ class MemoryPlan:
 
     def check(self) -> None:
         """Raise `MemoryShortError`, with all numbers and what would help, unless every device has
-        room.
+        room for what must be there at the same time.
         """
+        if self.alone is not None:
+            self.alone.check()
+            return
         short = [device.shortage(self.tokens) for device in self.devices if not device.fits]
         if short:
             raise MemoryShortError("\n".join(short))

@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from lr.model.attention_flash import FlashKernels, flash_attention
 from lr.model.batch import RaggedBatch, integers
 from lr.model.config import ModelConfig
 from lr.model.graphs import cuda_recorder, record_eager
-from lr.model.layers import Attend, DecoderLayer, Kernels, inverse_frequencies, rotation
+from lr.model.layers import Attend, DecoderLayer, inverse_frequencies, rotation
 from lr.model.qwen import CausalLM
 
 NAMES = ("auto", "flash", "triton", "sdpa", "reference")
@@ -144,12 +145,12 @@ def find_triton(needs: AttentionNeeds) -> AttentionKind | str:
 
 
 @torch.inference_mode()
-def find_kernels(needs: AttentionNeeds) -> Kernels | str:
+def find_kernels(needs: AttentionNeeds) -> ModuleType | str:
     """The fused kernels of a layer, tried on a small one, or why they cannot be used there. Raises
     nothing.
     """
     try:
-        module: Any = importlib.import_module("lr.model.fused")
+        module = importlib.import_module("lr.model.fused")
         h, k, d = needs.num_heads, needs.num_kv_heads, needs.head_dim
         config = ModelConfig(8, 200, 300, 1, h, k, d, 8, 1e-6, 1e4, True, True, True)
         layer = DecoderLayer(config, 0)
@@ -161,7 +162,7 @@ def find_kernels(needs: AttentionNeeds) -> Kernels | str:
         rows = torch.randn(3, 200, generator=noise)
         given = [one.to(needs.device, needs.dtype) for one in (rows, *angles)]
 
-        def made(kernels: Kernels | None) -> Tensor:
+        def made(kernels: ModuleType | None) -> Tensor:
             for part in (layer, layer.attention, layer.mlp):
                 part.kernels = kernels
             mixed: Tensor = layer(*given, lambda _, q, k, v: q + k.sum(1, True) + v.sum(1, True))

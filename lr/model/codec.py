@@ -11,43 +11,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lr.errors import CheckpointError, SettingError
-from lr.model.dummy import dummy_tokenizer, is_dummy
 from lr.model.files import inside, read_json, resolve
+from lr.registry import find, is_dummy
 
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model")
-
-
-@dataclass(frozen=True)
-class GenerationDefaults:
-    """What generation_config.json recommends for sampling; None where it says nothing. `do_sample`
-    False means greedy.
-    """
-
-    do_sample: bool | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-
-
-UNHEEDED: dict[str, Any] = {
-    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "typical_p"), 1.0),
-    **dict.fromkeys(("length_penalty", "guidance_scale", "num_beams"), 1.0),
-    **dict.fromkeys(("no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
-    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "presence_penalty", "frequency_penalty"), 0),
-    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "stop_strings")),
-    **dict.fromkeys(("sequence_bias", "forced_bos_token_id", "forced_eos_token_id", "top_h")),
-    "penalty_alpha": 0,
-}
-"""Entries of generation_config.json that change what a model writes and that nothing here does,
-each with the value that changes nothing."""
 
 
 class Codec:
@@ -55,8 +28,8 @@ class Codec:
 
     `eos_ids`: ids that end a sequence, the union of what generation_config.json, config.json and
     the tokenizer say. `vocab_size`: ids 0 .. vocab_size - 1 are tokens (an embedding may have more
-    rows). `tokenizer`: the transformers tokenizer itself. `unheeded`: what generation_config.json
-    asks for and nothing here does, such as "repetition_penalty = 1.05".
+    rows). `tokenizer`: the transformers tokenizer itself. `generation_config`: the content of
+    generation_config.json, empty where there is none.
     """
 
     def __init__(
@@ -65,15 +38,13 @@ class Codec:
         *,
         name: str,
         eos_ids: Iterable[int] = (),
-        generation_defaults: GenerationDefaults | None = None,
-        unheeded: Iterable[str] = (),
+        generation_config: Mapping[str, Any] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.name = name
         own = tokenizer.eos_token_id
         self.eos_ids = frozenset(eos_ids) | (frozenset() if own is None else {own})
-        self.generation_defaults = generation_defaults or GenerationDefaults()
-        self.unheeded = tuple(unheeded)
+        self.generation_config = generation_config or {}
         added = {str(one) for one in tokenizer.added_tokens_decoder.values() if one.special}
         longest = sorted(added | set(tokenizer.all_special_tokens), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest)) or "(?!)")
@@ -91,26 +62,16 @@ class Codec:
     def load(cls, name_or_path: str | Path) -> Codec:
         """The codec of a checkpoint, given as in `load_model`. Raises CheckpointError."""
         if is_dummy(name_or_path):
-            return cls(dummy_tokenizer(name_or_path), name=str(name_or_path))
+            tokenizer = find("lr.lab.dummy:dummy_tokenizer")(name_or_path)
+            return cls(tokenizer, name=str(name_or_path))
         directory = resolve(name_or_path, weights=False)
         eos: list[int] = []
         stated: dict[str, Any] = {}
         for path in (directory / "config.json", directory / "generation_config.json"):
             stated = read_json(path) if path.is_file() else {}
             eos += _end_ids(stated, path)
-        names = GenerationDefaults.__dataclass_fields__
-        defaults = GenerationDefaults(**{name: stated.get(name) for name in names})
-        return cls(
-            _load_tokenizer(directory),
-            name=str(name_or_path),
-            eos_ids=eos,
-            generation_defaults=defaults,
-            unheeded=[
-                f"{name} = {json.dumps(stated[name])}"
-                for name, nothing in UNHEEDED.items()
-                if stated.get(name) not in (None, nothing, [], False)
-            ],
-        )
+        tokenizer = _load_tokenizer(directory)
+        return cls(tokenizer, name=str(name_or_path), eos_ids=eos, generation_config=stated)
 
     def encode(self, text: str, *, literal: bool = False) -> list[int]:
         """The ids of a text, nothing added. The text of a special token in it becomes that token
@@ -141,23 +102,15 @@ class Codec:
         return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     def chat(
-        self,
-        question: str,
-        *,
-        system: str | None = None,
-        enable_thinking: bool | None = None,
-        history: Sequence[tuple[str, str]] = (),
+        self, question: str, *, system: str | None = None, enable_thinking: bool | None = None
     ) -> list[int]:
         """The prompt ids of a question in the model's chat format, up to where the assistant begins
         to speak.
 
-        `history` holds earlier (question, answer) pairs. `enable_thinking` is handed to the
-        template unless it is None; templates that do not know it ignore it. Raises CheckpointError
-        if there is no chat template, SettingError if it refuses.
+        `enable_thinking` is handed to the template unless it is None; templates that do not know it
+        ignore it. Raises CheckpointError if there is no chat template, SettingError if it refuses.
         """
         said = [] if system is None else [("system", system)]
-        for earlier, answer in history:
-            said += [("user", earlier), ("assistant", answer)]
         said.append(("user", question))
         for role, text in said:
             _require_text("question" if role == "user" else role, text)

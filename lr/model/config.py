@@ -18,8 +18,8 @@ from typing import Any
 from lr.errors import CheckpointError
 from lr.model.files import read_json
 
-_ARCHITECTURES = {"qwen3": "Qwen3ForCausalLM", "qwen2": "Qwen2ForCausalLM"}
-_SIZES = {
+ARCHITECTURES = {"qwen3": "Qwen3ForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+SIZES = {
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",
     "intermediate_size": "intermediate_size",
@@ -41,8 +41,6 @@ _NOT_HERE = {
     "moe_intermediate_size": "a dense model, without experts",
 }
 """Keys of networks that are not computed here, and what they may say besides null and false."""
-
-
 MOST, MOST_LAYERS = 1 << 27, 4096
 """No size of a model is larger. Before loops count up to it, a number is checked."""
 
@@ -101,14 +99,14 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
         raw = read_json(path / "config.json" if path.is_dir() else path)
     kind = _kind(raw)
     _refuse_variants(raw, kind)
-    if missing := [key for key in _SIZES.values() if key not in raw]:
+    if missing := [key for key in SIZES.values() if key not in raw]:
         raise CheckpointError(
             f"config.json lacks {', '.join(missing)}. Use the config.json that came with the "
             "weights."
         )
     if raw["num_key_value_heads"] is None:
         raw["num_key_value_heads"] = raw["num_attention_heads"]
-    sizes = {ours: _count(key, raw[key]) for ours, key in _SIZES.items()}
+    sizes = {ours: _count(key, raw[key]) for ours, key in SIZES.items()}
     heads, kv_heads = sizes["num_heads"], sizes["num_kv_heads"]
     if heads % kv_heads:
         expected = f"a divisor of num_attention_heads ({heads})"
@@ -134,45 +132,15 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
     )
 
 
-def config_json(config: ModelConfig) -> dict[str, Any]:
-    """The content of a config.json that describes `config`, in transformers 5 spelling;
-    `read_config` gives `config` back.
-
-    Raises CheckpointError if no architecture of Hugging Face has this combination of bias and norm.
-    """
-    if config.qkv_bias == config.qk_norm:
-        raise CheckpointError(
-            f"qkv_bias={config.qkv_bias} with qk_norm={config.qk_norm} is neither Qwen3 (norm, no "
-            "bias) nor Qwen2 (bias, no norm), so no config.json can describe it. Change one of the "
-            "two."
-        )
-    kind = "qwen3" if config.qk_norm else "qwen2"
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
-    if config.yarn is not None:
-        stated = {name: value for name, value in vars(config.yarn).items() if value is not None}
-        rope |= {"rope_type": "yarn", **stated}
-    return {
-        "architectures": [_ARCHITECTURES[kind]],
-        "model_type": kind,
-        **{key: getattr(config, ours) for ours, key in _SIZES.items()},
-        "head_dim": config.head_dim,
-        "rms_norm_eps": config.rms_norm_eps,
-        "rope_parameters": rope,
-        "tie_word_embeddings": config.tie_word_embeddings,
-        "hidden_act": "silu",
-        **({"attention_bias": False} if kind == "qwen3" else {}),
-    }
-
-
 def _kind(raw: Mapping[str, Any]) -> str:
     """ "qwen3" or "qwen2". `architectures` decides, `model_type` must not contradict it."""
     named, model_type = raw.get("architectures") or [], raw.get("model_type")
-    if not named and model_type in _ARCHITECTURES:
+    if not named and model_type in ARCHITECTURES:
         return str(model_type)
-    kinds = [kind for kind, architecture in _ARCHITECTURES.items() if named == [architecture]]
+    kinds = [kind for kind, architecture in ARCHITECTURES.items() if named == [architecture]]
     if not kinds:
         what = named[0] if isinstance(named, list) and len(named) == 1 else named or model_type
-        raise _refusal("architectures", what, " or ".join(_ARCHITECTURES.values()))
+        raise _refusal("architectures", what, " or ".join(ARCHITECTURES.values()))
     if model_type not in (None, kinds[0]):
         raise _refusal("model_type", model_type, f"{kinds[0]!r}, which {named[0]} has")
     return kinds[0]

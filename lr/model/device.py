@@ -18,22 +18,42 @@ import torch
 from lr.errors import SettingError
 
 CHOICES = "auto, cpu, cuda, cuda:1 (the second GPU) or mps"
-Device = str | torch.device | Sequence[str | torch.device]
-"""A device by its name, or for the target several, one per rank (`parallel.py`)."""
+
+
+@dataclass(frozen=True)
+class Torchrun:
+    """What torchrun says about this process: its rank among `size`, its number on its machine. For
+    the target it stands in the place of devices: each process has one, this one `device`.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    device: str | torch.device = "cpu"
+
+
+Device = str | torch.device | Sequence[str | torch.device] | Torchrun
+"""A device by its name, or for the target several, one per rank (`ranks.py`)."""
 
 
 @dataclass(frozen=True)
 class DeviceMap:
     """The devices of the three models. The target's are several where it is split over ranks; this
-    process is rank 0, on the first of them.
+    process is rank 0, on the first of them. Ranks of `torchrun` know their own devices.
     """
 
     target: tuple[torch.device, ...]
     draft: torch.device
     judge: torch.device
+    torchrun: Torchrun | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Over how many processes the target is spread."""
+        return len(self.target) if self.torchrun is None else self.torchrun.size
 
     @classmethod
-    def of(cls, device: Device | Mapping[str, Device] = "cpu") -> DeviceMap:
+    def of(cls, device: Device | Mapping[str, Device] | DeviceMap = "cpu") -> DeviceMap:
         """From one device for all, or from a mapping of roles; draft and judge are with the target
         where nothing is said of them.
 
@@ -41,10 +61,13 @@ class DeviceMap:
         Raises `SettingError` for a role or a device that does not exist, or a draft or judge on a
         GPU that belongs to another rank of the target.
         """
+        if isinstance(device, DeviceMap):
+            return device
         named = dict(device) if isinstance(device, Mapping) else {"target": device}
         if unknown := sorted(set(named) - {"target", "draft", "judge"}):
             raise SettingError(f"device has {', '.join(unknown)}, expected target, draft, judge.")
-        target = tuple(map(find_device, _several(named.get("target", "cpu"))))
+        first = named.get("target", "cpu")
+        target = tuple(map(find_device, _several(first)))
         if not target:
             raise SettingError("the target has no device; give at least one.")
         places = {}
@@ -61,22 +84,21 @@ class DeviceMap:
                     "the target; two processes take turns on a GPU. Give another GPU, or "
                     f"{target[0]}, which this process has."
                 )
-        return cls(target, places["draft"], places["judge"])
+        torchrun = first if isinstance(first, Torchrun) else None
+        return cls(target, places["draft"], places["judge"], torchrun)
 
     @property
     def shares_gpu(self) -> bool:
         """Whether the draft is on this process's GPU of the target. Then its worker is a thread
-        with a CUDA stream of its own; elsewhere it is a process.
-
-        Without NVIDIA's MPS service the kernels of two processes take turns on a GPU, those of two
-        streams of one process run side by side. A thread waits for its GPU most of the time, so
-        the shared interpreter is not in the way, and the weights are there once. On a CPU two
-        threads would take turns in one interpreter.
+        with a CUDA stream of its own and the same weights, elsewhere a process: without NVIDIA's
+        MPS service the kernels of two processes take turns on a GPU, those of two streams do not.
         """
         return self.draft.type == "cuda" and _number(self.draft) == _number(self.target[0])
 
 
 def _several(device: Device) -> Sequence[str | torch.device]:
+    if isinstance(device, Torchrun):
+        return [device.device]
     return [device] if isinstance(device, (str, torch.device)) else device
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,33 +23,16 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 then attend."""
 
 
-class Kernels(Protocol):
-    """A layer's small steps in one kernel each (`fused.py`); without them they are computed as they
-    stand below.
-    """
-
-    def norm_rotate(
-        self, heads: Tensor, h: int, k: int, weight: Tensor | None, eps: float,
-        cos: Tensor, sin: Tensor,
-    ) -> None: ...  # fmt: skip
-
-    def add_norm(
-        self, x: Tensor, y: Tensor, weight: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]: ...
-
-    def silu_mul(self, gate_up: Tensor) -> Tensor: ...
-
-
 class Module(nn.Module):
     """An `nn.Module` that calls `forward` at once as long as it has no hooks, and whose parameters
     and submodules are ordinary attributes too.
 
     Both save a tiny model as much time as its arithmetic takes. Hooks of a module fire; hooks for
-    all modules (`register_module_forward_hook`) do not. With `kernels` steps are fused, but for
-    those of modules with hooks.
+    all modules (`register_module_forward_hook`) do not. With `kernels` (`fused.py`) small steps are
+    one kernel each, but for those of modules with hooks.
     """
 
-    kernels: Kernels | None = None
+    kernels: Any = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

@@ -12,6 +12,7 @@ forward that is replayed from a CUDA graph runs no Python and so no hooks. Read 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -23,15 +24,7 @@ from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import SDPA, AttentionBackend, AttentionKind
 from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
-from lr.model.layers import (
-    Attend,
-    DecoderLayer,
-    Kernels,
-    Module,
-    RMSNorm,
-    inverse_frequencies,
-    rotation,
-)
+from lr.model.layers import Attend, DecoderLayer, Module, RMSNorm, inverse_frequencies, rotation
 
 Network = TypeVar("Network", bound="CausalLM")
 
@@ -95,7 +88,7 @@ class CausalLM(nn.Module):
     def device(self) -> torch.device:
         return self.embedding.weight.device
 
-    def use_kernels(self, kernels: Kernels | None) -> None:
+    def use_kernels(self, kernels: ModuleType | None) -> None:
         """Compute the small steps of layers with these kernels (`fused.py`); None: plainly."""
         for module in self.modules():
             if isinstance(module, Module):

@@ -27,7 +27,6 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 from multiprocessing.connection import wait
@@ -45,11 +44,11 @@ from lr.kvcache.table import BlockTable
 from lr.model.attention import AttentionBackend
 from lr.model.attention_choice import equip
 from lr.model.batch import RaggedBatch
-from lr.model.device import find_device, undisturbed
-from lr.model.dummy import is_dummy
+from lr.model.device import Torchrun, find_device, undisturbed
 from lr.model.files import resolve
 from lr.model.parallel import RankLM, RankLost, Ranks, load_part, part_of, together
 from lr.model.weights import config_of
+from lr.registry import is_dummy
 
 PATIENCE, STARTS = 20.0, 10
 """Seconds that a rank waits for the others in a sum; so many times as long for one to start."""
@@ -63,67 +62,38 @@ class WorkerError(LRError):
     """A rank of a tensor-parallel model died, hung or failed. Its text names the rank and why."""
 
 
-@dataclass(frozen=True)
-class Torchrun:
-    """What torchrun says about this process: its rank among `size`, its number on its machine."""
-
-    rank: int
-    size: int
-    local_rank: int
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Over what a model is spread: `devices`, one per rank, the first for this process; or what
-    torchrun has started (`place`), with the device of this process. Raises `SettingError`.
-    """
-
-    devices: tuple[torch.device, ...]
-    place: Torchrun | None = None
-    patience: float = PATIENCE
-
-    @property
-    def size(self) -> int:
-        return len(self.devices) if self.place is None else self.place.size
-
-    def __post_init__(self) -> None:
-        if self.size < 2:
-            raise SettingError(
-                f"tensor_parallel is {self.size}; a spread model needs at least 2 ranks."
-            )
-        kinds, distinct = {device.type for device in self.devices}, set(self.devices)
-        if kinds != {"cpu"} and (kinds != {"cuda"} or len(distinct) < len(self.devices)):
-            raise SettingError(
-                f"a model cannot be spread over {', '.join(map(str, self.devices))}: give CUDA "
-                "devices, or cpu; each rank needs its own GPU."
-            )
-
-
-def spread_over(ranks: int, device: str | torch.device) -> Spread:
-    """So many ranks from `device` on: cuda:0, cuda:1, ..., or all on the CPU. Raises `SettingError`
-    if there are not so many GPUs.
+def spread_over(ranks: int, device: str | torch.device) -> tuple[torch.device, ...]:
+    """So many devices from `device` on: cuda:0, cuda:1, ..., or the CPU as often. Raises
+    `SettingError` if there are not so many GPUs.
     """
     device = find_device(device)
     if device.type != "cuda":
-        return Spread((device,) * ranks)
+        return (device,) * ranks
     first, here = device.index or 0, torch.cuda.device_count()
     if first + ranks > here:
         raise SettingError(
             f"tensor_parallel is {ranks} from {device} on, and this machine has {here} CUDA "
             "devices. Take fewer ranks, or torchrun for several machines."
         )
-    return Spread(tuple(torch.device("cuda", first + i) for i in range(ranks)))
+    return tuple(torch.device("cuda", first + i) for i in range(ranks))
 
 
-def load_parallel(source: str | Path, spread: Spread, dtype: torch.dtype | None = None) -> LeaderLM:
-    """A model over several ranks, as `load_model` on one. Ended by its `close`, or when it is
+def load_parallel(
+    source: str | Path,
+    devices: Sequence[torch.device],
+    dtype: torch.dtype | None = None,
+    torchrun: Torchrun | None = None,
+    patience: float = PATIENCE,
+) -> LeaderLM:
+    """A model over several ranks, as `load_model` on one: a process for each of the `devices`, this
+    one for the first; or those that torchrun has started. Ended by its `close`, or when it is
     forgotten.
 
     Raises as `load_model` does; `SettingError` if it cannot be divided so, before anything is
     started; `WorkerError` if a rank is lost.
     """
-    part_of(config_of(source), spread.size)
-    team = Team(spread)
+    part_of(config_of(source), len(devices) if torchrun is None else torchrun.size)
+    team = Team(devices, torchrun, patience)
     try:
         return team.load(source, dtype)
     except BaseException:
@@ -139,24 +109,35 @@ class Team:
     there is one already, `WorkerError` if a rank is lost on the way.
     """
 
-    def __init__(self, spread: Spread) -> None:
+    def __init__(
+        self,
+        devices: Sequence[torch.device],
+        torchrun: Torchrun | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        kinds, distinct = {device.type for device in devices}, set(devices)
+        if kinds != {"cpu"} and (kinds != {"cuda"} or len(distinct) < len(devices)):
+            raise SettingError(
+                f"a model cannot be spread over {', '.join(map(str, devices))}: give CUDA "
+                "devices, or cpu; each rank needs its own GPU."
+            )
         if dist.is_initialized():
             raise SettingError(
                 "this process belongs to a group of torch.distributed already, so that no "
                 "tensor-parallel model can be started here. Close the other one first "
                 "(Reasoner.close), or load this model on its team."
             )
-        self.device, size = spread.devices[0], spread.size
+        self.device, size = devices[0], len(devices) if torchrun is None else torchrun.size
         self.error: WorkerError | None = None
         self.queue: deque[tuple[Any, ...]] = deque()
         self.numbers = count()
         self._lock = threading.RLock()
         self._store: dist.Store | None = None
         self._processes: list[SpawnProcess] = []
-        if spread.place is None:
+        if torchrun is None:
             self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
             context = multiprocessing.get_context("spawn")  # a fork of a threaded torch may hang
-            for rank, device in enumerate(spread.devices[1:], 1):
+            for rank, device in enumerate(devices[1:], 1):
                 place = Torchrun(rank, size, device.index or 0)
                 told = place, self._store.port
                 process = context.Process(target=_process, args=told, daemon=True)
@@ -165,9 +146,9 @@ class Team:
                 self._processes.append(process)
         ended = threading.Event()
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self._processes, ended)
-        settings = (self.device.type == "cuda", torch.get_num_threads(), spread.patience)
+        settings = (self.device.type == "cuda", torch.get_num_threads(), patience)
         with self._guarded():
-            late = time.monotonic() + STARTS * spread.patience
+            late = time.monotonic() + STARTS * patience
             while self._store and not self._store.check([f"started {r}" for r in range(1, size)]):
                 if time.monotonic() > late or any(p.exitcode is not None for p in self._processes):
                     raise RankLost("a rank has not started")

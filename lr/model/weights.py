@@ -1,19 +1,15 @@
 """Which tensor of a Hugging Face checkpoint makes which rows of which parameter of `CausalLM`;
-loading a checkpoint, and writing one.
+loading a checkpoint.
 
 Attention and MLP use fused matrices; a checkpoint stores their parts one by one. Worked example: 4
 query heads and 2 KV heads of size 8 give `attention.qkv.weight` 64 rows: q_proj makes rows 0..31,
-k_proj rows 32..47, v_proj rows 48..63. Loading copies along this list, saving walks it backwards,
-and tensor parallelism slices along it. Every key is accounted for; nothing keeps its random initial
-value. Files and downloads: `files.py`.
+k_proj rows 32..47, v_proj rows 48..63. Loading copies along this list, tensor parallelism slices
+along it, saving (`tiny/saving.py`) walks it backwards. Every key is accounted for; nothing keeps
+its random initial value. Files and downloads: `files.py`.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,22 +19,18 @@ from typing import Any
 import torch
 
 from lr.errors import CheckpointError, SettingError
-from lr.model.config import ModelConfig, config_json, read_config
+from lr.model.config import ModelConfig, read_config
 from lr.model.device import find_device
-from lr.model.dummy import is_dummy, shape
 from lr.model.files import open_tensors, read_json, resolve
 from lr.model.qwen import CausalLM, Network
-from lr.rng import Stream
+from lr.registry import find, is_dummy
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES.values()}
-_REPLACED = ("config.json", "model*.safetensors", "model.safetensors.index.json")
 EMBEDDING_KEY = "model.embed_tokens.weight"
 HEAD_KEY = "lm_head.weight"
 HARMLESS_SUFFIX = "rotary_emb.inv_freq"
 """Old checkpoints store the rotary frequencies; they are computed from the configuration."""
-_RESIDUAL = ("attention.out.weight", "mlp.down.weight")
-"""The ends of the names of the matrices that write into the residual stream."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +89,10 @@ def load_model(
 
     `name_or_path`: a directory in Hugging Face layout, a name on the hub (downloaded), or
     "tiny-target", "tiny-draft", "tiny-judge"; "dummy:" before a shape's name or a directory with a
-    config.json: random weights (`dummy.py`). `dtype` is float64, float32, bfloat16 or float16; None
-    keeps the checkpoint's. Raises CheckpointError if the checkpoint is not one that this project
-    computes exactly or if its keys do not account; SettingError for an impossible device or dtype.
+    config.json: random weights (`lab/dummy.py`). `dtype` is float64, float32, bfloat16 or float16;
+    None keeps the checkpoint's. Raises CheckpointError if the checkpoint is not one that this
+    project computes exactly or if its keys do not account; SettingError for an impossible device or
+    dtype.
     """
     place = find_device(device)
     if dtype is not None and dtype not in _DTYPES.values():
@@ -111,7 +104,10 @@ def load_model(
 
 def config_of(source: str | Path) -> ModelConfig:
     """The sizes of a checkpoint's model, or of a dummy. Raises CheckpointError."""
-    return shape(source) if is_dummy(source) else read_config(resolve(source))
+    if is_dummy(source):
+        config: ModelConfig = find("lr.lab.dummy:shape")(source)
+        return config
+    return read_config(resolve(source))
 
 
 def load_pieces(
@@ -127,7 +123,7 @@ def load_pieces(
     make, taken = partial(network, config), take(config)
     if is_dummy(source):
         model = CausalLM.materialised(make, dtype or torch.bfloat16, device)
-        fill_dummy(model)
+        find("lr.lab.dummy:fill_dummy")(model)
         return lay_out(model)
     with open_tensors(directory) as tensors, torch.no_grad():
         account(config, tensors, directory, taken[0].taken[0])
@@ -219,59 +215,3 @@ def checkpoint_dtype(directory: Path, tensors: Mapping[str, Any]) -> torch.dtype
 def _some(items: list[str]) -> str:
     more = f", and {len(items) - 10} more" if len(items) > 10 else ""
     return ", ".join(items[:10]) + more
-
-
-def save_model(
-    model: CausalLM, directory: str | Path, *, extra: Mapping[str, Any] | None = None
-) -> None:
-    """Write a checkpoint in Hugging Face layout: config.json and one model.safetensors, in the
-    dtype of the model.
-
-    `extra` is put into config.json (eos_token_id and the like). What else `directory` already holds
-    (a tokenizer) is kept, its old weights are not. Everything is written beside it first and put in
-    place by renaming, so that no half-written checkpoint ever lies there. Raises CheckpointError if
-    no config.json can describe the model or `directory` is a file.
-    """
-    from safetensors.torch import save_file
-
-    directory = Path(directory).resolve()
-    if directory.exists() and not directory.is_dir():
-        raise CheckpointError(
-            f"{directory} is a file; a checkpoint is written into a directory. Give another name."
-        )
-    dtype = str(model.dtype).removeprefix("torch.")
-    described = {**config_json(model.config), "dtype": dtype, **(extra or {})}
-    parameters, tensors = dict(model.named_parameters()), {}
-    for piece in pieces(model.config):
-        rows = slice(piece.first, piece.first + piece.shape[0])
-        tensors[piece.key] = parameters[piece.parameter].detach()[rows].cpu().contiguous()
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as beside:
-        fresh, retired = Path(beside, "fresh"), Path(beside, "retired")
-        if directory.exists():
-            shutil.copytree(directory, fresh, ignore=shutil.ignore_patterns(*_REPLACED))
-        fresh.mkdir(exist_ok=True)
-        save_file(tensors, fresh / "model.safetensors", metadata={"format": "pt"})
-        (fresh / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
-        if directory.exists():
-            directory.replace(retired)
-        fresh.replace(directory)
-
-
-@torch.no_grad()
-def fill_dummy(model: torch.nn.Module, seed: int = 0) -> None:
-    """Give every parameter of a model, or of a rank's slice of one, random values as described
-    above; norms are 1.
-    """
-    parameters = list(model.named_parameters())
-    layers = max(1, sum(name.endswith(_RESIDUAL[0]) for name, _ in parameters))
-    stream = Stream.root(seed).fold_in("dummy weights")
-    for number, (name, parameter) in enumerate(parameters):
-        if "norm" in name:
-            parameter.fill_(1)
-            continue
-        spread = math.sqrt(3 / parameter.shape[-1])  # uniform on [-a, a] has variance a^2 / 3
-        if name.endswith(_RESIDUAL):
-            spread /= math.sqrt(2 * layers)
-        noise = torch.Generator(parameter.device).manual_seed(stream.key(number) >> 1)
-        parameter.uniform_(-spread, spread, generator=noise)

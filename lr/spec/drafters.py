@@ -5,9 +5,9 @@ alone? (Then the output does not depend on what else is in the batch, whatever t
 which distribution were the tokens drawn (`Proposal.q`; None where they were certain)? A wrong q
 makes the output biased; `lr/lab/counterexamples.py` shows how.
 
-Without a model: n-gram lookup, the longest repeated suffix, and the draft's version of the same
-step. With a draft model, which has a cache of its own: chains (`ModelDrafter`) or trees
-(`TreeDrafter`) after every branch, all branches in one batch, one forward per place.
+Without a model: n-gram lookup, and the draft's version of the same step. With a draft model, which
+has a cache of its own: chains (`ModelDrafter`) after every branch, all branches in one batch, one
+forward per place. `lr/variants/drafters.py` has trees, and the longest repeated suffix.
 
 With coupling "independent" the draft model draws with noise of its own, new in every round; with
 "shared" with the very keys with which the target would draw at those places. Neither distribution
@@ -16,7 +16,6 @@ changes, but the two agree far more often (`lr/lab/exact.py`); use it with sampl
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,9 +25,9 @@ import torch
 from torch import Tensor
 
 from lr.kvcache.branch import Branch, common_length
-from lr.spec.acceptance import EMPTY, ROOT, Draws, Proposal
-from lr.spec.runner import Runner, fork_longest, read_up_to
-from lr.spec.sampling import distribution, perturbed, sample
+from lr.spec.acceptance import EMPTY, Draws, Proposal
+from lr.spec.runner import Runner, fork_longest
+from lr.spec.sampling import distribution, sample
 from lr.types import Coupling, SamplingParams, require
 
 
@@ -101,20 +100,6 @@ class LookupDrafter(Drafter):
         return EMPTY if end is None or k < 1 else Proposal.chain(tokens[end : end + k])
 
 
-class SuffixDrafter(LookupDrafter):
-    """Lookup of the longest suffix that occurred before, of any length from `min_match` tokens on
-    (the idea: SuffixDecoding, arXiv 2411.04975).
-
-    Example: 1 2 3 9 1 2 3: the longest earlier suffix is "1 2 3", so 9 1 2 3 is proposed.
-    """
-
-    name = "suffix"
-
-    def __init__(self, min_match: int = 1) -> None:
-        require(min_match >= 1, "min_match", min_match, "a whole number >= 1")
-        super().__init__(sys.maxsize, min_match)
-
-
 def earlier_end(text: bytes, n: int) -> int | None:
     """After how many tokens of `text` (8 bytes each) its last n ended before; None: nowhere."""
     pattern, stop = text[-8 * n :], len(text) - 1
@@ -127,8 +112,7 @@ def earlier_end(text: bytes, n: int) -> int | None:
 
 class StepDrafter(Drafter):
     """The draft step as token draft: what the draft wrote for this very step is proposed to the
-    target that writes its own version of it, as far as the two agree word for word. From the first
-    difference on, `otherwise`, if there is one, drafts.
+    target that writes its own version of it, as far as the two agree word for word.
 
     Lookahead Reasoning has the draft's version at hand anyway, and its tokens must pass through the
     target for the next node. They do not depend on the target's draws, so the proposal is certain
@@ -138,8 +122,7 @@ class StepDrafter(Drafter):
 
     name = "step"
 
-    def __init__(self, otherwise: Drafter | None = None) -> None:
-        self.otherwise = otherwise
+    def __init__(self) -> None:
         self._offers: dict[Branch, tuple[int, tuple[int, ...]]] = {}
 
     def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
@@ -147,19 +130,11 @@ class StepDrafter(Drafter):
         self._offers[branch] = (start, tuple(tokens))
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        made = [self._rest(context, min(k, context.limit)) for context in contexts]
-        if self.otherwise is not None:
-            empty = [i for i, proposal in enumerate(made) if not proposal.tokens]
-            others = self.otherwise.propose([contexts[i] for i in empty], k)
-            for i, proposal in zip(empty, others, strict=True):
-                made[i] = proposal
-        return made
+        return [self._rest(context, min(k, context.limit)) for context in contexts]
 
     def forget(self, branches: Iterable[Branch]) -> None:
         for branch in branches:
             self._offers.pop(branch, None)
-            if self.otherwise is not None:
-                self.otherwise.forget([branch])
 
     def _rest(self, context: Context, k: int) -> Proposal:
         """What the draft wrote after the tokens on which both agree.
@@ -226,7 +201,6 @@ class ModelDrafter(OwnBranches):
         self,
         runner: Runner,
         sampling: SamplingParams,
-        *,
         coupling: Coupling = Coupling.INDEPENDENT,
         min_confidence: float = 0.0,
         eos_ids: frozenset[int] = frozenset(),
@@ -265,67 +239,3 @@ class ModelDrafter(OwnBranches):
             Proposal.chain(chain, torch.stack(qs) if qs and not certain else None)  # [n, v]
             for chain, qs in zip(tokens, rows, strict=True)
         ]
-
-
-class TreeDrafter(OwnBranches):
-    """Trees: at every place the likeliest few tokens, each with its own few successors.
-
-    `branching` (3, 2, 1) means three candidates for the next token, two successors of each, one
-    successor of each of those: 3 + 6 + 6 nodes, 6 paths. The candidates are certain (top-k, nothing
-    is drawn), so `Proposal.q` is None. With coupling "shared" the ranking is by log q plus the
-    target's own noise at that place: the first candidate is then what the draft would draw with the
-    target's keys, the others follow in that order (Gumbel top-k). The draft's cache is forked like
-    the tree; each level is one forward.
-    """
-
-    name = "tree"
-    trees = True
-
-    def __init__(
-        self,
-        runner: Runner,
-        sampling: SamplingParams,
-        *,
-        branching: Sequence[int] = (3, 2, 1, 1),
-        coupling: Coupling = Coupling.INDEPENDENT,
-        eos_ids: frozenset[int] = frozenset(),
-    ) -> None:
-        whole = len(branching) > 0 and all(isinstance(w, int) and w >= 1 for w in branching)
-        expected = "one whole number >= 1 per level, such as (3, 2, 1)"
-        require(whole, "branching", tuple(branching), expected)
-        super().__init__(runner)
-        # Ranked before top-k and top-p, or there might be fewer candidates than are wanted.
-        self.sampling = SamplingParams(sampling.temperature or 1.0)
-        self.branching, self.coupling, self.eos_ids = tuple(branching), coupling, eos_ids
-
-    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        depths = [min(k, len(self.branching), context.limit) for context in contexts]
-        tokens: list[list[int]] = [[] for _ in contexts]
-        parents: list[list[int]] = [[] for _ in contexts]
-        leaves: list[tuple[int, int, Branch]] = []  # (tree, node, the branch that ends there)
-        for i, context in enumerate(contexts):
-            if depths[i] > 0:
-                own = self.follow(context.branch)
-                read_up_to(self.runner, own, len(own) - 1)
-                leaves.append((i, ROOT, self.runner.fork(own)))
-        for level, width in enumerate(self.branching):
-            if not leaves:
-                break
-            logits = torch.stack(self.runner.forward([branch for *_, branch in leaves]))  # [b, v]
-            scores = distribution(logits, self.sampling)  # [b, v]
-            if self.coupling is Coupling.SHARED:
-                keys = [draft_key(contexts[i], level, self.coupling) for i, *_ in leaves]
-                scores = perturbed(scores, keys)
-            ranked = scores.topk(min(width, scores.shape[-1]), dim=-1).indices.tolist()
-            grown = []
-            for (i, node, branch), candidates in zip(leaves, ranked, strict=True):
-                for token in candidates:
-                    tokens[i].append(token)
-                    parents[i].append(node)
-                    if level + 1 < depths[i] and token not in self.eos_ids:
-                        child = self.runner.fork(branch)
-                        child.append(token)
-                        grown.append((i, len(tokens[i]) - 1, child))
-                self.runner.close(branch)
-            leaves = grown
-        return [Proposal(tuple(t), tuple(p)) for t, p in zip(tokens, parents, strict=True)]

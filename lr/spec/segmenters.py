@@ -1,4 +1,4 @@
-r"""Where a step ends: at a blank line (the paper's rule), a sentence, a fixed length, or a turn.
+r"""Where a step ends: at a blank line, the paper's rule (`lr/variants/segmenters.py` has others).
 
 Boundaries are found on bytes, token by token. One token need not be one piece of text: in Qwen's
 vocabulary hundreds of tokens contain "\n\n", many of them fused to words, and two tokens "\n" make
@@ -6,7 +6,7 @@ a blank line as well. The token that completes a boundary is the step's last. To
 and text is never encoded again. No step ends before it has a visible character.
 
 Example: the tokens b"So", b" 4", b".\n", b"\nNext" end a step at the fourth; leading b"\n\n" never
-does. A segmenter is made anew for each step. A rule of your own is a class like those below; hand
+does. A segmenter is made anew for each step. A rule of your own is a class like the one below; hand
 it in as `Variant.segmenter`.
 """
 
@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Literal, Protocol
-
-from lr.types import require
 
 SegmenterName = Literal["blank_line", "sentence", "fixed", "discourse"]
 TokenBytes = Callable[[int], bytes]
@@ -30,15 +28,6 @@ class Segmenter(Protocol):
     def feed(self, token: int) -> bool:
         """Take the next token; True if it completes the boundary."""
         ...
-
-
-def make_segmenter(name: SegmenterName, token_bytes: TokenBytes, segment_tokens: int) -> Segmenter:
-    """A segmenter by name; `segment_tokens` is the length of a step for "fixed"."""
-    if name == "fixed":
-        return FixedSegmenter(token_bytes, segment_tokens)
-    if name == "sentence":
-        return SentenceSegmenter(token_bytes)
-    return (DiscourseSegmenter if name == "discourse" else BlankLineSegmenter)(token_bytes)
 
 
 class BlankLineSegmenter:
@@ -57,128 +46,3 @@ class BlankLineSegmenter:
         text = self.carry + text
         self.carry = text[-1:] if text.endswith(b"\n") else b""
         return BLANK_LINE in text
-
-
-class FixedSegmenter:
-    """A step is `tokens` tokens, longer only until something is visible.
-
-    The control of every experiment with segmenters: steps end in the middle of a thought, so draft
-    and target steps rarely say the same.
-    """
-
-    def __init__(self, token_bytes: TokenBytes, tokens: int) -> None:
-        require(tokens >= 1, "segment_tokens", tokens, "a whole number >= 1")
-        self.token_bytes, self.left, self.visible = token_bytes, tokens, False
-
-    def feed(self, token: int) -> bool:
-        self.left -= 1
-        self.visible = self.visible or bool(self.token_bytes(token).strip(WHITE_SPACE))
-        return self.left <= 0 and self.visible
-
-
-# Sentences
-
-MARKS = b".!?"
-CLOSERS = b")]\"'*$}"  # may stand between a sentence's mark and the white space after it
-OPENERS = b"([\"'*"
-ABBREVIATIONS = frozenset(b"e.g i.e cf vs mr mrs ms dr fig eq".split())
-LONGEST_WORD = 8  # bytes of a word that are kept; no abbreviation and no list number is longer
-
-
-class SentenceSegmenter:
-    r"""A step is a sentence: it ends at the white space after ". ! ?", or at a blank line.
-
-    The white space tells a full stop from the point of 3.14, so the token that brings it ends the
-    step. Where words carry their space in front (" Then"), the step ends with the first word of the
-    next sentence; draft and target do so alike. Example: b"x", b" = 3", b".", b"14", b".", b" So"
-    ends at " So"; b"ok", b".", b"\n" ends at the newline.
-
-    No sentence ends inside braces (`\boxed{A. B}`), after an abbreviation of the list above, or
-    after the number of a list item ("2. Then" at the start of a line). A step begins without memory
-    of the line, the braces or the word before it.
-    """
-
-    def __init__(self, token_bytes: TokenBytes) -> None:
-        self.token_bytes = token_bytes
-        self.visible = 0  # bytes so far that are not white space
-        self.blank = False  # the last byte completed a blank line
-        self._word = b""
-        self._first_of_line = True
-        self._depth = 0  # open braces
-        self._marked = False  # the sentence's mark was read
-        self._newline = False  # the last visible line has ended
-
-    def feed(self, token: int) -> bool:
-        return any(self.read(byte) for byte in self.token_bytes(token))
-
-    def read(self, byte: int) -> bool:
-        """Take a byte; True if a sentence or a paragraph ends with it."""
-        if byte in WHITE_SPACE:
-            newline = byte == ord("\n")
-            self.blank = newline and self._newline and self.visible > 0
-            ended = self.blank or self._marked
-            self._first_of_line = newline or (self._first_of_line and not self._word)
-            self._newline, self._marked, self._word = newline, False, b""
-            return ended
-        self.visible += 1
-        self.blank = self._newline = False
-        if byte == ord("{"):
-            self._depth += 1
-        elif byte == ord("}"):
-            self._depth = max(0, self._depth - 1)
-        if byte in MARKS:
-            list_number = self._first_of_line and self._word.isdigit()
-            abbreviation = self._word.lstrip(OPENERS).lower() in ABBREVIATIONS
-            point_only = byte == ord(".") and (list_number or abbreviation)
-            self._marked = self._depth == 0 and not point_only
-        elif byte not in CLOSERS:
-            self._marked = False
-        if len(self._word) <= LONGEST_WORD:
-            self._word += bytes([byte])
-        return False
-
-
-# Turns of the reasoning
-
-CUES = frozenset(
-    b"wait so therefore thus hence alternatively but however now then next finally actually "
-    b"hmm".split()
-)
-LONGEST_CUE = max(map(len, CUES))
-LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
-
-class DiscourseSegmenter:
-    r"""A step ends at a cue ("Wait", "So", "But", ...) or a blank line, after `least` visible
-    bytes.
-
-    A cue is known only once it is written, and what is written is not taken back: so the cue is the
-    last word of the step that it ends. It counts at the start of a sentence or line, and is
-    complete with the first byte that is no letter ("Some" and "So-called" are no cues).
-
-    Example, least = 10: "Six plus one is 7.\n\n" ends at the blank line; "Hmm.\n\nSix plus one is
-    8. Wait, no" at the comma; "Wait, six plus one" not at all, its cue comes too early.
-    """
-
-    def __init__(self, token_bytes: TokenBytes, least: int = 40) -> None:
-        require(least >= 1, "least", least, "a number of visible bytes >= 1")
-        self.token_bytes, self.least = token_bytes, least
-        self.sentence = SentenceSegmenter(token_bytes)
-        self.opening: bytes | None = b""  # a sentence's first word as read so far; None inside it
-
-    def feed(self, token: int) -> bool:
-        return any(self._read(byte) for byte in self.token_bytes(token))
-
-    def _read(self, byte: int) -> bool:
-        before, opening = self.sentence.visible, self.opening
-        goes_on = byte in LETTERS or byte in b"-'" or byte >= 128  # beyond ASCII: part of a word
-        is_cue = opening is not None and not goes_on and opening.lower() in CUES
-        at_cue = is_cue and before - len(opening or b"") >= self.least
-        if self.sentence.read(byte) or byte == ord("\n"):
-            self.opening = b""  # a sentence or a line begins
-        elif opening is not None:
-            if byte in LETTERS:
-                self.opening = opening + bytes([byte]) if len(opening) < LONGEST_CUE else None
-            elif opening or byte not in WHITE_SPACE + OPENERS:
-                self.opening = None
-        return at_cue or (self.sentence.blank and before >= self.least)

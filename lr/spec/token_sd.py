@@ -14,7 +14,7 @@ or texts. Read next: `acceptance.py`, `drafters.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,11 +24,13 @@ from lr.errors import SettingError
 from lr.kvcache.branch import Branch
 from lr.spec.acceptance import EMPTY, ROOT, AcceptanceRule, Decision, Draws, Proposal
 from lr.spec.drafters import Context, Drafter
-from lr.spec.rules import probs_of_tokens
 from lr.spec.runner import Runner, read_up_to
 from lr.spec.sampling import distribution
-from lr.trace import Guess, RoundDetail
+from lr.trace import RoundDetail
 from lr.types import Coupling, SamplingParams, require
+
+Describe = Callable[[AcceptanceRule, Tensor, Proposal, Draws, Decision], RoundDetail]
+"""From a rule, the target's rows [n + 1, v], and what was proposed, drawn and decided."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,10 @@ def speculate(
     speculation: Speculation,
     contexts: Sequence[Context],
     *,
-    detailed: bool = False,
+    describe: Describe | None = None,
 ) -> list[RoundEnd]:
     """One round on every context's branch. Afterwards each branch ends in its round's tokens, the
-    last of them pending. `detailed`: with what the trace records of every round.
+    last of them pending. `describe` makes what a detailed trace records of every round.
     """
     made = speculation.drafter.propose(contexts, speculation.num_speculative_tokens)
     proposals = [
@@ -108,8 +110,8 @@ def speculate(
 
         tokens = (*(proposal.tokens[node] for node in decision.nodes), decision.token)
         detail, p_rows = None, probs[row : row + len(proposal) + 1]  # [n + 1, v]
-        if detailed:
-            detail = round_detail(speculation.rule, p_rows, proposal, draw, decision)
+        if describe is not None:
+            detail = describe(speculation.rule, p_rows, proposal, draw, decision)
         ends.append(RoundEnd(tokens, accepted, len(proposal), max(proposal.depths()), detail))
         row += len(p_rows)
     return ends
@@ -153,55 +155,3 @@ def _by_node(rows: Sequence[tuple[Tensor, tuple[int, ...]]]) -> Tensor:
         for place, node in enumerate((ROOT, *path)):
             found.setdefault(node, logits[place])
     return torch.stack([found[node] for node in sorted(found)])
-
-
-def round_detail(
-    rule: AcceptanceRule, p_rows: Tensor, proposal: Proposal, draws: Draws, decision: Decision
-) -> RoundDetail:
-    """What a trace says of one branch's round: every draft token with its probabilities, the
-    uniform number that decided, the token after them. `p_rows` [n + 1, v]: the target's rows.
-
-    All of it follows from the rule's own list of outcomes. If the outcomes in which a token stays
-    have probability S, then once it is tried (its parent stayed, its earlier siblings did not) it
-    stays with probability S / (S of the parent - S of those siblings).
-
-    Example, rule reject, a chain of two tokens with min(1, p/q) 0.8 and 0.5: outcomes "none", "the
-    first", "both" have 0.2, 0.4, 0.4. The tokens stay with 0.8, and with 0.4 / 0.8 = 0.5. With the
-    number 0.5 "the first" is taken. Seen from the end, 1 - 0.5 = 0.5: the first stays because 0.5 <
-    0.8; given that, the number is uniform on [0, 0.8], as a share of that 0.625, and the second
-    goes because 0.625 > 0.5.
-    """
-    kept, token, offset = decision.nodes, decision.token, draws.offset
-    p = p_rows[kept[-1] + 1 if kept else 0, token].item()
-    if not proposal.tokens:
-        return RoundDetail(offset, (), None, None, token, p, False, draws.sample_key(0))
-    outcomes = rule.outcomes(p_rows, proposal)
-    stay = [0.0] * len(proposal)  # the probability of the outcomes in which a token stays
-    for outcome in outcomes:
-        for node in outcome.nodes:
-            stay[node] += outcome.probability
-
-    number = draws.uniform() if rule.draws_uniform else None
-    seen = number if proposal.is_chain else None
-    if seen is not None and not outcomes[0].nodes:  # the outcomes begin with "nothing stays"
-        seen = 1.0 - seen
-    # Of the root and of every node: what its next child can still get, and whether it is tried.
-    left = [1.0, *stay]
-    reached = [True, *(node in kept for node in range(len(proposal)))]
-    guesses = []
-    ps, qs = probs_of_tokens(p_rows, proposal)
-    for node, parent in enumerate(proposal.parents):
-        room, tried, stays = left[parent + 1], reached[parent + 1], reached[node + 1]
-        accept = min(1.0, stay[node] / room) if room > 0 else None
-        share = seen / room if seen is not None and tried and room > 0 else None
-        what = (proposal.tokens[node], parent, ps[node], qs[node], accept, share)
-        guesses.append(Guess(*what, stays if tried else None))
-        left[parent + 1] -= stay[node]
-        reached[parent + 1] = tried and not stays
-
-    residual = number is not None and not any(
-        outcome.untouched for outcome in outcomes if outcome.nodes == kept
-    )
-    key = draws.residual_key(len(kept)) if residual else draws.sample_key(len(kept))
-    uniform_key = None if number is None else draws.uniform_key
-    return RoundDetail(offset, tuple(guesses), number, uniform_key, token, p, residual, key)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from lr.kvcache.branch import Branch
+from lr.registry import find
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
 from lr.spec.drafters import Context
@@ -25,7 +26,7 @@ from lr.spec.protocol import NodeId
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution, sample
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
-from lr.spec.token_sd import RoundEnd, Speculation, speculate
+from lr.spec.token_sd import Describe, RoundEnd, Speculation, speculate
 from lr.trace import StepWritten, TokenRound, TokenWritten, Trace
 from lr.types import Finish, Role, SamplingParams, Step
 
@@ -130,9 +131,11 @@ class StepWriter:
                 Context(j.branch, j.limit - len(j.tokens) - 1, Draws(j.stream, len(j.tokens)))
                 for j in self.live
             ]
-            detailed = any(job.trace.detailed for job in self.live)
+            describe: Describe | None = None
+            if any(job.trace.detailed for job in self.live):
+                describe = find("lr.lab.trace.rounds:round_detail")
             how = (self.runner, self.config.sampling, speculation)
-            ends = speculate(*how, contexts, detailed=detailed)
+            ends = speculate(*how, contexts, describe=describe)
             for job, end in zip(self.live, ends, strict=True):
                 self._take_round(job, end)
         self._part_with_finished()

@@ -15,8 +15,9 @@ from typing import Any, Literal, NoReturn
 import torch
 from torch import Tensor
 
-from lr.errors import LRError
+from lr.errors import LRError, SettingError
 from lr.kvcache.branch import Branch
+from lr.options import GenerateOptions
 from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Outcome, Proposal
 from lr.spec.drafters import Context, Drafter
 from lr.spec.protocol import NodeId, Place, SchedulerConfig, Wait
@@ -25,7 +26,7 @@ from lr.spec.segmenters import Segmenter, TokenBytes
 from lr.spec.variant import Correction, Corrector, Variant
 from lr.spec.verifiers.base import DeferredVerifier, Pair, Requires, Verifier, check_verifier
 from lr.trace import Stats
-from lr.types import Role, SamplingParams, Step, Verdict
+from lr.types import Role, SamplingParams, Step, Verdict, require
 
 METHODS = {
     "verifier": ("judge",),
@@ -41,6 +42,10 @@ MAKERS = {
     "drafter": "a class or function (runner, sampling) that makes a Drafter",
 }
 """What must be callable."""
+
+
+STEPS = tuple("verifier router controller schedule chooser proposer corrector may_follow".split())
+"""The parts of a variant that need a mode with draft steps."""
 
 
 class VariantError(LRError, TypeError):
@@ -465,3 +470,26 @@ class GuardedRule(AcceptanceRule):
             refuse("rule", self.inner, "verify", made, expected)
         found: list[Decision] = made
         return found
+
+
+def with_settings(options: GenerateOptions, variant: Variant) -> GenerateOptions:
+    """The options with the variant's settings, where the caller has left the default. Raises
+    `SettingError` for parts of the variant that would do nothing in this mode.
+    """
+    known, usual = {one.name for one in fields(options)}, GenerateOptions()
+    for name in variant.settings:
+        require(name in known, "a name in Variant.settings", name, "an option of generate")
+    options = replace(
+        options,
+        **{n: v for n, v in variant.settings.items() if getattr(options, n) == getattr(usual, n)},
+    )
+    steps = [name for name in STEPS if getattr(variant, name) is not None]
+    tokens = [name for name in ("drafter", "rule") if getattr(variant, name) is not None]
+    idle = [] if options.looks_ahead else steps
+    idle += [] if options.speculates else tokens
+    if idle:
+        raise SettingError(
+            f"mode {options.mode!r} makes no use of the variant's {' and '.join(idle)}; use mode "
+            f"{'lr or lr+sd' if steps else 'sd or lr+sd'}."
+        )
+    return options

@@ -29,10 +29,10 @@ from lr.spec.protocol import Kind, Limits, Schedule, SchedulerConfig
 from lr.theory.asynchronous import lr_async_speedup
 from lr.theory.calibration import Calibration
 from lr.theory.distributions import Acceptance, Bernoulli, Constant, Resampled
-from lr.theory.simulate import ENDLESS, World, simulate
+from lr.theory.simulate import ENDLESS, WorkSpan, World, simulate
 from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup
-from lr.theory.trace_metrics import Load, PassCost, Timed
-from lr.trace import Trace, WorkSpan
+from lr.theory.trace_metrics import Load, PassCost
+from lr.trace import Trace
 
 DRAFT_TICKS = 8
 """Draft passes per target pass of the lockstep driver, by default."""
@@ -127,7 +127,7 @@ def seconds_per_step(
     return seconds / done
 
 
-def at_work(events: Iterable[Timed], kind: Kind) -> tuple[float, float]:
+def at_work(events: Iterable[tuple[float, object]], kind: Kind) -> tuple[float, float]:
     """How long at least one row of a kind was in work, and the mean number of rows meanwhile."""
     edges = sorted(
         edge

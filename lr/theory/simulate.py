@@ -41,7 +41,7 @@ from lr.spec.protocol import (
 )
 from lr.spec.scheduler import LookaheadScheduler
 from lr.theory.distributions import Acceptance, Constant, Duration, JudgeErrors
-from lr.trace import Draw, StepWritten, Trace, WorkSpan
+from lr.trace import StepWritten, Trace
 from lr.types import Finish, Origin, Role, Step, Verdict, require
 
 ENDLESS = Limits(max_tokens=10**15)
@@ -56,6 +56,25 @@ POSITION, SIBLING, ERROR = "position", "sibling", "judge's error"
 """What draws are for, besides durations."""
 NO_ERRORS = JudgeErrors()
 TARGET_STEP, DRAFT_STEP, AT_ONCE = Constant(1.0), Constant(0.1), Constant(0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A simulation drew `value` with `key`."""
+
+    purpose: str
+    node: NodeId | None
+    key: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSpan:
+    """A simulated worker was busy with `work` from `start` to now; `completed`, else cancelled."""
+
+    work: Work
+    start: float
+    completed: bool
 
 
 @dataclass(slots=True)

@@ -3,16 +3,20 @@ mean the same.
 
 Its patterns are made from the templates of `grammar.py`, one per template, with named groups for
 the slots; a slot that a template names twice must hold the same value twice. What no pattern reads
-has no meaning and equals nothing, itself included.
+has no meaning and equals nothing, itself included. `OracleVerifier` is the verifier of both tiny
+languages.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from lr.spec.verifiers.base import Pair, Verifier
 from lr.tiny.grammar import PIECES, Piece, glue, unglue
 from lr.tiny.language import ITEMS, NAMES, NOTES, Kind, Meaning
+from lr.types import Verdict
 
 Key = tuple[Kind, str]
 """Kind and operation."""
@@ -95,3 +99,38 @@ def boxed(text: str) -> int | None:
     """The number in the last box of a solution, or None."""
     found = re.findall(r"\\boxed\{([0-9]+)\}", text)
     return int(found[-1]) if found else None
+
+
+class OracleVerifier(Verifier):
+    """Accepts if `parse` reads both steps and finds the same meaning."""
+
+    name = "oracle"
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], parse: Callable[[str], Any]) -> None:
+        self.decode, self.parse = decode, parse
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        return [self._compare(pair) for pair in pairs]
+
+    def _compare(self, pair: Pair) -> Verdict:
+        draft, target = (
+            self.parse(self.decode(step.tokens)) for step in (pair.draft, pair.target_step)
+        )
+        if draft is None or target is None:
+            which = "draft" if draft is None else "target"
+            return Verdict(aligned=False, why=f"the {which} step is not in the language")
+        if draft == target:
+            return Verdict(aligned=True, why="same meaning")
+        return Verdict(aligned=False, why=difference(draft, target))
+
+
+def difference(draft: Any, target: Any) -> str:
+    """The first part in which two meanings (named tuples) differ, in words."""
+
+    def said(part: object) -> str:  # a number, a word, several of them, a member of an enumeration
+        parts = part if isinstance(part, tuple) else (part,)
+        return " and ".join(str(getattr(one, "value", one)) for one in parts) or "none"
+
+    parts = zip(draft._fields, map(said, draft), map(said, target), strict=True)
+    name, drafts, targets = next(part for part in parts if part[1] != part[2])
+    return f"the draft says {name} {drafts}, the target {targets}"

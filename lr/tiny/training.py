@@ -33,9 +33,9 @@ from lr.errors import SettingError
 from lr.model.config import ModelConfig
 from lr.model.layers import DecoderLayer, rotation
 from lr.model.qwen import CausalLM
-from lr.model.weights import save_model
 from lr.tiny.languages import QUANTITIES, TinyLanguage
 from lr.tiny.rows import NAME_WEIGHT, RESULT_WEIGHT, RowMaker
+from lr.tiny.saving import save_model
 from lr.tiny.vocabulary import END, PAD, build_tokenizer
 from lr.types import require
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from lr.engine.load import asked_model
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
-from lr.spec.verifiers.judge import LikelihoodVerifier
 from lr.variants.choosers import BestScore
+from lr.variants.verifiers import LikelihoodVerifier
 
 
 def best_of(reasoner: Reasoner, *, width: int = 3, floor: float = -1.0) -> Variant:

@@ -19,9 +19,9 @@ from lr.errors import SettingError
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
-from lr.spec.verifiers.judge import LikelihoodVerifier, ScoreVerifier
 from lr.types import Verdict, require
 from lr.variants.scorers import make_scorer
+from lr.variants.verifiers import LikelihoodVerifier, ScoreVerifier
 
 
 class Cascade(Verifier):

@@ -13,14 +13,15 @@ digit, so with `digits` they keep nothing.
 
 from __future__ import annotations
 
-from lr.engine.load import asked_model, choose_verifier, own_judge, speaks_tiny
+from lr.engine.load import VerifierChoice, asked_model, own_judge, speaks_tiny
 from lr.errors import SettingError
 from lr.lab.endpoint.judge import ServedScore
 from lr.lab.endpoint.models import ServedModel, refuse_for_logprobs
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Verifier
-from lr.spec.verifiers.judge import JudgeVerifier, LikelihoodVerifier, ScoreReading, ScoreVerifier
+from lr.spec.verifiers.judge import JudgeVerifier
 from lr.spec.verifiers.simple import NormalisedMatch
+from lr.variants.verifiers import LikelihoodVerifier, ScoreReading, ScoreVerifier
 
 THRESHOLDS = {"judge": 0.5, "digits": 7.0, "likelihood": -1.0}
 
@@ -46,7 +47,7 @@ def make_scorer(reasoner: Reasoner, kind: str | None, threshold: float | None) -
     if kind == "digits":
         asked = asked_model(target, codec)
         return ScoreVerifier(asked, threshold=least, reading=ScoreReading.LIKELIEST)
-    choice = choose_verifier(f"judge:{least}", codec, device=target.device, dtype=target.dtype)
+    choice = VerifierChoice(f"judge:{least}", codec, device=target.device, dtype=target.dtype)
     judge = choice.build(target)
     assert isinstance(judge, NormalisedMatch) and isinstance(judge.verifier, JudgeVerifier)
     return judge.verifier

@@ -241,7 +241,7 @@ class files:
 
 def lr(words: list[str]) -> tuple[int, str]:
     """Exit code and standard error of a command, run in this process."""
-    from lr.cli import main
+    from lr.commands.cli import main
 
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):

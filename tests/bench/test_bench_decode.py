@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.engine.runner import ModelRunner
 from lr.errors import CheckpointError, SettingError
 from lr.lab.bench.decode import (

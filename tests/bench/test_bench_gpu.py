@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.lab.bench.gpu import Peaks, measure_peaks, pass_cost, ways
-from lr.model.dummy import SHAPES, shape
+from lr.lab.dummy import SHAPES, shape
 from lr.model.weights import load_model
 
 SMALL = "--tokens 24 --prompt 20 --repeats 2 --batches 1 2 --step_tokens 6 --k 2".split()

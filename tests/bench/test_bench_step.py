@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from door_kit import write_checkpoint
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.lab.bench.report import Way
 from lr.lab.bench.step import fitted_costs, measure, rows, ways
 from lr.reasoner import Reasoner

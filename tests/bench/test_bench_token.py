@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from lr.cli import main
 from lr.commands.bench import verdict
+from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.lab.bench.alpha import Places, by_place, constant, measured, point, standard_error
 from lr.lab.bench.report import in_turn

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from lr.cli import main
+from lr.commands.cli import main
 
 
 def test_what_a_trace_costs_is_measured(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from endpoint_kit import IDS, PLAIN, QUESTION, serving
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.commands.options import ServerChoice
 from lr.lab.endpoint.address import Servers
 

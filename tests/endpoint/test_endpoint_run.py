@@ -32,8 +32,8 @@ from lr.lab.endpoint.models import exact_ids, spell
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Verifier
-from lr.spec.verifiers.simple import RandomVerifier
 from lr.types import Finish, Origin, Verdict
+from lr.variants.verifiers import RandomVerifier
 
 SCHEDULES = ("sync", "paper", "depth")
 

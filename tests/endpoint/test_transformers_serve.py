@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.lab.endpoint.address import Retry, Servers
 from lr.lab.endpoint.client import EndpointError
 from lr.lab.endpoint.models import ServedModel

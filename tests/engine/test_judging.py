@@ -18,11 +18,11 @@ from lr.model.batch import RaggedBatch
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.spec.verifiers.judge import LikelihoodVerifier
 from lr.spec.verifiers.simple import ExactVerifier
 from lr.trace import StepWritten
 from lr.types import Role, Verdict
 from lr.variants.confidence_cascade import Cascade
+from lr.variants.verifiers import LikelihoodVerifier
 
 QUESTION = "How many coins does Ann have?"
 HOW = {"segmenter": "fixed", "segment_tokens": 6, "max_tokens": 72, "temperature": 1.0}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from door_kit import write_checkpoint
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.lab.scripted import ScriptedRun, TextScript, shuffled
 from lr.lab.trace.file import TraceError, TraceFile, parse_trace, read_trace, trace_lines

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.lab.eval.ablations import FAMILIES
 from lr.lab.eval.datasets import Item, load_items
 from lr.lab.eval.experiment import Arm, Lab, LabModels

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.lab.eval.datasets import load_items
 from lr.lab.eval.experiment import Finding, Lab, LabModels, Outcome, write_finding
 from lr.lab.eval.experiments import BUDGETS, EXPERIMENTS, budget_arm, splits

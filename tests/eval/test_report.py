@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.lab.eval.grading import Grader
 from lr.lab.eval.report import (

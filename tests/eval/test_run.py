@@ -19,7 +19,7 @@ import pytest
 import torch
 from tests_root import ROOT
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.commands.options import Placement
 from lr.commands.run import OFFICIAL, TINY, Run, RunModels, Tally
 from lr.engine.engine import Engine
@@ -29,7 +29,6 @@ from lr.lab.eval.datasets import Item
 from lr.lab.eval.grading import Grade, Grader
 from lr.lab.eval.running import Done, engine_options, family_sampling
 from lr.model.qwen import CausalLM
-from lr.model.ranks import Spread
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
 
@@ -328,13 +327,13 @@ def test_the_models_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         RunModels(draft_gpu_id="7").devices()
     for count, target, draft in ((1, [0], 0), (2, [0], 1), (3, [0, 1], 2), (4, [0, 1], 2)):
         monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
-        place = chosen.target_device()
-        places = place.devices if isinstance(place, Spread) else (place,)
+        places = chosen.target_device()
+        assert isinstance(places, tuple)
         assert [one.index for one in places] == target, f"{count} GPUs"
         assert chosen.devices()[1] == f"cuda:{draft}"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     alone = chosen.used_in("ar", "ngram").target_device()  # nothing else needs a GPU
-    assert isinstance(alone, Spread) and len(alone.devices) == 2
+    assert isinstance(alone, tuple) and len(alone) == 2
     assert RunModels().chosen("tiny:5")[0].model == TINY[0]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     chosen, note = RunModels().chosen("aime.jsonl")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.lab.eval.grading import Grader
 from lr.lab.eval.report import read_run

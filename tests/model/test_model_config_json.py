@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from lr.errors import CheckpointError
-from lr.model.config import ModelConfig, YarnScaling, config_json, read_config
+from lr.model.config import ModelConfig, YarnScaling, read_config
+from lr.tiny.saving import config_json
 
 SIZES: dict[str, Any] = {
     "vocab_size": 100,

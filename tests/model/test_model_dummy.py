@@ -13,10 +13,12 @@ import torch
 
 from lr import Reasoner
 from lr.errors import CheckpointError
+from lr.lab.dummy import SHAPES, dummy_name, shape
 from lr.model.codec import Codec
-from lr.model.config import config_json, read_config
-from lr.model.dummy import SHAPES, dummy_name, is_dummy, shape
+from lr.model.config import read_config
 from lr.model.weights import load_model, pieces
+from lr.registry import is_dummy
+from lr.tiny.saving import config_json
 from lr.tiny.training import tiny_config
 
 PARAMETERS = {

@@ -12,6 +12,7 @@ import torch
 from lr.engine.runner import blocks_for
 from lr.errors import LRError
 from lr.kvcache.cache import PagedKVCache
+from lr.lab.dummy import SHAPES, shape
 from lr.lab.memory import (
     GIB,
     Cast,
@@ -26,7 +27,6 @@ from lr.lab.memory import (
     weight_bytes,
     working_bytes,
 )
-from lr.model.dummy import SHAPES, shape
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
 from lr.tiny.training import tiny_config
@@ -199,6 +199,25 @@ def test_the_plan_of_a_run_is_what_the_run_reserves() -> None:
         assert need.weights == sum(p.nbytes for p in model.parameters())
     with pytest.raises(MemoryShortError, match="do not fit on cpu"):
         plan_run(Cast(*placed), options, length, free=lambda _: device.needed - 1).check()
+
+
+def test_answers_that_wait_for_room_need_it_for_one_alone() -> None:
+    """As `Engine.serve` does: on CUDA what does not fit waits, and what never fits is refused; on
+    the CPU all is allocated at once.
+    """
+    options = GenerateOptions(mode="ar")
+    for device, waits in (("cuda:7", True), ("cpu", False)):
+        cast = Cast(Placed("x", SHAPES["Qwen3-8B"], BF16, (device,)))
+        one, eight = (
+            plan_run(cast, options, 4096, share=n, free=lambda _: None).needed for n in (1, 8)
+        )
+        for free, fits in ((eight, True), (eight - 1, waits), (one, waits), (one - 1, False)):
+            plan = plan_run(cast, options, 4096, share=8, queues=True, free=lambda _, n=free: n)
+            if fits:
+                plan.check()
+            else:
+                with pytest.raises(MemoryShortError, match=f"do not fit on {device}"):
+                    plan.check()
 
 
 def test_free_bytes_and_the_unknown() -> None:

@@ -17,10 +17,12 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import lr.model.weights
+import lr.tiny.saving
 from lr.errors import CheckpointError, SettingError
 from lr.model.config import read_config
 from lr.model.qwen import CausalLM
-from lr.model.weights import load_model, pieces, save_model
+from lr.model.weights import load_model, pieces
+from lr.tiny.saving import save_model
 
 DOWN, NORM = "model.layers.1.mlp.down_proj.weight", "model.norm.weight"
 
@@ -255,7 +257,7 @@ def test_a_failed_save_changes_nothing(checkpoint: Path, monkeypatch: pytest.Mon
     def full_disk(*_: Any, **__: Any) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(lr.model.weights.json, "dumps", full_disk)
+    monkeypatch.setattr(lr.tiny.saving.json, "dumps", full_disk)
     with pytest.raises(OSError, match="No space"):
         save_model(model, checkpoint)
     assert {p.name: p.read_bytes() for p in checkpoint.iterdir()} == before

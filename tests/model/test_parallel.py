@@ -74,7 +74,7 @@ def test_whole_answers_are_those_of_one_rank() -> None:
         {"mode": "lr+sd", "drafter": "step", "driver": "overlapped", "temperature": 0.0},
     ]
     answers: list[list[list[tuple[int, ...]]]] = []
-    for device in ("cpu", spread_over(2, "cpu")):
+    for device in ("cpu", {"target": ["cpu", "cpu"]}):
         with Reasoner(verifier="oracle", device=device, dtype=torch.float64) as reasoner:
             results = [reasoner.generate(QUESTION, max_tokens=45, **options) for options in ways]
         answers.append([[step.tokens for step in result.steps] for result in results])

@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 from parallel_kit import alive, children, ranks_of, shared_memory, wait_for
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.engine.runner import ModelRunner
 from lr.model.parallel import RankLM, together
-from lr.model.ranks import LeaderLM, Spread, WorkerError, load_parallel, spread_over
+from lr.model.ranks import LeaderLM, WorkerError, load_parallel, spread_over
 
 CPU = torch.device("cpu")
 SERVED = "openai:http://127.0.0.1:9/nobody"
@@ -72,15 +72,15 @@ def test_a_rank_that_is_killed_is_named_not_those_that_lost_it() -> None:
 
 
 def test_a_rank_that_hangs_is_named_and_ended() -> None:
-    spread = Spread((CPU, CPU), patience=2.0)
-    error = fails_soon(load_parallel("tiny-target", spread), signal.SIGSTOP, 1)
+    model = load_parallel("tiny-target", (CPU, CPU), patience=2.0)
+    error = fails_soon(model, signal.SIGSTOP, 1)
     assert "hangs" in str(error)
 
 
 def test_a_rank_that_does_not_start_is_not_waited_for() -> None:
     """None starts within ten millionths of a second."""
     with pytest.raises(WorkerError, match=r"rank 1 \(process \d+\) hangs"):
-        load_parallel("tiny-target", Spread((CPU, CPU), patience=1e-6))
+        load_parallel("tiny-target", (CPU, CPU), patience=1e-6)
 
 
 def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from lr.model.config import config_json
-from lr.model.dummy import SHAPES
+from lr.lab.dummy import SHAPES
 from lr.model.weights import load_model
+from lr.tiny.saving import config_json
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,17 +12,11 @@ from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.model.qwen import CausalLM
 from lr.spec.acceptance import EMPTY, AcceptanceRule, Proposal
-from lr.spec.drafters import (
-    Context,
-    Drafter,
-    LookupDrafter,
-    ModelDrafter,
-    StepDrafter,
-    SuffixDrafter,
-    TreeDrafter,
-)
-from lr.spec.rules import BlockRule, MatchRule, RejectRule
+from lr.spec.drafters import Context, Drafter, LookupDrafter, ModelDrafter, StepDrafter
+from lr.spec.rules import MatchRule, RejectRule
 from lr.types import Coupling, SamplingParams
+from lr.variants.block_rule import BlockRule
+from lr.variants.drafters import SuffixDrafter, TreeDrafter
 
 DRAFT = random_model(7)
 END = frozenset({EOS})
@@ -65,7 +59,6 @@ DRAFTERS: dict[str, Callable[[SamplingParams], Drafter]] = {
         runner_of(DRAFT), s, branching=(2, 2, 2), coupling=Coupling.SHARED
     ),
     "step": lambda s: StepDrafter(),
-    "step, else ngram": lambda s: StepDrafter(LookupDrafter(3, 1)),
     "stubborn": lambda s: Stubborn(),
 }
 RULES: dict[str, AcceptanceRule] = {

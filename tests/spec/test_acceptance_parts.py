@@ -17,7 +17,8 @@ from lr.spec.acceptance import (
     residual,
     residual_certain,
 )
-from lr.spec.rules import BlockRule, RejectRule, acceptance_chances, block_weights
+from lr.spec.rules import RejectRule, acceptance_chances
+from lr.variants.block_rule import BlockRule, block_weights
 
 
 def law(*numbers: float) -> torch.Tensor:

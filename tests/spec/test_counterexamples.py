@@ -23,7 +23,8 @@ from lr.lab.exact import (
     total_variation,
 )
 from lr.spec.acceptance import ROOT, AcceptanceRule, Proposal
-from lr.spec.rules import RULES, BlockRule, choose_rule
+from lr.spec.rules import RULES, choose_rule
+from lr.variants.block_rule import BlockRule
 
 STATED = {
     "greedy draft, softmax q in the ratio": 0.302,

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from lr.errors import SettingError
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
-from lr.spec.segmenters import (
+from lr.spec.segmenters import Segmenter, SegmenterName
+from lr.variants.segmenters import (
     DiscourseSegmenter,
     FixedSegmenter,
-    Segmenter,
-    SegmenterName,
     SentenceSegmenter,
     make_segmenter,
 )

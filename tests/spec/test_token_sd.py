@@ -19,14 +19,16 @@ from spec_kit import EOS, PIECES, PROMPT, KitWriter, decode_plainly, random_mode
 from lr.errors import SettingError
 from lr.reasoner import Reasoner
 from lr.spec.acceptance import Proposal
-from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter, TreeDrafter
+from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter
 from lr.spec.protocol import Limits
-from lr.spec.rules import BlockRule, MatchRule
+from lr.spec.rules import MatchRule
 from lr.spec.sampling import distribution
 from lr.spec.token_sd import Speculation, run_target
 from lr.tiny.language import Split, problem
 from lr.trace import TokenRound, Trace
 from lr.types import Coupling, Finish, Role, SamplingParams, Step
+from lr.variants.block_rule import BlockRule
+from lr.variants.drafters import TreeDrafter
 
 MODELS = [random_model(seed) for seed in (0, 1, 3)]
 LIMITS = Limits(40, 14)

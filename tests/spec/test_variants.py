@@ -20,15 +20,15 @@ from lr.errors import ProtocolError, SettingError
 from lr.lab.scripted import ScriptedRun, newest, shuffled
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.segmenters import FixedSegmenter, Segmenter
+from lr.spec.segmenters import Segmenter
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires
-from lr.spec.verifiers.judge import ScoreVerifier
-from lr.spec.verifiers.simple import RandomVerifier
 from lr.trace import ForwardPass, Stats, StepWritten
 from lr.types import Origin, Role, Step
 from lr.variants.confidence_cascade import confidence_cascade
+from lr.variants.segmenters import FixedSegmenter
 from lr.variants.specreason import TargetFirst, specreason
+from lr.variants.verifiers import RandomVerifier, ScoreVerifier
 
 QUESTION = "How many coins does Ann have?"
 HOW = {"segmenter": "fixed", "segment_tokens": 6, "max_tokens": 96, "temperature": 1.0}

@@ -14,17 +14,9 @@ from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, p
 
 from lr.errors import ContextError, OutOfBlocks, ProtocolError, SettingError
 from lr.spec.verifiers.base import Pair, Requires
-from lr.spec.verifiers.judge import (
-    SCORE_QUESTION,
-    AnswerTokens,
-    LikelihoodVerifier,
-    PrefixCache,
-    Row,
-    ScoreReading,
-    ScoreVerifier,
-    step_logprobs,
-)
+from lr.spec.verifiers.judge import AnswerTokens, PrefixCache, Row, step_logprobs
 from lr.types import Finish, Step
+from lr.variants.verifiers import SCORE_QUESTION, LikelihoodVerifier, ScoreReading, ScoreVerifier
 
 TEXTS = [ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN]
 
@@ -196,7 +188,7 @@ def test_scores_need_no_target_step_and_use_the_chain_again() -> None:
         (1, len(chain) + question),
         (1, len(second.draft.tokens) + question),
     ]
-    verifier.close()
+    verifier.prefixes.close()
     assert watched.used == 0
 
 
@@ -251,7 +243,7 @@ def test_likelihood_computed_by_a_prefill() -> None:
         4,
         sum(len(one.draft.tokens) for one in pairs),
     )  # the prefixes were kept, but for their last token
-    verifier.close()
+    verifier.prefixes.close()
     assert watched.used == 0 and encode("x")
 
 

@@ -7,48 +7,45 @@ from pathlib import Path
 import pytest
 import torch
 from door_kit import write_checkpoint, write_foreign_checkpoint
-from verifier_kit import Watched, codec
+from verifier_kit import codec, model
 
-from lr.engine.load import choose_verifier
+from lr.engine.load import THRESHOLDS, VerifierChoice, parse_verifier
 from lr.errors import SettingError
 from lr.model.codec import Codec
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Requires, Verifier
-from lr.spec.verifiers.choose import THRESHOLDS, VerifierName, make_verifier, parse_verifier
 from lr.spec.verifiers.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, JudgeVerifier
 from lr.spec.verifiers.simple import NormalisedMatch
-from lr.tiny.oracle import parse as read_step
 
 
-def parse(text: str, *, speaks_tiny: bool = True) -> VerifierName:
+def parse(text: str, *, speaks_tiny: bool = True) -> tuple[str, float | None]:
     return parse_verifier(text, speaks_tiny=speaks_tiny, checkpoint="some/model")
 
 
-def make(text: str) -> Verifier:
-    return make_verifier(
-        parse(text),
-        codec().decode,
-        parse=read_step,
-        judge=lambda: Watched().asked,
-        target=lambda: Watched(1).asked,
-        embed=lambda: lambda texts: torch.ones(len(texts), 1),
+def make(text: str, monkeypatch: pytest.MonkeyPatch) -> Verifier:
+    """On the tiny target and its judge, with an encoder to which all texts are alike."""
+    monkeypatch.setattr(
+        "lr.variants.verifiers.load_encoder",
+        lambda name, device: lambda texts: torch.ones(len(texts), 1),
     )
+    judge = "some/encoder" if text.startswith("embedding") else None
+    return VerifierChoice(text, codec(), judge).build(model(1))
 
 
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("exact", VerifierName("exact", None)),
-        ("oracle", VerifierName("oracle", None)),
-        ("judge", VerifierName("judge", 0.5)),
-        ("judge:0.8", VerifierName("judge", 0.8)),
-        ("embedding:0.85", VerifierName("embedding", 0.85)),
-        ("score:9", VerifierName("score", 9.0)),
-        ("likelihood:-0.5", VerifierName("likelihood", -0.5)),
-        ("random:0.3", VerifierName("random", 0.3)),
+        ("exact", ("exact", None)),
+        ("oracle", ("oracle", None)),
+        ("judge", ("judge", 0.5)),
+        ("judge:0.8", ("judge", 0.8)),
+        ("embedding:0.85", ("embedding", 0.85)),
+        ("score:9", ("score", 9.0)),
+        ("likelihood:-0.5", ("likelihood", -0.5)),
+        ("random:0.3", ("random", 0.3)),
     ],
 )
-def test_names(text: str, name: VerifierName) -> None:
+def test_names(text: str, name: tuple[str, float | None]) -> None:
     assert parse(text) == name
 
 
@@ -73,12 +70,12 @@ def test_a_foreign_checkpoint_has_no_oracle() -> None:
         SettingError, match=r"some/model speaks none of them\. .* choose one of: exact, judge:0\.5"
     ):
         parse("oracle", speaks_tiny=False)
-    assert parse("judge", speaks_tiny=False).kind == "judge"
+    assert parse("judge", speaks_tiny=False)[0] == "judge"
 
 
 @pytest.mark.parametrize("kind", [*THRESHOLDS, "exact", "oracle", "always", "never"])
-def test_every_kind_can_be_made(kind: str) -> None:
-    verifier = make(kind)
+def test_every_kind_can_be_made(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    verifier = make(kind, monkeypatch)
     expected = {"always": "random:1", "never": "random:0", "random": "random:0.5"}.get(kind, kind)
     assert verifier.name == expected
     needs = {"score": Requires.NOTHING, "likelihood": Requires.TARGET_LOGPROBS}
@@ -98,23 +95,9 @@ def test_every_kind_can_be_made(kind: str) -> None:
         ("judge:nan", "threshold is nan"),
     ],
 )
-def test_impossible_thresholds(text: str, message: str) -> None:
+def test_impossible_thresholds(text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingError, match=message):
-        make(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("judge", "a judge model"),
-        ("embedding", "a sentence encoder"),
-        ("score", "the target"),
-        ("likelihood", "target"),
-    ],
-)
-def test_missing_parts_are_named(text: str, part: str) -> None:
-    with pytest.raises(SettingError, match=f"needs .*{part}.*none was given"):
-        make_verifier(parse(text), codec().decode, parse=read_step)
+        make(text, monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -144,14 +127,14 @@ def test_a_judge_for_targets_of_every_language(tiny: Path, foreign: Path) -> Non
 
 
 def test_a_checkpoint_of_its_own_is_asked_for(foreign: Path, tiny: Path) -> None:
-    choose_verifier("judge", Codec.load(tiny))  # tiny-judge, by default
+    VerifierChoice("judge", Codec.load(tiny))  # tiny-judge, by default
     for name in ("judge", "embedding"):
         with pytest.raises(
             SettingError, match=r"needs a checkpoint of its own: give judge .*--judge_model"
         ):
-            choose_verifier(name, Codec.load(foreign))
+            VerifierChoice(name, Codec.load(foreign))
     with pytest.raises(SettingError, match="uses no judge model; leave judge out"):
-        choose_verifier("score", Codec.load(foreign), tiny)
+        VerifierChoice("score", Codec.load(foreign), tiny)
 
 
 @pytest.mark.parametrize(

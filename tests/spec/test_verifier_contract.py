@@ -15,24 +15,18 @@ from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, p
 
 from lr.errors import ProtocolError
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
-from lr.spec.verifiers.judge import (
-    TINY_JUDGE_PROMPT,
-    JudgeVerifier,
-    LikelihoodVerifier,
-    PromptedModel,
-    ScoreVerifier,
-)
-from lr.spec.verifiers.simple import (
-    EmbeddingVerifier,
-    ExactVerifier,
-    NormalisedMatch,
-    OracleVerifier,
-    RandomVerifier,
-    TimedVerifier,
-)
-from lr.tiny.oracle import parse
+from lr.spec.verifiers.judge import TINY_JUDGE_PROMPT, JudgeVerifier, PromptedModel
+from lr.spec.verifiers.simple import ExactVerifier, NormalisedMatch
+from lr.tiny.oracle import OracleVerifier, parse
 from lr.types import Verdict
 from lr.variants.confidence_cascade import Cascade
+from lr.variants.verifiers import (
+    EmbeddingVerifier,
+    LikelihoodVerifier,
+    RandomVerifier,
+    ScoreVerifier,
+    TimedVerifier,
+)
 
 
 def letters(texts: Sequence[str]) -> torch.Tensor:

@@ -71,7 +71,7 @@ def test_only_the_head_stays_in_the_cache() -> None:
     for _ in range(3):
         judge.judge(PAIRS)
         assert watched.used == blocks
-    judge.close()
+    judge.prefixes.close()
     assert watched.used == 0
     scores = [v.score for v in judge.judge(PAIRS)]
     assert scores == pytest.approx([v.score for v in make(Watched()).judge(PAIRS)], rel=1e-9)

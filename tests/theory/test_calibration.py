@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from theory_kit import emitted_steps
 
+from lr.lab.page import emission
 from lr.spec.protocol import Emit, Schedule, SchedulerConfig
 from lr.theory.calibration import (
     Calibration,
@@ -31,7 +32,7 @@ from lr.theory.predicted import (
 from lr.theory.simulate import ENDLESS, World, simulate
 from lr.theory.synchronous import lr_sync_cycle_speedup
 from lr.theory.trace_metrics import Answers, Load, PassCost, Seen, Timed, passes_of
-from lr.trace import Event, ForwardPass, StepWritten, TokenRound, Trace, VerifierCall, emission
+from lr.trace import Event, ForwardPass, StepWritten, TokenRound, Trace, VerifierCall
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 
 TINY = Path(__file__).parents[2] / "docs" / "results" / "tiny_calibration.json"

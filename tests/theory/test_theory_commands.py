@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.theory.calibration import Calibration
 from lr.theory.formula_vs_simulation import FORMULAS, Point
 

@@ -15,8 +15,8 @@ from statistics import fmean, stdev
 import numpy as np
 
 from lr.spec.protocol import Emit, Kind
-from lr.theory.simulate import Outcome
-from lr.trace import Trace, WorkSpan
+from lr.theory.simulate import Outcome, WorkSpan
+from lr.trace import Trace
 from lr.types import EmittedStep
 
 SIGMAS = 6.0

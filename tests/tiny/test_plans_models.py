@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.commands.run import RunModels
-from lr.engine.load import choose_verifier, usual_verifier
+from lr.engine.load import VerifierChoice, usual_verifier
 from lr.errors import SettingError
 from lr.lab.eval.datasets import Task, load_items
 from lr.lab.eval.grading import Grader
@@ -53,7 +53,7 @@ def test_a_checkpoint_says_what_it_speaks() -> None:
     assert companion("plans-target", "draft") == "plans-draft"
     assert companion("plans-target", "judge") is None and companion("some/model", "draft") is None
     with pytest.raises(SettingError, match="needs a checkpoint of its own"):
-        choose_verifier("judge", Codec.load("plans-target"))
+        VerifierChoice("judge", Codec.load("plans-target"))
 
 
 def test_the_reasoner_judges_plans_by_their_oracle() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lr.cli import main
+from lr.commands.cli import main
 
 
 def test_the_tiny_models_are_measured(capsys: pytest.CaptureFixture[str]) -> None:

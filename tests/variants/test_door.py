@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from door_kit import write_checkpoint
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.errors import LRError, SettingError
 from lr.lab.trace.file import read_trace
 from lr.lab.trace.replay import replay
@@ -25,7 +25,7 @@ QUESTION = (
 )
 PLUGIN = '''
 """A plugin."""
-from lr.spec.segmenters import FixedSegmenter
+from lr.variants.segmenters import FixedSegmenter
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Verifier
 from lr.types import Verdict
@@ -145,7 +145,7 @@ def test_the_worker_loads_the_file_too(reasoner: Reasoner, plugin: Path) -> None
 
 def test_a_part_of_the_script_that_runs_is_told_where_to_go(reasoner: Reasoner) -> None:
     import __main__
-    from lr.spec.segmenters import FixedSegmenter
+    from lr.variants.segmenters import FixedSegmenter
 
     class Threes(FixedSegmenter):
         pass

@@ -15,28 +15,32 @@ from lr.engine.runner import ModelRunner
 from lr.lab.counterexamples import counterexamples
 from lr.rng import Stream
 from lr.spec.acceptance import EMPTY, AcceptanceRule, Outcome, Proposal
-from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter, SuffixDrafter, TreeDrafter
+from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter
 from lr.spec.protocol import WAIT, FirstAligned, Place
-from lr.spec.rules import BlockRule, MatchRule, RejectRule
+from lr.spec.rules import MatchRule, RejectRule
 from lr.spec.sampling import distribution, sample
-from lr.spec.segmenters import BlankLineSegmenter, FixedSegmenter
+from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.variant import StepProposer
 from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.spec.verifiers.judge import LikelihoodVerifier, PrefixCache
-from lr.spec.verifiers.simple import ExactVerifier, RandomVerifier
+from lr.spec.verifiers.judge import PrefixCache
+from lr.spec.verifiers.simple import ExactVerifier
 from lr.testing import ContractError, check
 from lr.testing.guard import VariantError
 from lr.testing.tokens import small_model
 from lr.trace import Stats
 from lr.types import Coupling, Finish, Role, SamplingParams, Step, Verdict
+from lr.variants.block_rule import BlockRule
 from lr.variants.choosers import BestScore, Majority
 from lr.variants.confidence_cascade import Cascade, Confidence
+from lr.variants.drafters import SuffixDrafter, TreeDrafter
 from lr.variants.gsi import Measured, Tilted
 from lr.variants.lossless import StepRejection
 from lr.variants.rsd import Clipped
+from lr.variants.segmenters import FixedSegmenter
 from lr.variants.specreason import TargetFirst
 from lr.variants.speculative_thinking import Reflection
 from lr.variants.three_levels import RepeatedSteps
+from lr.variants.verifiers import LikelihoodVerifier, RandomVerifier
 
 LIKELY = partial(LikelihoodVerifier, -2.0)
 

@@ -22,8 +22,8 @@ from lr.spec.protocol import WAIT, SchedulerConfig
 from lr.spec.rules import RejectRule
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires, Verifier
-from lr.spec.verifiers.simple import RandomVerifier
 from lr.types import Coupling, Role, Verdict
+from lr.variants.verifiers import RandomVerifier
 
 QUESTION = "How many coins does Ann have?"
 HOW: dict[str, Any] = {

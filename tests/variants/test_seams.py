@@ -21,12 +21,12 @@ from lr.spec.protocol import Draft, Emit, Limits, NodeId, Schedule, SchedulerCon
 from lr.spec.rules import MatchRule
 from lr.spec.variant import Correction, Corrector, StepProposer, Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.spec.verifiers.judge import ScoreVerifier
-from lr.spec.verifiers.simple import ExactVerifier, RandomVerifier
+from lr.spec.verifiers.simple import ExactVerifier
 from lr.trace import ForwardPass, Stats, StepWritten
 from lr.types import Origin, Role, Step, Verdict
 from lr.variants.choosers import BestScore, Majority
 from lr.variants.narrowing import narrowing
+from lr.variants.verifiers import RandomVerifier, ScoreVerifier
 
 QUESTION = "How many coins does Ann have?"
 HOW: dict[str, Any] = {

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lr.lab.scripted import ScriptedRun, TextScript
+from lr.lab.trace.cache import BranchClosed, BranchesGrew, BranchForked, BranchHolds, BranchOpened
 from lr.lab.trace.file import Header, TraceFile, records_of, trace_lines
 from lr.lab.trace.virtual import scripted_trace, simulated_trace
 from lr.spec.protocol import (
@@ -31,19 +32,7 @@ from lr.spec.protocol import (
 )
 from lr.theory.distributions import Bernoulli, Constant
 from lr.theory.simulate import ENDLESS, World
-from lr.trace import (
-    BranchClosed,
-    BranchesGrew,
-    BranchForked,
-    BranchHolds,
-    BranchOpened,
-    Ended,
-    Event,
-    ForwardPass,
-    StepWritten,
-    TokenWritten,
-    VerifierCall,
-)
+from lr.trace import Ended, Event, ForwardPass, StepWritten, TokenWritten, VerifierCall
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

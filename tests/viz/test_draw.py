@@ -14,7 +14,7 @@ import pytest
 import torch
 from player_kit import as_file, long, scripted, simulated, tiny
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.kvcache.cache import PagedKVCache
 from lr.lab.scripted import ScriptedRun, TextScript, newest, oldest
 from lr.lab.trace.state import TraceStates, state_at

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from player_kit import NASTY, as_file, long, nasty, scripted, simulated, synchronous, tiny
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.lab.player.page import KINDS as TOLD
 from lr.lab.player.page import (
     SCRIPTS,

@@ -16,7 +16,7 @@ from player_kit import as_file, scripted
 from stepper_kit import QUESTION, live_session, script_session, talk
 from tests_root import ROOT
 
-from lr.cli import main
+from lr.commands.cli import main
 from lr.commands.trace import HELP, MOVES
 from lr.lab.stepper.live import LiveSource
 from lr.lab.stepper.session import MOMENTS, Session

@@ -21,18 +21,20 @@ from torch.nn import functional as F
 from lr.engine.engine import recommended_sampling
 from lr.engine.runner import ModelRunner
 from lr.lab.bench.report import Spread
+from lr.lab.dummy import SHAPES as SHAPES_BY_NAME
+from lr.lab.dummy import fill_dummy
 from lr.model.codec import Codec
-from lr.model.config import ModelConfig, config_json
-from lr.model.dummy import SHAPES as SHAPES_BY_NAME
+from lr.model.config import ModelConfig
 from lr.model.layers import DecoderLayer, rotate, rotation
 from lr.model.qwen import CausalLM
-from lr.model.weights import fill_dummy, load_model, pieces
+from lr.model.weights import load_model, pieces
 from lr.rng import Stream
-from lr.spec.segmenters import FixedSegmenter
 from lr.spec.write import StepJob, StepWriter, WriterConfig
 from lr.tiny.names import CHECKPOINTS
+from lr.tiny.saving import config_json
 from lr.tiny.training import tiny_config
 from lr.types import Role, SamplingParams
+from lr.variants.segmenters import FixedSegmenter
 
 PROMPT_TOKENS = 40
 """About a question of the tiny language. Large shapes take 8: the bare loop reads them singly."""

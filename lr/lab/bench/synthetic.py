@@ -33,10 +33,10 @@ from lr.spec.runner import Runner
 from lr.spec.sampling import sample
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import Pair
-from lr.spec.verifiers.simple import RandomVerifier
 from lr.spec.write import WriterConfig
 from lr.theory.distributions import Duration, Lognormal, Resampled
 from lr.types import Role, Verdict, require
+from lr.variants.verifiers import RandomVerifier
 
 if TYPE_CHECKING:
     from lr.theory.calibration import Calibration

@@ -16,23 +16,26 @@ steps are rejected unasked. A refusal (a wrong key, a wrong name) ends the run a
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from lr.engine.load import THRESHOLDS, VerifierChoice, parse_verifier
+from lr.engine.loop import Told
+from lr.engine.request import Request
 from lr.errors import SettingError
 from lr.lab.endpoint.client import COMPLETIONS, Broken, EndpointError, Refused, read_piece
 from lr.lab.endpoint.models import ServedModel, refuse, refuse_for_logprobs
 from lr.model.codec import Codec
 from lr.registry import language_of
+from lr.spec.protocol import NodeId
 from lr.spec.verifiers.base import DeferredVerifier, Pair, Requires, Verifier
-from lr.spec.verifiers.choose import THRESHOLDS, parse_verifier
-from lr.spec.verifiers.judge import JUDGE_PROMPT, SCORE_QUESTION, TINY_JUDGE_PROMPT, ScoreReading
+from lr.spec.verifiers.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT
 from lr.spec.verifiers.simple import Decode
 from lr.types import Verdict, require
-
-if TYPE_CHECKING:
-    from lr.engine.load import VerifierChoice
+from lr.variants.verifiers import SCORE_QUESTION, ScoreReading
 
 LIKELIEST = 20
 """How many tokens with their log-probabilities are asked for: as many as servers give."""
@@ -40,6 +43,49 @@ FAILURES = 3
 """Questions that may fail in a row, each after all its attempts."""
 Asked = tuple[str, tuple[str, ...]]
 """A prompt, and the words that its answer may begin with."""
+
+
+class Deferred:
+    """The questions to a verifier that is not waited for."""
+
+    def __init__(self, verifier: DeferredVerifier) -> None:
+        self.verifier, self.bell = verifier, threading.Event()
+        self.open: dict[tuple[Request, NodeId], tuple[Pair, Future[Verdict], float, int]] = {}
+
+    def wanted(self, live: Sequence[Request]) -> bool:
+        """Whether an answer is waited for."""
+        return bool(self.open) or any(request.asked for request in live)
+
+    def poll(self, live: Sequence[Request], wait: float | None) -> list[Told]:
+        """Ask what is new, take in what is answered, drop what nobody asks any more."""
+        for request in live:
+            for node, pair in request.asked.items():
+                if (request, node) not in self.open:
+                    before, began = self.verifier.passes, time.perf_counter()
+                    question = self.verifier.ask(pair, self.bell.set)
+                    passes = self.verifier.passes - before
+                    self.open[request, node] = pair, question, began, passes
+        for (request, node), (pair, question, *_) in list(self.open.items()):
+            if request.asked.get(node) is not pair:
+                question.cancel()
+                del self.open[request, node]
+        if self.open and wait != 0.0:
+            self.bell.wait(wait)
+        self.bell.clear()
+        told = [
+            Told(request, node, question.result(), time.perf_counter() - began, passes)
+            for (request, node), (_, question, began, passes) in self.open.items()
+            if question.done()
+        ]
+        for one in told:
+            del self.open[one.request, one.node]
+        return told
+
+    def close(self) -> None:
+        """Drop all questions."""
+        for _, question, *_ in self.open.values():
+            question.cancel()
+        self.open.clear()
 
 
 class ServedVerifier(Verifier, DeferredVerifier):
@@ -223,31 +269,30 @@ def served_judge(name: str, codec: Codec, judge: ServedModel) -> Verifier:
     """The verifier `name` with a judge behind a server. Raises `SettingError` for a verifier that
     has none, or for a judge that cannot give what it needs."""
     tiny = language_of(codec) is not None
-    parsed = parse_verifier(name, speaks_tiny=tiny, checkpoint=codec.name)
-    if parsed.kind != "judge":
-        encodes = parsed.kind == "embedding"
+    kind, threshold = parse_verifier(name, speaks_tiny=tiny, checkpoint=codec.name)
+    if kind != "judge":
+        encodes = kind == "embedding"
         uses = "needs a sentence encoder in this process" if encodes else "uses no judge model"
         raise SettingError(
             f"judge is {judge}, but verifier {name!r} {uses}; take verifier judge, or leave the "
             "judge out."
         )
-    assert parsed.threshold is not None
-    if parsed.threshold != THRESHOLDS["judge"]:
+    assert threshold is not None
+    if threshold != THRESHOLDS["judge"]:
         remedy = "Take verifier 'judge' without a threshold, which reads the answer as text"
         refuse_for_logprobs(judge, f"verifier {name!r}", remedy)
     tiny = language_of(judge.codec) is not None
-    return ServedJudge(judge, codec.decode, threshold=parsed.threshold, tiny=tiny)
+    return ServedJudge(judge, codec.decode, threshold=threshold, tiny=tiny)
 
 
 def beside_served_target(choice: VerifierChoice, target: ServedModel) -> Verifier:
     """The chosen verifier for a target behind a server. Raises `SettingError` if it reads in the
     target what no server gives."""
-    name = choice.name
-    if name.kind == "score":
-        assert name.threshold is not None
+    if choice.kind == "score":
+        assert choice.threshold is not None
         refuse_for_logprobs(target, "verifier 'score'", "Take verifier exact or judge")
-        return ServedScore(target, threshold=name.threshold)
-    if name.kind == "likelihood":
+        return ServedScore(target, threshold=choice.threshold)
+    if choice.kind == "likelihood":
         lack, remedy = "the log-probabilities of given tokens", "Use exact, judge or score"
         refuse(target, "verifier 'likelihood'", lack, remedy)
     return choice.build(target)  # type: ignore[arg-type]  # no other verifier asks the target

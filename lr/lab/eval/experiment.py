@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from lr.engine.load import choose_verifier
+from lr.engine.load import VerifierChoice
 from lr.errors import SettingError
 from lr.lab.eval.datasets import Item, fingerprint
 from lr.lab.eval.figure import Bars, Panel, draw
@@ -151,7 +151,7 @@ class Lab:
             plain_cpu = models.dtype is None and models.device == "cpu"
             dtype = torch.float32 if plain_cpu else models.dtype
             reasoner = self.reasoner()
-            choice = choose_verifier(
+            choice = VerifierChoice(
                 name, reasoner.codec, extra, device=models.device, dtype=dtype, num_blocks=None
             )
             self._verifiers[name] = choice.build(reasoner.models.target)

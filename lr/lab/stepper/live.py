@@ -25,10 +25,11 @@ from typing import Any
 from lr.engine.engine import Run, Serving
 from lr.engine.loop import Loop
 from lr.engine.request import Request
-from lr.engine.runner import CacheRecorder, ModelRunner
+from lr.engine.runner import ModelRunner
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import BlockTable
 from lr.lab.stepper.sources import Source, StepperError
+from lr.lab.trace.cache import CacheRecorder
 from lr.lab.trace.file import records_of
 from lr.lab.trace.replay import header_of
 from lr.model.qwen import CausalLM

@@ -31,8 +31,10 @@ import msgspec
 
 from lr import trace as events
 from lr.errors import LRError
+from lr.lab.trace import cache
 from lr.spec import protocol as messages
 from lr.spec.protocol import NodeId, Work
+from lr.theory.simulate import Draw, WorkSpan
 from lr.trace import Event, Stats, stats_of
 from lr.types import Step
 
@@ -52,20 +54,21 @@ KINDS: dict[str, type] = {
     "verifier": events.VerifierCall,
     "round": events.TokenRound,
     "token": events.TokenWritten,
-    "draw": events.Draw,
-    "span": events.WorkSpan,
-    "open": events.BranchOpened,
-    "fork": events.BranchForked,
-    "grow": events.BranchesGrew,
-    "cut": events.BranchCut,
-    "close": events.BranchClosed,
-    "restore": events.BranchRestored,
-    "hold": events.BranchHolds,
-    "replace": events.BranchReplaced,
+    "draw": Draw,
+    "span": WorkSpan,
+    "open": cache.BranchOpened,
+    "fork": cache.BranchForked,
+    "grow": cache.BranchesGrew,
+    "cut": cache.BranchCut,
+    "close": cache.BranchClosed,
+    "restore": cache.BranchRestored,
+    "hold": cache.BranchHolds,
+    "replace": cache.BranchReplaced,
     "warn": events.Warned,
     "end": events.Ended,
 }
 KIND_OF = {made: name for name, made in KINDS.items()}
+TraceEvent = Event | cache.CacheEvent | cache.BranchesGrew | Draw | WorkSpan
 Bytes = Callable[[int], bytes]
 """The exact bytes of a token."""
 
@@ -125,7 +128,7 @@ class Record:
 
     number: int
     time: float
-    event: Event
+    event: TraceEvent
     token_bytes: Bytes = field(default=no_bytes, repr=False, compare=False)
 
     @property
@@ -164,7 +167,7 @@ class TraceFile:
         return stats_of([(record.time, record.event) for record in self.records])
 
 
-def records_of(timed: Iterable[tuple[float, Event]], token_bytes: Bytes) -> list[Record]:
+def records_of(timed: Iterable[tuple[float, TraceEvent]], token_bytes: Bytes) -> list[Record]:
     """The records of a trace in memory, in the order of their times."""
     ordered = sorted(timed, key=lambda pair: pair[0])  # stable: equal times stay in order
     return [Record(i, when, event, token_bytes) for i, (when, event) in enumerate(ordered)]
@@ -216,7 +219,7 @@ def _shown(value: Any, token_bytes: Bytes) -> Any:
     return shown
 
 
-def _tokens(event: Event) -> Iterable[int]:
+def _tokens(event: TraceEvent) -> Iterable[int]:
     """All tokens in an event."""
     match event:
         case events.TokenWritten():

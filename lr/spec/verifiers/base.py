@@ -15,7 +15,7 @@ The smallest verifier subclasses `Verifier` and has two members:
 
 An exception in `judge` is a bug and is raised. Only a verifier that declares itself `fallible`,
 such as a judge on a server, turns its failures into rejections; these have `Verdict.failed` set and
-are counted. Read next: `simple.py`, `judge.py`; `choose.py` lists what there is.
+are counted. Read next: `simple.py`, `judge.py`; `engine/load.py` lists what there is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Flag, auto
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lr.errors import ProtocolError, SettingError
 from lr.types import Step, Verdict
@@ -189,15 +189,3 @@ def _checked(
             "one lr.types.Verdict per pair."
         )
     return found
-
-
-def difference(draft: Any, target: Any) -> str:
-    """The first part in which two meanings (named tuples) differ, in words."""
-
-    def said(part: object) -> str:  # a number, a word, several of them, a member of an enumeration
-        parts = part if isinstance(part, tuple) else (part,)
-        return " and ".join(str(getattr(one, "value", one)) for one in parts) or "none"
-
-    parts = zip(draft._fields, map(said, draft), map(said, target), strict=True)
-    name, drafts, targets = next(part for part in parts if part[1] != part[2])
-    return f"the draft says {name} {drafts}, the target {targets}"

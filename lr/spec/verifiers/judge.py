@@ -1,36 +1,28 @@
-"""Verifiers that ask a language model: the judge, the score, the likelihood.
+"""The judge: a language model is asked whether two steps mean the same (arXiv 2506.19830, section
+3.2 and Appendix A).
 
-- `JudgeVerifier` asks whether two steps mean the same (arXiv 2506.19830, section 3.2 and Appendix
-  A). Its score is P(aligned) as a share of the two answers, so it has an ROC curve, not only an
-  opinion. It sees the texts of the two steps, not the problem or the chain.
-- `ScoreVerifier` has the target rate the draft step from 0 to 9, as in SpecReason (arXiv
-  2504.07891). No target step is needed. The paper compares thresholds 7 and 9 (Table 2).
-- `LikelihoodVerifier` takes the target's mean log-probability of the draft step's tokens. The
-  prefill of the draft step yields it for free. It prefers the target's wording, not only its
-  meaning: a threshold that suits one pair of models does not suit another.
-
-They generate nothing. The possible answers are known, so the answer is begun for the model, and the
-probability of each way to go on is read from one row of logits (`AnswerTokens`). Prompts share long
-beginnings, a judge's instructions or the chain that every step extends; these are computed once and
-forked (`PrefixCache`). One ragged forward decides all pairs of a batch. A pair that does not fit
-the model's context or cache is rejected alone, with that reason.
+Its score is P(aligned) as a share of the two answers, so it has an ROC curve, not only an opinion.
+It sees the texts of the two steps, not the problem or the chain. It generates nothing: the possible
+answers are known, so the answer is begun for the model, and the probability of each way to go on is
+read from one row of logits (`AnswerTokens`). Prompts share long beginnings, which are computed once
+and forked (`PrefixCache`). One ragged forward decides all pairs of a batch. A pair that does not
+fit the model's context or cache is rejected alone, with that reason. `lr/variants/verifiers.py` has
+others that ask a model.
 """
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import torch
 from torch import Tensor
 
-from lr.errors import ContextError, LRError, OutOfBlocks, ProtocolError, SettingError
+from lr.errors import ContextError, LRError, OutOfBlocks, SettingError
 from lr.kvcache.branch import Branch, common_length
 from lr.spec.runner import Runner, fork_longest
-from lr.spec.verifiers.base import Pair, Requires, Verifier, at_least
+from lr.spec.verifiers.base import Pair, Verifier, at_least
 from lr.spec.verifiers.simple import Decode
 from lr.types import Verdict, require
 
@@ -212,31 +204,20 @@ not or if you cannot tell.
 TINY_JUDGE_PROMPT = JudgePrompt("{first}\n\n{second}")
 """For a judge trained to do nothing else (`scripts/train_judge.py`): two steps, no instructions."""
 
-SCORE_QUESTION = """\
-How good is the step just written, as a next step towards the right answer? 0 means wrong or \
-useless, 9 means right and useful beyond doubt.
-Score from 0 to 9:"""
-"""Follows the chain and the step, in the target's own text; the answer is a space and a digit."""
-
 
 class AskingVerifier(Verifier):
-    """What the three share: one row per pair is run, and a score read from its logits."""
+    """One row per pair is run, and the verdict read from its logits. `head`: the tokens with which
+    all rows begin.
+    """
 
-    threshold: float
-    prefixes: PrefixCache | None
-    head: list[int]
-    """The tokens with which all rows begin."""
+    prefixes: PrefixCache
+    head: Sequence[int] = ()
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         if not pairs:
             return []
-        if self.prefixes is None:
-            raise ProtocolError(
-                "a pair without the target's log-probabilities came to the likelihood verifier, "
-                "which has no runner to compute them: heed its `requires`, or give it a runner."
-            )
         if self.head:
-            self.prefixes.warm(self.head)
+            self.prefixes.warm(list(self.head))
         rows = self.prefixes.logits([self.row_of(pair) for pair in pairs])
         return [
             Verdict(aligned=False, why=f"not judged: {logits}", failed=True)
@@ -248,7 +229,7 @@ class AskingVerifier(Verifier):
     @property
     def passes(self) -> int:  # type: ignore[override]  # it only counts up
         """Forwards of the model that is asked."""
-        return 0 if self.prefixes is None else self.prefixes.passes
+        return self.prefixes.passes
 
     @abstractmethod
     def row_of(self, pair: Pair) -> Row:
@@ -257,11 +238,6 @@ class AskingVerifier(Verifier):
     @abstractmethod
     def read(self, pair: Pair, logits: Tensor) -> Verdict:
         """The verdict from the logits [wanted, v] of its row."""
-
-    def close(self) -> None:
-        """Release what is cached; the next call computes it again."""
-        if self.prefixes is not None:
-            self.prefixes.close()
 
 
 class JudgeVerifier(AskingVerifier):
@@ -309,96 +285,6 @@ class JudgeVerifier(AskingVerifier):
             why = f"the judge answers something else (the two answers hold {mass:.1e})"
             return Verdict(aligned=False, why=why)
         return at_least(self.threshold, score, f"aligned with {score:.3f} for the judge")
-
-
-class ScoreReading(Enum):
-    """How the ten probabilities of the digits become one score."""
-
-    EXPECTED = "expected"
-    """The mean digit."""
-    LIKELIEST = "likeliest"
-    """The digit that greedy decoding would write."""
-
-    def score(self, p: Sequence[float]) -> float:
-        """The score that ten probabilities make, 0 to 9."""
-        if self is ScoreReading.EXPECTED:
-            return sum(digit * weight for digit, weight in enumerate(p))
-        return float(max(range(10), key=p.__getitem__))
-
-
-class ScoreVerifier(AskingVerifier):
-    """Accepts if the score that `target` gives the draft step is at least `threshold` (0 to 9).
-
-    The step is rejected if the ten digits together hold less than `least_mass` of the probability.
-    """
-
-    name = "score"
-    requires = Requires.NOTHING
-
-    def __init__(
-        self,
-        target: PromptedModel,
-        *,
-        threshold: float = 7.0,
-        reading: ScoreReading = ScoreReading.EXPECTED,
-        question: str = SCORE_QUESTION,
-        least_mass: float = 0.01,
-    ) -> None:
-        require(0 <= threshold <= 9, "threshold", threshold, "a score, 0 to 9")
-        require(0 <= least_mass <= 1, "least_mass", least_mass, "a probability, 0 to 1")
-        self.threshold, self.reading, self.least_mass = threshold, reading, least_mass
-        self.answers = AnswerTokens.of([target.encode(f" {digit}") for digit in range(10)])
-        self.head: list[int] = []
-        self.question = [*target.encode(question), *self.answers.common]
-        self.prefixes = PrefixCache(target.runner)
-
-    def row_of(self, pair: Pair) -> Row:
-        chain = [*pair.prefix, *pair.draft.tokens]
-        return Row([*chain, *self.question], keep=len(chain))
-
-    def read(self, pair: Pair, logits: Tensor) -> Verdict:
-        p, mass = self.answers.read(logits[-1])
-        if mass < self.least_mass:
-            why = f"the target gives no score (the ten digits hold {mass:.1e})"
-            return Verdict(aligned=False, why=why)
-        score = math.nan if math.isnan(mass) else self.reading.score(p)
-        return at_least(self.threshold, score, f"the target scores it {score:.2f} of 9")
-
-
-class LikelihoodVerifier(AskingVerifier):
-    """Accepts if the mean log-probability per token is at least `threshold` (nats, at most 0).
-
-    A mean of -1 nat is a geometric mean probability of 0.37. `runner` computes the
-    log-probabilities of pairs that come without; if it is None, such a pair is a `ProtocolError`.
-    """
-
-    name = "likelihood"
-    requires = Requires.TARGET_LOGPROBS
-
-    def __init__(self, threshold: float = -1.0, runner: Runner | None = None) -> None:
-        require(threshold <= 0, "threshold", threshold, "a mean log-probability in nats, at most 0")
-        self.threshold = threshold
-        self.head: list[int] = []
-        self.prefixes = None if runner is None else PrefixCache(runner)
-
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        computed = iter(super().judge([pair for pair in pairs if pair.logprobs is None]))
-        return [next(computed) if p.logprobs is None else self.mean(p.logprobs) for p in pairs]
-
-    def row_of(self, pair: Pair) -> Row:
-        """Example: 10 tokens of prefix, a draft of 4. The row is the prefix and the first 3 draft
-        tokens; the logits after its last 4 tokens are those of the 4 draft tokens.
-        """
-        tokens = [*pair.prefix, *pair.draft.tokens[:-1]]
-        return Row(tokens, wanted=len(pair.draft.tokens), keep=len(pair.prefix))
-
-    def read(self, pair: Pair, logits: Tensor) -> Verdict:
-        return self.mean(step_logprobs(logits, pair.draft.tokens))
-
-    def mean(self, logprobs: Sequence[float]) -> Verdict:
-        """The verdict from the log-probabilities of the draft step's tokens."""
-        mean = math.fsum(logprobs) / len(logprobs) if logprobs else math.nan
-        return at_least(self.threshold, mean, f"{mean:.3f} nats per token")
 
 
 def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:

@@ -19,7 +19,7 @@ from lr.lab.exact import (
     target_rows,
 )
 from lr.spec.acceptance import AcceptanceRule, Outcome, Proposal
-from lr.spec.rules import BlockRule
+from lr.variants.block_rule import BlockRule
 
 PRAISE = "Exact, and it keeps as many guesses as any rule that sees these rows can."
 NEXT = "copy_on_write"

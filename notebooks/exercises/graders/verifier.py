@@ -11,8 +11,8 @@ from exercise_kit import Check, Examples, Wrong, outcome_of
 from pairs_kit import LABELLED, LabelledPair, bag_of_words, labelled
 
 from lr.spec.verifiers.base import Pair
-from lr.spec.verifiers.simple import EmbeddingVerifier
 from lr.types import Finish, Step
+from lr.variants.verifiers import EmbeddingVerifier
 
 PRAISE = "Better than similarity at any threshold: it reads what is stated, and who is meant."
 NEXT = None

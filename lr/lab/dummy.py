@@ -2,26 +2,32 @@
 without a checkpoint.
 
 The numbers are those of the models' public config.json. A checkpoint called `dummy:NAME` is such a
-shape, or that of the config.json in a directory, with seeded random weights (`weights.py`) and a
-tokenizer of its own: byte b is token b, the end of sequence is token 256, token i above is the word
-" w<i>". It fills the whole vocabulary, so that sampling costs what it costs with the real one; a
-question is its bytes, without any template. No torch here.
+shape, or that of the config.json in a directory, with seeded random weights and a tokenizer of its
+own: byte b is token b, the end of sequence is token 256, token i above is the word " w<i>". It
+fills the whole vocabulary, so that sampling costs what it costs with the real one; a question is
+its bytes, without any template. The core finds all this through `lr/registry.py`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lr.errors import CheckpointError
+from lr.model.codec import printable_bytes
 from lr.model.config import ModelConfig, read_config
-from lr.registry import CHECKPOINTS, checkpoint_path
+from lr.registry import CHECKPOINTS, DUMMY, checkpoint_path, is_dummy
+from lr.rng import Stream
 
-DUMMY = "dummy:"
-"""What the name of a checkpoint begins with if its weights are to be random."""
+if TYPE_CHECKING:
+    import torch
+
 DUMMY_NOTE = "dummy weights are random: what such a model writes means nothing, what it costs does"
 END, END_ID = "<|end|>", 256
+_RESIDUAL = ("attention.out.weight", "mlp.down.weight")
+"""The ends of the names of the matrices that write into the residual stream."""
 
 _QWEN3 = ModelConfig(
     vocab_size=151936,
@@ -78,11 +84,6 @@ smaller ones of the family.
 """
 
 
-def is_dummy(name: str | Path) -> bool:
-    """Whether a checkpoint's name asks for random weights."""
-    return str(name).startswith(DUMMY)
-
-
 def dummy_name(name: str | Path) -> str:
     """The same checkpoint with random weights."""
     return str(name) if is_dummy(name) else f"{DUMMY}{name}"
@@ -122,8 +123,6 @@ def dummy_tokenizer(name: str | Path) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    from lr.model.codec import printable_bytes
-
     size = shape(name).vocab_size
     if size <= END_ID:
         raise CheckpointError(
@@ -139,3 +138,24 @@ def dummy_tokenizer(name: str | Path) -> Any:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END)
     tokenizer.chat_template = "{{ messages | map(attribute='content') | join('\\n') }}"
     return tokenizer
+
+
+def fill_dummy(model: torch.nn.Module, seed: int = 0) -> None:
+    """Give every parameter of a model, or of a rank's slice of one, random values; norms
+    are 1.
+    """
+    import torch
+
+    parameters = list(model.named_parameters())
+    layers = max(1, sum(name.endswith(_RESIDUAL[0]) for name, _ in parameters))
+    stream = Stream.root(seed).fold_in("dummy weights")
+    with torch.no_grad():
+        for number, (name, parameter) in enumerate(parameters):
+            if "norm" in name:
+                parameter.fill_(1)
+                continue
+            spread = math.sqrt(3 / parameter.shape[-1])  # uniform on [-a, a] has variance a^2 / 3
+            if name.endswith(_RESIDUAL):
+                spread /= math.sqrt(2 * layers)
+            noise = torch.Generator(parameter.device).manual_seed(stream.key(number) >> 1)
+            parameter.uniform_(-spread, spread, generator=noise)

@@ -1,0 +1,75 @@
+"""`Reasoner.generate(..., engine="page")`: a run is answered by the page, `lr/lookahead.py`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+
+from lr.engine.engine import Run, Steps
+from lr.engine.runner import ModelRunner
+from lr.errors import SettingError
+from lr.lookahead import Lookahead, Writer
+from lr.model.qwen import CausalLM
+from lr.spec.protocol import Emit, NodeId, Schedule
+from lr.spec.verifiers.base import Requires
+from lr.testing.guard import STEPS
+from lr.trace import ForwardPass
+from lr.types import Coupling, EmittedStep, Role, Verdict
+
+
+def serve_page(run: Run) -> Steps:
+    """Answer one run by the loop of `lr/lookahead.py`. The trace gets forwards and emitted
+    steps. Raises `SettingError` for what the page leaves to the scheduler.
+    """
+    options, variant, verifier = run.options, run.variant, run.verifier
+    timed = options.late_drafts != "wait" or options.driver != "lockstep"
+    varied = any(getattr(variant, part) is not None for part in STEPS if part != "verifier")
+    here = all(isinstance(model, CausalLM) for model in (run.models.target, run.models.draft))
+    if isinstance(verifier, str) or not here or timed or varied:
+        raise SettingError(
+            'engine "page" runs models in this process, without a router, controller, schedule, '
+            'chooser, proposer, corrector or may_follow of your own, driver "overlapped" or '
+            'late_drafts "reject"; use engine "scheduler".'
+        )
+    if verifier.requires != Requires.TARGET_STEP or verifier.early_requires is not None:
+        raise SettingError(
+            f'engine "page" needs a verifier that compares two steps, and {verifier.name!r} '
+            'does not, or not only; use engine "scheduler".'
+        )
+    with ExitStack() as stack:
+
+        def lend(role: Role) -> ModelRunner:
+            runner = run.engine.runners(role).lend(run.blocks)
+            stack.callback(run.engine.runners(role).take_back, runner)
+            runner.observer = lambda *seen: run.trace.record(ForwardPass(role, *seen))
+            return runner
+
+        def writer(role: Role, guesser: ModelRunner | None) -> Writer:
+            how, token_bytes = run.writer_config(role, guesser), run.models.codec.token_bytes
+            segmenter, stream = partial(how.segmenter, token_bytes), run.stream(role)
+            return Writer(lend(role), how.sampling, segmenter, how.eos_ids, stream, how.speculation)
+
+        guesser = lend(Role.DRAFT) if options.drafts_tokens else None
+        page = Lookahead(
+            run.prompt,
+            writer(Role.DRAFT, None),
+            writer(Role.TARGET, guesser),
+            verifier,
+            run.limits,
+            schedule=Schedule(options.schedule),
+            depth=options.depth,
+            width=options.width,
+            max_target_rows=options.max_target_rows,
+            coupling=Coupling(options.coupling),
+            draft_forwards=options.draft_ticks,
+        )
+        for emitted in page.steps():
+            verdicts = [] if emitted.verdict is None else [emitted.verdict]
+            run.trace.record(emission(emitted, *verdicts))
+            yield run, run.take(emitted)
+
+
+def emission(emitted: EmittedStep, *verdicts: Verdict) -> Emit:
+    """An `Emit` of a loop without a scheduler: step i is written at the node "i:i"."""
+    index = emitted.index
+    return Emit(emitted, verdicts, NodeId(index, index), NodeId(index + 1, index + 1))

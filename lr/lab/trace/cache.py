@@ -1,0 +1,152 @@
+"""What happens in a cache, as events of a trace: who opens, forks, grows and closes branches, and
+which block each of them holds.
+
+The core loads this only where a run records details (`lr/registry.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lr.kvcache.table import BlockTable
+from lr.spec.protocol import NodeId
+from lr.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEvent:
+    """What happened to a branch of a cache. `cache`: its name; `branch`: a number, used once."""
+
+    cache: str
+    branch: int
+
+
+@dataclass(frozen=True, slots=True)
+class BranchOpened(CacheEvent):
+    """An empty branch."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchForked(CacheEvent):
+    """`branch` shares all blocks of `source`; nothing is copied."""
+
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class BranchesGrew:
+    """One forward appends to branches. `rows`: (branch, new length in tokens). `copies`: (branch,
+    shared block, its copy), copy on write. `fresh`: (branch, new block at its end).
+    """
+
+    cache: str
+    rows: tuple[tuple[int, int], ...]
+    copies: tuple[tuple[int, int, int], ...]
+    fresh: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchCut(CacheEvent):
+    """`branch` keeps its first `length` tokens and gives up the blocks `dropped`; those in `freed`
+    had no other holder.
+    """
+
+    length: int
+    dropped: tuple[int, ...]
+    freed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchClosed(CacheEvent):
+    """`branch` is gone, and its blocks as in `BranchCut`."""
+
+    dropped: tuple[int, ...]
+    freed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRestored(CacheEvent):
+    """A forward failed, and `branch` has its old length and blocks again."""
+
+    length: int
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchHolds(CacheEvent):
+    """`branch` holds the prefix of `node` from now on."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class BranchReplaced(CacheEvent):
+    """`heir` takes the place of `branch`, its node included; `branch` is about to be closed."""
+
+    heir: int
+
+
+class CacheRecorder:
+    """Writes what a cache tells its observer (`kvcache/append.py`) into `trace` under the name
+    `cache`; every branch gets a number.
+
+    Example with blocks of 4 tokens: branch 0 reads a prompt of 6 tokens, `BranchesGrew(rows=((0,
+    6),), fresh=((0, 0), (0, 1)))`. Branch 1 is forked from it, and both write one token:
+    `BranchesGrew(rows=((0, 7), (1, 7)), copies=((0, 1, 2),))`: branch 0 left block 1, which branch
+    1 holds, for its copy, block 2.
+    """
+
+    def __init__(self, trace: Trace, cache: str) -> None:
+        self.trace, self.cache = trace, cache
+        self._numbers: dict[BlockTable, int] = {}
+        self._sizes: dict[BlockTable, int] = {}  # how many blocks of it are told
+        self._count = 0
+
+    def opened(self, table: BlockTable) -> None:
+        self._number(table)
+        self._tell(BranchOpened, table)
+
+    def forked(self, table: BlockTable, source: BlockTable) -> None:
+        self._number(table)
+        self._tell(BranchForked, table, self._numbers[source])
+
+    def grew(
+        self,
+        tables: Sequence[BlockTable],
+        moved: Sequence[BlockTable],
+        copies: Sequence[tuple[int, int]],
+    ) -> None:
+        numbers, sizes = self._numbers, self._sizes
+        rows = tuple((numbers[t], t.length) for t in tables)
+        copied = tuple((numbers[t], *pair) for t, pair in zip(moved, copies, strict=True))
+        fresh = tuple((numbers[t], block) for t in tables for block in t.blocks[sizes[t] :])
+        sizes |= {t: len(t.blocks) for t in tables}
+        self.trace.record(BranchesGrew(self.cache, rows, copied, fresh))
+
+    def restored(self, tables: Sequence[BlockTable]) -> None:
+        for table in tables:
+            self._sizes[table] = len(table.blocks)
+            self._tell(BranchRestored, table, table.length, tuple(table.blocks))
+
+    def cut(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None:
+        self._sizes[table] = len(table.blocks)
+        self._tell(BranchCut, table, table.length, tuple(dropped), tuple(freed))
+
+    def closed(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None:
+        self._tell(BranchClosed, table, tuple(dropped), tuple(freed))
+        del self._sizes[table], self._numbers[table]
+
+    def replaced(self, table: BlockTable, heir: BlockTable) -> None:
+        self._tell(BranchReplaced, table, self._numbers[heir])
+
+    def tag(self, table: BlockTable, node: tuple[int, int, int]) -> None:
+        self._tell(BranchHolds, table, NodeId(*node))
+
+    def _number(self, table: BlockTable) -> None:
+        self._numbers[table], self._sizes[table] = self._count, len(table.blocks)
+        self._count += 1
+
+    def _tell(self, kind: Callable[..., CacheEvent], table: BlockTable, *what: Any) -> None:
+        self.trace.record(kind(self.cache, self._numbers[table], *what))

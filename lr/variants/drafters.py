@@ -1,0 +1,96 @@
+"""Other drafters: the longest repeated suffix, and trees of the draft model's likeliest tokens.
+
+`lr/spec/drafters.py` says what a drafter is; this file is loaded when one of these is asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import torch
+
+from lr.kvcache.branch import Branch
+from lr.spec.acceptance import ROOT, Proposal
+from lr.spec.drafters import Context, LookupDrafter, OwnBranches, draft_key
+from lr.spec.runner import Runner, read_up_to
+from lr.spec.sampling import distribution, perturbed
+from lr.types import Coupling, SamplingParams, require
+
+
+class SuffixDrafter(LookupDrafter):
+    """Lookup of the longest suffix that occurred before, of any length from `min_match` tokens on
+    (the idea: SuffixDecoding, arXiv 2411.04975).
+
+    Example: 1 2 3 9 1 2 3: the longest earlier suffix is "1 2 3", so 9 1 2 3 is proposed.
+    """
+
+    name = "suffix"
+
+    def __init__(self, min_match: int = 1) -> None:
+        require(min_match >= 1, "min_match", min_match, "a whole number >= 1")
+        super().__init__(sys.maxsize, min_match)
+
+
+class TreeDrafter(OwnBranches):
+    """Trees: at every place the likeliest few tokens, each with its own few successors.
+
+    `branching` (3, 2, 1) means three candidates for the next token, two successors of each, one
+    successor of each of those: 3 + 6 + 6 nodes, 6 paths. The candidates are certain (top-k, nothing
+    is drawn), so `Proposal.q` is None. With coupling "shared" the ranking is by log q plus the
+    target's own noise at that place: the first candidate is then what the draft would draw with the
+    target's keys, the others follow in that order (Gumbel top-k). The draft's cache is forked like
+    the tree; each level is one forward.
+    """
+
+    name = "tree"
+    trees = True
+
+    def __init__(
+        self,
+        runner: Runner,
+        sampling: SamplingParams,
+        *,
+        branching: Sequence[int] = (3, 2, 1, 1),
+        coupling: Coupling = Coupling.INDEPENDENT,
+        eos_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        whole = len(branching) > 0 and all(isinstance(w, int) and w >= 1 for w in branching)
+        expected = "one whole number >= 1 per level, such as (3, 2, 1)"
+        require(whole, "branching", tuple(branching), expected)
+        super().__init__(runner)
+        # Ranked before top-k and top-p, or there might be fewer candidates than are wanted.
+        self.sampling = SamplingParams(sampling.temperature or 1.0)
+        self.branching, self.coupling, self.eos_ids = tuple(branching), coupling, eos_ids
+
+    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
+        depths = [min(k, len(self.branching), context.limit) for context in contexts]
+        tokens: list[list[int]] = [[] for _ in contexts]
+        parents: list[list[int]] = [[] for _ in contexts]
+        leaves: list[tuple[int, int, Branch]] = []  # (tree, node, the branch that ends there)
+        for i, context in enumerate(contexts):
+            if depths[i] > 0:
+                own = self.follow(context.branch)
+                read_up_to(self.runner, own, len(own) - 1)
+                leaves.append((i, ROOT, self.runner.fork(own)))
+        for level, width in enumerate(self.branching):
+            if not leaves:
+                break
+            logits = torch.stack(self.runner.forward([branch for *_, branch in leaves]))  # [b, v]
+            scores = distribution(logits, self.sampling)  # [b, v]
+            if self.coupling is Coupling.SHARED:
+                keys = [draft_key(contexts[i], level, self.coupling) for i, *_ in leaves]
+                scores = perturbed(scores, keys)
+            ranked = scores.topk(min(width, scores.shape[-1]), dim=-1).indices.tolist()
+            grown = []
+            for (i, node, branch), candidates in zip(leaves, ranked, strict=True):
+                for token in candidates:
+                    tokens[i].append(token)
+                    parents[i].append(node)
+                    if level + 1 < depths[i] and token not in self.eos_ids:
+                        child = self.runner.fork(branch)
+                        child.append(token)
+                        grown.append((i, len(tokens[i]) - 1, child))
+                self.runner.close(branch)
+            leaves = grown
+        return [Proposal(tuple(t), tuple(p)) for t, p in zip(tokens, parents, strict=True)]

@@ -1,0 +1,265 @@
+"""Other verifiers than the judge: those that the paper compares it with, and a time limit.
+
+- `RandomVerifier`: accepts with probability rho, whatever the steps say; the control of the paper's
+  Table 2 (arXiv 2506.19830).
+- `ScoreVerifier` has the target rate the draft step from 0 to 9, as in SpecReason (arXiv
+  2504.07891). No target step is needed. The paper compares thresholds 7 and 9 (Table 2).
+- `LikelihoodVerifier` takes the target's mean log-probability of the draft step's tokens. The
+  prefill of the draft step yields it for free. It prefers the target's wording, not only its
+  meaning: a threshold that suits one pair of models does not suit another.
+- `EmbeddingVerifier`: cosine of two sentence embeddings (Table 2: thresholds 0.85 and 0.95). Cheap,
+  but one wrong digit hardly moves an embedding.
+- `TimedVerifier` wraps another verifier.
+
+`lr/engine/load.py` makes the first four by name, and loads this file only then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from array import array
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from enum import Enum
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+
+from lr.errors import CheckpointError, ProtocolError
+from lr.rng import Stream, uniform
+from lr.spec.runner import Runner
+from lr.spec.verifiers.base import Pair, Requires, Verifier, at_least, verdicts_of
+from lr.spec.verifiers.judge import (
+    AnswerTokens,
+    AskingVerifier,
+    PrefixCache,
+    PromptedModel,
+    Row,
+    step_logprobs,
+)
+from lr.spec.verifiers.simple import Decode
+from lr.types import Verdict, require
+
+Embed = Callable[[Sequence[str]], Tensor]
+"""n texts to their embeddings [n, e], each of length 1."""
+SCORE_QUESTION = """\
+How good is the step just written, as a next step towards the right answer? 0 means wrong or \
+useless, 9 means right and useful beyond doubt.
+Score from 0 to 9:"""
+"""Follows the chain and the step, in the target's own text; the answer is a space and a digit."""
+
+
+class ScoreReading(Enum):
+    """How the ten probabilities of the digits become one score."""
+
+    EXPECTED = "expected"
+    """The mean digit."""
+    LIKELIEST = "likeliest"
+    """The digit that greedy decoding would write."""
+
+    def score(self, p: Sequence[float]) -> float:
+        """The score that ten probabilities make, 0 to 9."""
+        if self is ScoreReading.EXPECTED:
+            return sum(digit * weight for digit, weight in enumerate(p))
+        return float(max(range(10), key=p.__getitem__))
+
+
+class ScoreVerifier(AskingVerifier):
+    """Accepts if the score that `target` gives the draft step is at least `threshold` (0 to 9).
+
+    The step is rejected if the ten digits together hold less than `least_mass` of the probability.
+    """
+
+    name = "score"
+    requires = Requires.NOTHING
+
+    def __init__(
+        self,
+        target: PromptedModel,
+        *,
+        threshold: float = 7.0,
+        reading: ScoreReading = ScoreReading.EXPECTED,
+        question: str = SCORE_QUESTION,
+        least_mass: float = 0.01,
+    ) -> None:
+        require(0 <= threshold <= 9, "threshold", threshold, "a score, 0 to 9")
+        require(0 <= least_mass <= 1, "least_mass", least_mass, "a probability, 0 to 1")
+        self.threshold, self.reading, self.least_mass = threshold, reading, least_mass
+        self.answers = AnswerTokens.of([target.encode(f" {digit}") for digit in range(10)])
+        self.question = [*target.encode(question), *self.answers.common]
+        self.prefixes = PrefixCache(target.runner)
+
+    def row_of(self, pair: Pair) -> Row:
+        chain = [*pair.prefix, *pair.draft.tokens]
+        return Row([*chain, *self.question], keep=len(chain))
+
+    def read(self, pair: Pair, logits: Tensor) -> Verdict:
+        p, mass = self.answers.read(logits[-1])
+        if mass < self.least_mass:
+            why = f"the target gives no score (the ten digits hold {mass:.1e})"
+            return Verdict(aligned=False, why=why)
+        score = math.nan if math.isnan(mass) else self.reading.score(p)
+        return at_least(self.threshold, score, f"the target scores it {score:.2f} of 9")
+
+
+class LikelihoodVerifier(AskingVerifier):
+    """Accepts if the mean log-probability per token is at least `threshold` (nats, at most 0).
+
+    A mean of -1 nat is a geometric mean probability of 0.37. `runner` computes the
+    log-probabilities of pairs that come without; if it is None, such a pair is a `ProtocolError`.
+    """
+
+    name = "likelihood"
+    requires = Requires.TARGET_LOGPROBS
+
+    def __init__(self, threshold: float = -1.0, runner: Runner | None = None) -> None:
+        require(threshold <= 0, "threshold", threshold, "a mean log-probability in nats, at most 0")
+        self.threshold, self.asks = threshold, runner is not None
+        if runner is not None:
+            self.prefixes = PrefixCache(runner)
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        bare = [pair for pair in pairs if pair.logprobs is None]
+        if bare and not self.asks:
+            raise ProtocolError(
+                "a pair without the target's log-probabilities came to the likelihood verifier, "
+                "which has no runner to compute them: heed its `requires`, or give it a runner."
+            )
+        computed = iter(super().judge(bare))
+        return [next(computed) if p.logprobs is None else self.mean(p.logprobs) for p in pairs]
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        return self.prefixes.passes if self.asks else 0
+
+    def row_of(self, pair: Pair) -> Row:
+        """Example: 10 tokens of prefix, a draft of 4. The row is the prefix and the first 3 draft
+        tokens; the logits after its last 4 tokens are those of the 4 draft tokens.
+        """
+        tokens = [*pair.prefix, *pair.draft.tokens[:-1]]
+        return Row(tokens, wanted=len(pair.draft.tokens), keep=len(pair.prefix))
+
+    def read(self, pair: Pair, logits: Tensor) -> Verdict:
+        return self.mean(step_logprobs(logits, pair.draft.tokens))
+
+    def mean(self, logprobs: Sequence[float]) -> Verdict:
+        """The verdict from the log-probabilities of the draft step's tokens."""
+        mean = math.fsum(logprobs) / len(logprobs) if logprobs else math.nan
+        return at_least(self.threshold, mean, f"{mean:.3f} nats per token")
+
+
+class RandomVerifier(Verifier):
+    """Accepts a draft step with probability `rho`.
+
+    The draw is keyed by seed, prefix and draft step: the same step always gets the same verdict, in
+    any order and batch. As a control it stands in for a verifier that compares, so by default it
+    requires the target's step, although it does not look at it.
+    """
+
+    def __init__(
+        self, rho: float, seed: int = 0, *, requires: Requires = Requires.TARGET_STEP
+    ) -> None:
+        require(0 <= rho <= 1, "rho", rho, "a probability, 0 to 1")
+        self.name, self.rho, self.requires = f"random:{rho:g}", rho, requires
+        self.stream = Stream.root(seed).fold_in("random verifier")
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        return [self._draw(pair) for pair in pairs]
+
+    def _draw(self, pair: Pair) -> Verdict:
+        # The prefix's length is part of the key: no token can move from prefix to draft unnoticed.
+        content = array("q", (len(pair.prefix), *pair.prefix, *pair.draft.tokens)).tobytes()
+        digest = hashlib.blake2b(content, digest_size=8).digest()
+        drawn = uniform(self.stream.key(int.from_bytes(digest, "little") >> 1))
+        return Verdict(drawn < self.rho, why=f"drew {drawn:.3f}, accepts below {self.rho:g}")
+
+
+class EmbeddingVerifier(Verifier):
+    """Accepts if the cosine of the two steps' embeddings is at least `threshold`."""
+
+    name = "embedding"
+
+    def __init__(self, embed: Embed, decode: Decode, threshold: float = 0.95) -> None:
+        require(-1 <= threshold <= 1, "threshold", threshold, "a cosine, -1 to 1")
+        self.embed, self.decode, self.threshold = embed, decode, threshold
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        if not pairs:
+            return []
+        steps = [step for pair in pairs for step in (pair.target_step, pair.draft)]
+        self.passes += 1
+        rows = self.embed([self.decode(step.tokens).strip() for step in steps]).double()  # [2n, e]
+        cosines: list[float] = (rows[0::2] * rows[1::2]).sum(-1).tolist()
+        return [at_least(self.threshold, cosine, f"cosine {cosine:.3f}") for cosine in cosines]
+
+
+def load_encoder(name_or_path: str | Path, *, device: str = "cpu") -> Embed:
+    """The sentence encoder of a directory or hub id, by the library sentence-transformers.
+
+    Raises `CheckpointError` if the library is not installed or the checkpoint cannot be loaded.
+    """
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise CheckpointError(
+            "verifier 'embedding' needs the package sentence-transformers: "
+            'install it with pip install "lookahead-reasoning[encoder]".'
+        ) from error
+    try:
+        encoder = SentenceTransformer(str(name_or_path), device=device)
+    except Exception as error:  # what a broken or absent checkpoint raises differs between versions
+        said = (str(error).splitlines() or ["no message"])[0]
+        raise CheckpointError(
+            f"{name_or_path} cannot be loaded as a sentence encoder ({type(error).__name__}: "
+            f"{said}). Give the directory or the hub id of one, such as "
+            "sentence-transformers/all-mpnet-base-v2."
+        ) from error
+
+    def embed(texts: Sequence[str]) -> Tensor:
+        rows = encoder.encode(
+            list(texts), convert_to_tensor=True, normalize_embeddings=True, show_progress_bar=False
+        )
+        assert isinstance(rows, Tensor)
+        return rows
+
+    return embed
+
+
+class TimedVerifier(Verifier):
+    """`verifier` with at most `seconds` for each batch; after that every pair is rejected.
+
+    The call runs in a thread, which cannot be stopped: until it ends, further pairs are rejected at
+    once. What is rejected depends on the machine's speed, so such runs are not reproducible.
+    """
+
+    def __init__(self, verifier: Verifier, seconds: float) -> None:
+        require(seconds > 0, "seconds", seconds, "a time > 0")
+        self.name, self.requires = verifier.name, verifier.requires
+        self.fallible = verifier.fallible
+        self.verifier, self.seconds = verifier, seconds
+        self.last: Future[list[Verdict]] | None = None
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        why = f"is still busy with pairs of {self.seconds:g} s ago"
+        if self.last is None or self.last.done():
+            self.last = Future()
+            work = partial(self._work, self.last, list(pairs))
+            threading.Thread(target=work, name=f"verifier {self.name}", daemon=True).start()
+            wait([self.last], self.seconds)
+            if self.last.done():
+                return self.last.result()
+            why = f"did not answer within {self.seconds:g} s"
+        return [Verdict(False, why=f"verifier {self.name} {why}", failed=True) for _ in pairs]
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        return self.verifier.passes
+
+    def _work(self, answer: Future[list[Verdict]], pairs: Sequence[Pair]) -> None:
+        try:
+            answer.set_result(verdicts_of(self.verifier, pairs))
+        except BaseException as error:
+            answer.set_exception(error)
