@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import torch
+from tiny_training.judge import PairSource, as_pair
+from tiny_training.pairs import TextPair, grammar_pair, kind_of_difference
 
 from lr.engine.load import asked_model
 from lr.lab.eval.verifier_eval import auc, replay, swapped
@@ -25,10 +27,8 @@ from lr.model.weights import load_model
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.judge import JudgeVerifier
 from lr.spec.verifiers.simple import EmbeddingVerifier, load_encoder
-from lr.tiny.judge import PairSource, as_pair
 from lr.tiny.language import Split
 from lr.tiny.languages import QUANTITIES
-from lr.tiny.pairs import TextPair, grammar_pair, kind_of_difference
 
 THRESHOLDS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 CALLS = 30

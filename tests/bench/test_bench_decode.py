@@ -35,7 +35,7 @@ from lr.lab.bench.decode import (
 )
 from lr.lab.bench.report import Spread, write_json
 from lr.model.qwen import CausalLM
-from lr.tiny.training import tiny_config
+from lr.tiny.names import tiny_config
 from lr.types import SamplingParams
 
 SHAPE = replace(tiny_config(2, 50), hidden_size=24, head_dim=10, intermediate_size=30)

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_training.judge import RUNNING_WEIGHT, JudgeRows, as_pair
+from tiny_training.pairs import TextPair, agreeing_prefix, change, grammar_pair, kind_of_difference
+from tiny_training.trainer import Recipe, Trainer, fresh_model
 
 from lr.engine.load import asked_model
 from lr.model.codec import Codec
 from lr.spec.verifiers.judge import JudgeVerifier
 from lr.tiny.grammar import Style, render, unglue
-from lr.tiny.judge import RUNNING_WEIGHT, JudgeRows, as_pair
 from lr.tiny.language import Meaning, Split, problem
+from lr.tiny.names import tiny_config
 from lr.tiny.oracle import parse, same_meaning
-from lr.tiny.pairs import TextPair, agreeing_prefix, change, grammar_pair, kind_of_difference
-from lr.tiny.training import Recipe, Trainer, fresh_model, tiny_config
 from lr.tiny.vocabulary import build_tokenizer
 
 TOKENIZER = build_tokenizer()

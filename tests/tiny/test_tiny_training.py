@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 import torch
 from tests_root import ROOT
+from tiny_training.rows import RESULT_WEIGHT, WIDTHS, RowMaker
+from tiny_training.trainer import Recipe, Trainer, fresh_model, held_out_counts, hidden_rows
 
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.tiny.evaluate import held_out_counts
 from lr.tiny.grammar import Style
 from lr.tiny.language import Split, problem
+from lr.tiny.names import tiny_config
 from lr.tiny.oracle import parse
-from lr.tiny.rows import RESULT_WEIGHT, WIDTHS, RowMaker
-from lr.tiny.training import Recipe, Trainer, fresh_model, hidden_rows, tiny_config
 from lr.tiny.vocabulary import build_tokenizer
 
 TOKENIZER = build_tokenizer()

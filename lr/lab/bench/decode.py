@@ -30,8 +30,7 @@ from lr.model.weights import fill_dummy, load_model, pieces
 from lr.rng import Stream
 from lr.spec.segmenters import FixedSegmenter
 from lr.spec.write import StepJob, StepWriter, WriterConfig
-from lr.tiny.names import CHECKPOINTS
-from lr.tiny.training import tiny_config
+from lr.tiny.names import CHECKPOINTS, tiny_config
 from lr.types import Role, SamplingParams
 
 PROMPT_TOKENS = 40
