@@ -7,8 +7,7 @@ twice where driver "overlapped" gives its process a copy of its own. Needs are a
 since models may share one, and compared with what is free there.
 
 Worked example: Qwen3-32B in bf16 is 61.0 GiB. A token of its cache is 2 (k and v) * 64 layers * 8
-heads * 128 * 2 bytes = 256 KiB, so 37000 tokens are 9 GiB.
-"""
+heads * 128 * 2 bytes = 256 KiB, so 37000 tokens are 9 GiB."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ class MemoryShortError(LRError):
 @dataclass(frozen=True)
 class Placed:
     """A model and where it is to be: on one device, or split over several (`devices`), in `dtype`;
-    its cache in blocks of `block_size`.
-    """
+    its cache in blocks of `block_size`."""
 
     name: str
     config: ModelConfig
@@ -66,8 +64,7 @@ class Placed:
 @dataclass(frozen=True)
 class Cast:
     """The models of a run. `verifier` as `choose_verifier` takes it; `apart`: the draft's worker is
-    a process, with weights of its own.
-    """
+    a process, with weights of its own."""
 
     target: Placed
     draft: Placed | None = None
@@ -79,8 +76,7 @@ class Cast:
 @dataclass(frozen=True)
 class ModelNeed:
     """What one model takes on one device, in bytes. `per_token`: what each token of the longest
-    chain costs of the cache; 0 where the cache does not depend on it.
-    """
+    chain costs of the cache; 0 where the cache does not depend on it."""
 
     role: str
     name: str
@@ -129,8 +125,7 @@ def weight_bytes(config: ModelConfig, dtype: torch.dtype, ranks: int = 1) -> int
     vocabulary does not divide).
 
     Matrices are split; norms, and with fewer KV heads than ranks the k and v rows of a head, stand
-    on every rank that needs them.
-    """
+    on every rank that needs them."""
     total = 0
     for piece in pieces(config):
         size = math.prod(piece.shape)
@@ -161,8 +156,7 @@ def cache_bytes(
 def working_bytes(config: ModelConfig, dtype: torch.dtype, tokens: int, logit_rows: int) -> int:
     """An upper estimate of what a forward of `tokens` rows needs beside weights and cache: the
     widest layer's intermediate results, and the logits of `logit_rows` rows while tokens are drawn
-    from them. A longer prompt goes in pieces of `BATCH_TOKENS`.
-    """
+    from them. A longer prompt goes in pieces of `BATCH_TOKENS`."""
     heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
     wide = 3 * config.intermediate_size + 4 * config.hidden_size + 2 * heads
     layer = min(tokens, BATCH_TOKENS) * wide * dtype.itemsize
@@ -195,8 +189,7 @@ def plan_run(
     the contexts allow) long.
 
     `num_blocks`: cache blocks of 16 tokens per model where they are given. `free`: bytes that are
-    free on a device, by its name; None: asks.
-    """
+    free on a device, by its name; None: asks."""
     target, draft, judge = cast.target, cast.draft if options.needs_draft else None, cast.judge
     writers = [target] if draft is None else [target, draft]
     tokens = min(tokens, *(model.config.max_position_embeddings for model in writers))
@@ -212,8 +205,7 @@ def plan_run(
     def add(role: str, model: Placed, held: int, rows: int, caches: int = 0, copies: int = 1,
             longest: int = tokens) -> None:  # fmt: skip
         """On each device: `copies` of the weights, `held` blocks of which `caches` caches depend on
-        the longest chain, the logits of `rows` rows.
-        """
+        the longest chain, the logits of `rows` rows."""
         ranks, config, dtype = len(model.devices), model.config, model.dtype
         per_block = cache_bytes(config, dtype, 1, model.block_size, ranks)
         for device in model.devices:
@@ -272,8 +264,7 @@ class DevicePlan:
 
     def longest(self, tokens: int) -> int:
         """The longest chain, in tokens, with which it fits; 0 where none does. `tokens` is the
-        length that was planned.
-        """
+        length that was planned."""
         if self.free is None or self.fits:
             return tokens
         slope = sum(need.per_token for need in self.needs)
@@ -281,8 +272,7 @@ class DevicePlan:
 
     def room(self) -> tuple[int, int] | None:
         """What is left for caches that grow with the chains, in bytes, and the longest chain that
-        fits there; None where nobody says what is free, or nothing grows.
-        """
+        fits there; None where nobody says what is free, or nothing grows."""
         growing = [need for need in self.needs if need.per_token]
         if self.free is None or not growing:
             return None
@@ -323,8 +313,7 @@ class MemoryPlan:
         cls, needs: Iterable[ModelNeed], tokens: int, free: Callable[[str], int | None] = free_bytes
     ) -> MemoryPlan:
         """Add up needs per device, in the order in which devices come. `free` says what is free on
-        a device.
-        """
+        a device."""
         by_device: dict[str, list[ModelNeed]] = {}
         for need in needs:
             by_device.setdefault(need.device, []).append(need)
@@ -338,16 +327,14 @@ class MemoryPlan:
 
     def check(self) -> None:
         """Raise `MemoryShortError`, with all numbers and what would help, unless every device has
-        room.
-        """
+        room."""
         short = [device.shortage(self.tokens) for device in self.devices if not device.fits]
         if short:
             raise MemoryShortError("\n".join(short))
 
     def rows(self) -> list[tuple[str, ...]]:
         """For a table: device, model, weights, cache, working, total, free; one row per model, one
-        per device for the sum.
-        """
+        per device for the sum."""
         found = []
         for device in self.devices:
             for need in device.needs:

@@ -3,5 +3,4 @@ any machine.
 
 Read `language.py`, `grammar.py`, `oracle.py` in this order for the language, `plans.py` for a
 second one, `evaluate.py` for what the models can do; `scripts/tiny_training` has trained them.
-`docs/tiny.md` has the numbers.
-"""
+`docs/tiny.md` has the numbers."""

@@ -9,8 +9,7 @@ judges, and the draft's step joins the chain if it means the same, else the targ
 Lookahead Reasoning seen from the chain, so this is its alpha_1. The layer ablation leaves out one
 layer of the target at a time: a layer that can be left out is padding.
 
-It knows nothing of speed; `lr bench decode` measures that.
-"""
+It knows nothing of speed; `lr bench decode` measures that."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ a model of one style can read and continue the other. That gap in wording is wha
 speculation pays for, and what step-level speculation, which compares meanings, does not.
 
 The oracle (`oracle.py`) is derived from these same templates, so that nothing can be worded that it
-cannot read.
-"""
+cannot read."""
 
 from __future__ import annotations
 
@@ -124,8 +123,7 @@ def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
 TEMPLATES = _templates()
 Piece = tuple[str, ...]
 """One place of a template: its alternatives. Each is a run of words; a slot is a word such as
-`{B}`; one alternative = no choice.
-"""
+`{B}`; one alternative = no choice."""
 
 _PIECE = re.compile(r"\[([^\]]*)\]|(\S+)")
 

@@ -7,8 +7,7 @@ person a quantity, and asks for a value, a total or a difference. Its solution i
 (split, index, seed); training and test problems are told apart by a hash of the question, so they
 are disjoint whatever the seeds. All quantities lie in 2..99.
 
-Standard library only. Read next: `grammar.py`.
-"""
+Standard library only. Read next: `grammar.py`."""
 
 from __future__ import annotations
 

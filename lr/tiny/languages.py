@@ -4,8 +4,7 @@ language, and nothing else.
 `QUANTITIES` (who has how many things, `language.py`) and `PLANS` (a robot carries out orders,
 `plans.py`) each give problems with solutions in steps, words for a step, and an oracle
 that reads a step back. A third language is one more `TinyLanguage` in `LANGUAGES`. No torch. Read
-next: `vocabulary.py`, a language's tokenizer.
-"""
+next: `vocabulary.py`, a language's tokenizer."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@ mean the same.
 
 Its patterns are made from the templates of `grammar.py`, one per template, with named groups for
 the slots; a slot that a template names twice must hold the same value twice. What no pattern reads
-has no meaning and equals nothing, itself included.
-"""
+has no meaning and equals nothing, itself included."""
 
 from __future__ import annotations
 

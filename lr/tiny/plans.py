@@ -13,8 +13,7 @@ of the step, {t} a thing, {z} the word in the box. The oracle does not say wheth
 "order two, north: from the hall to the stable" can be read, and differs from the true step.
 
 Everything is a pure function of (split, index, seed), and the splits are disjoint. Standard library
-only.
-"""
+only."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ word.
 Byte-level BPE without merges: a word that is in the vocabulary (with its leading space) is one
 token, and so is every digit, the blank line that ends a step, and the opening of the answer's box;
 anything else falls apart into bytes, so any text comes back unchanged. The chat template is ChatML.
-`export` writes a trained model with it.
-"""
+`export` writes a trained model with it."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 1.0, "top_k": 0}
 PIECE = r"\n\n| ?\\boxed\{| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]|\s"
 """What is one piece: the blank line, the box, a word, a digit, a mark, white space. Words, digits
-and marks keep one leading space.
-"""
+and marks keep one leading space."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] "

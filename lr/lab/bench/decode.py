@@ -3,8 +3,7 @@
 A step is one forward of one token per row and the choice of the next; prefill is not timed. Every
 repeat runs all contenders one after the other, and ratios are taken within a repeat, so a drift of
 the machine's speed meets all of them. All greedy contenders do the same work: a test compares their
-tokens. Speed does not depend on what was learnt, so some models have random weights.
-"""
+tokens. Speed does not depend on what was learnt, so some models have random weights."""
 
 from __future__ import annotations
 
@@ -127,8 +126,7 @@ class BareLoop:
     """The yardstick for what paging costs: a static cache, as direct as PyTorch allows.
 
     b rows of at most `length` tokens, all at the same position; no blocks, no ragged batch. It
-    computes what `CausalLM` computes, from the same weights.
-    """
+    computes what `CausalLM` computes, from the same weights."""
 
     def __init__(self, model: CausalLM, rows: int, length: int) -> None:
         config = model.config

@@ -1,6 +1,5 @@
 """What all benchmarks share: timing, spreads over repeats, the machine a figure belongs to, JSON
-files.
-"""
+files."""
 
 from __future__ import annotations
 
@@ -90,8 +89,7 @@ def timed(
 
 def wait_for(device: torch.device) -> None:
     """Until everything that this thread has started on a device is done. To wait for the whole
-    device would break what another thread records there.
-    """
+    device would break what another thread records there."""
     import torch
 
     if device.type == "cuda":

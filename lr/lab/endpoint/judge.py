@@ -10,8 +10,7 @@ with which it can go on, however the server cuts it: for "aligned]" those that b
 Many pairs are asked about at once. A question that fails is a rejection with its reason. After
 `FAILURES` in a row, or when failures have used up their budget of seconds, the judge is given up,
 because it would cost every answer its speed: the run ends, or (`Retry.lost`) all further draft
-steps are rejected unasked. A refusal (a wrong key, a wrong name) ends the run at once.
-"""
+steps are rejected unasked. A refusal (a wrong key, a wrong name) ends the run at once."""
 
 from __future__ import annotations
 
@@ -207,8 +206,7 @@ def shares(likeliest: Mapping[str, float], answers: Sequence[str]) -> tuple[list
 
     A token counts for the one answer that it begins, or that begins it; white space and case do not
     count. Example: {"al": -0.1, "un": -2.5, "The": -5} for ("aligned]", "unaligned]"): 0.905 and
-    0.082, so shares 0.917 and 0.083, held 0.987.
-    """
+    0.082, so shares 0.917 and 0.083, held 0.987."""
     held = [0.0] * len(answers)
     for token, logprob in likeliest.items():
         word = token.strip().strip("[").lower()

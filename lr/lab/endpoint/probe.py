@@ -6,8 +6,7 @@ same one twice gives the same text and others give others, also *while other req
 flight*: a server with one generator for all gives every request some other's noise. *Stop string*,
 one from the middle of a greedy text: is the text cut before it, after it, or later? *top_k*,
 *min_p*: with 1, a temperature of 5 writes the greedy text. If a model is so certain of the text
-that seeds make no difference, the answer is "no": nothing was seen.
-"""
+that seeds make no difference, the answer is "no": nothing was seen."""
 
 from __future__ import annotations
 
