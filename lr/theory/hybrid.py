@@ -171,12 +171,3 @@ def theorem4_conditions(alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budg
     c1, c2, m = nonnegative("c1", c1), nonnegative("c2", c2), whole("budget", budget, 1)
     rates = (a1 > 0.52) & (a1 < 0.8) & (a2 > 0.52) & (a2 < 0.8)
     return plain(rates & (c1 < 1 / 3) & (c2 < 1 / 5) & (m >= 16) & (m % 2 == 0))
-
-
-def hybrid_wins_at_last(
-    alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, asynchronous: bool
-) -> Any:
-    """Whether the hybrid wins for every large enough M: alpha2 > c2 (and alpha1 > c1, if sync)."""
-    tokens = probability("alpha2", alpha2) > nonnegative("c2", c2)
-    steps = probability("alpha1", alpha1) > (0 if asynchronous else nonnegative("c1", c1))
-    return plain(tokens & steps)
