@@ -160,7 +160,11 @@ def test_batches_are_balanced_and_go_on_where_they_stopped() -> None:
         )
 
 
-def test_an_interrupted_training_ends_in_the_same_weights(tmp_path: Path) -> None:
+def test_an_interrupted_training_ends_in_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiny_training.judge.POOL_PAIRS", 64)
+
     def trainer() -> Trainer:
         model = fresh_model(tiny_config(1, len(TOKENIZER)), seed=0)
         return Trainer(
