@@ -79,8 +79,7 @@ class BenchDecode:
         out.print("goals")
         for goal in decode.goals(timings):
             out.print(f"  {words[goal.met]:<13} {goal.text}: {goal.measured}")
-        if self.json is not None:
-            write_json(decode.document(timings, facts), self.json)
+        write_json(decode.document(timings, facts), self.json)
 
     def _groups(self) -> Iterator[tuple[list[str], decode.Plan]]:
         """What is measured in turns with each other: all small models; each large one alone, for
@@ -129,10 +128,6 @@ class Bench:
         Device(threads=self.threads).set_threads()
         return {"conditions": conditions(), "settings": show.settings_of(self)}
 
-    def save(self, content: dict[str, Any]) -> None:
-        if self.json is not None:
-            write_json(content, self.json)
-
 
 TOKEN_NOTES = """\
 tok/s: of a whole answer, median over the problems, quartiles in brackets. / ar: times the tokens/s
@@ -174,7 +169,7 @@ class BenchToken(Bench):
             out.print(show.table(columns, cells, title=f"temperature {temperature:g}"))
         out.print(TOKEN_NOTES, style="dim")
         out.print(verdict(rows))
-        self.save(content | {"rows": [row.figures() for row in rows]})
+        write_json(content | {"rows": [row.figures() for row in rows]}, self.json)
 
     def _measure(self) -> list[token.Row]:
         from lr.lab.bench import token
@@ -272,7 +267,7 @@ class BenchStep(Bench):
                 out.print(f"{MAIN}, times ar by the cost model, if {cases}")
         out.print(STEP_NOTES, style="dim")
         content["pass_seconds"] = {"target": asdict(costs[0]), "draft": asdict(costs[1])}
-        self.save(content | {"rows": [row.figures() for row in rows]})
+        write_json(content | {"rows": [row.figures() for row in rows]}, self.json)
 
     def _measure(self) -> list[step.Tally]:
         from lr.lab.bench import step
@@ -392,7 +387,7 @@ class BenchAlpha(Bench):
         )
         out.print(ALPHA_NOTES, style="dim")
         content["points"] = [asdict(p) | {"gaps": p.gaps} for p in points]
-        self.save(content)
+        write_json(content, self.json)
         for path in alpha.draw(content, self.figure) if self.figure is not None else ():
             out.print(f"drawn: {path}")
 

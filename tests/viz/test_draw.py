@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib as mpl
 import pytest
 import torch
-from player_kit import as_file, long, scripted, simulated, tiny
+from player_kit import as_file, long, scripted, tiny
 
 from lr.cli import main
 from lr.kvcache.cache import PagedKVCache
@@ -55,15 +55,6 @@ def test_the_timeline_has_the_lanes_and_the_decisions() -> None:
         ]
         assert "hatched: cancelled" in axes.get_title(loc="right")
         assert axes.get_xlabel() == "time in turns"
-
-
-def test_the_timeline_of_a_window_has_less_in_it() -> None:
-    with (
-        timeline_figure(simulated()) as whole,
-        timeline_figure(simulated(), begin=2, end=6) as part,
-    ):
-        assert len(part.axes[0].patches) < len(whole.axes[0].patches)
-        assert part.axes[0].get_xlim() == (2, 6)
 
 
 def test_the_tree_says_what_the_state_says() -> None:

@@ -140,8 +140,11 @@ def card_facts() -> dict[str, Any]:
     }
 
 
-def write_json(content: dict[str, Any], path: Path) -> None:
-    """Write the file whole or not at all. `SettingError` where the folder does not exist."""
+def write_json(content: dict[str, Any], path: Path | None) -> None:
+    """Write the file, if one is wanted, whole or not at all. `SettingError` where the folder does
+    not exist."""
+    if path is None:
+        return
     if not path.parent.is_dir():
         raise SettingError(
             f"json is {str(path)!r}, but there is no folder {path.parent}; create it first."

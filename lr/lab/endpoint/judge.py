@@ -37,13 +37,15 @@ LIKELIEST = 20
 """How many tokens with their log-probabilities are asked for: as many as servers give."""
 FAILURES = 3
 """Questions that may fail in a row, each after all its attempts."""
+LEAST_MASS = 0.01
+"""Of the probability, that the possible answers together have to hold."""
 Asked = tuple[str, tuple[str, ...]]
 """A prompt, and the words that its answer may begin with."""
 
 
 class ServedVerifier(Verifier, DeferredVerifier):
     """What judge and score have in common: put a question, weigh the possible answers. Accepts if
-    the score is at least `threshold`, unless the answers together hold less than `least_mass` of
+    the score is at least `threshold`, unless the answers together hold less than `LEAST_MASS` of
     the probability: then the model says something else."""
 
     said: ClassVar[str]
@@ -51,9 +53,8 @@ class ServedVerifier(Verifier, DeferredVerifier):
     unsaid: ClassVar[str]
     """That there is none."""
 
-    def __init__(self, model: ServedModel, threshold: float, least_mass: float) -> None:
-        require(0 <= least_mass <= 1, "least_mass", least_mass, "a probability, 0 to 1")
-        self.model, self.threshold, self.least_mass = model, threshold, least_mass
+    def __init__(self, model: ServedModel, threshold: float) -> None:
+        self.model, self.threshold = model, threshold
         model.can.logprobs  # noqa: B018  # find out now, not in the thread of the requests
         self.failures = 0
         """Questions that failed since one was answered."""
@@ -117,7 +118,7 @@ class ServedVerifier(Verifier, DeferredVerifier):
             return Verdict(aligned=False, why=f"{self.name} failed: {error}", failed=True)
         self.failures = 0
         held, mass = shares(likeliest, answers)
-        if mass < self.least_mass:
+        if mass < LEAST_MASS:
             why = f"{self.unsaid} ({word!r}; the possible answers hold {mass:.1e})"
             return Verdict(aligned=False, why=why)
         score = self.score(held)
@@ -149,15 +150,9 @@ class ServedJudge(ServedVerifier):
     said, unsaid = "aligned with {:.3f} for the judge", "the judge answers something else"
 
     def __init__(
-        self,
-        model: ServedModel,
-        decode: Decode,
-        *,
-        threshold: float = 0.5,
-        tiny: bool = False,
-        least_mass: float = 0.01,
+        self, model: ServedModel, decode: Decode, *, threshold: float = 0.5, tiny: bool = False
     ) -> None:
-        super().__init__(model, threshold, least_mass)
+        super().__init__(model, threshold)
         require(0 <= threshold <= 1, "threshold", threshold, "a probability, 0 to 1")
         self.decode, self.prompt = decode, TINY_JUDGE_PROMPT if tiny else JUDGE_PROMPT
 
@@ -186,9 +181,8 @@ class ServedScore(ServedVerifier):
         *,
         threshold: float = 7.0,
         reading: ScoreReading = ScoreReading.EXPECTED,
-        least_mass: float = 0.01,
     ) -> None:
-        super().__init__(model, threshold, least_mass)
+        super().__init__(model, threshold)
         require(0 <= threshold <= 9, "threshold", threshold, "a score, 0 to 9")
         self.reading = reading
 

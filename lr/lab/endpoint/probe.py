@@ -158,12 +158,6 @@ class Capabilities:
     def min_p(self) -> Filters:
         return self._filter({"min_p": 1.0})
 
-    @cached_property
-    def several(self) -> bool:
-        """Whether `n` gives several completions."""
-        answer = self._try(n=2, max_tokens=1)
-        return answer is not None and len(answer["choices"]) == 2
-
     def lines(self) -> list[tuple[str, str]]:
         ways = [word for word, can in (("in", self.ids_in), ("out", self.ids_out)) if can]
         kept, yes = self.stops is Stops.CUT_BEFORE and self.stop_is_kept, ("no", "yes")
@@ -175,7 +169,6 @@ class Capabilities:
             ("stop string", self.stops.value + (", or kept on request" if kept else "")),
             ("top_k", self.top_k.value),
             ("min_p", self.min_p.value),
-            ("n", yes[self.several]),
         ]
 
     def _try(self, prompt: Any = TEXT, **settings: Any) -> dict[str, Any] | None:
