@@ -5,6 +5,7 @@ what it cannot do.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -263,9 +264,7 @@ def test_lines_of_a_function_with_and_without_sliders(monkeypatch: pytest.Monkey
     def make(slope: float) -> list[SimpleNamespace]:
         return [SimpleNamespace(label="line", x=[0, 1], y=[0, slope])]
 
-    def draw(slope: float):  # type: ignore[no-untyped-def]
-        return draw_lines_of(make, x="x", y="y", slope=slope)
-
+    draw = partial(draw_lines_of, make, x="x", y="y")
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
     assert with_sliders(draw, slope=(0.0, 2.0, 1.5)).axes[0].lines[0].get_ydata().tolist() == [
         0,
@@ -273,7 +272,7 @@ def test_lines_of_a_function_with_and_without_sliders(monkeypatch: pytest.Monkey
     ]
     widgets = ModuleType("ipywidgets")
     widgets.FloatSlider = lambda start, **settings: (start, settings["min"], settings["max"])  # type: ignore[attr-defined]
-    widgets.interactive = lambda draw, **sliders: sliders  # type: ignore[attr-defined]
+    widgets.interactive = lambda draw, **sliders: sliders if draw.__name__ else None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "ipywidgets", widgets)
     monkeypatch.setattr(plots, "find_spec", lambda name: object())
     assert with_sliders(draw, slope=(0.0, 2.0, 1.5)) == {"slope": (1.5, 0.0, 2.0)}
