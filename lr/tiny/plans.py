@@ -223,15 +223,6 @@ def slots(deed: Deed) -> dict[str, str]:
     }
 
 
-def drill_text(rng: random.Random, bare: bool) -> tuple[str, str]:
-    """Practice in the map of the house: a fact (" north of the hall is the tower,") or a whole
-    step, and the room it is about."""
-    deed = walk(rng, rng.choice(ROOMS))._replace(number=rng.choice(NUMBERS))
-    if bare:
-        return f" {deed.direction} of the {deed.origin} is the {deed.room},", deed.room
-    return render(deed, rng.choice(list(Style)), rng) + "\n\n", deed.room
-
-
 _VALUES = {
     "{n}": NUMBERS,
     "{d}": tuple(DIRECTIONS),
