@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import torch
+from tiny_training.judge import PairSource, as_pair
+from tiny_training.pairs import TextPair, grammar_pair, kind_of_difference
 
 from lr.engine.load import asked_model
 from lr.lab.eval.verifier_eval import auc, replay, swapped
@@ -24,10 +26,8 @@ from lr.model.codec import Codec
 from lr.model.weights import load_model
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.judge import JudgeVerifier
-from lr.tiny.judge import PairSource, as_pair
 from lr.tiny.language import Split
 from lr.tiny.languages import QUANTITIES
-from lr.tiny.pairs import TextPair, grammar_pair, kind_of_difference
 from lr.variants.verifiers import EmbeddingVerifier, load_encoder
 
 THRESHOLDS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)

@@ -20,15 +20,15 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from tiny_training.judge import JudgeRows, PairSource
+from tiny_training.pairs import TextPair, grammar_pair
+from tiny_training.rows import batch_of
+from tiny_training.trainer import Recipe, Trainer, start, token_losses
 
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.tiny.judge import JudgeRows, PairSource
 from lr.tiny.language import Split
-from lr.tiny.pairs import TextPair, grammar_pair
-from lr.tiny.rows import batch_of
-from lr.tiny.training import Recipe, Trainer, export, start, token_losses
-from lr.tiny.vocabulary import build_tokenizer
+from lr.tiny.vocabulary import build_tokenizer, export
 
 LONG_EVERY = 4
 """One batch of problems in so many is of long ones: they give nine times the pairs."""

@@ -20,17 +20,17 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from tiny_training.rows import RowMaker
+from tiny_training.trainer import Recipe, Trainer, fresh_model, held_out_counts, start
 from transformers import PreTrainedTokenizerFast
 
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.tiny.evaluate import held_out_counts
 from lr.tiny.grammar import Style
 from lr.tiny.languages import LANGUAGES
-from lr.tiny.rows import RowMaker
-from lr.tiny.training import Recipe, Trainer, export, fresh_model, start, tiny_config
-from lr.tiny.vocabulary import build_tokenizer
+from lr.tiny.names import tiny_config
+from lr.tiny.vocabulary import build_tokenizer, export
 
 
 @dataclass(frozen=True)

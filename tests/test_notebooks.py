@@ -8,13 +8,15 @@ After a change of a notebook, or of what it shows, `python scripts/run_notebooks
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+import run_notebooks
+from jupyter_client.manager import AsyncKernelManager
 from tests_root import ROOT
 
 FOLDER = ROOT / "notebooks"
@@ -27,15 +29,12 @@ DEFINES = {  # where writing code is the subject: the most lines of all definiti
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
-def executed(path: Path) -> Any:
-    """The notebook as a fresh kernel leaves it."""
-    spec = importlib.util.spec_from_file_location(
-        "run_notebooks", ROOT / "scripts" / "run_notebooks.py"
-    )
-    assert spec and spec.loader
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script.executed(path)
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[AsyncKernelManager]:
+    """One for all notebooks, which import the same: that takes longer than most of them run."""
+    manager = run_notebooks.kernel()
+    yield manager
+    run_notebooks.stop(manager)
 
 
 def cells(path: Path, kind: str) -> list[Any]:
@@ -67,14 +66,15 @@ def test_the_notebooks_are_in_order() -> None:
 
 
 @each_notebook
-def test_it_runs_and_its_outputs_are_what_it_shows(path: Path) -> None:
-    fresh = [cell for cell in executed(path).cells if cell.cell_type == "code"]
+def test_it_runs_and_its_outputs_are_what_it_shows(path: Path, kernel: AsyncKernelManager) -> None:
+    made = run_notebooks.executed(path, kernel)
+    fresh = [cell for cell in made.cells if cell.cell_type == "code"]
     for kept, new in zip(cells(path, "code"), fresh, strict=True):
+        assert kept.execution_count == new.execution_count
         assert said(kept) == said(new), (
             f"run scripts/run_notebooks.py {path.name[:2]}: this cell shows something "
             f"else now\n{kept.source}"
         )
-    assert [cell.execution_count for cell in cells(path, "code")] == list(range(1, len(fresh) + 1))
 
 
 @each_notebook

@@ -38,8 +38,7 @@ class BenchDecode:
 
     models: tuple[str, ...] = ("tiny-target", "tiny-draft", "random-12")
     """tiny-target, tiny-draft, random-12 (the tiny shape, 12 layers, random weights), 0.6b-fp32,
-    0.6b-bf16 (Qwen3-0.6B's shape)."""
-    shapes: bool = False  # Add 0.6b-fp32 and 0.6b-bf16: about 4 GB of memory, some minutes.
+    0.6b-bf16 (Qwen3-0.6B's shape: about 4 GB of memory, some minutes)."""
     batches: tuple[int, ...] | None = None  # Batch sizes. None: 1 2 4 8; 1 for the large shapes.
     tokens: int | None = None  # Steps per measurement. None: 64, and 8 for the large shapes.
     repeats: int = 7  # How often all contenders are measured in turn, after one to warm up.
@@ -80,8 +79,7 @@ class BenchDecode:
         out.print("goals")
         for goal in decode.goals(timings):
             out.print(f"  {words[goal.met]:<13} {goal.text}: {goal.measured}")
-        if self.json is not None:
-            write_json(decode.document(timings, facts), self.json)
+        write_json(decode.document(timings, facts), self.json)
 
     def _groups(self) -> Iterator[tuple[list[str], decode.Plan]]:
         """What is measured in turns with each other: all small models; each large one alone, for
@@ -89,7 +87,7 @@ class BenchDecode:
         from lr.lab.bench import decode
 
         large = decode.SHAPES
-        names = list(dict.fromkeys((*self.models, *(large if self.shapes else ()))))
+        names = list(dict.fromkeys(self.models))
         if small := [name for name in names if name not in large]:
             batches, tokens = self.batches or (1, 2, 4, 8), self.tokens or 64
             yield small, decode.Plan(batches, tokens, self.repeats, self.threads or 1)
@@ -99,32 +97,21 @@ class BenchDecode:
 
 
 def _print_tables(timings: Sequence[decode.Timing], out: Console) -> None:
-    """One table per model: a row per contender and batch size, and the given marks where there are
-    some."""
-    from lr.lab.bench import decode
-
+    """One table per model: a row per contender and batch size."""
     columns = ("contender", "batch", "ms per step", "quartiles", "tokens/s", "time / lr's")
     found = {(t.model, t.contender, t.batch): t for t in timings}
     for model in dict.fromkeys(t.model for t in timings):
         mine, rows = [t for t in timings if t.model == model], []
-        marks = decode.GIVEN_MARKS if model == decode.RANDOM_12 else {}
         for batch in dict.fromkeys(t.batch for t in mine):
             for one in (t for t in mine if t.batch == batch):
                 ratio, spread = one.relative_to(found[model, "lr", batch]), one.spread
                 row = [one.contender, str(batch), f"{spread.median:.3f}", spread.middle_half]
                 row += [f"{one.tokens_per_second:.0f}", f"{ratio.median:.2f}", ratio.middle_half]
                 rows.append(row)
-            rows += [[f"{who} *", str(batch), f"{ms[batch]:.1f}"]
-                     for who, ms in marks.items() if batch in ms]  # fmt: skip
             rows.append([])
         out.print(
             show.table((*columns, "quartiles"), rows, title=f"{model}, {mine[0].threads} thread(s)")
         )
-        if marks:
-            out.print(
-                "* given mark: measured elsewhere, on an idle two-core machine with one thread; "
-                "not part of this run."
-            )
 
 
 @dataclass(frozen=True)
@@ -140,10 +127,6 @@ class Bench:
         show.require_files(json=self.json, figure=vars(self).get("figure"))
         Device(threads=self.threads).set_threads()
         return {"conditions": conditions(), "settings": show.settings_of(self)}
-
-    def save(self, content: dict[str, Any]) -> None:
-        if self.json is not None:
-            write_json(content, self.json)
 
 
 TOKEN_NOTES = """\
@@ -186,7 +169,7 @@ class BenchToken(Bench):
             out.print(show.table(columns, cells, title=f"temperature {temperature:g}"))
         out.print(TOKEN_NOTES, style="dim")
         out.print(verdict(rows))
-        self.save(content | {"rows": [row.figures() for row in rows]})
+        write_json(content | {"rows": [row.figures() for row in rows]}, self.json)
 
     def _measure(self) -> list[token.Row]:
         from lr.lab.bench import token
@@ -284,7 +267,7 @@ class BenchStep(Bench):
                 out.print(f"{MAIN}, times ar by the cost model, if {cases}")
         out.print(STEP_NOTES, style="dim")
         content["pass_seconds"] = {"target": asdict(costs[0]), "draft": asdict(costs[1])}
-        self.save(content | {"rows": [row.figures() for row in rows]})
+        write_json(content | {"rows": [row.figures() for row in rows]}, self.json)
 
     def _measure(self) -> list[step.Tally]:
         from lr.lab.bench import step
@@ -404,7 +387,7 @@ class BenchAlpha(Bench):
         )
         out.print(ALPHA_NOTES, style="dim")
         content["points"] = [asdict(p) | {"gaps": p.gaps} for p in points]
-        self.save(content)
+        write_json(content, self.json)
         for path in alpha.draw(content, self.figure) if self.figure is not None else ():
             out.print(f"drawn: {path}")
 

@@ -62,8 +62,7 @@ class Report:
         baseline = report.choose_baseline(runs, self.baseline)
         rows = [report.make_row(run, baseline) for run in runs]
         self._show(rows)
-        if self.json is not None:
-            write_json(report.document(rows), self.json)
+        write_json(report.document(rows), self.json)
         if self.markdown is not None:
             self.markdown.write_text(report.markdown(rows), encoding="utf-8")
         if self.figure is not None:

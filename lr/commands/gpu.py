@@ -109,8 +109,7 @@ class BenchGpu:
         out.print(gpu.report(found), markup=False, highlight=False)
         out.print(GPU_NOTES, style="dim")
         kept = [asdict(device) | {"needed": device.needed} for device in memory.devices]
-        if self.json is not None:
-            write_json(found | {"settings": show.settings_of(self), "memory": kept}, self.json)
+        write_json(found | {"settings": show.settings_of(self), "memory": kept}, self.json)
 
     def _synthetic(self) -> Synthetic:
         """What decides: given numbers first, then a calibration, then the paper's tables."""

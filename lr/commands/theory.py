@@ -278,8 +278,7 @@ class TheoryReality:
         }
         if saved is not None:
             saved.write_text(found.to_json(), encoding="utf-8")
-        if self.json is not None:
-            write_json(document, self.json)
+        write_json(document, self.json)
         for path in draw_validation(document, self.figure) if self.figure is not None else ():
             out.print(f"drawn: {path}")
 
@@ -390,8 +389,7 @@ class PlanRun:
             )
             names = ("all_for_target", "left_for_target", "with_speculation", "speculate")
             document["gpus"] = {name: getattr(both, name) for name in names}
-        if self.json is not None:
-            write_json(document, self.json)
+        write_json(document, self.json)
 
 
 def _chosen(advice: Advice) -> list[tuple[str, Plan]]:

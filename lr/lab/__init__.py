@@ -1,3 +1,2 @@
 """The laboratory: everything that watches, measures or serves the core. The core imports nothing of
-it.
-"""
+it."""

@@ -4,8 +4,7 @@ code, looks right, runs, and is biased.
 Each is a round of one token place: what the drafter does and *says* it did, and how the rule
 decides. The mistake is in one of the two. `bias` measures it with the very enumeration that proves
 the real rules right (`exact.py`): the total variation between what comes out and what should,
-averaged over random p and q. `tests/spec/test_counterexamples.py` holds the numbers.
-"""
+averaged over random p and q. `tests/spec/test_counterexamples.py` holds the numbers."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ class RedrawRule(RejectRule):
 
 class DropUnsureRule(RejectRule):
     """A draft token of which its own drafter thinks little is dropped unverified; the next token is
-    drawn from p.
-    """
+    drawn from p."""
 
     name = "drop-unsure"
     lossless = False
@@ -71,8 +69,7 @@ class DropUnsureRule(RejectRule):
 
 class FreshSamplesRule(AcceptanceRule):
     """Each sibling is held against a target sample of its own; if none matches, the last of these
-    samples is the next token.
-    """
+    samples is the next token."""
 
     name = "fresh-samples"
     lossless = False
@@ -94,8 +91,7 @@ class FreshSamplesRule(AcceptanceRule):
 
 def greedy_but_soft(draft: Model) -> Iterator[tuple[float, Proposal]]:
     """The draft takes its likeliest token, which is certain, but says that it drew it from its
-    softmax.
-    """
+    softmax."""
     row = draft(())
     yield 1.0, Proposal((int(row.argmax()),), ONE, row[None])
 
@@ -114,8 +110,7 @@ def top_p(row: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Counterexample:
     """A wrong round. `drafts`: the proposals it can make; `warp`: what is done to the target's
-    distribution before anything else.
-    """
+    distribution before anything else."""
 
     name: str
     why: str
@@ -166,8 +161,7 @@ def counterexamples() -> list[Counterexample]:
 
 def bias(one: Counterexample, *, cases: int = 200, vocabulary: int = 6, seed: int = 0) -> float:
     """The total variation between what comes out and the target's distribution: the mean over
-    random p and q (softmax of normals).
-    """
+    random p and q (softmax of normals)."""
     generator = torch.Generator().manual_seed(seed)
     total = 0.0
     for _ in range(cases):

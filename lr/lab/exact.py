@@ -10,8 +10,7 @@ The result must equal the target's own distribution of `length` tokens, to round
 
 Example: p = (0.5, 0.5), q = (0.8, 0.2), one draft, rejection. Draft 0 (0.8): stays with 0.625, else
 1 follows. Draft 1 (0.2): stays. Token 0: 0.8 * 0.625 = 0.5; token 1: 0.8 * 0.375 + 0.2 = 0.5.
-Exactly p. For tests and for inventing rules; nothing here runs when text is generated.
-"""
+Exactly p. For tests and for inventing rules; nothing here runs when text is generated."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ def context_free(row: Tensor) -> Model:
 
 def round_distribution(rule: AcceptanceRule, target: Model, drafts: Drafts, length: int) -> Tensor:
     """The distribution [v, ..., v] of the first `length` tokens: one round of the rule, then the
-    target alone. `length` must be more than the longest path of any proposal.
-    """
+    target alone. `length` must be more than the longest path of any proposal."""
     emitted: dict[tuple[int, ...], Tensor] = {}
     for weight, proposal in drafts:
         for outcome in rule.outcomes(target_rows(target, proposal), proposal):
@@ -64,16 +62,14 @@ def expected_accepted(rule: AcceptanceRule, target: Model, drafts: Drafts) -> fl
 
 def target_rows(target: Model, proposal: Proposal) -> Tensor:
     """What the target's forward over the proposal gives: [n + 1, v], at the branch's end and then
-    after each node.
-    """
+    after each node."""
     paths = [(), *(proposal.path(node) for node in range(len(proposal)))]
     return torch.stack([target(tuple(proposal.tokens[node] for node in path)) for path in paths])
 
 
 def _continued(target: Model, emitted: dict[tuple[int, ...], Tensor], length: int) -> Tensor:
     """Add up in one tensor. `emitted` [text]: the joint probabilities [v] of a text and the token
-    that follows it.
-    """
+    that follows it."""
     v = len(target(()))
     total = torch.zeros([v] * length, dtype=torch.float64)
     while emitted:
@@ -94,8 +90,7 @@ def drawn_drafts(
     distribution after its path.
 
     `replace` False: a token does not repeat its earlier siblings (Gumbel-top-k drafts); its row of
-    q lacks them.
-    """
+    q lacks them."""
     v, n = len(draft(())), len(parents)
     for tokens in product(range(v), repeat=n):
         shape = Proposal(tokens, tuple(parents))
@@ -115,8 +110,7 @@ def drawn_drafts(
 
 def certain_drafts(draft: Model, parents: Sequence[int]) -> Iterator[tuple[float, Proposal]]:
     """The one proposal of a drafter that takes the likeliest tokens: the first child the likeliest,
-    the second the next, and so on.
-    """
+    the second the next, and so on."""
     tokens: list[int] = []
     for node, parent in enumerate(parents):
         shape = Proposal(tuple(tokens), tuple(parents[:node]))
@@ -137,8 +131,7 @@ def shared_noise_agreement(p: Tensor, q: Tensor) -> Tensor:
     max(p_y / p_x, q_y / q_x). Given E_x = e that has probability exp(-e * sum over y != x of m_y);
     averaged over e with density exp(-e), and with m_x = 1,
 
-        P(both = x) = 1 / sum over y of max(p_y / p_x, q_y / q_x).
-    """
+        P(both = x) = 1 / sum over y of max(p_y / p_x, q_y / q_x)."""
     possible = (p > 0) & (q > 0)
     both = torch.zeros_like(p)
     ps, qs = p[possible], q[possible]
@@ -152,8 +145,7 @@ def shared_noise_bound(p: Tensor, q: Tensor) -> float:
     Each m_y above is at most max(p_y, q_y) / min(p_x, q_x), so P(both = x) >= min(p_x, q_x) / sum
     of max(p, q); sum over x. No coupling at all can do better than 1 - TV, and none whose two sides
     do not know each other's distribution can promise more than the bound (Daliri, Musco and Suresh,
-    arXiv 2408.07978).
-    """
+    arXiv 2408.07978)."""
     distance = total_variation(p, q)
     return (1 - distance) / (1 + distance)
 

@@ -7,8 +7,7 @@ twice where driver "overlapped" gives its process a copy of its own. Needs are a
 since models may share one, and compared with what is free there.
 
 Worked example: Qwen3-32B in bf16 is 61.0 GiB. A token of its cache is 2 (k and v) * 64 layers * 8
-heads * 128 * 2 bytes = 256 KiB, so 37000 tokens are 9 GiB.
-"""
+heads * 128 * 2 bytes = 256 KiB, so 37000 tokens are 9 GiB."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ class MemoryShortError(LRError):
 @dataclass(frozen=True)
 class Placed:
     """A model and where it is to be: on one device, or split over several (`devices`), in `dtype`;
-    its cache in blocks of `block_size`.
-    """
+    its cache in blocks of `block_size`."""
 
     name: str
     config: ModelConfig
@@ -67,8 +65,7 @@ class Placed:
 @dataclass(frozen=True)
 class Cast:
     """The models of a run. `verifier` as `choose_verifier` takes it; `apart`: the draft's worker is
-    a process, with weights of its own.
-    """
+    a process, with weights of its own."""
 
     target: Placed
     draft: Placed | None = None
@@ -80,8 +77,7 @@ class Cast:
 @dataclass(frozen=True)
 class ModelNeed:
     """What one model takes on one device, in bytes. `per_token`: what each token of the longest
-    chain costs of the cache; 0 where the cache does not depend on it.
-    """
+    chain costs of the cache; 0 where the cache does not depend on it."""
 
     role: str
     name: str
@@ -130,8 +126,7 @@ def weight_bytes(config: ModelConfig, dtype: torch.dtype, ranks: int = 1) -> int
     vocabulary does not divide).
 
     Matrices are split; norms, and with fewer KV heads than ranks the k and v rows of a head, stand
-    on every rank that needs them.
-    """
+    on every rank that needs them."""
     total = 0
     for piece in pieces(config):
         size = math.prod(piece.shape)
@@ -162,8 +157,7 @@ def cache_bytes(
 def working_bytes(config: ModelConfig, dtype: torch.dtype, tokens: int, logit_rows: int) -> int:
     """An upper estimate of what a forward of `tokens` rows needs beside weights and cache: the
     widest layer's intermediate results, and the logits of `logit_rows` rows while tokens are drawn
-    from them. A longer prompt goes in pieces of `BATCH_TOKENS`.
-    """
+    from them. A longer prompt goes in pieces of `BATCH_TOKENS`."""
     heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
     wide = 3 * config.intermediate_size + 4 * config.hidden_size + 2 * heads
     layer = min(tokens, BATCH_TOKENS) * wide * dtype.itemsize
@@ -198,8 +192,7 @@ def plan_run(
 
     `num_blocks`: cache blocks of 16 tokens per model where they are given. `free`: bytes that are
     free on a device, by its name; None: asks. `queues`: they are answers of one `Engine.serve`,
-    which on CUDA waits until there is room; so room for one of them is enough there.
-    """
+    which on CUDA waits until there is room; so room for one of them is enough there."""
     alone: MemoryPlan | None = None
     if queues and share > 1 and num_blocks is None and "cuda" in cast.target.devices[0]:
         alone = plan_run(cast, options, tokens, free=free)
@@ -218,8 +211,7 @@ def plan_run(
     def add(role: str, model: Placed, held: int, rows: int, caches: int = 0, copies: int = 1,
             longest: int = tokens) -> None:  # fmt: skip
         """On each device: `copies` of the weights, `held` blocks of which `caches` caches depend on
-        the longest chain, the logits of `rows` rows.
-        """
+        the longest chain, the logits of `rows` rows."""
         ranks, config, dtype = len(model.devices), model.config, model.dtype
         per_block = cache_bytes(config, dtype, 1, model.block_size, ranks)
         for device in model.devices:
@@ -278,8 +270,7 @@ class DevicePlan:
 
     def longest(self, tokens: int) -> int:
         """The longest chain, in tokens, with which it fits; 0 where none does. `tokens` is the
-        length that was planned.
-        """
+        length that was planned."""
         if self.free is None or self.fits:
             return tokens
         slope = sum(need.per_token for need in self.needs)
@@ -287,8 +278,7 @@ class DevicePlan:
 
     def room(self) -> tuple[int, int] | None:
         """What is left for caches that grow with the chains, in bytes, and the longest chain that
-        fits there; None where nobody says what is free, or nothing grows.
-        """
+        fits there; None where nobody says what is free, or nothing grows."""
         growing = [need for need in self.needs if need.per_token]
         if self.free is None or not growing:
             return None
@@ -332,8 +322,7 @@ class MemoryPlan:
         cls, needs: Iterable[ModelNeed], tokens: int, free: Callable[[str], int | None] = free_bytes
     ) -> MemoryPlan:
         """Add up needs per device, in the order in which devices come. `free` says what is free on
-        a device.
-        """
+        a device."""
         by_device: dict[str, list[ModelNeed]] = {}
         for need in needs:
             by_device.setdefault(need.device, []).append(need)
@@ -347,8 +336,7 @@ class MemoryPlan:
 
     def check(self) -> None:
         """Raise `MemoryShortError`, with all numbers and what would help, unless every device has
-        room for what must be there at the same time.
-        """
+        room for what must be there at the same time."""
         if self.alone is not None:
             self.alone.check()
             return
@@ -358,8 +346,7 @@ class MemoryPlan:
 
     def rows(self) -> list[tuple[str, ...]]:
         """For a table: device, model, weights, cache, working, total, free; one row per model, one
-        per device for the sum.
-        """
+        per device for the sum."""
         found = []
         for device in self.devices:
             for need in device.needs:

@@ -12,8 +12,7 @@ piece of work is completed next. Shuffling the order tests the scheduler, steppi
 A `TextScript` is made of short texts, one token per character: "ab." ends at a boundary, "ab$" ends
 the text, "ab" was cut. Two steps mean the same if they differ in nothing but case, so a draft that
 writes in capitals shows in the output who wrote what: "A." is the draft's, "b." the target's. Read
-next: `docs/scheduler.md`; `theory/simulate.py`, where a clock decides what is completed next.
-"""
+next: `docs/scheduler.md`; `theory/simulate.py`, where a clock decides what is completed next."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ Words = Callable[[Step], str]
 
 class Script(Protocol):
     """What the models say: pure functions of what they would see. The step to be written has the
-    number len(prefix); one that is longer than its limit is cut by the run.
-    """
+    number len(prefix); one that is longer than its limit is cut by the run."""
 
     def draft(self, prefix: Prefix, sibling: int) -> Step | None:
         """Alternative `sibling` of the next step; None: no draft can come."""
@@ -89,8 +87,7 @@ class Turn:
 
 class ScriptedRun:
     """A scheduler with its script. `turns`: all that has happened; `emitted`: the output;
-    `prefixes`: the steps before each live node.
-    """
+    `prefixes`: the steps before each live node."""
 
     def __init__(self, config: SchedulerConfig, script: Script, order: Order = oldest) -> None:
         self.scheduler = LookaheadScheduler(config)
@@ -185,8 +182,7 @@ class TextScript:
     Judged alone, without the target's step, a draft step with "?" in it is unclear.
 
     Example: targets ["a.", "b$"] and drafts ["A.", "C.|B$"] emit "A." and, with width 2, "B$"; with
-    width 1, "b$".
-    """
+    width 1, "b$"."""
 
     targets: Sequence[str]
     drafts: Sequence[str] = ()

@@ -2,8 +2,7 @@
 
 Closed forms, the best split of a budget, calibration, prediction, planner; numpy and scipy, no
 torch. Start with `domain.py` and `synchronous.py`; `docs/theory.md` has the table from formula to
-function and test.
-"""
+function and test."""
 
 from lr.theory.asynchronous import lr_async_limit, lr_async_speedup
 from lr.theory.domain import DomainError

@@ -16,8 +16,7 @@ equivalent one with probability fr and accepts another with probability fa:
     alpha = p (1 - fr) + (1 - p) fa        wrong steps in the output: (1 - p) fa
 
 False rejections cost speed only, false acceptances change the output. Sources: the paper, section
-3.1, for alternatives (no formula there); it assumes a verifier that is free and right.
-"""
+3.1, for alternatives (no formula there); it assumes a verifier that is free and right."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ def beta_width_acceptance(p: Reals, q: Reals, width: Reals) -> Reals:
     """1 - product over i < W of (q + i) / (p + q + i): alternatives share a rate from Beta(p, q).
 
     W = 1 gives p / (p + q). Large p and q: independent alternatives; small: all alike. Example:
-    Beta(0.35, 0.20): 0.636, 0.718, 0.781 for W = 1, 2, 4. Raises `DomainError`.
-    """
+    Beta(0.35, 0.20): 0.636, 0.718, 0.781 for W = 1, 2, 4. Raises `DomainError`."""
     p, q, w = np.broadcast_arrays(positive("p", p), positive("q", q), whole("width", width, 1))
     failing: Any = np.ones(w.shape)
     for i in range(int(w.max(initial=0))):
@@ -57,8 +55,7 @@ def tree_cycle_time(
 ) -> Reals:
     """Time of a synchronous cycle: sum over j = 1..g of c (1 + b_d (W^j - 1)), plus 1 + b (N - 1).
 
-    Each level is one draft batch; b_d = `draft_overhead`, b = `batch_overhead` per further row.
-    """
+    Each level is one draft batch; b_d = `draft_overhead`, b = `batch_overhead` per further row."""
     w, g = int(whole("width", width, 1)), int(whole("draft_steps", draft_steps, 0))
     c, b = nonnegative("c", c), nonnegative("batch_overhead", batch_overhead)
     b_d = nonnegative("draft_overhead", draft_overhead)
@@ -103,8 +100,7 @@ def width_pays_async(
     """Whether u_W (1 - alpha_W) + c_W alpha_W < (1 - alpha) + c alpha: W beats one, no window.
 
     `target_cost` u_W, `draft_cost` c_W: a target and a draft step in the wider batch, in lone
-    target steps.
-    """
+    target steps."""
     a, a_w = probability("alpha", alpha), probability("alpha_w", alpha_w)
     u_w, c_w = positive("target_cost", target_cost), nonnegative("draft_cost", draft_cost)
     return plain(u_w * (1 - a_w) + c_w * a_w < (1 - a) + nonnegative("c", c) * a)

@@ -39,8 +39,7 @@ instant cancellation, independent acceptance. If times vary, the true speedup is
 
 Sources: "paper" is S2 and none is S1 of the paper's Theorem 2 (Appendices B, C), "depth" the rule
 of the official code; S_D and S_C are derived here. Two slips in the paper: k1 = gamma1 holds for
-"paper" only, and ParallelDim prints 1/c where 1/c1 is meant.
-"""
+"paper" only, and ParallelDim prints 1/c where 1/c1 is meant."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ def lr_async_limit(alpha: Reals, c: Reals, verifier_latency: Reals = 0.0) -> Rea
     """S_1 = 1 / ((1+v)(1-alpha) + c alpha): no window, verifier latency v (Theorem 2, case 1).
 
     The latency counts once per rejection, not once per step. It needs k c >= 1 + v. Example: alpha
-    0.6, c 0.1: 2.1739130435. Raises `DomainError`, also for alpha = 1 with c = 0 (infinite).
-    """
+    0.6, c 0.1: 2.1739130435. Raises `DomainError`, also for alpha = 1 with c = 0 (infinite)."""
     a, c = probability("alpha", alpha), ratio("c", c)
     v = nonnegative("verifier_latency", verifier_latency)
     time = (1 + v) * (1 - a) + c * a
@@ -86,8 +84,7 @@ def lr_async_speedup(
     "paper" is 1 + v instead of 1: S_P(k; c/(1+v)) / (1+v) while k c < 1 + v, then `lr_async_limit`.
     "depth" likewise while v <= (k-1) c; for larger v no closed form is known and the recurrence is
     summed. "cycle" adds v to each cycle. Examples: alpha 0.6, k 6, c 0.1: 2.1375272644 ("paper"),
-    2.1523522309 ("depth"), 2.0937227673 ("cycle"). Raises `DomainError`.
-    """
+    2.1523522309 ("depth"), 2.0937227673 ("cycle"). Raises `DomainError`."""
     a, k, c, v = np.broadcast_arrays(
         probability("alpha", alpha),
         whole("k", k, 1),
@@ -120,8 +117,7 @@ def target_steps(k: Any, window: Window) -> Any:
 def async_parallelism(k: Reals, c: Reals, window: Window = "paper") -> Reals:
     """ParallelDim_f, the second column of the first table: most target steps at the same time.
 
-    Where 1/c is whole, one target step ends as the next begins. Source: the paper, section 3.3.
-    """
+    Where 1/c is whole, one target step ends as the next begins. Source: the paper, section 3.3."""
     k, c = np.broadcast_arrays(whole("k", k, 1), ratio("c", c))
     return plain(np.minimum(target_steps(k, window), ceil_inverse(c)))
 
@@ -136,8 +132,7 @@ def async_work(alpha: Reals, c: Reals) -> tuple[Reals, Reals]:
     """(target steps begun, target time used) per stage without a window; needs alpha < 1, c > 0.
 
     With m = ceil(1/c): alpha/(1-alpha) + m steps, and alpha/(1-alpha) + m - c m (m-1)/2 time,
-    because cancelled steps stop early. Times (1 - alpha) they are per emitted step.
-    """
+    because cancelled steps stop early. Times (1 - alpha) they are per emitted step."""
     a, c = probability("alpha", alpha), ratio("c", c)
     inside(a < 1, "alpha", a, "a probability below 1")
     inside(c > 0, "c", c, "a ratio in (0, 1)")
@@ -157,8 +152,7 @@ def crowded_step_time(batch_overhead: Reals, c: Reals) -> Reals:
     """T' = (1-b) / (1-b/c): time of a target step when n rows slow each other by 1 + b (n - 1).
 
     Steady state of an unbounded window, all drafts accepted: n = T'/c rows and T' = 1 + b (n - 1).
-    From b = c on, the batch grows for ever: use a window. 0 <= b < c, or `DomainError`.
-    """
+    From b = c on, the batch grows for ever: use a window. 0 <= b < c, or `DomainError`."""
     b, c = np.broadcast_arrays(nonnegative("batch_overhead", batch_overhead), ratio("c", c))
     inside(b < c, "batch_overhead", b, "less than c, or the batch grows for ever")
     return plain((1 - b) / (1 - b / c))
@@ -170,8 +164,7 @@ def stage_times(
     """V_0, ..., V_(length-1) [length]: how long a stage lasts with X = 0, 1, ... accepted drafts.
 
     Example, c = 0.2, k = 3: "paper" 1, 1.2, 1.4, 2, 2.2, 2.4, 3; "depth" 1, 1.2, 1.4, 1.6, 2.2.
-    c may be 1 or more. Raises `DomainError`; "cycle" has no such stage.
-    """
+    c may be 1 or more. Raises `DomainError`; "cycle" has no such stage."""
     if window not in ("paper", "depth"):
         raise DomainError("window", window, "paper or depth")
     k, n = int(whole("k", k, 1)), int(whole("length", length, 1))
@@ -190,8 +183,7 @@ def speedup_of_stages(alpha: float, times: np.ndarray) -> float:
     """E[X + 1] / E V_X for stage times V_0, V_1, ... [n] and alpha < 1.
 
     E V_X = sum of (V_j - V_(j-1)) alpha^j. Stages longer than n (probability alpha^n) are taken to
-    last V_(n-1).
-    """
+    last V_(n-1)."""
     a = float(probability("alpha", alpha))
     inside(np.asarray(a < 1), "alpha", np.asarray(a), "a probability below 1: stages must end")
     gains = np.diff(times, prepend=0.0)
@@ -204,8 +196,7 @@ def recurrence_speedup(
     """The speedup summed over the recurrence: exact to 1e-12 for every c and v.
 
     alpha = 1: steps per time over whole periods of the window. Raises `DomainError` for alpha
-    between 0.9997 and 1, where stages are too long to sum.
-    """
+    between 0.9997 and 1, where stages are too long to sum."""
     a, k = float(probability("alpha", alpha)), int(whole("k", k, 1))
     if a == 1:
         # "paper" repeats after k steps, "depth" after k + 1, or after k if drafts are late

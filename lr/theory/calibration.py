@@ -4,8 +4,7 @@
 `lr plan` and `lr theory reality` read its file. Times are seconds by the clock that `conditions`
 names; `c1`, `b` and the other letters of the formulas are ratios of them. Intervals are percentile
 bootstraps over problems (the steps of one answer are not independent), 1000 draws, 95 %. A file of
-another version is refused. Read next: `predicted.py`, `planner.py`.
-"""
+another version is refused. Read next: `predicted.py`, `planner.py`."""
 
 from __future__ import annotations
 
@@ -137,8 +136,7 @@ class Calibration:
         """The work of answers with `tokens` drafted tokens per round inside the target's steps.
 
         Rounds per step are drawn, several times for each recorded length: a batch waits for the
-        row that needs the most.
-        """
+        row that needs the most."""
         alpha, chance = self.alpha2.value, random.Random(0)
         draws = 1 + 400 // (len(self.target_lengths) or 1) if tokens else 1
         rounds = [
@@ -201,8 +199,7 @@ def drawn_rounds(alpha: float, k: int, length: int, chance: random.Random) -> in
     """Rounds of k drafted tokens that one step of `length` tokens takes, this time.
 
     A round writes 1 to k + 1 tokens; what it writes beyond the step's end is dropped. Example:
-    alpha = 1, k = 3: ceil(length / 4).
-    """
+    alpha = 1, k = 3: ceil(length / 4)."""
     rounds = written = 0
     while written < length:
         rounds, written = rounds + 1, written + 1

@@ -2,8 +2,7 @@
 
 Every draw is a function of a key (`lr/rng.py`), so a simulation is repeatable and does not depend
 on the order of its draws. The formulas' model is `Constant` times and `Bernoulli` acceptance. Read
-next: `simulate.py`.
-"""
+next: `simulate.py`."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@
 
 Arguments are numbers or numpy arrays that broadcast against each other; plain numbers give a plain
 float. An argument outside a formula's domain raises `DomainError` with its name and value: no
-formula returns nan. Read next: `synchronous.py`.
-"""
+formula returns nan. Read next: `synchronous.py`."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ def geometric(a: Any, n: Any) -> Any:
     """G_n(a), to full precision also where a is close to 1. Example: G_3(0.5) = 1.75.
 
     If P(X >= i) = a^i, then E min(X, n - 1) + 1 = G_n(a): the mean number of steps (tokens) that a
-    cycle emits which can emit at most n.
-    """
+    cycle emits which can emit at most n."""
     a, n = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(n, dtype=np.float64))
     inner = np.where((a > 0) & (a < 1), a, 0.5)
     sums = np.expm1(n * np.log(inner)) / (inner - 1)

@@ -2,8 +2,7 @@
 
 A `Formula` has a value at a `Point`, and a way to run the scheduler that should give the same
 figure. Where no schedule does what a formula describes (N1, N2, the cycle, the product) there is no
-simulation. The error of a simulated rate comes from its independent stages.
-"""
+simulation. The error of a simulated rate comes from its independent stages."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ of the paper's Table 1 are below Theorem 4's 0.52, and the hybrid mostly wins th
 the paper, section 3.3, Appendices B and C. Slips there: k1 = gamma1 (the synchronous f has
 k1 - 1 drafts); the proof of Theorem 4, step 1 case 2, asks for (1+a1)/(1+c1) >= 1.157, which fails
 at a1 -> 0.52, c1 -> 1/3 (1.14), while (1+a)/(1 + c a (1-a)) >= 1.403 is what it needs; case 2 of
-both proofs halves an odd number.
-"""
+both proofs halves an odd number."""
 
 from __future__ import annotations
 
@@ -68,8 +67,7 @@ def hybrid_speedup(
     """h(k1, k2) = f(k1) g(k2). `inner` "target": only the target speculates, h = g f(k1; c1 g).
 
     Example, async: alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, k1 = k2 = 4: 3.1468492801. Raises
-    `DomainError`, also where c1 g reaches 1 in the asynchronous f.
-    """
+    `DomainError`, also where c1 g reaches 1 in the asynchronous f."""
     if inner not in ("both", "target"):
         raise DomainError("inner", inner, "both or target")
     tokens = sd_speedup_of_positions(alpha2, k2, c2)
@@ -101,8 +99,7 @@ def best_split(
     """The integers k1, k2 >= 1 with ParallelDim_f(k1) k2 <= `budget` that maximise h; tries all.
 
     Example, async, alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, budget 16: (4, 4) 3.1468492801,
-    token only 1.6738461538, step only 1.9230769231. Raises `DomainError`.
-    """
+    token only 1.6738461538, step only 1.9230769231. Raises `DomainError`."""
     m = int(whole("budget", budget, 1))
     k = np.arange(1, m + 1)
     f = np.asarray(step_speedup(alpha1, k, c1, schedule))
@@ -136,8 +133,7 @@ class Theorem3:
     `premise`: condition (6) and an even M >= 4; the rest means something only there. `seven`:
     (1+a1)/(1+c1) >= D_2(M), i.e. h(2, M/2) >= h(1, M): token-level speculation alone is not
     optimal. `eight`: (1+a2)/(1+c2) >= D_1(M), i.e. h(M/2, 2) >= h(M, 1): lookahead alone is not
-    optimal. At least one of the two holds.
-    """
+    optimal. At least one of the two holds."""
 
     premise: Any
     seven: Any
@@ -162,8 +158,7 @@ def theorem3(alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals) 
 def theorem3_holds(alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budget: Reals) -> Any:
     """Whether Theorem 3 promises that the synchronous hybrid beats both: premise, (7) and (8).
 
-    The camera-ready numbers the conditions (8) and (9). False where it promises nothing.
-    """
+    The camera-ready numbers the conditions (8) and (9). False where it promises nothing."""
     return theorem3(alpha1, alpha2, c1, c2, budget).hybrid
 
 
@@ -171,18 +166,8 @@ def theorem4_conditions(alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, budg
     """Whether 0.52 < alpha1, alpha2 < 0.8, c1 < 1/3, c2 < 1/5 and M >= 16 is even.
 
     Then the asynchronous h is maximal only with k1 >= 2 and k2 >= 2 (Theorem 4; "even" is in the
-    appendix only). Raises `DomainError`.
-    """
+    appendix only). Raises `DomainError`."""
     a1, a2 = probability("alpha1", alpha1), probability("alpha2", alpha2)
     c1, c2, m = nonnegative("c1", c1), nonnegative("c2", c2), whole("budget", budget, 1)
     rates = (a1 > 0.52) & (a1 < 0.8) & (a2 > 0.52) & (a2 < 0.8)
     return plain(rates & (c1 < 1 / 3) & (c2 < 1 / 5) & (m >= 16) & (m % 2 == 0))
-
-
-def hybrid_wins_at_last(
-    alpha1: Reals, alpha2: Reals, c1: Reals, c2: Reals, asynchronous: bool
-) -> Any:
-    """Whether the hybrid wins for every large enough M: alpha2 > c2 (and alpha1 > c1, if sync)."""
-    tokens = probability("alpha2", alpha2) > nonnegative("c2", c2)
-    steps = probability("alpha1", alpha1) > (0 if asynchronous else nonnegative("c1", c1))
-    return plain(tokens & steps)

@@ -8,8 +8,7 @@ lengths of steps. So the rest is fitted, and a good fit does not make it true:
                implied time of a cycle, a straight line in its target rows
 
 Here c and v stand for everything that costs like a draft step, or like a verdict. With v = 0 no
-common c fits. "SD" in Table 1 is prompt lookup of 8 tokens. Read next: `planner.py`.
-"""
+common c fits. "SD" in Table 1 is prompt lookup of 8 tokens. Read next: `planner.py`."""
 
 from __future__ import annotations
 
@@ -136,8 +135,7 @@ def paper_calibration(pair: str = "r1", dataset: str = "GSM8K") -> Calibration:
 
     alpha1 is printed. c1 and v are the fit to Table 1, alpha2 is what turns 8 free draft tokens
     into the printed SD speedup, b and the correlation of siblings are the fits to Table 3. Raises
-    `DomainError`.
-    """
+    `DomainError`."""
     if pair not in TABLE_1:
         raise DomainError("pair", pair, " or ".join(TABLE_1))
     if dataset not in DATASETS:

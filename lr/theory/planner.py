@@ -13,8 +13,7 @@ ceil(1/c). With k + 1 positions per row: rows (k + 1) <= M.
 `compare` asks the fair question about GPUs: the same ones, given wholly to the target's tensor
 parallelism? A pass on t GPUs takes s + (1 - s)/t of the time on one; s is the share that more GPUs
 do not make faster. Example, s = 0.1: 4 GPUs take 0.325, 8 take 0.2125, so from 4 to 8 the target
-gains 1.53. A faster target makes draft and verifier relatively slower.
-"""
+gains 1.53. A faster target makes draft and verifier relatively slower."""
 
 from __future__ import annotations
 
@@ -109,8 +108,7 @@ def siblings(found: Calibration) -> tuple[float, float]:
     """Beta(p, q) with mean alpha1 under which a second alternative is accepted as measured.
 
     P(second | first not) = p / (p + q + 1) = alpha1 s / (s + 1) with s = p + q, kept between 10^-3
-    (all alike) and 10^6 (independent).
-    """
+    (all alike) and 10^6 (independent)."""
     a = min(max(found.alpha1.value, 1e-6), 1 - 1e-6)
     again = found.second_chance.value
     s = again / (a - again) if again < a else 1e6
@@ -131,8 +129,7 @@ def token_gain(found: Calibration, tokens: int) -> float:
 def simulated(found: Calibration, plan: Plan, steps: int = 2000) -> float:
     """The speedup of a plan with lookahead on the clock, draft and target having a machine each.
 
-    Others as predicted.
-    """
+    Others as predicted."""
     if not plan.depth:
         return plan.speedup
     load, drawn = found.expected_load(plan.tokens), BetaSiblings(*siblings(found))
@@ -193,8 +190,7 @@ def pass_time(gpus: int, serial: float = SERIAL) -> float:
 def share_from(few: int, many: int, gain: float) -> float:
     """The share s under which `many` GPUs are `gain` times as fast as `few`; or `DomainError`.
 
-    (s + (1-s)/few) = gain (s + (1-s)/many). Example: 1 and 4 GPUs, 3.08: 0.1.
-    """
+    (s + (1-s)/few) = gain (s + (1-s)/many). Example: 1 and 4 GPUs, 3.08: 0.1."""
     few, many = int(whole("few", few, 1)), int(whole("many", many, 1))
     above, below = 1 / few - gain / many, gain - 1 + 1 / few - gain / many
     if few >= many or below == 0 or not 0 <= above / below <= 1:
@@ -235,8 +231,7 @@ def compare(
 ) -> Comparison:
     """The best plan on `gpus` GPUs, `for_draft` of them for draft and judge, against plain decoding
     on all of them; the target was calibrated on `calibrated_on`. `DomainError` if no GPU is left
-    for the target.
-    """
+    for the target."""
     least = for_draft + 1
     if gpus < least:
         expected = f"at least {least}: {for_draft} for the draft, one for the target"

@@ -14,8 +14,7 @@ Before the target can write after a draft step it must read it: token * length a
 rows. In a synchronous cycle of g drafts, g - 1 of them need a pass of their own first.
 
 Example: target passes of 4 ms for one row and 0.5 ms per further row, steps of 20 tokens, three
-rows in flight on average: a step takes 20 (4 + 2 * 0.5) = 100 ms. Read next: `planner.py`.
-"""
+rows in flight on average: a step takes 20 (4 + 2 * 0.5) = 100 ms. Read next: `planner.py`."""
 
 from __future__ import annotations
 
@@ -82,8 +81,7 @@ def seconds_per_step(
     """Seconds per emitted step, from about `steps` simulated steps; `costs` of (target, draft).
 
     `draft_ticks` None: the models have a machine each. `acceptance`: instead of independent draft
-    steps at the rate of `load`.
-    """
+    steps at the rate of `load`."""
     target, draft = costs
     first = target.seconds(1, load.guessed) + load.draft_passes * draft.first
     row = target.row + target.token * load.guessed + load.draft_passes * draft.row
@@ -161,8 +159,7 @@ def predicted_speedup(
     """Speedup over plain decoding.
 
     `loads`: the work of the very answers, in this way and by plain decoding, instead of what the
-    calibration expects.
-    """
+    calibration expects."""
     load, plain = loads or (found.expected_load(way.tokens), None)
     seconds = seconds_per_step(way, load, (found.target, found.draft), draft_ticks)
     return plain_seconds(found, plain) / seconds

@@ -10,8 +10,7 @@ closed form.
 
 By default one draft model writes the alternatives of one node at a time, all target rows make
 progress side by side, and verdicts are immediate. Every step has one token. The unit of time is
-that of `World`, usually one target step. This module knows no model and no closed form.
-"""
+that of `World`, usually one target step. This module knows no model and no closed form."""
 
 from __future__ import annotations
 
@@ -96,8 +95,7 @@ class Workers:
     progresses 0.4; then both at rate 1 / 1.5, so x ends at 0.4 + 0.6 * 1.5 = 1.3. By then y has
     progressed 0.6; alone, it ends at 1.3 + 0.4 = 1.7.
 
-    `peak`: most rows at a time; `busy`: time of rows that are over; `begun`, `completed`: rows.
-    """
+    `peak`: most rows at a time; `busy`: time of rows that are over; `begun`, `completed`: rows."""
 
     def __init__(self, slots: int | None = None, overhead: float = 0.0) -> None:
         good = slots is None or slots >= 1
@@ -181,8 +179,7 @@ class World:
     `judge_workers`: pairs judged at a time. `score`: a target prefill, for verifiers that need no
     target step. `errors`: the verifier's. `reading`: added to a target step after a draft step,
     which the target must read first; `reading_before`: added for each further draft step between
-    it and the last correction, where these are read one after the other. Same `seed`, same run.
-    """
+    it and the last correction, where these are read one after the other. Same `seed`, same run."""
 
     acceptance: Acceptance
     target: Duration = TARGET_STEP
@@ -240,16 +237,14 @@ def simulate(
     """Emit `steps` steps, or fewer where the limits of `config` end the chain.
 
     `trace` records every event by the simulated clock, all work (`WorkSpan`) and what is emitted
-    (`Emit`) among them. Raises `SettingError` for steps < 1.
-    """
+    (`Emit`) among them. Raises `SettingError` for steps < 1."""
     require(steps >= 1, "steps", steps, "a whole number >= 1")
     return _Simulation(config, world, trace).run(steps)
 
 
 def record_event(trace: Trace, event: Event) -> None:
     """Record what a scheduler without models is told, and before it the finished step, which a
-    model would have recorded itself.
-    """
+    model would have recorded itself."""
     match event:
         case Drafted(node, Step() as step):
             trace.record(StepWritten(Role.DRAFT, node.index - 1, step, node))

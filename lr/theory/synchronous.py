@@ -19,8 +19,7 @@ over gamma + 1 positions, speedup G_(gamma+1) / (1 + gamma c) (Leviathan et al.,
 `gamma` counts drafted tokens; the paper's k2 counts positions, k2 = gamma + 1.
 
 Assumptions: constant times, steps of equal length, a batch as fast as one row, a free verifier,
-independent acceptance, one alternative per position. Read next: `asynchronous.py`.
-"""
+independent acceptance, one alternative per position. Read next: `asynchronous.py`."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ def lr_sync_speedup(alpha: Reals, k: Reals, c: Reals) -> Reals:
     """f_sync(k) = (1 - alpha^k) / ((1 - alpha)(1 - c + c k)), as printed in Theorem 1.
 
     k >= 1 counts target steps in flight: Algorithm 1 with k - 1 drafts (B), or N2 with k. f(1) = 1
-    is plain decoding. Example: alpha 0.6, k 6, c 0.1: 1.5889066667. Raises `DomainError`.
-    """
+    is plain decoding. Example: alpha 0.6, k 6, c 0.1: 1.5889066667. Raises `DomainError`."""
     k = whole("k", k, 1)
     return plain(geometric(probability("alpha", alpha), k) / (1 + nonnegative("c", c) * (k - 1)))
 
@@ -66,8 +64,7 @@ def lr_sync_cycle_speedup(
     `batch_overhead` b: n target rows take 1 + b (n - 1); for B this equals a draft that takes
     c + b. `verifier_latency` v: all verdicts of a cycle come together after v. For B in full:
     G_(g+1) / (1 + c g + b g + v). g >= 0 for B (0 is plain decoding), g >= 1 for N1 and N2.
-    Example: alpha 0.6, g 6, c 0.1: B 1.51876, N1 1.4896. Raises `DomainError`.
-    """
+    Example: alpha 0.6, g 6, c 0.1: B 1.51876, N1 1.4896. Raises `DomainError`."""
     if convention not in ("B", "N1", "N2"):
         raise DomainError("convention", convention, "B (Algorithm 1), N1 or N2")
     g = whole("draft_steps", draft_steps, 0 if convention == "B" else 1)
@@ -119,8 +116,7 @@ def sd_tokens(alpha: Reals, gamma: Reals) -> Reals:
     """E N = G_(gamma+1): mean tokens per round of `gamma` >= 0 drafted tokens.
 
     P(N > i) = alpha^i for i <= gamma (Leviathan et al., eq. 1). Example: alpha 0.8, gamma 5:
-    3.68928. Raises `DomainError`.
-    """
+    3.68928. Raises `DomainError`."""
     return plain(geometric(probability("alpha", alpha), whole("gamma", gamma, 0) + 1))
 
 
@@ -128,8 +124,7 @@ def sd_speedup(alpha: Reals, gamma: Reals, c: Reals) -> Reals:
     """G_(gamma+1) / (1 + gamma c): speedup of token-level speculation, at most 1 / (1 - alpha).
 
     A drafted token takes c target passes; a pass over gamma + 1 positions takes as long as one over
-    one (Leviathan et al., Theorem 3.8). Example: alpha 0.8, gamma 5, c 0.1: 2.45952.
-    """
+    one (Leviathan et al., Theorem 3.8). Example: alpha 0.8, gamma 5, c 0.1: 2.45952."""
     cost = 1 + whole("gamma", gamma, 0) * nonnegative("c", c)
     return plain(sd_tokens(alpha, gamma) / cost)
 
@@ -137,8 +132,7 @@ def sd_speedup(alpha: Reals, gamma: Reals, c: Reals) -> Reals:
 def sd_speedup_of_positions(alpha2: Reals, k2: Reals, c2: Reals) -> Reals:
     """g(k2) = (1 - alpha2^k2) / ((1 - alpha2)(1 - c2 + c2 k2)): `sd_speedup` with k2 = gamma + 1.
 
-    The paper's form (section 3.3, where the denominator prints c for c2). g(1) = 1.
-    """
+    The paper's form (section 3.3, where the denominator prints c for c2). g(1) = 1."""
     return sd_speedup(alpha2, whole("k2", k2, 1) - 1, c2)
 
 
@@ -146,8 +140,7 @@ def token_acceptance(p: Reals, q: Reals) -> float:
     """sum over x of min(p(x), q(x)): how often speculative sampling accepts a token drafted from q.
 
     `p`, `q` [v]: the target's and the draft's distribution (Leviathan et al., Corollary 3.6).
-    Raises `DomainError` unless both are distributions over the same tokens.
-    """
+    Raises `DomainError` unless both are distributions over the same tokens."""
     both = [numbers(name, x) for name, x in (("p", p), ("q", q))]
     for name, x in zip("pq", both, strict=True):
         good = x.ndim == 1 and x.shape == both[0].shape

@@ -11,8 +11,7 @@ the pass that ends it, verdicts excepted. So the parts add up to the whole, and 
 
 Example, a synchronous cycle of two drafts: draft, draft, ... | target reads draft step 1 (1 row,
 many tokens) | target reads step 2 with the first tokens of all rows (3 rows, more tokens than
-rows) | target, target, ... (a token per row). Read next: `calibration.py`, `predicted.py`.
-"""
+rows) | target, target, ... (a token per row). Read next: `calibration.py`, `predicted.py`."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def passes_of(events: Iterable[Timed], *, alone: bool = True) -> dict[Role, Pass
     """The passes of a run by model, the prompts excepted.
 
     `alone`: one model at a time, so that a pass takes the time since the one before it. Otherwise
-    its own forward alone is counted.
-    """
+    its own forward alone is counted."""
     found: dict[Role, Passes] = {Role.TARGET: {}, Role.DRAFT: {}}
     last, met = 0.0, set[Role]()
     for time, event in events:
@@ -89,8 +87,7 @@ class Load:
     endless chain). `guessed`: tokens beyond the first in each row of a target pass, for each of
     which a draft model made `draft_passes` passes (0: prompt lookup). A pass of the draft that
     writes a step reads `looked_up` guesses and adds `draft_tokens`. `verdict`: seconds per pair;
-    `start`: seconds of both prompts.
-    """
+    `start`: seconds of both prompts."""
 
     acceptance: float
     target_passes: Sequence[float]

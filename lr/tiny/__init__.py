@@ -2,6 +2,5 @@
 any machine.
 
 Read `language.py`, `grammar.py`, `oracle.py` in this order for the language, `plans.py` for a
-second one, `rows.py` and `training.py` for how the models were trained, `evaluate.py` for what they
-can do. `docs/tiny.md` has the numbers.
-"""
+second one, `evaluate.py` for what the models can do; `scripts/tiny_training` has trained them.
+`docs/tiny.md` has the numbers."""

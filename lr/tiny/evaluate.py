@@ -9,14 +9,12 @@ judges, and the draft's step joins the chain if it means the same, else the targ
 Lookahead Reasoning seen from the chain, so this is its alpha_1. The layer ablation leaves out one
 layer of the target at a time: a layer that can be left out is padding.
 
-It knows nothing of speed; `lr bench decode` measures that.
-"""
+It knows nothing of speed; `lr bench decode` measures that."""
 
 from __future__ import annotations
 
 import copy
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +34,7 @@ from lr.rng import Stream
 from lr.spec.protocol import Limits
 from lr.spec.sampling import distribution
 from lr.spec.write import StepJob, StepWriter, WriterConfig
-from lr.tiny.grammar import Style
-from lr.tiny.language import Kind, Problem, Split
+from lr.tiny.language import Problem, Split
 from lr.tiny.languages import QUANTITIES, TinyLanguage
 from lr.types import Role, SamplingParams, require
 
@@ -248,7 +245,7 @@ def solve(voice: Voice, problems: Sequence[Problem[Any]]) -> list[list[Tokens]]:
     solutions: list[list[Tokens]] = [[] for _ in problems]
     live = list(range(len(problems)))
     while live:
-        numbers = [_number(problems[i], len(solutions[i])) for i in live]
+        numbers = [draw_number(problems[i], len(solutions[i])) for i in live]
         written = voice.write([branches[i] for i in live], numbers)
         for i, step in zip(live, written, strict=True):
             solutions[i].append(step)
@@ -267,38 +264,7 @@ def count_right(
     return sum(answer == what.answer for answer, what in zip(answers, problems, strict=True))
 
 
-def held_out_counts(model: CausalLM, codec: Codec, indices: Sequence[int]) -> list[int]:
-    """[problems, right answers, steps, right steps, operation steps, right ones] of a model in
-    training. The steps, one per problem, are written from true prefixes in mixed styles."""
-    settings = EvalSettings()
-    voice, counts = Voice(Role.TARGET, model, codec, settings), [0] * 6
-    language = voice.language
-    for first in range(0, len(indices), BATCH):
-        some = indices[first : first + BATCH]
-        problems = draw(language, some, settings)
-        right = count_right(voice, problems, solve(voice, problems))
-        branches, wanted = [], []
-        for i, what in zip(some, problems, strict=True):
-            rng = random.Random(i)
-            at = rng.randrange(len(what.steps))
-            said = (language.render(s, rng.choice(list(Style)), rng) for s in what.steps[:at])
-            text = codec.encode("".join(step + "\n\n" for step in said))
-            branches.append(voice.runner.open([*codec.chat(what.question), *text]))
-            wanted.append(what.steps[at])
-        written = voice.write(branches, [_number(what, -1) for what in problems])
-        for branch in branches:
-            voice.runner.close(branch)
-        same = [
-            language.parse(codec.decode(step)) == meaning
-            for step, meaning in zip(written, wanted, strict=True)
-        ]
-        hard = [r for r, step in zip(same, wanted, strict=True) if step.kind is Kind.OPERATION]
-        new = (len(some), right, len(same), sum(same), len(hard), sum(hard))
-        counts = [old + more for old, more in zip(counts, new, strict=True)]
-    return counts
-
-
-def _number(what: Problem[Any], index: int, sibling: int = 0) -> int:
+def draw_number(what: Problem[Any], index: int, sibling: int = 0) -> int:
     """A number of its own for every step: problem, place in the chain, and which of several
     tries."""
     return Stream.root(index).fold_in(what.question, sibling).key(0) >> 1
@@ -381,7 +347,7 @@ def _step_acceptance(
         tally.self_exact += mine == other
         return accepted
 
-    grow_chains(target, draft, problems, _number, accepts, twice=True)
+    grow_chains(target, draft, problems, draw_number, accepts, twice=True)
 
 
 class _Skipped(nn.Module):

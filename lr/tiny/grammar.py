@@ -8,8 +8,7 @@ a model of one style can read and continue the other. That gap in wording is wha
 speculation pays for, and what step-level speculation, which compares meanings, does not.
 
 The oracle (`oracle.py`) is derived from these same templates, so that nothing can be worded that it
-cannot read.
-"""
+cannot read."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 
-from lr.tiny.language import Kind, Meaning, drill
+from lr.tiny.language import Kind, Meaning
 
 RATIO = 0.65  # weight of an alternative relative to the one before it in the order of preference
 
@@ -124,8 +123,7 @@ def _templates() -> dict[tuple[Kind, str], tuple[str, ...]]:
 TEMPLATES = _templates()
 Piece = tuple[str, ...]
 """One place of a template: its alternatives. Each is a run of words; a slot is a word such as
-`{B}`; one alternative = no choice.
-"""
+`{B}`; one alternative = no choice."""
 
 _PIECE = re.compile(r"\[([^\]]*)\]|(\S+)")
 
@@ -185,18 +183,6 @@ def say(
 
 def _pick(rng: random.Random, style: Style, count: int) -> int:
     return 0 if count == 1 else rng.choices(range(count), weights(style, count))[0]
-
-
-def drill_text(rng: random.Random, bare: bool) -> tuple[str, str]:
-    """Practice in arithmetic, a bare calculation (" 12 + 5 = 17,") or a whole step, and its result
-    in digits."""
-    step = drill(rng)
-    if not bare:
-        return render(step, rng.choice(list(Style)), rng) + "\n\n", str(step.result)
-    values = slots(step)
-    places = pieces(RELATIONS[step.operation][1])
-    words = [values.get(word, word) for word in (rng.choice(place) for place in places)]
-    return " " + " ".join(words) + ",", str(step.result)
 
 
 def slots(meaning: Meaning) -> dict[str, str]:

@@ -7,8 +7,7 @@ person a quantity, and asks for a value, a total or a difference. Its solution i
 (split, index, seed); training and test problems are told apart by a hash of the question, so they
 are disjoint whatever the seeds. All quantities lie in 2..99.
 
-Standard library only. Read next: `grammar.py`.
-"""
+Standard library only. Read next: `grammar.py`."""
 
 from __future__ import annotations
 
@@ -109,7 +108,7 @@ def _draw(rng: random.Random) -> Problem[Meaning] | None:
     operations = []
     for _ in range(rng.randrange(1, MAX_OPERATIONS + 1)):
         rng.random()  # not used: the problems stay those of earlier versions
-        step = _operation(rng, names[len(people)], people[-1], people, item)
+        step = random_operation(rng, names[len(people)], people[-1], people, item)
         operations.append(step)
         assert step.result is not None
         people.append((step.entity, step.result))
@@ -124,7 +123,7 @@ def _draw(rng: random.Random) -> Problem[Meaning] | None:
     )
 
 
-def _operation(
+def random_operation(
     rng: random.Random,
     person: str,
     latest: tuple[str, int],
@@ -151,14 +150,6 @@ def _operation(
         result = calculate(operation, operands)
         if LOWEST <= result <= HIGHEST:
             return Meaning(Kind.OPERATION, operation, person, references, operands, result, item)
-
-
-def drill(rng: random.Random) -> Meaning:
-    """A single true operation between two random people, for arithmetic practice."""
-    names = list(NAMES)
-    rng.shuffle(names)
-    people = [(name, rng.randrange(LOWEST, HIGHEST + 1)) for name in names[:2]]
-    return _operation(rng, names[2], people[-1], people, ITEMS[rng.randrange(len(ITEMS))])
 
 
 def calculate(operation: str, operands: tuple[int, ...]) -> int:

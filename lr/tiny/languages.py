@@ -1,11 +1,10 @@
 """The two tiny languages seen alike: what training, measuring and the engine need to know of a
-language, and nothing else.
+language.
 
 `QUANTITIES` (who has how many things, `language.py`) and `PLANS` (a robot carries out orders,
 `plans.py`) each give problems with solutions in steps, words for a step, and an oracle
 that reads a step back. A third language is one more `TinyLanguage` in `LANGUAGES`. No torch. Read
-next: `vocabulary.py` (a language's tokenizer) and `rows.py` (its training rows).
-"""
+next: `vocabulary.py`, a language's tokenizer."""
 
 from __future__ import annotations
 
@@ -29,9 +28,7 @@ class TinyLanguage:
     the one of the family's name. `render(meaning, style, rng)` words a step, `parse` reads its
     meaning back (a named tuple with a `kind`; None if it is not a sentence of the language),
     `boxed` finds the answer in a solution. `templates` are all templates by kind and
-    operation, `slot_words` what stands in their slots, `boxed_words` what stands in the box.
-    `drill(rng, bare)` gives a text of practice and its result. `results` are the words that have to
-    be worked out, `names` those that have to be copied: both weigh more in the loss."""
+    operation, `slot_words` what stands in their slots, `boxed_words` what stands in the box."""
 
     family: str
     questions: tuple[re.Pattern[str], ...]
@@ -42,9 +39,6 @@ class TinyLanguage:
     templates: Mapping[tuple[Kind, str], Sequence[tuple[Piece, ...]]]
     slot_words: tuple[str, ...]
     boxed_words: tuple[str, ...]
-    drill: Callable[[random.Random, bool], tuple[str, str]]
-    results: frozenset[str]
-    names: frozenset[str]
 
     @property
     def problem(self) -> Callable[[Split, int, int], Problem[Any]]:
@@ -70,11 +64,7 @@ QUANTITIES = TinyLanguage(
     templates=grammar.PIECES,
     slot_words=(*language.NAMES, *language.ITEMS, *DIGITS, *language.NOTES, "the", "last"),
     boxed_words=DIGITS,
-    drill=grammar.drill_text,
-    results=frozenset(DIGITS),
-    names=frozenset((*language.NAMES, *language.NOTES)),
 )
-_COPIED = (*plans.THINGS, *plans.DIRECTIONS, *plans.NUMBERS)
 PLANS = TinyLanguage(
     family="plans",
     questions=(plans.QUESTION,),
@@ -83,11 +73,8 @@ PLANS = TinyLanguage(
     parse=plans.parse,
     boxed=plans.boxed,
     templates=plans.PIECES,
-    slot_words=(*plans.ROOMS, *_COPIED),
+    slot_words=(*plans.ROOMS, *plans.THINGS, *plans.DIRECTIONS, *plans.NUMBERS),
     boxed_words=(*plans.ROOMS, *plans.THINGS),
-    drill=plans.drill_text,
-    results=frozenset(plans.ROOMS),
-    names=frozenset(_COPIED),
 )
 LANGUAGES = {one.family: one for one in (QUANTITIES, PLANS)}
 """By family."""

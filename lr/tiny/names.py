@@ -1,4 +1,4 @@
-"""Where the trained tiny checkpoints lie. They come with the package."""
+"""Where the trained tiny checkpoints lie, which come with the package, and their shape."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from lr.errors import CheckpointError
+from lr.model.config import ModelConfig
 from lr.registry import CHECKPOINTS
 
 
@@ -32,3 +33,23 @@ def companion(target: str, role: str) -> str | None:
     family, dash, what = target.partition("-")
     name = f"{family}-{role}"
     return name if dash and what == "target" and name in CHECKPOINTS else None
+
+
+def tiny_config(layers: int, vocab_size: int, mlp: int = 384) -> ModelConfig:
+    """The shape of the tiny models: width 128, 4 heads of 32 that share 2 KV heads, MLP 384 (plans:
+    256), tied embedding."""
+    return ModelConfig(
+        vocab_size=vocab_size,
+        hidden_size=128,
+        intermediate_size=mlp,
+        num_layers=layers,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        max_position_embeddings=4096,
+        rms_norm_eps=1e-6,
+        rope_theta=10000.0,
+        qkv_bias=False,
+        qk_norm=True,
+        tie_word_embeddings=True,
+    )

@@ -4,8 +4,7 @@ mean the same.
 Its patterns are made from the templates of `grammar.py`, one per template, with named groups for
 the slots; a slot that a template names twice must hold the same value twice. What no pattern reads
 has no meaning and equals nothing, itself included. `OracleVerifier` is the verifier of both tiny
-languages.
-"""
+languages."""
 
 from __future__ import annotations
 

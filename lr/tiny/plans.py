@@ -13,8 +13,7 @@ of the step, {t} a thing, {z} the word in the box. The oracle does not say wheth
 "order two, north: from the hall to the stable" can be read, and differs from the true step.
 
 Everything is a pure function of (split, index, seed), and the splits are disjoint. Standard library
-only.
-"""
+only."""
 
 from __future__ import annotations
 
@@ -222,15 +221,6 @@ def slots(deed: Deed) -> dict[str, str]:
         "{t}": deed.thing,
         "{z}": box,
     }
-
-
-def drill_text(rng: random.Random, bare: bool) -> tuple[str, str]:
-    """Practice in the map of the house: a fact (" north of the hall is the tower,") or a whole
-    step, and the room it is about."""
-    deed = walk(rng, rng.choice(ROOMS))._replace(number=rng.choice(NUMBERS))
-    if bare:
-        return f" {deed.direction} of the {deed.origin} is the {deed.room},", deed.room
-    return render(deed, rng.choice(list(Style)), rng) + "\n\n", deed.room
 
 
 _VALUES = {

@@ -13,8 +13,7 @@ over a long distance, and sums.
 
 Words and oracle are those of the short problems (`grammar.py`, `oracle.py`): one family of models
 speaks both. A pure function of (split, index, seed); all quantities lie in 2..99. Standard library
-only. Read next: `grammar.py`.
-"""
+only. Read next: `grammar.py`."""
 
 from __future__ import annotations
 

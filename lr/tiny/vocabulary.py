@@ -4,25 +4,30 @@ word.
 Byte-level BPE without merges: a word that is in the vocabulary (with its leading space) is one
 token, and so is every digit, the blank line that ends a step, and the opening of the answer's box;
 anything else falls apart into bytes, so any text comes back unchanged. The chat template is ChatML.
-Read next: `rows.py`, which makes training rows of these tokens.
-"""
+`export` writes a trained model with it."""
 
 from __future__ import annotations
 
+import copy
+import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
+import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from lr.model.qwen import CausalLM
+from lr.tiny.saving import save_model
 from lr.tiny.language import Split
 from lr.tiny.languages import LANGUAGES, QUANTITIES, TinyLanguage
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 1.0, "top_k": 0}
 PIECE = r"\n\n| ?\\boxed\{| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]|\s"
 """What is one piece: the blank line, the box, a word, a digit, a mark, white space. Words, digits
-and marks keep one leading space.
-"""
+and marks keep one leading space."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] "
@@ -74,6 +79,20 @@ def build_tokenizer(language: TinyLanguage = QUANTITIES) -> PreTrainedTokenizerF
     )
     fast.chat_template = CHAT_TEMPLATE
     return fast
+
+
+def export(model: CausalLM, folder: Path, language: TinyLanguage = QUANTITIES) -> None:
+    """Write a model, rounded to bf16, with the tokenizer of its language as a Hugging Face
+    checkpoint, which plain `transformers` can load. The model itself is not changed."""
+    tokenizer = build_tokenizer(language)
+    ids = {
+        "eos_token_id": tokenizer.convert_tokens_to_ids(END),
+        "pad_token_id": tokenizer.convert_tokens_to_ids(PAD),
+    }
+    save_model(copy.deepcopy(model).cpu().to(torch.bfloat16), folder, extra=ids)
+    (folder / "model.safetensors").chmod(0o644)
+    (folder / "generation_config.json").write_text(json.dumps(SAMPLING | ids, indent=2) + "\n")
+    tokenizer.save_pretrained(folder)
 
 
 def language_of(tokens: Mapping[str, int]) -> TinyLanguage | None:

@@ -23,7 +23,6 @@ def test_one_that_can_do_everything() -> None:
         assert (can.ids_in, can.logprobs, can.streams, can.stream_usage) == (True, True, True, True)
         assert (can.seeds, can.top_k, can.min_p) == (Seeds.ALWAYS, Filters.FIELDS, Filters.FIELDS)
         assert (can.stops, can.stop_is_kept) == (Stops.CUT_BEFORE, True)
-        assert can.several
         asked = len(server.log.bodies)
         assert dict(can.lines())["token ids"] == "in and out"
         assert len(server.log.bodies) == asked, "what was found is remembered"

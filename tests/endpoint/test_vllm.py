@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.skipif(not ADDRESS, reason="LR_VLLM 
 
 def test_ids_go_in_and_out() -> None:
     model = ServedModel.open(ADDRESS, Servers())
-    assert model.ids and model.can.logprobs and model.can.several
+    assert model.ids and model.can.logprobs
     assert (model.can.seeds, model.can.stops) == (Seeds.ALWAYS, Stops.CUT_BEFORE)
 
 

@@ -18,8 +18,8 @@ from lr.model.codec import Codec
 from lr.model.config import read_config
 from lr.model.weights import load_model, pieces
 from lr.registry import is_dummy
+from lr.tiny.names import tiny_config
 from lr.tiny.saving import config_json
-from lr.tiny.training import tiny_config
 
 PARAMETERS = {
     "Qwen3-32B": 32_762_123_264,  # the model cards say 32.8 B, 1.7 B, 0.6 B, 7.61 B

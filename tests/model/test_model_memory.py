@@ -29,7 +29,7 @@ from lr.lab.memory import (
 )
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
-from lr.tiny.training import tiny_config
+from lr.tiny.names import tiny_config
 
 BF16 = torch.bfloat16
 PAPER = GenerateOptions(mode="lr+sd", drafter="ngram", depth=4)

@@ -58,11 +58,11 @@ def test_greedy_speculation_is_greedy_decoding(name: str, rule: str) -> None:
 def test_it_is_so_on_the_trained_pair_too() -> None:
     """From the front door, in fp64."""
     reasoner = Reasoner(dtype=torch.float64)
-    for k in (2, 8):
+    for k, drafters in ((2, ("ngram", "tree")), (8, ("suffix", "draft"))):
         question, how = problem(Split.TEST, k).question, {"temperature": 0.0, "max_tokens": 40}
         greedy = reasoner.generate(question, mode="ar", **how).tokens
         how |= {"mode": "sd", "acceptance": "reject", "num_speculative_tokens": k}
-        for drafter in ("ngram", "suffix", "draft", "tree"):
+        for drafter in drafters:
             assert reasoner.generate(question, drafter=drafter, **how).tokens == greedy
 
 
@@ -84,8 +84,9 @@ def test_the_law_of_two_tokens(name: str, rule: str) -> None:
     The exact law is proved by enumeration (`test_acceptance_law.py`); this is the same claim for
     the whole machine: ragged batches, caches, keyed draws. False alarm <= 1e-6 over all rules.
     """
-    count, batches = 50, 60
-    made = speculating(0, DRAFTERS[name](SamplingParams(1.0)), rule, 3, temperature=1.0, seed=11)
+    count, batches = 100, 30
+    how = {"temperature": 1.0, "seed": 11, "num_blocks": 800}
+    made = speculating(0, DRAFTERS[name](SamplingParams(1.0)), rule, 3, **how)
     root = made.runner.open(PROMPT)
     first = distribution(made.runner.forward([root])[0][None], made.config.sampling)[0]
     made.runner.rewind(root, len(PROMPT) - 1)
@@ -235,7 +236,7 @@ def ending_seed() -> tuple[int, list[int]]:
     raise AssertionError("no such seed")
 
 
-@pytest.mark.parametrize("k", range(1, 9))
+@pytest.mark.parametrize("k", [1, 2, 4, 8])
 def test_the_end_of_text_and_boundaries_inside_accepted_runs(k: int) -> None:
     """Everything proposed is right, junk behind the end included: nothing behind the end or the
     boundary is emitted, at any offset.

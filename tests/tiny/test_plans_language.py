@@ -8,6 +8,7 @@ import random
 import re
 
 import pytest
+from tiny_training.drills import PRACTICE
 
 from lr.tiny.grammar import Style, glue
 from lr.tiny.language import Kind, Split, split_of
@@ -21,7 +22,6 @@ from lr.tiny.plans import (
     THINGS,
     Deed,
     boxed,
-    drill_text,
     neighbour,
     parse,
     plan,
@@ -195,12 +195,12 @@ def test_the_languages_do_not_understand_each_other() -> None:
 
 
 def test_drills_are_true() -> None:
-    rng = random.Random(4)
+    rng, drill = random.Random(4), PRACTICE["plans"].drill
     for _ in range(100):
-        fact, room = drill_text(rng, True)
+        fact, room = drill(rng, True)
         side, origin, found = re.fullmatch(r" (\w+) of the (\w+) is the (\w+),", fact).groups()  # type: ignore[union-attr]
         assert found == room == neighbour(origin, side)
-        step, room = drill_text(rng, False)
+        step, room = drill(rng, False)
         deed = parse(step)
         assert isinstance(deed, Deed) and deed.room == room == neighbour(
             deed.origin, deed.direction

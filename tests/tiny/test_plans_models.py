@@ -9,6 +9,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tiny_training.rows import RESULT_WEIGHT, RowMaker
 
 from lr.commands.cli import main
 from lr.commands.run import RunModels
@@ -25,7 +26,6 @@ from lr.tiny.language import Split
 from lr.tiny.languages import PLANS, QUANTITIES
 from lr.tiny.names import companion
 from lr.tiny.plans import ROOMS
-from lr.tiny.rows import RESULT_WEIGHT, RowMaker
 from lr.tiny.vocabulary import build_tokenizer
 
 

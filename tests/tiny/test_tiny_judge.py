@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_training.judge import RUNNING_WEIGHT, JudgeRows, as_pair
+from tiny_training.pairs import TextPair, agreeing_prefix, change, grammar_pair, kind_of_difference
+from tiny_training.trainer import Recipe, Trainer, fresh_model
 
 from lr.engine.load import asked_model
 from lr.model.codec import Codec
 from lr.spec.verifiers.judge import JudgeVerifier
 from lr.tiny.grammar import Style, render, unglue
-from lr.tiny.judge import RUNNING_WEIGHT, JudgeRows, as_pair
 from lr.tiny.language import Meaning, Split, problem
+from lr.tiny.names import tiny_config
 from lr.tiny.oracle import parse, same_meaning
-from lr.tiny.pairs import TextPair, agreeing_prefix, change, grammar_pair, kind_of_difference
-from lr.tiny.training import Recipe, Trainer, fresh_model, tiny_config
 from lr.tiny.vocabulary import build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -159,7 +160,11 @@ def test_batches_are_balanced_and_go_on_where_they_stopped() -> None:
         )
 
 
-def test_an_interrupted_training_ends_in_the_same_weights(tmp_path: Path) -> None:
+def test_an_interrupted_training_ends_in_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiny_training.judge.POOL_PAIRS", 64)
+
     def trainer() -> Trainer:
         model = fresh_model(tiny_config(1, len(TOKENIZER)), seed=0)
         return Trainer(

@@ -4,31 +4,42 @@ very same weights.
 
 from __future__ import annotations
 
-import os
+import importlib
 import random
-import subprocess
-import sys
+from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from signal import SIGINT, SIGTERM, getsignal, signal
 
 import pytest
 import torch
-from tests_root import ROOT
+from tiny_training.rows import RESULT_WEIGHT, WIDTHS, RowMaker
+from tiny_training.trainer import Recipe, Trainer, fresh_model, held_out_counts, hidden_rows
+from torch.multiprocessing import start_processes
 
 from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.tiny.evaluate import held_out_counts
 from lr.tiny.grammar import Style
 from lr.tiny.language import Split, problem
+from lr.tiny.names import tiny_config
 from lr.tiny.oracle import parse
-from lr.tiny.rows import RESULT_WEIGHT, WIDTHS, RowMaker
-from lr.tiny.training import Recipe, Trainer, fresh_model, hidden_rows, tiny_config
 from lr.tiny.vocabulary import build_tokenizer
 
 TOKENIZER = build_tokenizer()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_pools() -> Iterator[None]:
+    """A pool has 20 problems: the full one of 320 takes a second to make."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tiny_training.rows.POOL_PROBLEMS", 16)
+        patch.setattr("tiny_training.rows.POOL_LONG", 4)
+        patch.setattr("tiny_training.judge.POOL_PAIRS", 64)
+        yield
 
 
 def rows(style: Style = Style.TARGET) -> RowMaker:
@@ -139,31 +150,41 @@ def test_batches_resume_at_a_place_and_are_shared_out() -> None:
     assert not torch.equal(other.tokens, batches[0].tokens)
 
 
-def run_script(name: str, out: Path, *words: str) -> str:
-    """A training script, in a process of its own."""
-    command = [sys.executable, str(ROOT / "scripts" / name), "--out", str(out), *words]
-    surroundings = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=surroundings, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def run_script(name: str, out: Path, *words: str) -> None:
+    """A training script, as if it were started with these words. Its processes are forks of the
+    tests' server; what it does with signals is undone."""
+    script, known = importlib.import_module(name), [SIGINT, SIGTERM]
+    before = [getsignal(number) for number in known]
+    start = partial(start_processes, start_method="forkserver")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", [f"{name}.py", "--out", str(out), *words])
+        patch.setattr("torch.multiprocessing.spawn", start)
+        try:
+            script.start(script.work, script.arguments())
+        finally:
+            for number, handler in zip(known, before, strict=True):
+                signal(number, handler)
 
 
-def test_the_script_trains_a_model_and_goes_on(tmp_path: Path) -> None:
-    words = ["--role", "draft", "--tokens", "20000", "--batch", "200", "--processes", "2"]
-    said = run_script("train_tiny.py", tmp_path, *words, "--eval-problems", "2", "--steps", "1")
-    assert "held-out: " in said
-    words += ["--eval-problems", "1", "--steps", "2", "--resume"]
-    run_script("train_tiny.py", tmp_path, *words)
+def test_the_script_trains_a_model_and_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--language", "plans", "--role", "draft", "--tokens", "20000", "--batch", "200"]
+    words += ["--processes", "2"]
+    run_script("train_tiny", tmp_path, *words, "--eval-problems", "2", "--steps", "1")
+    assert "held-out: " in capfd.readouterr().out
+    run_script("train_tiny", tmp_path, *words, "--eval-problems", "1", "--steps", "2", "--resume")
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     assert state["progress"]["step"] == 2
     assert load_model(tmp_path / "hf").config.num_layers == 2
 
 
-def test_the_script_trains_a_judge(tmp_path: Path) -> None:
+def test_the_script_trains_a_judge(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--tokens", "3000", "--batch", "600", "--layers", "1", "--real-share", "0"]
     words += ["--check", "4", "--processes", "1"]
-    assert "right" in run_script("train_judge.py", tmp_path, *words, "--steps", "1")
-    run_script("train_judge.py", tmp_path, *words, "--steps", "2", "--resume")
+    run_script("train_judge", tmp_path, *words, "--steps", "1")
+    assert "right" in capfd.readouterr().out
+    run_script("train_judge", tmp_path, *words, "--steps", "2", "--resume")
     assert load_model(tmp_path / "hf").config.num_layers == 1
 
 

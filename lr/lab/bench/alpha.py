@@ -9,8 +9,7 @@ alpha is conditional: accepted per *tried* draft, and a draft after a round's fi
 tried. This is also its maximum-likelihood estimate; rounds with a short proposal count as far as
 they go. The end of a step cuts no round: dropped drafts were decided like any others and are in N;
 `emitted` counts what is left. Errors are jackknives over problems, because the rounds of one
-problem are not independent.
-"""
+problem are not independent."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ class Places:
 
     `offered[i]`: rounds that had a draft there; `tried[i]`: and accepted all before it; `kept[i]`:
     and accepted it too. Example, k = 2, three rounds that accept 2, 1 and 0 drafts: offered (3, 3),
-    tried (3, 2), kept (2, 1).
-    """
+    tried (3, 2), kept (2, 1)."""
 
     rounds: int
     emitted: int
@@ -104,8 +102,7 @@ def constant_as_offered(parts: Sequence[Places]) -> float:
 def by_place(parts: Sequence[Places]) -> float:
     """One rate per place, measured on the *other* half of the problems, weighed by rounds.
 
-    With the rates of the same rounds the prediction would be the measurement, term by term.
-    """
+    With the rates of the same rounds the prediction would be the measurement, term by term."""
     halves = [Places.total(parts[0::2]), Places.total(parts[1::2])]
     pairs = zip(halves, halves[::-1], strict=True)
     predicted = sum(half.rounds * half.predict(other.rates) for half, other in pairs)
@@ -122,8 +119,7 @@ class Point:
     """What was measured and predicted for one k. `cut`: share of rounds with a short proposal.
 
     `gap_error` is the standard error of measured - constant; both come from the same rounds, so it
-    is smaller than `error`.
-    """
+    is smaller than `error`."""
 
     k: int
     rounds: int

@@ -9,8 +9,7 @@ Example: 61 GiB of weights at 4 TB/s are 16.4 ms a token, whatever the batch, un
 2 * 32.8e9 operations take longer: at 700 TFLOP/s from about 175 rows on.
 
 All ways are run in turn, repeat by repeat. The limit of a run is the sum over all its passes as
-the trace counts them; where draft and target have a device each, the larger of the two sums.
-"""
+the trace counts them; where draft and target have a device each, the larger of the two sums."""
 
 from __future__ import annotations
 
@@ -73,8 +72,7 @@ def pass_cost(
 ) -> Cost:
     """A forward with `counts[i]` new tokens of a sequence that has `lengths[i]` with them.
 
-    Logits are made for `logit_rows` rows. Averages are as good as counts.
-    """
+    Logits are made for `logit_rows` rows. Averages are as good as counts."""
     outside = (EMBEDDING_KEY, HEAD_KEY)
     inner = [p for p in pieces(config) if len(p.shape) == 2 and p.key not in outside]
     matrices = sum(prod(p.shape) for p in inner)
@@ -284,8 +282,7 @@ def bench(
 ) -> dict[str, Any]:
     """Time the passes of both models and the `chosen` ways, plain decoding first; one document.
 
-    `devices`: of "target", "draft" and "judge". Every model has random weights in `dtype`.
-    """
+    `devices`: of "target", "draft" and "judge". Every model has random weights in `dtype`."""
     peaks = measure_peaks(devices["target"], dtype)
     apart = devices["draft"] != devices["target"]
     both = peaks, measure_peaks(devices["draft"], dtype) if apart else peaks

@@ -1,6 +1,5 @@
 """What all benchmarks share: timing, spreads over repeats, the machine a figure belongs to, JSON
-files.
-"""
+files."""
 
 from __future__ import annotations
 
@@ -90,8 +89,7 @@ def timed(
 
 def wait_for(device: torch.device) -> None:
     """Until everything that this thread has started on a device is done. To wait for the whole
-    device would break what another thread records there.
-    """
+    device would break what another thread records there."""
     import torch
 
     if device.type == "cuda":
@@ -142,8 +140,11 @@ def card_facts() -> dict[str, Any]:
     }
 
 
-def write_json(content: dict[str, Any], path: Path) -> None:
-    """Write the file whole or not at all. `SettingError` where the folder does not exist."""
+def write_json(content: dict[str, Any], path: Path | None) -> None:
+    """Write the file, if one is wanted, whole or not at all. `SettingError` where the folder does
+    not exist."""
+    if path is None:
+        return
     if not path.parent.is_dir():
         raise SettingError(
             f"json is {str(path)!r}, but there is no folder {path.parent}; create it first."

@@ -3,8 +3,7 @@
 A repeat is every problem in every way, each problem beginning with another way, with a seed of its
 own. One figure is the tokens per second of one way in one repeat; ratios are taken within a repeat.
 Accuracy and counts are over everything. Beside each rate stands the prediction of
-`lr/theory/predicted.py`, at pass costs fitted to the same run.
-"""
+`lr/theory/predicted.py`, at pass costs fitted to the same run."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ def ways(k: int, step_k: int) -> list[Way]:
 
     "sync" is Algorithm 1 as printed, "paper" the paper's rolling window, the others our own window
     (schedule "depth"). Overlapped: the draft's steps are written in a second process; lockstep: the
-    models take turns in one thread.
-    """
+    models take turns in one thread."""
     chain = {"drafter": "draft", "num_speculative_tokens": k}
     step = {"drafter": "step", "num_speculative_tokens": step_k}
     ngram = {"drafter": "ngram"}
@@ -138,8 +136,7 @@ def measure(
     """Answer `problems` in all `ways`, `repeats` times; `settings` are shared by all ways.
 
     The first problem warms up and is answered again. `progress` is called after each of the
-    len(ways) (1 + repeats len(problems)) answers.
-    """
+    len(ways) (1 + repeats len(problems)) answers."""
     tallies = [Tally(way) for way in ways]
     variants = {way.variant: load_variant(way.variant, reasoner) for way in ways if way.variant}
 

@@ -10,8 +10,7 @@ fork and message is real; what models would *say* is replaced at the extension p
 
 No answer means anything and no mode is lossless here; tokens per second, passes and acceptance
 rates are what comes out. Rates and lengths are given, or come from a calibration, or from the
-paper's tables (which print no lengths: those are assumed). Every draw is a function of a key.
-"""
+paper's tables (which print no lengths: those are assumed). Every draw is a function of a key."""
 
 from __future__ import annotations
 
@@ -53,8 +52,7 @@ JUDGED_AT_ONCE = 8
 class Synthetic:
     """`alpha1`: a draft step is accepted; `alpha2`: a draft token is, once those before it are.
 
-    `target`, `draft`: distributions of their steps' lengths in tokens. `source`: of the numbers.
-    """
+    `target`, `draft`: distributions of their steps' lengths in tokens. `source`: of the numbers."""
 
     alpha1: float
     alpha2: float
@@ -101,8 +99,7 @@ class DrawnLengths:
     """A segmenter whose steps have drawn lengths, whatever their tokens mean.
 
     The key is the first token of the step, so the driver and the order of things change nothing.
-    Example: 3 is drawn for token 17; then a step that begins with 17 ends with its third token.
-    """
+    Example: 3 is drawn for token 17; then a step that begins with 17 ends with its third token."""
 
     lengths: Duration
     stream: Stream
@@ -133,8 +130,7 @@ class LengthsOf:
 
 class SyntheticRun(Run):
     """One answer, as `Run`, with what the model of acceptance changes. `options.drafter` is ngram
-    or draft.
-    """
+    or draft."""
 
     def __init__(
         self,
@@ -181,8 +177,7 @@ class SyntheticRule(AcceptanceRule):
     """Keeps each draft token with probability `alpha`, up to the first rejection.
 
     The token after is the target's own draw. Draws are keyed by the place. Example: draws 0.1, 0.9,
-    0.2 at alpha 0.5 keep one token.
-    """
+    0.2 at alpha 0.5 keep one token."""
 
     name = "synthetic"
     lossless = False
@@ -221,8 +216,7 @@ class SyntheticRule(AcceptanceRule):
 class SyntheticVerifier(RandomVerifier):
     """Accepts with probability alpha1, after `judge`, if there is one, has read the pairs.
 
-    What verdicts cost: a forward over the prompts of all pairs, after shared instructions.
-    """
+    What verdicts cost: a forward over the prompts of all pairs, after shared instructions."""
 
     def __init__(self, synthetic: Synthetic, judge: ModelRunner | None = None) -> None:
         super().__init__(synthetic.alpha1, synthetic.seed)

@@ -3,8 +3,7 @@
 Each contender answers one question at a time, on the same checkpoints in memory. The time is that
 of the whole answer as a user gets it. Sampling is by temperature alone on both sides. Every problem
 is answered by all contenders in turn, the next one beginning with another contender; a row shows
-median and quartiles over the problems, ratios are taken within a problem.
-"""
+median and quartiles over the problems, ratios are taken within a problem."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ KINDS = ("plain", "lookup", "draft model")
 class Answer:
     """`tokens` written in `seconds` with `passes` of the target; `+` adds the numbers up.
 
-    `rounds` of the passes had drafts, `drafted` in all, of which `accepted` were kept.
-    """
+    `rounds` of the passes had drafts, `drafted` in all, of which `accepted` were kept."""
 
     seconds: float
     tokens: int
@@ -93,8 +91,7 @@ def theirs(
     """`generate` of transformers. `settings` go to it, `assistant` to the draft model's config.
 
     A hook on the target counts passes. A pass over n new positions had n - 1 drafts; it emits its
-    accepted drafts and one token more, so all passes together accepted (tokens - passes).
-    """
+    accepted drafts and one token more, so all passes together accepted (tokens - passes)."""
     models = reasoner.models
     codec, model = models.codec, hugging_face_model(models.target)
     ends, positions = sorted(codec.eos_ids), list[int]()
@@ -135,8 +132,7 @@ def counted(seconds: float, prompt: int, tokens: int, positions: list[int]) -> A
     """An answer of `tokens` from the positions of each pass, the first with the whole prompt.
 
     Example: a prompt of 10, passes over 13, 4 and 1 positions, 6 tokens: 3, 3 and 0 drafts, and
-    6 - 3 = 3 of them accepted.
-    """
+    6 - 3 = 3 of them accepted."""
     drafts = [positions[0] - prompt, *(n - 1 for n in positions[1:])]
     passes, rounds = len(positions), sum(n > 0 for n in drafts)
     return Answer(seconds, tokens, passes, rounds, sum(drafts), max(0, tokens - passes))
@@ -184,8 +180,7 @@ class Row:
     """One contender at one temperature. `to_plain`: its tokens/s over our plain decoding's.
 
     `peer`: the fastest contender of the other side and the same kind; `to_peer`: tokens/s over its.
-    None on the other side.
-    """
+    None on the other side."""
 
     side: str
     name: str

@@ -2,8 +2,7 @@
 
 Draws are keyed, so all three ways write the same tokens, and the ratio of two times is that of
 tokens/s. Ratios are taken within a turn: one question answered in all three ways, one directly
-after the other, each way going first in its turn.
-"""
+after the other, each way going first in its turn."""
 
 from __future__ import annotations
 

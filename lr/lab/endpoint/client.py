@@ -11,8 +11,7 @@ again would not help. Users see `EndpointError`.
 
 Requests run in one thread per client, on one event loop, over connections that are kept. `start`
 returns a `Future`; cancelling it closes the request's connection, which servers take as its end.
-Knows no tokenizer and no step. Read next: `probe.py`, `writer.py`.
-"""
+Knows no tokenizer and no step. Read next: `probe.py`, `writer.py`."""
 
 from __future__ import annotations
 

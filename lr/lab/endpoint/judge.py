@@ -10,8 +10,7 @@ with which it can go on, however the server cuts it: for "aligned]" those that b
 Many pairs are asked about at once. A question that fails is a rejection with its reason. After
 `FAILURES` in a row, or when failures have used up their budget of seconds, the judge is given up,
 because it would cost every answer its speed: the run ends, or (`Retry.lost`) all further draft
-steps are rejected unasked. A refusal (a wrong key, a wrong name) ends the run at once.
-"""
+steps are rejected unasked. A refusal (a wrong key, a wrong name) ends the run at once."""
 
 from __future__ import annotations
 
@@ -41,6 +40,8 @@ LIKELIEST = 20
 """How many tokens with their log-probabilities are asked for: as many as servers give."""
 FAILURES = 3
 """Questions that may fail in a row, each after all its attempts."""
+LEAST_MASS = 0.01
+"""Of the probability, that the possible answers together have to hold."""
 Asked = tuple[str, tuple[str, ...]]
 """A prompt, and the words that its answer may begin with."""
 
@@ -90,7 +91,7 @@ class Deferred:
 
 class ServedVerifier(Verifier, DeferredVerifier):
     """What judge and score have in common: put a question, weigh the possible answers. Accepts if
-    the score is at least `threshold`, unless the answers together hold less than `least_mass` of
+    the score is at least `threshold`, unless the answers together hold less than `LEAST_MASS` of
     the probability: then the model says something else."""
 
     said: ClassVar[str]
@@ -98,9 +99,8 @@ class ServedVerifier(Verifier, DeferredVerifier):
     unsaid: ClassVar[str]
     """That there is none."""
 
-    def __init__(self, model: ServedModel, threshold: float, least_mass: float) -> None:
-        require(0 <= least_mass <= 1, "least_mass", least_mass, "a probability, 0 to 1")
-        self.model, self.threshold, self.least_mass = model, threshold, least_mass
+    def __init__(self, model: ServedModel, threshold: float) -> None:
+        self.model, self.threshold = model, threshold
         model.can.logprobs  # noqa: B018  # find out now, not in the thread of the requests
         self.failures = 0
         """Questions that failed since one was answered."""
@@ -164,7 +164,7 @@ class ServedVerifier(Verifier, DeferredVerifier):
             return Verdict(aligned=False, why=f"{self.name} failed: {error}", failed=True)
         self.failures = 0
         held, mass = shares(likeliest, answers)
-        if mass < self.least_mass:
+        if mass < LEAST_MASS:
             why = f"{self.unsaid} ({word!r}; the possible answers hold {mass:.1e})"
             return Verdict(aligned=False, why=why)
         score = self.score(held)
@@ -196,15 +196,9 @@ class ServedJudge(ServedVerifier):
     said, unsaid = "aligned with {:.3f} for the judge", "the judge answers something else"
 
     def __init__(
-        self,
-        model: ServedModel,
-        decode: Decode,
-        *,
-        threshold: float = 0.5,
-        tiny: bool = False,
-        least_mass: float = 0.01,
+        self, model: ServedModel, decode: Decode, *, threshold: float = 0.5, tiny: bool = False
     ) -> None:
-        super().__init__(model, threshold, least_mass)
+        super().__init__(model, threshold)
         require(0 <= threshold <= 1, "threshold", threshold, "a probability, 0 to 1")
         self.decode, self.prompt = decode, TINY_JUDGE_PROMPT if tiny else JUDGE_PROMPT
 
@@ -233,9 +227,8 @@ class ServedScore(ServedVerifier):
         *,
         threshold: float = 7.0,
         reading: ScoreReading = ScoreReading.EXPECTED,
-        least_mass: float = 0.01,
     ) -> None:
-        super().__init__(model, threshold, least_mass)
+        super().__init__(model, threshold)
         require(0 <= threshold <= 9, "threshold", threshold, "a score, 0 to 9")
         self.reading = reading
 
@@ -253,8 +246,7 @@ def shares(likeliest: Mapping[str, float], answers: Sequence[str]) -> tuple[list
 
     A token counts for the one answer that it begins, or that begins it; white space and case do not
     count. Example: {"al": -0.1, "un": -2.5, "The": -5} for ("aligned]", "unaligned]"): 0.905 and
-    0.082, so shares 0.917 and 0.083, held 0.987.
-    """
+    0.082, so shares 0.917 and 0.083, held 0.987."""
     held = [0.0] * len(answers)
     for token, logprob in likeliest.items():
         word = token.strip().strip("[").lower()

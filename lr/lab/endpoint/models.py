@@ -13,8 +13,7 @@ models whose ids mean the same.
 *What it cannot do.* A model behind a server gives no logits. So nothing here can guess tokens for
 it, and no rule can accept them; if its server does that by itself (vLLM's speculative decoding),
 it is invisible and welcome. What settings need and an endpoint lacks is refused before anything is
-generated, with what to do instead. Read next: `writer.py`.
-"""
+generated, with what to do instead. Read next: `writer.py`."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ class ServedModel:
 
     `ids`: prompts and answers go as token ids. `context`: the longest sequence in tokens.
     `adds_bos`: the server puts a beginning-of-sequence token in front of a text. `heads`: target
-    prompts as this model's own chat template puts them.
-    """
+    prompts as this model's own chat template puts them."""
 
     def __init__(
         self, endpoint: Endpoint, codec: Codec, context: int, target: Codec | None = None
@@ -254,8 +252,7 @@ def exact_ids(codec: Codec, text: str) -> list[int]:
 
     A tokenizer may change what it reads (Qwen's composes "e" and an accent into one character), or
     read a special token where the text merely names it. Raises `EndpointError` if it has no tokens
-    for some character.
-    """
+    for some character."""
     ids = codec.encode(text)
     if codec.decode(ids) == text:
         return ids

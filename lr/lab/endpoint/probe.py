@@ -6,8 +6,7 @@ same one twice gives the same text and others give others, also *while other req
 flight*: a server with one generator for all gives every request some other's noise. *Stop string*,
 one from the middle of a greedy text: is the text cut before it, after it, or later? *top_k*,
 *min_p*: with 1, a temperature of 5 writes the greedy text. If a model is so certain of the text
-that seeds make no difference, the answer is "no": nothing was seen.
-"""
+that seeds make no difference, the answer is "no": nothing was seen."""
 
 from __future__ import annotations
 
@@ -159,12 +158,6 @@ class Capabilities:
     def min_p(self) -> Filters:
         return self._filter({"min_p": 1.0})
 
-    @cached_property
-    def several(self) -> bool:
-        """Whether `n` gives several completions."""
-        answer = self._try(n=2, max_tokens=1)
-        return answer is not None and len(answer["choices"]) == 2
-
     def lines(self) -> list[tuple[str, str]]:
         ways = [word for word, can in (("in", self.ids_in), ("out", self.ids_out)) if can]
         kept, yes = self.stops is Stops.CUT_BEFORE and self.stop_is_kept, ("no", "yes")
@@ -176,7 +169,6 @@ class Capabilities:
             ("stop string", self.stops.value + (", or kept on request" if kept else "")),
             ("top_k", self.top_k.value),
             ("min_p", self.min_p.value),
-            ("n", yes[self.several]),
         ]
 
     def _try(self, prompt: Any = TEXT, **settings: Any) -> dict[str, Any] | None:

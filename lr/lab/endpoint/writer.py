@@ -141,8 +141,7 @@ class ServedWriter(StepWriter):
 
     def poll(self, wait: float | None = 0.0) -> None:
         """Wait until something comes, no longer than `wait` seconds unless that is None, and take
-        it in. Raises what goes wrong on the server.
-        """
+        it in. Raises what goes wrong on the server."""
         if self.live and self._inbox.empty() and wait != 0.0:
             self.bell.wait(wait)
         self.bell.clear()
@@ -232,8 +231,7 @@ class ServedWriter(StepWriter):
 
         A white space that does not end a blank line is left to the next step, which begins with it,
         as tokens do. Example, sentences: a server goes on with "He ran." and " Then" by itself, but
-        not after "He ran. ", which ends with a lone space.
-        """
+        not after "He ran. ", which ends with a lone space."""
         for place, character in enumerate(piece.text):
             if any(writing.job.segmenter.feed(byte) for byte in character.encode()):
                 before = writing.settled + writing.text + piece.text[:place]

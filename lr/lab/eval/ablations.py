@@ -1,6 +1,5 @@
 """Two experiments that need more than a table of arms: where the time goes, and whether the
-language matters. The others: `experiments.py`.
-"""
+language matters. The others: `experiments.py`."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@
 | anything else to be answered | prompt, question or problem alone | free |
 
 Case, and spaces, dashes or underscores between words, do not matter. Anything else is refused with
-the fields that were found. Read next: `grading.py`.
-"""
+the fields that were found. Read next: `grading.py`."""
 
 from __future__ import annotations
 
@@ -140,8 +139,7 @@ def load_items(
 
     `name` is a JSONL file; `tiny:N`, `stories:N` or `plans:N`; or a hub id: `owner/name`,
     `owner/name:split`, `owner/name:config:split`. `seed` shuffles the options of multiple choice.
-    Raises `SettingError`.
-    """
+    Raises `SettingError`."""
     path, hub, tiny = Path(name).expanduser(), _HUB.fullmatch(name), _TINY.fullmatch(name)
     if tiny is not None:
         items = _tiny(tiny[1], int(tiny[2]))

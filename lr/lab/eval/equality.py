@@ -2,8 +2,7 @@
 math-verify in a process that can be killed (`math_worker.py`).
 
 `204`, `204.0`, `\\frac{408}{2}` and `204^\\circ` are equal. The gold answer comes first:
-math-verify reads the second one more leniently.
-"""
+math-verify reads the second one more leniently."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@ finding that is written.
 
 An arm is one way of answering. The arms take turns, a few problems at a time, so that a machine
 that gets slower or faster meanwhile does so for all of them. Each arm leaves a run directory, the
-same that `lr run` writes, and goes on where it stopped. Read next: `experiments.py`.
-"""
+same that `lr run` writes, and goes on where it stopped. Read next: `experiments.py`."""
 
 from __future__ import annotations
 

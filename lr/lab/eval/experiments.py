@@ -11,8 +11,7 @@
 | domains | the same pipeline on two tiny languages, quantities and plans |
 
 Each is two functions: `arms(lab)`, the ways of answering that are compared, and `find(lab,
-outcome)`, the table and the figure made from their results.
-"""
+outcome)`, the table and the figure made from their results."""
 
 from __future__ import annotations
 
@@ -218,8 +217,7 @@ def find_budget(lab: Lab, outcome: Outcome) -> Finding:
 
     The product law (section 3.3) says that the speedup of both together is f(k1) * g(k2), the
     product of what each gives alone. Here f, g and both together are measured, in target passes as
-    well as in time: passes are what the law is about, time is what the machine makes of it.
-    """
+    well as in time: passes are what the law is about, time is what the machine makes of it."""
 
     def passes(k1: int, k2: int) -> float:
         """Tokens per target pass, of which plain decoding has 1."""

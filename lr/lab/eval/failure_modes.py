@@ -11,8 +11,7 @@
 
 Every function here is pure; thresholds are arguments, and a failure mode is None if there are too
 few events to judge it. The thresholds are rules of thumb of ours; the paper (arXiv 2506.19830)
-gives none.
-"""
+gives none."""
 
 from __future__ import annotations
 
@@ -102,8 +101,7 @@ def cascade_rejection(
     None with fewer than `least` judged places. The gap counts only where both rates come from at
     least `least` / 2 places. Places need not be neighbours in the chain: what was not judged (a cut
     step, a bonus) is left out. Example, verdicts + - - - +: the longest run is 3, the rate after an
-    acceptance 0 of 1, after a rejection 1 of 3.
-    """
+    acceptance 0 of 1, after a rejection 1 of 3."""
     require(run >= 1 and least >= 1, "(run, least)", (run, least), "whole numbers >= 1")
     accepted: dict[int, bool] = {}
     for _, event in trace.events:
@@ -128,8 +126,7 @@ def verifier_drift(
     `margin` of all pairs were accepted against the reference. None with fewer than `least` pairs.
 
     `verifier_eval.Recorder` keeps the pairs of a run, and `replay` asks a reference about them. One
-    that is stricter by nature (exact) shows an upper bound.
-    """
+    that is stricter by nature (exact) shows an upper bound."""
     if len(verdicts) < least:
         return None
     pairs = list(zip(verdicts, reference, strict=True))
@@ -145,8 +142,7 @@ def draft_bottleneck(
     """The target starves if it is idle for at least `idle` of the time and the draft is at work for
     at least `drafting` of that.
 
-    None for a trace without a target forward.
-    """
+    None for a trace without a target forward."""
     total, spans = trace.events[-1][0] if trace.events else 0.0, spans_at_work(trace.events)
     if not spans["target"] or total <= 0:
         return None

@@ -1,6 +1,5 @@
 """Bars, curves and lanes for reports and experiments. Needs matplotlib (the extra `plot`). Read
-next: `lab/viz/style.py`.
-"""
+next: `lab/viz/style.py`."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 The answer is the last `\\boxed{...}` if there is one, else what follows "the answer is", else the
 last number. It stands after the model's thought, that is after the last `</think>`. A wrong answer
 is told apart from one that could not be judged: `why` says "no answer was found", "the gold answer
-cannot be read", "time was up". Read next: `equality.py`, `sandbox.py`.
-"""
+cannot be read", "time was up". Read next: `equality.py`, `sandbox.py`."""
 
 from __future__ import annotations
 
@@ -131,8 +130,7 @@ class Grader(AbstractContextManager["Grader"]):
 
         With `check`, program and check are one process that prints a secret word at its end, so
         `exit(0)` does not pass. With `cases`, one process per case until one fails; white space at
-        line ends and at the end does not count.
-        """
+        line ends and at the end does not count."""
         if self.sandbox is None or item.tests is None:
             return None, "not graded: code was not run"
         program = whole_program(item, code)

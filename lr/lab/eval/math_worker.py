@@ -7,8 +7,7 @@ this process has limits of its own, and `equality.py` kills it from outside. It 
 this package, so it can be run by its path.
 
 Standard input: {"gold": ..., "answer": ...} per line. Standard output: {"ready": true} once, then
-{"equal": ..., "gold_read": ..., "answer_read": ...} per line.
-"""
+{"equal": ..., "gold_read": ..., "answer_read": ...} per line."""
 
 from __future__ import annotations
 

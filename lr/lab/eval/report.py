@@ -8,8 +8,7 @@ looks like a speedup will be read as one.
 
 Intervals are at 95 %. Samples of one problem are not independent, so the bootstrap draws problems,
 each with all its samples. With one sample per problem, accuracy has Wilson's interval, which is
-right for few problems and near 0 and 1.
-"""
+right for few problems and near 0 and 1."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ def speedup_of(pairs: Sequence[Sequence[float]]) -> tuple[float, Interval]:
     paired by problem.
 
     Each entry is (our tokens, our seconds, its tokens, its seconds) of one problem. Example: one
-    problem, 10 tokens in 1 s against 10 in 2 s: 2.
-    """
+    problem, 10 tokens in 1 s against 10 in 2 s: 2."""
 
     def ratio(*columns: Any, axis: int = -1) -> Any:
         tokens, seconds, base_tokens, base_seconds = (np.sum(one, axis) for one in columns)
@@ -193,8 +191,7 @@ class Row:
 
     `speed` is all tokens over all seconds; `mean_speed` and `median_speed` are over answers, as the
     official tool reports them (short answers weigh as much as long ones there). `length_ratio`:
-    tokens against the baseline's; an answer that is shorter looks faster.
-    """
+    tokens against the baseline's; an answer that is shorter looks faster."""
 
     name: str = field(metadata=column("run"))
     mode: str = field(metadata=column("mode"))

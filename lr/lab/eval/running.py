@@ -16,8 +16,7 @@ accepted one goes on. That is the paper's schedule with a window of one pair.
 
 The loop knows no terminal: it yields a `Done` per answer. Answers are graded in another thread, so
 comparing or running programs does not hold up the generation; the clock of a problem stops with its
-last token. Read next: `store.py`, where results are kept, and `report.py`, which reads them.
-"""
+last token. Read next: `store.py`, where results are kept, and `report.py`, which reads them."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ memory, file size and output, and no new processes, come from `sandbox_child.py`
 this holds is tried out first, with a probe that must fail to get out.
 
 Without bubblewrap only the limits are left, and programs can read and write what the user can. They
-run then only if the user accepts that (`unsafe`).
-"""
+run then only if the user accepts that (`unsafe`)."""
 
 from __future__ import annotations
 

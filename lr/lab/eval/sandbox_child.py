@@ -4,8 +4,7 @@ Run as a script by `sandbox.py`, with one JSON argument; imports nothing of this
 limits of memory (which also bounds the threads), CPU time, file size and open files. On Linux it
 also refuses, with a seccomp filter, new processes (threads are allowed) and what bubblewrap alone
 does not: sockets, tracing, System V memory, own namespaces. If a limit that was asked for
-cannot be set, it ends with code 97 before the program begins. Reference: man 2 seccomp.
-"""
+cannot be set, it ends with code 97 before the program begins. Reference: man 2 seccomp."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ def refuse_calls(*, strictly: bool) -> None:
     `clone3`, whose flags a filter cannot see, is unknown, so libc falls back to `clone`.
 
     A filter is a program of (operation, jump if true, jump if false, constant) in the language of
-    BPF: load a field of the call, compare, jump, return a decision.
-    """
+    BPF: load a field of the call, compare, jump, return a decision."""
     machine = os.uname().machine
     if machine not in CALLS:
         if strictly:

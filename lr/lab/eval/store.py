@@ -9,8 +9,7 @@ run's settings once.
 
 A file is written under another name and then moved to its place, so a process that is killed leaves
 only whole files. A run goes on if its settings are the same; other settings are refused, because a
-directory holds one experiment.
-"""
+directory holds one experiment."""
 
 from __future__ import annotations
 

@@ -213,8 +213,7 @@ def curve(scores: Sequence[float], truth: Sequence[bool]) -> list[Threshold]:
     recall, acceptance and error in one.
 
     Example: scores (3, 2, 1), truth (yes, no, yes): from 3 on half of the true and nothing false,
-    from 2 on half of the true and all of the false.
-    """
+    from 2 on half of the true and all of the false."""
     positive, negative = sum(truth), len(truth) - sum(truth)
     pairs = sorted(zip(scores, truth, strict=True), key=lambda pair: -pair[0])
     points, true, accepted = [], 0, 0
@@ -318,8 +317,7 @@ def step_drifts(pairs: Sequence[SavedPair], runner: Runner) -> list[StepDrift]:
     """The drift of every pair, in one forward per pair. `runner` runs the target.
 
     Example: a prefix of 10 and a step of 4: the logits at the last 4 of the first 13 tokens are
-    those of the step's tokens.
-    """
+    those of the step's tokens."""
     prefixes, made = PrefixCache(runner), []
     try:
         for one in pairs:

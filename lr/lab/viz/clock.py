@@ -193,14 +193,11 @@ def draw_order(run: ScriptedRun) -> Figure:
 
 
 @contextmanager
-def timeline_figure(
-    trace: TraceFile, begin: float | None = None, end: float | None = None, *, width: float = WIDTH
-) -> Iterator[Any]:
-    """The picture from time `begin` to `end` (None: from the first event to the last), in the unit
-    of the trace. Cancelled work is hatched, decisions stand on top."""
+def timeline_figure(trace: TraceFile, *, width: float = WIDTH) -> Iterator[Any]:
+    """The picture from the first event to the last, in the unit of the trace. Cancelled work is
+    hatched, decisions stand on top."""
     timeline = timeline_of(trace)
-    begin = timeline.begin if begin is None else begin
-    last = max(timeline.end if end is None else min(end, timeline.end), begin + 1e-12)
+    begin, last = timeline.begin, max(timeline.end, timeline.begin + 1e-12)
     in_seconds = trace.header.unit == "second"
     scale = 1000.0 if in_seconds and last - begin < 2 else 1.0
     unit = f"{trace.header.unit}s" if scale == 1 else "milliseconds"
@@ -211,8 +208,7 @@ def timeline_figure(
     with figure(width, bottom + 1.05, size=11, salt="lr draw") as made:
         axes = made.subplots()
         for span in timeline.spans:
-            if span.end >= begin and span.asked <= last:
-                _draw_span(axes, span, tops[span.lane], scale, (begin, last), WIDTH / width)
+            _draw_span(axes, span, tops[span.lane], scale, last - begin, WIDTH / width)
         for lane in timeline.lanes:
             mine = [one for one in timeline.passes if one.lane == lane.name]
             bars = [(one.begin * scale, (one.end - one.begin) * scale) for one in mine]
@@ -220,13 +216,12 @@ def timeline_figure(
             axes.broken_barh(bars, place, facecolors=COLOURS[lane.name], alpha=0.75)
         sign = begin  # signs of decisions at the same moment stand beside each other
         for mark in timeline.marks:
-            if begin <= mark.time <= last:
-                sign = max(mark.time, sign + APART * (last - begin) * WIDTH / width)
-                colour = COLOURS[ORIGIN_COLOURS[mark.origin]]
-                at = mark.time * scale
-                axes.plot([at, at], [-0.06, bottom], color=colour, lw=0.9, ls=":")
-                style = {"ha": "center", "va": "bottom", "fontsize": 11, "weight": "bold"}
-                axes.text(sign * scale, -0.14, MARKS[mark.origin], color=colour, **style)
+            sign = max(mark.time, sign + APART * (last - begin) * WIDTH / width)
+            colour = COLOURS[ORIGIN_COLOURS[mark.origin]]
+            at = mark.time * scale
+            axes.plot([at, at], [-0.06, bottom], color=colour, lw=0.9, ls=":")
+            style = {"ha": "center", "va": "bottom", "fontsize": 11, "weight": "bold"}
+            axes.text(sign * scale, -0.14, MARKS[mark.origin], color=colour, **style)
         axes.set(xlim=(begin * scale, last * scale), ylim=(bottom, -0.12), xlabel=f"time in {unit}")
         middles = [tops[lane.name] + lane.rows * ROW / 2 for lane in timeline.lanes]
         axes.set_yticks(middles, [lane.name for lane in timeline.lanes], weight="bold")
@@ -240,12 +235,11 @@ def timeline_figure(
 
 
 def _draw_span(
-    axes: Any, span: Span, top: float, scale: float, window: tuple[float, float], narrow: float
+    axes: Any, span: Span, top: float, scale: float, shown: float, narrow: float
 ) -> None:
-    """A bar, its words where they fit, a thin line for the time it waited. `narrow`: how many
-    times narrower than `WIDTH` the figure is."""
+    """A bar, its words where they fit, a thin line for the time it waited. `shown`: the time of
+    the whole figure; `narrow`: how many times narrower than `WIDTH` it is."""
     y, dropped = top + span.row * ROW, span.outcome in (CANCELLED, FAILED)
-    shown = window[1] - window[0]
     left, width = span.begin * scale, max(span.end - span.begin, THINNEST * shown) * scale
     if span.begin > span.asked:
         middle = [y + ROW / 2] * 2
@@ -257,13 +251,12 @@ def _draw_span(
     axes.barh(y + 0.02, width, linewidth=0.6, **place, **style)
     if dropped:
         axes.plot(left + width, y + ROW / 2, "x", color=INK, ms=5, mew=1.4, zorder=5)
-    begin, end = max(span.begin, window[0]), min(span.end, window[1])
-    room = (end - begin) / shown / narrow
+    room = (span.end - span.begin) / shown / narrow
     texts = (f"step {span.index}", str(span.index))
     words = next((one for one in texts if room > MARGIN + LETTER * len(one)), None)
     if words is not None:
         ground = {"facecolor": WASHES["rejected"], "edgecolor": "none", "pad": 0.8}
-        at = (begin + 0.004 * narrow * shown) * scale
+        at = (span.begin + 0.004 * narrow * shown) * scale
         more = {"bbox": ground if dropped else None, "clip_on": True}
         put(axes, at, y + ROW / 2, words, 8, SOFT if dropped else PAPER, **more)
 

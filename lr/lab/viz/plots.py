@@ -118,7 +118,11 @@ def with_sliders(draw: Callable[..., Figure], **ranges: tuple[float, float, floa
         how: dict[str, Any] = {"min": low, "max": high, "step": (high - low) / 20}
         how |= {"description": name, "continuous_update": False}
         sliders[name] = widgets.FloatSlider(start, **how)
-    return widgets.interactive(draw, **sliders)
+
+    def drawn(**values: float) -> Figure:  # ipywidgets wants the name of a function
+        return draw(**values)
+
+    return widgets.interactive(drawn, **sliders)
 
 
 def write_labels(axes: Axes, points: Points, labels: Sequence[str]) -> None:

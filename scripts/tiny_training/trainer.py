@@ -14,12 +14,11 @@ at the same step.
 from __future__ import annotations
 
 import argparse
-import copy
-import json
 import math
+import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,40 +29,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lr.errors import SettingError
+from lr.model.codec import Codec
 from lr.model.config import ModelConfig
 from lr.model.layers import DecoderLayer, rotation
 from lr.model.qwen import CausalLM
-from lr.tiny.languages import QUANTITIES, TinyLanguage
-from lr.tiny.rows import NAME_WEIGHT, RESULT_WEIGHT, RowMaker
-from lr.tiny.saving import save_model
-from lr.tiny.vocabulary import END, PAD, build_tokenizer
-from lr.types import require
+from lr.tiny.evaluate import BATCH, EvalSettings, Voice, count_right, draw, draw_number, solve
+from lr.tiny.grammar import Style
+from lr.tiny.language import Kind
+from lr.types import Role, require
+from tiny_training.rows import NAME_WEIGHT, RESULT_WEIGHT, RowMaker
 
-SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 1.0, "top_k": 0}
 CLASSES = ("loss", "results", "names", "words")
 FLAGS = 3  # slots after the gradients in the flat buffer: weight sum, stop, save
 EMBEDDING_STD = 0.1
 SAVE_SECONDS, SHOW_SECONDS = 120.0, 15.0
-
-
-def tiny_config(layers: int, vocab_size: int, mlp: int = 384) -> ModelConfig:
-    """The shape of the tiny models: width 128, 4 heads of 32 that share 2 KV heads, MLP 384 (plans:
-    256), tied embedding."""
-    return ModelConfig(
-        vocab_size=vocab_size,
-        hidden_size=128,
-        intermediate_size=mlp,
-        num_layers=layers,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=32,
-        max_position_embeddings=4096,
-        rms_norm_eps=1e-6,
-        rope_theta=10000.0,
-        qkv_bias=False,
-        qk_norm=True,
-        tie_word_embeddings=True,
-    )
 
 
 def fresh_model(config: ModelConfig, seed: int) -> CausalLM:
@@ -82,20 +61,6 @@ def fresh_model(config: ModelConfig, seed: int) -> CausalLM:
             embedding = name.startswith("embedding")
             nn.init.normal_(p, std=EMBEDDING_STD if embedding else p.shape[1] ** -0.5)
     return model
-
-
-def export(model: CausalLM, folder: Path, language: TinyLanguage = QUANTITIES) -> None:
-    """Write a model, rounded to bf16, with the tokenizer of its language as a Hugging Face
-    checkpoint, which plain `transformers` can load. The model itself is not changed."""
-    tokenizer = build_tokenizer(language)
-    ids = {
-        "eos_token_id": tokenizer.convert_tokens_to_ids(END),
-        "pad_token_id": tokenizer.convert_tokens_to_ids(PAD),
-    }
-    save_model(copy.deepcopy(model).cpu().to(torch.bfloat16), folder, extra=ids)
-    (folder / "model.safetensors").chmod(0o644)
-    (folder / "generation_config.json").write_text(json.dumps(SAMPLING | ids, indent=2) + "\n")
-    tokenizer.save_pretrained(folder)
 
 
 @dataclass(frozen=True)
@@ -268,6 +233,37 @@ class Trainer:
         for name in ("model", "muon", "adam"):
             getattr(self, name).load_state_dict(state[name])
         self._begin(progress)
+
+
+def held_out_counts(model: CausalLM, codec: Codec, indices: Sequence[int]) -> list[int]:
+    """[problems, right answers, steps, right steps, operation steps, right ones] of a model in
+    training. The steps, one per problem, are written from true prefixes in mixed styles."""
+    settings = EvalSettings()
+    voice, counts = Voice(Role.TARGET, model, codec, settings), [0] * 6
+    language = voice.language
+    for first in range(0, len(indices), BATCH):
+        some = indices[first : first + BATCH]
+        problems = draw(language, some, settings)
+        right = count_right(voice, problems, solve(voice, problems))
+        branches, wanted = [], []
+        for i, what in zip(some, problems, strict=True):
+            rng = random.Random(i)
+            at = rng.randrange(len(what.steps))
+            said = (language.render(s, rng.choice(list(Style)), rng) for s in what.steps[:at])
+            text = codec.encode("".join(step + "\n\n" for step in said))
+            branches.append(voice.runner.open([*codec.chat(what.question), *text]))
+            wanted.append(what.steps[at])
+        written = voice.write(branches, [draw_number(what, -1) for what in problems])
+        for branch in branches:
+            voice.runner.close(branch)
+        same = [
+            language.parse(codec.decode(step)) == meaning
+            for step, meaning in zip(written, wanted, strict=True)
+        ]
+        hard = [r for r, step in zip(same, wanted, strict=True) if step.kind is Kind.OPERATION]
+        new = (len(some), right, len(same), sum(same), len(hard), sum(hard))
+        counts = [old + more for old, more in zip(counts, new, strict=True)]
+    return counts
 
 
 def layer_on_rows(

@@ -25,6 +25,7 @@ from transformers import PreTrainedTokenizerFast
 from lr.tiny.grammar import Style
 from lr.tiny.language import Problem, Split
 from lr.tiny.languages import QUANTITIES, TinyLanguage
+from tiny_training.drills import PRACTICE
 
 NAME_WEIGHT, RESULT_WEIGHT = 2.0, 3.0
 POOL_PROBLEMS, POOL_LONG = 192, 128
@@ -83,9 +84,11 @@ class RowMaker:
         language: TinyLanguage = QUANTITIES,
     ) -> None:
         self.tokenizer, self.style, self.seed, self.language = tokenizer, style, seed, language
+        practice = PRACTICE[language.family]
+        self.drill = practice.drill
         words = {token: entry.removeprefix("Ġ") for entry, token in tokenizer.get_vocab().items()}
-        self.results = {token for token, word in words.items() if word in language.results}
-        self.names = {token for token, word in words.items() if word in language.names}
+        self.results = {token for token, word in words.items() if word in practice.results}
+        self.names = {token for token, word in words.items() if word in practice.names}
         self.end = tokenizer.convert_tokens_to_ids("<|im_end|>")
 
     def encode(self, text: str) -> list[int]:
@@ -126,7 +129,7 @@ class RowMaker:
         weights = [0.0] * len(ids)
         bare = rng.random() < 0.6
         while True:
-            text, result = self.language.drill(rng, bare)
+            text, result = self.drill(rng, bare)
             at = text.rindex(result)
             parts = text[: at - 1], text[at - 1 : at + len(result)], text[at + len(result) :]
             before, new, after = map(self.encode, parts)  # the result with its space

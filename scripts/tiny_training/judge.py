@@ -32,9 +32,9 @@ from lr.tiny.grammar import Style, unglue
 from lr.tiny.language import Problem, Split
 from lr.tiny.languages import DATASETS
 from lr.tiny.oracle import parse, same_meaning
-from lr.tiny.pairs import TextPair, agreeing_prefix, grammar_pair
-from lr.tiny.rows import Row, RowMaker
 from lr.types import Finish, Role, Step
+from tiny_training.pairs import TextPair, agreeing_prefix, grammar_pair
+from tiny_training.rows import Row, RowMaker
 
 POOL_PAIRS = 1024
 RUNNING_WEIGHT = 0.1
