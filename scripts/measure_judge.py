@@ -24,11 +24,11 @@ from lr.engine.load import asked_model
 from lr.lab.eval.verifier_eval import auc, replay, swapped
 from lr.model.codec import Codec
 from lr.model.weights import load_model
+from lr.parts.verifiers import EmbeddingVerifier, load_encoder
 from lr.spec.verifiers.base import Pair, Verifier
 from lr.spec.verifiers.judge import JudgeVerifier
 from lr.tiny.language import Split
 from lr.tiny.languages import QUANTITIES
-from lr.variants.verifiers import EmbeddingVerifier, load_encoder
 
 THRESHOLDS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 CALLS = 30

@@ -367,7 +367,7 @@ class Run:
         if ahead and variant.proposer is not None:
             segmenter = partial(self.writer_config(Role.DRAFT).segmenter, codec.token_bytes)
             ends = (codec.eos_ids, codec.vocab_size)
-            steps_of = find("lr.variants.proposals:Proposals")
+            steps_of = find("lr.parts.drafters:Proposals")
             proposals = steps_of(variant.proposer, segmenter, *ends).after
         control = variant.controller
         speculation = target.config.speculation
@@ -402,7 +402,7 @@ class Run:
         if segmenter is None and options.segmenter == "blank_line":
             segmenter = BlankLineSegmenter
         elif segmenter is None:
-            other = find("lr.variants.segmenters:make_segmenter")
+            other = find("lr.parts.segmenters:make_segmenter")
             segmenter = partial(other, options.segmenter, segment_tokens=options.segment_tokens)
         eos_ids, variant = self.models.codec.eos_ids, self.variant
         keeps = (variant.corrector if role is Role.TARGET else variant.may_follow) is not None
@@ -436,14 +436,14 @@ class Run:
         if drafter == "ngram":
             made = LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
         elif drafter == "suffix":
-            made = find("lr.variants.drafters:SuffixDrafter")()
+            made = find("lr.parts.drafters:SuffixDrafter")()
         elif drafter == "step":
             made = StepDrafter()
         elif draft_runner is None:
             raise SettingError(f"drafter {drafter!r} needs a draft model in this process.")
         elif drafter == "tree":
             how = {"branching": options.branching, "coupling": coupling, "eos_ids": eos_ids}
-            made = find("lr.variants.drafters:TreeDrafter")(draft_runner, self.sampling, **how)
+            made = find("lr.parts.drafters:TreeDrafter")(draft_runner, self.sampling, **how)
         else:
             least = options.min_confidence
             made = ModelDrafter(draft_runner, self.sampling, coupling, least, eos_ids)

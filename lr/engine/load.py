@@ -274,16 +274,16 @@ class VerifierChoice:
             asked = asked_model(model, Codec.load(self.judge), blocks)
             made = JudgeVerifier(asked, decode, threshold=threshold)
         elif kind == "embedding":
-            embed = find("lr.variants.verifiers:load_encoder")(self.judge, device=str(self.device))
-            made = find("lr.variants.verifiers:EmbeddingVerifier")(embed, decode, threshold)
+            embed = find("lr.parts.verifiers:load_encoder")(self.judge, device=str(self.device))
+            made = find("lr.parts.verifiers:EmbeddingVerifier")(embed, decode, threshold)
         elif kind == "score":
             asked = asked_model(target, self.codec, self.num_blocks)
-            made = find("lr.variants.verifiers:ScoreVerifier")(asked, threshold=threshold)
+            made = find("lr.parts.verifiers:ScoreVerifier")(asked, threshold=threshold)
         elif kind == "likelihood":
             runner = asked_model(target, self.codec, self.num_blocks).runner
-            made = find("lr.variants.verifiers:LikelihoodVerifier")(threshold, runner)
+            made = find("lr.parts.verifiers:LikelihoodVerifier")(threshold, runner)
         else:
-            made = find("lr.variants.verifiers:RandomVerifier")(threshold)
+            made = find("lr.parts.verifiers:RandomVerifier")(threshold)
         return NormalisedMatch(made, decode) if kind in EXAMPLES else made
 
 

@@ -7,7 +7,7 @@ makes the output biased; `lr/lab/counterexamples.py` shows how.
 
 Without a model: n-gram lookup, and the draft's version of the same step. With a draft model, which
 has a cache of its own: chains (`ModelDrafter`) after every branch, all branches in one batch, one
-forward per place. `lr/variants/drafters.py` has trees, and the longest repeated suffix.
+forward per place. `lr/parts/drafters.py` has trees, and the longest repeated suffix.
 
 With coupling "independent" the draft model draws with noise of its own, new in every round; with
 "shared" with the very keys with which the target would draw at those places. Neither distribution

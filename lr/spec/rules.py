@@ -165,7 +165,7 @@ def follow(proposal: Proposal, drawn: Sequence[int]) -> Decision:
 RULES: dict[str, Callable[[], AcceptanceRule]] = {
     "match": MatchRule,
     "reject": RejectRule,
-    "block": lambda: find("lr.variants.block_rule:BlockRule")(),
+    "block": lambda: find("lr.parts.block_rule:BlockRule")(),
 }
 """The rules by name. `tests/spec/test_acceptance_contract.py` checks all of them."""
 

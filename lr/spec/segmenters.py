@@ -1,4 +1,4 @@
-r"""Where a step ends: at a blank line, the paper's rule (`lr/variants/segmenters.py` has others).
+r"""Where a step ends: at a blank line, the paper's rule (`lr/parts/segmenters.py` has others).
 
 Boundaries are found on bytes, token by token. One token need not be one piece of text: in Qwen's
 vocabulary hundreds of tokens contain "\n\n", many of them fused to words, and two tokens "\n" make

@@ -19,9 +19,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from lr.model.qwen import CausalLM
-from lr.tiny.saving import save_model
 from lr.tiny.language import Split
 from lr.tiny.languages import LANGUAGES, QUANTITIES, TinyLanguage
+from lr.tiny.saving import save_model
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 1.0, "top_k": 0}

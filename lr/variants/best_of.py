@@ -15,10 +15,10 @@ versions; here the likelihood chooses, and `floor` says what is good enough.
 from __future__ import annotations
 
 from lr.engine.load import asked_model
+from lr.parts.verifiers import LikelihoodVerifier
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.variants.choosers import BestScore
-from lr.variants.verifiers import LikelihoodVerifier
 
 
 def best_of(reasoner: Reasoner, *, width: int = 3, floor: float = -1.0) -> Variant:

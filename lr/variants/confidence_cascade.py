@@ -16,12 +16,12 @@ from dataclasses import replace
 
 from lr.engine.load import asked_model
 from lr.errors import SettingError
+from lr.parts.verifiers import LikelihoodVerifier, ScoreVerifier
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
 from lr.types import Verdict, require
 from lr.variants.scorers import make_scorer
-from lr.variants.verifiers import LikelihoodVerifier, ScoreVerifier
 
 
 class Cascade(Verifier):

@@ -17,11 +17,11 @@ from lr.engine.load import VerifierChoice, asked_model, own_judge, speaks_tiny
 from lr.errors import SettingError
 from lr.lab.endpoint.judge import ServedScore
 from lr.lab.endpoint.models import ServedModel, refuse_for_logprobs
+from lr.parts.verifiers import LikelihoodVerifier, ScoreReading, ScoreVerifier
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.judge import JudgeVerifier
 from lr.spec.verifiers.simple import NormalisedMatch
-from lr.variants.verifiers import LikelihoodVerifier, ScoreReading, ScoreVerifier
 
 THRESHOLDS = {"judge": 0.5, "digits": 7.0, "likelihood": -1.0}
 

@@ -25,6 +25,7 @@ from lr.engine.runner import ModelRunner
 from lr.errors import ContextError, OutOfBlocks
 from lr.model.weights import load_model
 from lr.options import GenerateOptions, make_options
+from lr.parts.drafters import TreeDrafter
 from lr.reasoner import Reasoner
 from lr.rng import Stream
 from lr.spec.drafters import LookupDrafter, ModelDrafter
@@ -33,7 +34,6 @@ from lr.spec.sampling import distribution as distribution_of
 from lr.spec.token_sd import Speculation
 from lr.spec.write import StepJob, WriterConfig
 from lr.types import Coupling, Role, SamplingParams
-from lr.variants.drafters import TreeDrafter
 
 WORDS = "Ann Ben has 3 more coins than 47 At first Then gets How many . , half as".split()
 VERIFIERS = ("exact", "random:0.5", "likelihood:-3", "score:4", "judge", "never")

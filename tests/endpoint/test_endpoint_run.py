@@ -30,10 +30,10 @@ from lr.lab.endpoint.address import Servers
 from lr.lab.endpoint.client import EndpointError
 from lr.lab.endpoint.models import exact_ids, spell
 from lr.model.codec import Codec
+from lr.parts.verifiers import RandomVerifier
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Verifier
 from lr.types import Finish, Origin, Verdict
-from lr.variants.verifiers import RandomVerifier
 
 SCHEDULES = ("sync", "paper", "depth")
 

@@ -15,6 +15,7 @@ from door_kit import write_checkpoint
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.model.batch import RaggedBatch
+from lr.parts.verifiers import LikelihoodVerifier
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
@@ -22,7 +23,6 @@ from lr.spec.verifiers.simple import ExactVerifier
 from lr.trace import StepWritten
 from lr.types import Role, Verdict
 from lr.variants.confidence_cascade import Cascade
-from lr.variants.verifiers import LikelihoodVerifier
 
 QUESTION = "How many coins does Ann have?"
 HOW = {"segmenter": "fixed", "segment_tokens": 6, "max_tokens": 72, "temperature": 1.0}

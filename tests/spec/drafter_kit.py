@@ -11,12 +11,12 @@ from spec_kit import EOS, random_model
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.model.qwen import CausalLM
+from lr.parts.block_rule import BlockRule
+from lr.parts.drafters import SuffixDrafter, TreeDrafter
 from lr.spec.acceptance import EMPTY, AcceptanceRule, Proposal
 from lr.spec.drafters import Context, Drafter, LookupDrafter, ModelDrafter, StepDrafter
 from lr.spec.rules import MatchRule, RejectRule
 from lr.types import Coupling, SamplingParams
-from lr.variants.block_rule import BlockRule
-from lr.variants.drafters import SuffixDrafter, TreeDrafter
 
 DRAFT = random_model(7)
 END = frozenset({EOS})

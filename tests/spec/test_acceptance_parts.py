@@ -7,6 +7,7 @@ import torch
 from acceptance_kit import draws
 
 from lr.errors import ProtocolError
+from lr.parts.block_rule import BlockRule, block_weights
 from lr.spec.acceptance import (
     EMPTY,
     ROOT,
@@ -18,7 +19,6 @@ from lr.spec.acceptance import (
     residual_certain,
 )
 from lr.spec.rules import RejectRule, acceptance_chances
-from lr.variants.block_rule import BlockRule, block_weights
 
 
 def law(*numbers: float) -> torch.Tensor:

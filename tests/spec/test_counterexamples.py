@@ -22,9 +22,9 @@ from lr.lab.exact import (
     round_distribution,
     total_variation,
 )
+from lr.parts.block_rule import BlockRule
 from lr.spec.acceptance import ROOT, AcceptanceRule, Proposal
 from lr.spec.rules import RULES, choose_rule
-from lr.variants.block_rule import BlockRule
 
 STATED = {
     "greedy draft, softmax q in the ratio": 0.302,

@@ -14,13 +14,13 @@ from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch, common_length
 from lr.kvcache.table import BlockTable
+from lr.parts.drafters import SuffixDrafter, TreeDrafter
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
 from lr.spec.drafters import Context, LookupDrafter, ModelDrafter, StepDrafter
 from lr.spec.rules import follow
 from lr.spec.sampling import distribution, sample
 from lr.types import Coupling, SamplingParams
-from lr.variants.drafters import SuffixDrafter, TreeDrafter
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 

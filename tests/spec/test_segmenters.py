@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from lr.errors import SettingError
 from lr.options import GenerateOptions
-from lr.reasoner import Reasoner
-from lr.spec.segmenters import Segmenter, SegmenterName
-from lr.variants.segmenters import (
+from lr.parts.segmenters import (
     DiscourseSegmenter,
     FixedSegmenter,
     SentenceSegmenter,
     make_segmenter,
 )
+from lr.reasoner import Reasoner
+from lr.spec.segmenters import Segmenter, SegmenterName
 
 Make = Callable[[Callable[[int], bytes]], Segmenter]
 SEGMENTERS = get_args(SegmenterName)

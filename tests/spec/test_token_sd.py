@@ -17,6 +17,8 @@ from scipy.stats import chisquare
 from spec_kit import EOS, PIECES, PROMPT, KitWriter, decode_plainly, random_model, tokens_of, writer
 
 from lr.errors import SettingError
+from lr.parts.block_rule import BlockRule
+from lr.parts.drafters import TreeDrafter
 from lr.reasoner import Reasoner
 from lr.spec.acceptance import Proposal
 from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter
@@ -27,8 +29,6 @@ from lr.spec.token_sd import Speculation, run_target
 from lr.tiny.language import Split, problem
 from lr.trace import TokenRound, Trace
 from lr.types import Coupling, Finish, Role, SamplingParams, Step
-from lr.variants.block_rule import BlockRule
-from lr.variants.drafters import TreeDrafter
 
 MODELS = [random_model(seed) for seed in (0, 1, 3)]
 LIMITS = Limits(40, 14)

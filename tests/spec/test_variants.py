@@ -18,6 +18,8 @@ from scheduler_kit import RandomScript, run_and_check
 
 from lr.errors import ProtocolError, SettingError
 from lr.lab.scripted import ScriptedRun, newest, shuffled
+from lr.parts.segmenters import FixedSegmenter
+from lr.parts.verifiers import RandomVerifier, ScoreVerifier
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.segmenters import Segmenter
@@ -26,9 +28,7 @@ from lr.spec.verifiers.base import Requires
 from lr.trace import ForwardPass, Stats, StepWritten
 from lr.types import Origin, Role, Step
 from lr.variants.confidence_cascade import confidence_cascade
-from lr.variants.segmenters import FixedSegmenter
 from lr.variants.specreason import TargetFirst, specreason
-from lr.variants.verifiers import RandomVerifier, ScoreVerifier
 
 QUESTION = "How many coins does Ann have?"
 HOW = {"segmenter": "fixed", "segment_tokens": 6, "max_tokens": 96, "temperature": 1.0}

@@ -25,7 +25,7 @@ def parse(text: str, *, speaks_tiny: bool = True) -> tuple[str, float | None]:
 def make(text: str, monkeypatch: pytest.MonkeyPatch) -> Verifier:
     """On the tiny target and its judge, with an encoder to which all texts are alike."""
     monkeypatch.setattr(
-        "lr.variants.verifiers.load_encoder",
+        "lr.parts.verifiers.load_encoder",
         lambda name, device: lambda texts: torch.ones(len(texts), 1),
     )
     judge = "some/encoder" if text.startswith("embedding") else None

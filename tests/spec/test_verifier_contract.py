@@ -14,19 +14,19 @@ from torch.nn import functional as F
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, pair
 
 from lr.errors import ProtocolError
-from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
-from lr.spec.verifiers.judge import TINY_JUDGE_PROMPT, JudgeVerifier, PromptedModel
-from lr.spec.verifiers.simple import ExactVerifier, NormalisedMatch
-from lr.tiny.oracle import OracleVerifier, parse
-from lr.types import Verdict
-from lr.variants.confidence_cascade import Cascade
-from lr.variants.verifiers import (
+from lr.parts.verifiers import (
     EmbeddingVerifier,
     LikelihoodVerifier,
     RandomVerifier,
     ScoreVerifier,
     TimedVerifier,
 )
+from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
+from lr.spec.verifiers.judge import TINY_JUDGE_PROMPT, JudgeVerifier, PromptedModel
+from lr.spec.verifiers.simple import ExactVerifier, NormalisedMatch
+from lr.tiny.oracle import OracleVerifier, parse
+from lr.types import Verdict
+from lr.variants.confidence_cascade import Cascade
 
 
 def letters(texts: Sequence[str]) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 from verifier_kit import ADD, ADD_OTHERWISE, GIVEN, codec, pair
 
 from lr.errors import CheckpointError, SettingError
-from lr.variants.verifiers import Embed, EmbeddingVerifier, load_encoder
+from lr.parts.verifiers import Embed, EmbeddingVerifier, load_encoder
 
 CAT, SAME_CAT, MARKET = (
     "A cat sits on the mat.",

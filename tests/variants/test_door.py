@@ -25,7 +25,7 @@ QUESTION = (
 )
 PLUGIN = '''
 """A plugin."""
-from lr.variants.segmenters import FixedSegmenter
+from lr.parts.segmenters import FixedSegmenter
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Verifier
 from lr.types import Verdict
@@ -145,7 +145,7 @@ def test_the_worker_loads_the_file_too(reasoner: Reasoner, plugin: Path) -> None
 
 def test_a_part_of_the_script_that_runs_is_told_where_to_go(reasoner: Reasoner) -> None:
     import __main__
-    from lr.variants.segmenters import FixedSegmenter
+    from lr.parts.segmenters import FixedSegmenter
 
     class Threes(FixedSegmenter):
         pass

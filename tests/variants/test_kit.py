@@ -13,6 +13,10 @@ import torch
 
 from lr.engine.runner import ModelRunner
 from lr.lab.counterexamples import counterexamples
+from lr.parts.block_rule import BlockRule
+from lr.parts.drafters import SuffixDrafter, TreeDrafter
+from lr.parts.segmenters import FixedSegmenter
+from lr.parts.verifiers import LikelihoodVerifier, RandomVerifier
 from lr.rng import Stream
 from lr.spec.acceptance import EMPTY, AcceptanceRule, Outcome, Proposal
 from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter
@@ -29,18 +33,14 @@ from lr.testing.guard import VariantError
 from lr.testing.tokens import small_model
 from lr.trace import Stats
 from lr.types import Coupling, Finish, Role, SamplingParams, Step, Verdict
-from lr.variants.block_rule import BlockRule
 from lr.variants.choosers import BestScore, Majority
 from lr.variants.confidence_cascade import Cascade, Confidence
-from lr.variants.drafters import SuffixDrafter, TreeDrafter
 from lr.variants.gsi import Measured, Tilted
 from lr.variants.lossless import StepRejection
 from lr.variants.rsd import Clipped
-from lr.variants.segmenters import FixedSegmenter
 from lr.variants.specreason import TargetFirst
 from lr.variants.speculative_thinking import Reflection
 from lr.variants.three_levels import RepeatedSteps
-from lr.variants.verifiers import LikelihoodVerifier, RandomVerifier
 
 LIKELY = partial(LikelihoodVerifier, -2.0)
 

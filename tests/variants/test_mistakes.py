@@ -15,6 +15,7 @@ import torch
 from door_kit import write_checkpoint
 
 from lr.errors import LRError
+from lr.parts.verifiers import RandomVerifier
 from lr.reasoner import Reasoner
 from lr.spec.acceptance import EMPTY, AcceptanceRule, Outcome, Proposal
 from lr.spec.drafters import Drafter
@@ -23,7 +24,6 @@ from lr.spec.rules import RejectRule
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.types import Coupling, Role, Verdict
-from lr.variants.verifiers import RandomVerifier
 
 QUESTION = "How many coins does Ann have?"
 HOW: dict[str, Any] = {

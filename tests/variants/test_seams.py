@@ -15,6 +15,7 @@ from door_kit import write_checkpoint
 from lr.engine.load import asked_model
 from lr.errors import LRError, ProtocolError, SettingError
 from lr.lab.scripted import ScriptedRun, TextScript, newest, oldest
+from lr.parts.verifiers import RandomVerifier, ScoreVerifier
 from lr.reasoner import Reasoner
 from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Draft, Emit, Limits, NodeId, Schedule, SchedulerConfig
@@ -26,7 +27,6 @@ from lr.trace import ForwardPass, Stats, StepWritten
 from lr.types import Origin, Role, Step, Verdict
 from lr.variants.choosers import BestScore, Majority
 from lr.variants.narrowing import narrowing
-from lr.variants.verifiers import RandomVerifier, ScoreVerifier
 
 QUESTION = "How many coins does Ann have?"
 HOW: dict[str, Any] = {

@@ -27,12 +27,12 @@ from lr.model.config import ModelConfig
 from lr.model.layers import DecoderLayer, rotate, rotation
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model, pieces
+from lr.parts.segmenters import FixedSegmenter
 from lr.rng import Stream
 from lr.spec.write import StepJob, StepWriter, WriterConfig
 from lr.tiny.names import CHECKPOINTS, tiny_config
 from lr.tiny.saving import config_json
 from lr.types import Role, SamplingParams
-from lr.variants.segmenters import FixedSegmenter
 
 PROMPT_TOKENS = 40
 """About a question of the tiny language. Large shapes take 8: the bare loop reads them singly."""

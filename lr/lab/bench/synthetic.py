@@ -25,6 +25,7 @@ from lr.engine.engine import Engine, Run
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.options import GenerateOptions
+from lr.parts.verifiers import RandomVerifier
 from lr.rng import Stream, uniform
 from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Outcome, Proposal, rows_of
 from lr.spec.drafters import Context, Drafter
@@ -35,7 +36,6 @@ from lr.spec.verifiers.base import Pair
 from lr.spec.write import WriterConfig
 from lr.theory.distributions import Duration, Lognormal, Resampled
 from lr.types import Role, Verdict, require
-from lr.variants.verifiers import RandomVerifier
 
 if TYPE_CHECKING:
     from lr.theory.calibration import Calibration

@@ -28,13 +28,13 @@ from lr.errors import SettingError
 from lr.lab.endpoint.client import COMPLETIONS, Broken, EndpointError, Refused, read_piece
 from lr.lab.endpoint.models import ServedModel, refuse, refuse_for_logprobs
 from lr.model.codec import Codec
+from lr.parts.verifiers import SCORE_QUESTION, ScoreReading
 from lr.registry import language_of
 from lr.spec.protocol import NodeId
 from lr.spec.verifiers.base import DeferredVerifier, Pair, Requires, Verifier
 from lr.spec.verifiers.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT
 from lr.spec.verifiers.simple import Decode
 from lr.types import Verdict, require
-from lr.variants.verifiers import SCORE_QUESTION, ScoreReading
 
 LIKELIEST = 20
 """How many tokens with their log-probabilities are asked for: as many as servers give."""

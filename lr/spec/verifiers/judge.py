@@ -6,7 +6,7 @@ It sees the texts of the two steps, not the problem or the chain. It generates n
 answers are known, so the answer is begun for the model, and the probability of each way to go on is
 read from one row of logits (`AnswerTokens`). Prompts share long beginnings, which are computed once
 and forked (`PrefixCache`). One ragged forward decides all pairs of a batch. A pair that does not
-fit the model's context or cache is rejected alone, with that reason. `lr/variants/verifiers.py` has
+fit the model's context or cache is rejected alone, with that reason. `lr/parts/verifiers.py` has
 others that ask a model.
 """
 

@@ -18,8 +18,8 @@ from lr.lab.exact import (
     round_distribution,
     target_rows,
 )
+from lr.parts.block_rule import BlockRule
 from lr.spec.acceptance import AcceptanceRule, Outcome, Proposal
-from lr.variants.block_rule import BlockRule
 
 PRAISE = "Exact, and it keeps as many guesses as any rule that sees these rows can."
 NEXT = "copy_on_write"

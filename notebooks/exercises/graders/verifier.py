@@ -10,9 +10,9 @@ from types import ModuleType
 from exercise_kit import Check, Examples, Wrong, outcome_of
 from pairs_kit import LABELLED, LabelledPair, bag_of_words, labelled
 
+from lr.parts.verifiers import EmbeddingVerifier
 from lr.spec.verifiers.base import Pair
 from lr.types import Finish, Step
-from lr.variants.verifiers import EmbeddingVerifier
 
 PRAISE = "Better than similarity at any threshold: it reads what is stated, and who is meant."
 NEXT = None

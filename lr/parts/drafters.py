@@ -1,4 +1,5 @@
-"""Other drafters: the longest repeated suffix, and trees of the draft model's likeliest tokens.
+"""Other drafters: the longest repeated suffix, and trees of the draft model's likeliest tokens. And
+draft steps without a model, those of a variant's `StepProposer`.
 
 `lr/spec/drafters.py` says what a drafter is; this file is loaded when one of these is asked for.
 """
@@ -6,7 +7,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -15,7 +17,9 @@ from lr.spec.acceptance import ROOT, Proposal
 from lr.spec.drafters import Context, LookupDrafter, OwnBranches, draft_key
 from lr.spec.runner import Runner, read_up_to
 from lr.spec.sampling import distribution, perturbed
-from lr.types import Coupling, SamplingParams, require
+from lr.spec.segmenters import Segmenter
+from lr.spec.variant import StepProposer
+from lr.types import Coupling, Finish, SamplingParams, Step, require
 
 
 class SuffixDrafter(LookupDrafter):
@@ -94,3 +98,29 @@ class TreeDrafter(OwnBranches):
                 self.runner.close(branch)
             leaves = grown
         return [Proposal(tuple(t), tuple(p)) for t, p in zip(tokens, parents, strict=True)]
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """What a `StepProposer` proposes, as steps. `segmenter` and `eos_ids` say where one ends."""
+
+    proposer: StepProposer
+    segmenter: Callable[[], Segmenter]
+    eos_ids: frozenset[int]
+    vocab_size: int
+
+    def after(self, prefix: Sequence[int], width: int, limit: int) -> list[Step | None]:
+        """Up to `width` steps after a prefix, each at most `limit` tokens long; None where what is
+        proposed does not end a step. Raises `SettingError` for a token that does not exist.
+        """
+        return [self._step(made, limit) for made in self.proposer.propose(prefix, width)]
+
+    def _step(self, tokens: Sequence[int] | None, limit: int) -> Step | None:
+        segmenter = self.segmenter()
+        for length, token in enumerate((tokens or ())[:limit], start=1):
+            expected = f"a token id from 0 to {self.vocab_size - 1}"
+            require(token < self.vocab_size, "a token of the variant's proposer", token, expected)
+            if token in self.eos_ids or segmenter.feed(token):
+                finish = Finish.EOS if token in self.eos_ids else Finish.BOUNDARY
+                return Step(tuple((tokens or ())[:length]), finish)
+        return None
