@@ -16,7 +16,8 @@ from lr.types import Origin
 from lr.variants.door import SHIPPED, load_variant
 
 HOW: dict[str, Any] = {"max_tokens": 160, "seed": 1}
-VISIBLE = [name for name in SHIPPED if name != "lossless"]  # which keeps next to nothing, by nature
+VISIBLE = [name for name in SHIPPED if name not in ("lossless", "traversal")]
+"""Lossless keeps next to nothing, by nature; traversal works on tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,8 @@ def test_it_answers_and_the_drivers_agree(reasoner: Reasoner, question: str, nam
     here = reasoner.generate(question, variant=variant, **HOW)
     again = reasoner.generate(question, variant=variant, **HOW)
     there = reasoner.generate(question, variant=variant, driver="overlapped", **HOW)
-    assert here.tokens == again.tokens == there.tokens and here.stats.judged > 0
+    assert here.tokens == again.tokens == there.tokens
+    assert here.stats.judged > 0 or here.stats.rounds.drafted > 0
     if name in VISIBLE:
         assert here.stats.accepted > 0
 
