@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from lr.spec.acceptance import AcceptanceRule
 from lr.spec.drafters import Drafter
-from lr.spec.protocol import Chooser, NodeId, Router, SchedulerConfig
+from lr.spec.protocol import Chooser, NodeId, Note, Router, SchedulerConfig, silent
 from lr.spec.runner import Runner
 from lr.spec.segmenters import Segmenter
 from lr.spec.verifiers.base import Pair, Verifier
@@ -59,7 +59,7 @@ class Correction:
     `rejected`: what the verifier saw of them (nothing of a cut step). `sampling`: how both models
     sample. `attempt`: how many steps of the target were not kept before. `logprobs`: of the
     target's step under the distribution from which it samples, when the corrector is asked whether
-    it stays.
+    it stays. `note` tells the trace something.
     """
 
     prefix: tuple[int, ...]
@@ -67,6 +67,7 @@ class Correction:
     sampling: SamplingParams
     attempt: int = 0
     logprobs: tuple[float, ...] = ()
+    note: Note = field(default=silent, compare=False, repr=False)
 
 
 class Corrector(Protocol):
@@ -96,6 +97,10 @@ class Variant:
     for each answer; an object is used by all. `drafter` is made from the runner of the draft model
     (None in a mode without one) and the sampling parameters.
 
+    `costs`: what a verdict ("judge"), reading a draft step to judge it ("score"), a draft step
+    ("draft") and a step of the target ("target") take on the simulated clock, in plain target
+    steps, where that is not what `lr theory` is told (`lr/variants/clock.py`).
+
     `settings` are options of `generate` that the method asks for; one that the caller changed from
     its default wins. `name` says how the variant was named, `file` where it is defined, if that is
     no module (`lr/variants/door.py` fills them in).
@@ -113,5 +118,6 @@ class Variant:
     drafter: Callable[[Runner | None, SamplingParams], Drafter] | None = None
     rule: AcceptanceRule | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    costs: Mapping[str, float] = field(default_factory=dict)
     name: str | None = None
     file: str | None = None

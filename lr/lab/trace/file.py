@@ -52,6 +52,7 @@ KINDS: dict[str, type] = {
     "verifier": events.VerifierCall,
     "round": events.TokenRound,
     "token": events.TokenWritten,
+    "note": events.Noted,
     "draw": events.Draw,
     "span": events.WorkSpan,
     "open": events.BranchOpened,
