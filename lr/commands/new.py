@@ -43,6 +43,7 @@ class CLASS(Verifier):
 
     def one(self, pair):
         worst = min(pair.logprobs)
+        # pair.note("worst", at=pair.logprobs.index(worst))  an event of your own in the trace
         why = f"least likely token {worst:.2f} nats"  # people read it: lr step, lr play
         return Verdict(aligned=worst >= self.threshold, why=why, score=worst)
 

@@ -93,9 +93,9 @@ class Variant:
 
     `segmenter` is made from the function that maps a token id to its bytes. `schedule` is a
     subclass of `SchedulerConfig` with rules of its own for when drafts and target steps may start,
-    and how many alternatives. `controller` is a function (or class) of the question that makes one
-    for each answer; an object is used by all. `drafter` is made from the runner of the draft model
-    (None in a mode without one) and the sampling parameters.
+    and how many alternatives. `controller` is a function (or class) of the question, or of nothing,
+    that makes one for each answer; an object is used by all. `drafter` is made from the runner of
+    the draft model (None in a mode without one) and the sampling parameters.
 
     `costs`: what a verdict ("judge"), reading a draft step to judge it ("score"), a draft step
     ("draft") and a step of the target ("target") take on the simulated clock, in plain target
@@ -109,7 +109,7 @@ class Variant:
     verifier: Verifier | None = None
     segmenter: Callable[[Callable[[int], bytes]], Segmenter] | None = None
     router: Router | None = None
-    controller: Controller | Callable[[str], Controller] | None = None
+    controller: Controller | Callable[..., Controller] | None = None
     schedule: type[SchedulerConfig] | None = None
     chooser: Chooser | None = None
     proposer: StepProposer | None = None

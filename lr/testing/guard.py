@@ -327,10 +327,12 @@ def guarded_controller(inner: Any) -> Any:
     """See `Controller`."""
     if not callable(inner):
         return GuardedController(inner)
+    known = inspect.signature(inner).parameters.values()
+    asks = any(one.name == "question" or one.default is one.empty for one in known)
 
     def make(question: str) -> GuardedController:
         with seam("controller", inner):
-            made = inner(question)
+            made = inner(question) if asks else inner()
         if not _has(made, "depth"):
             refuse("controller", inner, "__call__", made, "an object with depth(stats)")
         return GuardedController(made)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from lr.registry import find
+from lr.spec.protocol import SchedulerConfig
 from lr.types import require
 
 SEAMS = {
@@ -65,7 +66,9 @@ def check(
     `make` is a class or a function without arguments that gives a *new* object each time; for a
     drafter one that takes (runner, sampling) if it needs a draft model, for a segmenter one that
     takes `token_bytes`. `vocab_size`: token ids in the questions are below it. `known` goes on to
-    the check of the seam: `pairs` for a verifier that cannot read random tokens.
+    the check of the seam: `pairs` for a verifier that cannot read random tokens, `width` for a
+    schedule. `may_follow` is given as it is, a function of (node, step, logprobs); a schedule as
+    its class.
 
     Raises `ContractError` for a broken contract, and what the part itself raises.
     """
@@ -75,7 +78,7 @@ def check(
             "since one object cannot show whether it remembers."
         )
     seam = _seam(make) if seam is None else seam
-    require(seam in (*SEAMS.values(), "may_follow"), "seam", seam, "the name of a seam")
+    require(seam in (*SEAMS.values(), "may_follow", "schedule"), "seam", seam, "the name of a seam")
     found = Checked(seam, _called(make))
     place = "tokens" if seam in ("rule", "drafter") else "seams"
     find(f"lr.testing.{place}:check_{seam}")(found, make, vocab_size, **known)
@@ -94,6 +97,8 @@ def _seam(make: Callable[..., Any]) -> str:
         if names[:2] == ["runner", "sampling"]:
             return "drafter"
         like = make()
+    if inspect.isclass(like) and issubclass(like, SchedulerConfig):
+        return "schedule"
     for method, seam in SEAMS.items():
         if callable(getattr(like, method, None)):
             return seam

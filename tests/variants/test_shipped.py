@@ -5,13 +5,15 @@ rule can be seen in its verdicts.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lr.reasoner import Reasoner
+from lr.spec.verifiers.simple import ExactVerifier
 from lr.tiny.language import Split, problem
-from lr.trace import Emit
+from lr.trace import Emit, Noted
 from lr.types import Origin
 from lr.variants.door import SHIPPED, load_variant
 
@@ -106,3 +108,25 @@ def test_gsi_draws_by_the_tilted_reward(reasoner: Reasoner, question: str) -> No
         variant = load_variant(f"gsi(threshold={threshold})", reasoner)
         result = reasoner.generate(question, variant=variant, **HOW)
         assert (result.stats.accepted > 0) == kept
+
+
+def test_adaptive_looks_less_far_after_a_rejection_and_changes_no_step(
+    reasoner: Reasoner, question: str
+) -> None:
+    """The exact verifier keeps what plain decoding writes, however far the draft looks ahead."""
+    how = HOW | {"mode": "lr", "coupling": "shared"}
+    plain = reasoner.generate(question, **HOW | {"mode": "ar"})
+    drafted = {}
+    for name in ("adaptive(floor=-99.0)", "adaptive(floor=0.0)"):
+        variant = replace(load_variant(name, reasoner), verifier=ExactVerifier())
+        run = reasoner.run(question, variant=variant, detailed=True, **how)
+        result = run.finish()
+        assert result.tokens == plain.tokens
+        drafted[name] = result.stats.drafted
+        kept = [e.emitted.origin is Origin.ACCEPTED for _, e in run.trace.events if type(e) is Emit]
+        noted = [e for _, e in run.trace.events if isinstance(e, Noted)]
+        depths = [int(e.fields["depth"]) for e in noted if e.name == "controller"]
+        assert len(depths) == len(kept)
+        for before, now, grew in zip([2, *depths], depths, kept, strict=False):
+            assert now == (min(8, before + 1) if grew else max(1, before // 2))
+    assert drafted["adaptive(floor=0.0)"] < drafted["adaptive(floor=-99.0)"]
