@@ -101,6 +101,7 @@ class Request:
         config = self.scheduler.config
         self.most, self.stats, self.chooser = config.depth, Stats(), config.chooser
         self.correction: Correction | None = None
+        self.guesses: int | None = None
         self.trace.news = None if self.controller is None else []
         follows = None if self.may_follow is None else self._follows
         self.scheduler.config = replace(config, chooser=self, may_follow=follows)
@@ -258,7 +259,7 @@ class Request:
 
     def _begin_target(self, node: NodeId, limit: int) -> None:
         branch, stream = self._target_branch(node), self.streams.target.fold_in(node.index)
-        job = StepJob(branch, node.index, limit, stream, self.trace, node)
+        job = StepJob(branch, node.index, limit, stream, self.trace, node, guesses=self.guesses)
         root, self.correction = self.scheduler.root, None
         replaces = root.id == node and any(child.verdict for child in root.children)
         if self.corrector is not None and replaces:
@@ -304,8 +305,7 @@ class Request:
         self.target.runner.rewind(job.branch, len(prefix) - 1)
         job.branch.append(prefix[-1])
         stream = self.streams.target.fold_in(job.index, "correction", correction.attempt + 1)
-        again = StepJob(job.branch, job.index, job.limit, stream, self.trace, job.node)
-        self._correct(again)
+        self._correct(replace(job, stream=stream, tokens=[], logprobs=[], finish=None))
         return False
 
     def _follows(self, node: NodeId) -> bool:
@@ -381,7 +381,8 @@ class Request:
         self.stats = replace(self.stats + new, seconds=max(last, new.seconds))
         least = 1 if self.scheduler.config.schedule is Schedule.PAPER else 0
         depth = max(least, min(controller.depth(self.stats), self.most))
-        self._note(self.scheduler.root.id)("controller", depth=depth)
+        self.guesses = controller.tokens(self.stats)
+        self._note(self.scheduler.root.id)("controller", depth=depth, tokens=self.guesses)
         self.scheduler.set_depth(depth)
 
     def _release(self, node: NodeId) -> None:

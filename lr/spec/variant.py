@@ -35,6 +35,13 @@ class Controller(Protocol):
         """
         ...
 
+    def tokens(self, stats: Stats) -> int | None:
+        """How many tokens the target's drafter may guess in a round (k) in the steps that begin
+        from now on; None, and at most: as many as the run says. Asked after `depth`, with the same
+        statistics. It need not be there.
+        """
+        return None
+
 
 MayFollow = Callable[[NodeId, Step, Sequence[float]], bool]
 """Whether drafts may follow a draft step before it is accepted, from the node that it leads to and

@@ -353,6 +353,16 @@ class GuardedController:
             refuse("controller", self.inner, "depth", depth, "a whole number (an int) of steps")
         return depth
 
+    def tokens(self, stats: Stats) -> int | None:
+        if not _has(self.inner, "tokens"):
+            return None
+        with seam("controller", self.inner):
+            k = self.inner.tokens(stats)
+        if k is not None and (type(k) is not int or k < 0):
+            refuse("controller", self.inner, "tokens", k, "a whole number (an int) >= 0, or None")
+        found: int | None = k
+        return found
+
 
 def guarded_drafter(inner: Any) -> Callable[[Runner | None, SamplingParams], Drafter]:
     """See `Drafter`."""

@@ -237,8 +237,8 @@ def check_controller(found: Checked, make: Callable[..., Any], vocab_size: int) 
         control: Any = guarded(Variant(controller=make)).controller
         return control(question)
 
-    def depths(control: Any) -> list[int]:
-        return [control.depth(stats) for stats in history[1:]]
+    def depths(control: Any) -> list[Any]:
+        return [(control.depth(stats), control.tokens(stats)) for stats in history[1:]]
 
     control, started = fresh("a"), time.perf_counter()
     alone = depths(control)
@@ -246,8 +246,9 @@ def check_controller(found: Checked, make: Callable[..., Any], vocab_size: int) 
     found.must(depths(fresh("a")) == alone, "a new controller decides alike", "different depths")
     one, other, mixed = fresh("a"), fresh("b"), []
     for stats in history[1:]:
-        mixed.append(one.depth(stats))
+        mixed.append((one.depth(stats), one.tokens(stats)))
         other.depth(Stats(1.0, 3, 3, 0, 3))
+        other.tokens(Stats(1.0, 3, 3, 0, 3))
     found.must(mixed == alone, "two controllers share no state", f"{mixed} and {alone}")
 
 

@@ -1,11 +1,12 @@
 """Adaptive depth (ours): one draft step more after each accepted one, half as many after a
-rejection, as TCP does with its window; and nothing is drafted after a step of which the draft
-itself is unsure.
+rejection, as TCP does with its window; nothing is drafted after a step of which the draft itself is
+unsure; and in mode lr+sd so many tokens are guessed as stay on average.
 
     lr generate --variant "adaptive(floor=-0.3)"
 
-Two seams: a controller, made anew for each answer, and `may_follow`. Neither changes what is
-emitted in the schedules without a barrier: they save work where it would be thrown away.
+Two seams: a controller, made anew for each answer, and `may_follow`. In the schedules without a
+barrier neither changes what is emitted: they save work that would be thrown away. (`tokens` keeps
+the distribution; every token stays the same with acceptance "match".)
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ class Halving(Controller):
         grew, self.accepted = stats.accepted > self.accepted, stats.accepted
         self.now = min(self.most, self.now + 1) if grew else max(1, self.now // 2)
         return self.now
+
+    def tokens(self, stats: Stats) -> int | None:
+        """1 / (1 - alpha), the mean of a round if each token stays with alpha; at most 20."""
+        alpha = stats.rounds.conditional_acceptance
+        return None if alpha is None else math.ceil(1 / max(0.05, 1 - alpha))
 
 
 def adaptive(*, floor: float = -0.5, most: int = 8) -> Variant:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from lr.reasoner import Reasoner
+from lr.spec.protocol import Target
 from lr.spec.verifiers.simple import ExactVerifier
 from lr.tiny.language import Split, problem
-from lr.trace import Emit, Noted
-from lr.types import Origin
+from lr.trace import Emit, Noted, TokenRound
+from lr.types import Origin, Role
 from lr.variants.door import SHIPPED, load_variant
 
 HOW: dict[str, Any] = {"max_tokens": 160, "seed": 1}
@@ -130,3 +131,24 @@ def test_adaptive_looks_less_far_after_a_rejection_and_changes_no_step(
         for before, now, grew in zip([2, *depths], depths, kept, strict=False):
             assert now == (min(8, before + 1) if grew else max(1, before // 2))
     assert drafted["adaptive(floor=0.0)"] < drafted["adaptive(floor=-99.0)"]
+
+
+def test_adaptive_guesses_as_many_tokens_as_stay(reasoner: Reasoner, question: str) -> None:
+    how: dict[str, Any] = {**HOW, "mode": "lr+sd", "acceptance": "match", "coupling": "shared"}
+    variant = load_variant("adaptive(floor=-99.0)", reasoner)
+    usual = reasoner.generate(question, **how, num_speculative_tokens=12)
+    run = reasoner.run(question, variant=variant, detailed=True, **how, num_speculative_tokens=12)
+    assert run.finish().tokens == usual.tokens
+    most: int | None = None
+    allowed: dict[int, int | None] = {}  # by the number of a step: k when a step began
+    seen = set()
+    for _, event in run.trace.events:
+        if isinstance(event, Noted) and event.name == "controller":
+            most = event.fields["tokens"]
+        elif isinstance(event, Target):
+            allowed[event.node.index] = most
+        elif isinstance(event, TokenRound) and event.role is Role.TARGET:
+            k = allowed[event.index]
+            assert k is None or event.depth <= k
+            seen.add(k)
+    assert len(seen) > 2
