@@ -20,6 +20,7 @@ import torch
 
 from lr.registry import find
 from lr.spec.protocol import SchedulerConfig
+from lr.spec.variant import Variant
 from lr.types import require
 
 SEAMS = {
@@ -28,6 +29,7 @@ SEAMS = {
     "feed": "segmenter",
 }  # fmt: skip
 """The seam of a part, by a method that only its kind has (the first that fits)."""
+PARTS = (*SEAMS.values(), "may_follow", "schedule")
 
 
 class ContractError(AssertionError):
@@ -78,11 +80,38 @@ def check(
             "since one object cannot show whether it remembers."
         )
     seam = _seam(make) if seam is None else seam
-    require(seam in (*SEAMS.values(), "may_follow", "schedule"), "seam", seam, "the name of a seam")
+    require(seam in PARTS, "seam", seam, "the name of a seam")
     found = Checked(seam, _called(make))
     place = "tokens" if seam in ("rule", "drafter") else "seams"
     find(f"lr.testing.{place}:check_{seam}")(found, make, vocab_size, **known)
     return found
+
+
+def check_variant(make: Callable[[], Variant], **known: Any) -> list[Checked]:
+    """`check` every part of the variant that `make` makes anew each time. `known` as there."""
+    found, variant = [], make()
+    if not isinstance(variant, Variant):
+        raise TypeError(f"check_variant: make() is {variant!r}, expected a Variant, new each time.")
+    for name in PARTS:
+        part = getattr(variant, name)
+        if part is None:
+            continue
+        asked = name in ("segmenter", "drafter", "may_follow", "schedule")  # makers, functions
+        if asked or (name == "controller" and callable(part)):
+            found.append(check(part, seam=name, **known))
+        else:
+            found.append(check(_fresh(make, name, part), seam=name, **known))
+    return found
+
+
+def _fresh(make: Callable[[], Variant], name: str, part: object) -> Callable[[], Any]:
+    """Makes the part of a new variant; messages call it by its class."""
+
+    def fresh() -> Any:
+        return getattr(make(), name)
+
+    fresh.__qualname__ = type(part).__name__
+    return fresh
 
 
 def _seam(make: Callable[..., Any]) -> str:

@@ -24,12 +24,12 @@ from lr.spec.variant import StepProposer
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.spec.verifiers.judge import LikelihoodVerifier, PrefixCache
 from lr.spec.verifiers.simple import ExactVerifier, RandomVerifier
-from lr.testing import ContractError, check
+from lr.testing import ContractError, check, check_variant
 from lr.testing.guard import VariantError
 from lr.testing.tokens import small_model
 from lr.trace import Stats
 from lr.types import Coupling, Finish, Role, SamplingParams, Step, Verdict
-from lr.variants.adaptive import Halving
+from lr.variants.adaptive import Halving, adaptive
 from lr.variants.choosers import BestScore, Majority
 from lr.variants.confidence_cascade import Cascade, Confidence
 from lr.variants.gsi import Measured, Tilted
@@ -442,3 +442,16 @@ def test_what_is_no_part_is_told_so() -> None:
     with pytest.raises(TypeError, match="makes a new object each time"):
         check(ExactVerifier())  # type: ignore[arg-type]
     assert Step((1,), Finish.BOUNDARY) and Any
+
+
+def test_all_parts_of_a_variant() -> None:
+    """Each is held against the contract of its own seam."""
+    found = check_variant(lambda: replace(adaptive(), chooser=Majority(), rule=RejectRule()))
+    assert {one.seam for one in found} == {"controller", "may_follow", "chooser", "rule"}
+    assert all(one.passed for one in found)
+    [found_one] = check_variant(narrowing)
+    assert found_one.seam == "schedule"
+    with pytest.raises(ContractError, match="own pair alone"):
+        check_variant(lambda: replace(adaptive(), verifier=BestOfBatch()))
+    with pytest.raises(TypeError, match="expected a Variant"):
+        check_variant(Majority)  # type: ignore[arg-type]
