@@ -14,8 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, field
 from itertools import zip_longest
+from math import isfinite
 from typing import Any
 
+from lr.errors import SettingError
 from lr.spec.protocol import Emit, Message, NodeId
 from lr.types import Origin, Role, Step
 
@@ -104,6 +106,35 @@ class Guess:
 
 
 @dataclass(frozen=True, slots=True)
+class Noted:
+    """An event of a variant's own, at `node`, told by a part of it (`Note`) or recorded where a
+    part decides what no other event shows. `fields`: plain values, see `noted`.
+    """
+
+    name: str
+    node: NodeId | None
+    fields: dict[str, Any]
+
+
+def noted(name: str, node: NodeId | None, fields: dict[str, object]) -> Noted:
+    """The event, its fields made plain. Raises `SettingError` for what a file cannot hold."""
+
+    def plain(key: str, value: object) -> object:
+        if isinstance(value, (list, tuple)):
+            return [plain(key, one) for one in value]
+        if isinstance(value, float):  # one of NumPy's, too
+            return float(value) if isfinite(value) else str(value)
+        if value is None or isinstance(value, (bool, int, str)):
+            return value
+        raise SettingError(
+            f"the variant's note {name!r} has {key} = {value!r}, expected a number, a text, True, "
+            "False, None, or a list of them (of a tensor: .item(), .tolist())."
+        )
+
+    return Noted(name, node, {key: plain(key, value) for key, value in fields.items()})
+
+
+@dataclass(frozen=True, slots=True)
 class TokenWritten:
     """A token that was not a draft token: number `offset` of its step, probability `p`."""
 
@@ -135,7 +166,7 @@ ROLES = (Role.TARGET, Role.DRAFT)
 STATISTICS = (ForwardPass, StepWritten, TokenRound, VerifierCall, Emit)
 """The events from which statistics follow."""
 Statistic = ForwardPass | StepWritten | TokenRound | VerifierCall
-Event = Message | Statistic | TokenWritten | Warned | Ended
+Event = Message | Statistic | Noted | TokenWritten | Warned | Ended
 
 
 @dataclass

@@ -43,6 +43,7 @@ class CLASS(Verifier):
 
     def one(self, pair):
         worst = min(pair.logprobs)
+        # pair.note("worst", at=pair.logprobs.index(worst))  an event of your own in the trace
         why = f"least likely token {worst:.2f} nats"  # people read it: lr step, lr play
         return Verdict(aligned=worst >= self.threshold, why=why, score=worst)
 
@@ -79,29 +80,36 @@ TEST = '''\
 from pathlib import Path
 
 import lr
-from lr.testing import check
+from lr.testing import check_variant
 from lr.variants.door import load_variant
 
 FILE = Path(__file__).with_name("NAME.py")
 
 
-def test_the_verifier_keeps_its_contract():
-    from lr.registry import load_file
+QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
+HOW = {"seed": 1, "max_tokens": 80}
 
-    print(check(load_file(FILE).CLASS))
+
+def test_every_part_keeps_its_contract():
+    reasoner = lr.Reasoner()
+    for found in check_variant(lambda: load_variant(f"{FILE}:NAME", reasoner)):
+        print(found)
 
 
 def test_it_answers():
     reasoner = lr.Reasoner()
     variant = load_variant(f"{FILE}:NAME", reasoner)
-    question = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
-    how = {"seed": 1, "max_tokens": 80}
-    result = reasoner.generate(question, variant=variant, **how)
-    assert result.steps and result.stats.judged > 0
-    # A threshold that nothing reaches leaves plain decoding: the target writes every step.
-    nothing = load_variant(f"{FILE}:NAME(threshold=0.1)", reasoner)
-    plain = reasoner.generate(question, mode="ar", **how)
-    assert reasoner.generate(question, variant=nothing, **how).tokens == plain.tokens
+    result = reasoner.generate(QUESTION, variant=variant, **HOW)
+    assert result.steps
+    assert reasoner.generate(QUESTION, variant=variant, **HOW).tokens == result.tokens
+
+
+def test_a_threshold_that_nothing_reaches_leaves_plain_decoding():
+    """What the method promises, here: the target writes every step. Put yours in its place."""
+    reasoner = lr.Reasoner()
+    variant = load_variant(f"{FILE}:NAME(threshold=0.1)", reasoner)
+    plain = reasoner.generate(QUESTION, mode="ar", **HOW)
+    assert reasoner.generate(QUESTION, variant=variant, **HOW).tokens == plain.tokens
 '''
 
 

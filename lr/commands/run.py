@@ -387,6 +387,8 @@ class Run:
         names = {f.name for f in fields(GenerateOptions)} - {"mode", "drafter"}
         same = {name: value for name, value in vars(self).items() if name in names} | sampling
         drafter = "ngram" if mode == "sd" and self.drafter == "step" else self.drafter
+        if self.own.variant is not None and mode == "lr":
+            drafter = "draft"  # which counts only if the variant turns to tokens
         options = GenerateOptions(mode="lr", depth=self.max_depth, drafter=drafter, **same)
         return running.engine_options(mode, self.protocol, options)
 

@@ -36,10 +36,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Theory:
-    """Print formulas at given parameters beside the real scheduler on a simulated clock. Times are
-    in target steps."""
+    """Print formulas at given parameters beside the real scheduler on a simulated clock, or what
+    variants of the method would gain there. Times are in target steps."""
 
     formula: str = "all"  # Which ones: a name or its beginning, such as lr_async; all.
+    variant: tuple[str, ...] = ()  # Variants to simulate instead; names as in lr generate.
     at: Point = field(default_factory=Point)
 
     def run(self) -> None:
@@ -48,6 +49,14 @@ class Theory:
         small = at.k <= 200 and at.width <= 8
         require(small, "k, width", (at.k, at.width), "at most 200 and 8 for a simulation")
         require(at.beta > 0, "beta", at.beta, "a number > 0")
+        if self.variant:
+            from lr.variants.clock import COLUMNS, rows_of
+            from lr.variants.clock import NOTES as SAID
+
+            made = rows_of(self.variant, at)
+            console().print(table(COLUMNS, [row for row, _ in made], text=2))
+            notes = [SAID, *(note for _, more in made for note in more)]
+            return console().print(*notes, sep="\n", style="dim")
         chosen = [f for f in FORMULAS if self.formula == "all" or f.name.startswith(self.formula)]
         if not chosen:
             known = ", ".join(sorted({f.name.split()[0] for f in FORMULAS}))

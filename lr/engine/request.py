@@ -31,7 +31,7 @@ from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.variant import Controller, Correction, Corrector, MayFollow
 from lr.spec.verifiers.base import Pair
 from lr.spec.write import StepJob, StepWriter
-from lr.trace import Stats, StepWritten, Trace, stats_of
+from lr.trace import Stats, StepWritten, Trace, noted, stats_of
 from lr.types import EmittedStep, Role, Step, Verdict
 
 
@@ -84,6 +84,7 @@ class Request:
         config = self.scheduler.config
         self.most, self.stats, self.chooser = config.depth, Stats(), config.chooser
         self.correction: Correction | None = None
+        self.guesses: int | None = None
         self.trace.news = None if self.controller is None else []
         follows = None if self.may_follow is None else self._follows
         self.scheduler.config = replace(config, chooser=self, may_follow=follows)
@@ -149,7 +150,8 @@ class Request:
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
         """The chooser's choice; it is shown what the verifier saw."""
         judged = self._places[place.node].judged
-        return self.chooser.choose(replace(place, pairs=tuple(map(judged.get, place.children))))
+        pairs = tuple(map(judged.get, place.children))
+        return self.chooser.choose(replace(place, pairs=pairs, note=self._note(place.node)))
 
     def fork_before(self, node: NodeId) -> Branch:
         """A fork of the target's branch where the draft step that leads to `node` begins; the last
@@ -183,6 +185,16 @@ class Request:
         if self.drafts is not None:
             self.drafts.end()
 
+    def _note(self, node: NodeId) -> messages.Note:
+        """How a part of a variant tells the trace something about a node."""
+
+        def note(name: str, **fields: object) -> None:
+            event = noted(name, node, fields)
+            if self.trace.detailed:
+                self.trace.record(event)
+
+        return note
+
     def _carry_out(self, commands: Sequence[messages.Command]) -> None:
         for command in commands:
             if self.trace.detailed or isinstance(command, messages.Emit):
@@ -195,9 +207,8 @@ class Request:
                 case messages.Judge(node, parent, draft, target):
                     prefix, logprobs = self._places[parent].tokens, self._places[node].logprobs
                     stream = self.streams.target.fold_in(parent.index, "verdict", node.number)
-                    self.asked[node] = Pair(
-                        prefix, draft, target, draft_sampling=logprobs, stream=stream
-                    )
+                    pair = Pair(prefix, draft, target, draft_sampling=logprobs, stream=stream)
+                    self.asked[node] = replace(pair, note=self._note(node))
                 case messages.Cancel((messages.Kind.DRAFT, node)):
                     self._drafting.discard(node)
                     assert self.drafts is not None
@@ -239,13 +250,13 @@ class Request:
 
     def _begin_target(self, node: NodeId, limit: int) -> None:
         branch, stream = self._target_branch(node), self.streams.target.fold_in(node.index)
-        job = StepJob(branch, node.index, limit, stream, self.trace, node)
+        job = StepJob(branch, node.index, limit, stream, self.trace, node, guesses=self.guesses)
         root, self.correction = self.scheduler.root, None
         replaces = root.id == node and any(child.verdict for child in root.children)
         if self.corrector is not None and replaces:
             rejected = tuple(self._places[node].judged.values())
             prefix, sampling = self._places[node].tokens, self.target.config.sampling
-            self.correction = Correction(prefix, rejected, sampling)
+            self.correction = Correction(prefix, rejected, sampling, note=self._note(node))
             self._correct(job)
         else:
             self.jobs[node] = job
@@ -279,13 +290,13 @@ class Request:
         if self.corrector.keep(drawn, job.step, number):
             self.correction = None
             return True
+        correction.note("corrector", keeps=False, attempt=correction.attempt, number=number)
         self.correction = replace(correction, attempt=correction.attempt + 1)
         prefix = correction.prefix
         self.target.runner.rewind(job.branch, len(prefix) - 1)
         job.branch.append(prefix[-1])
         stream = self.streams.target.fold_in(job.index, "correction", correction.attempt + 1)
-        again = StepJob(job.branch, job.index, job.limit, stream, self.trace, job.node)
-        self._correct(again)
+        self._correct(replace(job, stream=stream, tokens=[], logprobs=[], finish=None))
         return False
 
     def _follows(self, node: NodeId) -> bool:
@@ -294,6 +305,7 @@ class Request:
         if place.follow is None:
             assert self.may_follow is not None and place.step is not None
             place.follow = self.may_follow(node, place.step, place.logprobs or ())
+            self._note(node)("may_follow", follows=place.follow)
         return place.follow
 
     def _offer(self, node: NodeId) -> None:
@@ -359,7 +371,10 @@ class Request:
         last, new = self.stats.seconds, stats_of(news)
         self.stats = replace(self.stats + new, seconds=max(last, new.seconds))
         least = 1 if self.scheduler.config.schedule is Schedule.PAPER else 0
-        self.scheduler.set_depth(max(least, min(controller.depth(self.stats), self.most)))
+        depth = max(least, min(controller.depth(self.stats), self.most))
+        self.guesses = controller.tokens(self.stats)
+        self._note(self.scheduler.root.id)("controller", depth=depth, tokens=self.guesses)
+        self.scheduler.set_depth(depth)
 
     def _release(self, node: NodeId) -> None:
         place = self._places.pop(node, None)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from lr.kvcache.branch import Branch
 from lr.spec.acceptance import ROOT, Proposal
@@ -71,6 +72,7 @@ class TreeDrafter(OwnBranches):
         depths = [min(k, len(self.branching), context.limit) for context in contexts]
         tokens: list[list[int]] = [[] for _ in contexts]
         parents: list[list[int]] = [[] for _ in contexts]
+        rows: list[list[Tensor]] = [[] for _ in contexts]  # [v] each: what a token was drawn from
         leaves: list[tuple[int, int, Branch]] = []  # (tree, node, the branch that ends there)
         for i, context in enumerate(contexts):
             if depths[i] > 0:
@@ -81,13 +83,12 @@ class TreeDrafter(OwnBranches):
             if not leaves:
                 break
             logits = torch.stack(self.runner.forward([branch for *_, branch in leaves]))  # [b, v]
-            scores = distribution(logits, self.sampling)  # [b, v]
-            if self.coupling is Coupling.SHARED:
-                keys = [draft_key(contexts[i], level, self.coupling) for i, *_ in leaves]
-                scores = perturbed(scores, keys)
-            ranked = scores.topk(min(width, scores.shape[-1]), dim=-1).indices.tolist()
+            probs = distribution(logits, self.sampling)  # [b, v]
+            places = [(contexts[i], node, level) for i, node, _ in leaves]
+            drawn = self.candidates(probs, places, width)
             grown = []
-            for (i, node, branch), candidates in zip(leaves, ranked, strict=True):
+            for (i, node, branch), (candidates, q) in zip(leaves, drawn, strict=True):
+                rows[i] += q
                 for token in candidates:
                     tokens[i].append(token)
                     parents[i].append(node)
@@ -97,7 +98,22 @@ class TreeDrafter(OwnBranches):
                         grown.append((i, len(tokens[i]) - 1, child))
                 self.runner.close(branch)
             leaves = grown
-        return [Proposal(tuple(t), tuple(p)) for t, p in zip(tokens, parents, strict=True)]
+        return [
+            Proposal(tuple(t), tuple(p), torch.stack(q) if q else None)  # [n, v]
+            for t, p, q in zip(tokens, parents, rows, strict=True)
+        ]
+
+    def candidates(
+        self, probs: Tensor, places: Sequence[tuple[Context, int, int]], width: int
+    ) -> list[tuple[list[int], list[Tensor]]]:
+        """For each place (branch, node, level), with its row of `probs` [b, v]: up to `width`
+        tokens, and the row of q [v] of each. Here there are none: the tokens are certain.
+        """
+        if self.coupling is Coupling.SHARED:
+            keys = [draft_key(context, level, self.coupling) for context, _, level in places]
+            probs = perturbed(probs, keys)
+        ranked = probs.topk(min(width, probs.shape[-1]), dim=-1).indices.tolist()
+        return [(tokens, []) for tokens in ranked]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ Plain data without torch; a trace records these very objects. Read next: `schedu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -242,6 +242,20 @@ class Router(Protocol):
         ...
 
 
+class Note(Protocol):
+    """Tells the trace something of one's own; stepper and player show it with its fields."""
+
+    def __call__(self, name: str, **fields: object) -> None:
+        """`fields`: numbers, texts, truth values, None, lists of them. Where no trace is asked for
+        it does nothing; it must not be called after the method in which it was given returns.
+        """
+        ...
+
+
+def silent(name: str, **fields: object) -> None:
+    """The `Note` where nothing is recorded: scripts and simulations."""
+
+
 class Wait(Enum):
     """What a chooser answers that cannot decide yet."""
 
@@ -259,7 +273,7 @@ class Place:
 
     `children` names the alternatives. `pairs`: what the verifier saw of each, with the target's
     step, log-probabilities and hidden states as its `requires` says; None where the form of the
-    steps decided, or where no models run (scripts, simulations).
+    steps decided, or where no models run (scripts, simulations). `note` tells the trace something.
     """
 
     node: NodeId
@@ -268,6 +282,7 @@ class Place:
     verdicts: tuple[Verdict, ...]
     more: int = 0
     pairs: tuple[Pair | None, ...] = ()
+    note: Note = field(default=silent, compare=False, repr=False)
 
 
 class Chooser(Protocol):

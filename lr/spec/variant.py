@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from lr.spec.acceptance import AcceptanceRule
 from lr.spec.drafters import Drafter
-from lr.spec.protocol import Chooser, NodeId, Router, SchedulerConfig
+from lr.spec.protocol import Chooser, NodeId, Note, Router, SchedulerConfig, silent
 from lr.spec.runner import Runner
 from lr.spec.segmenters import Segmenter
 from lr.spec.verifiers.base import Pair, Verifier
@@ -34,6 +34,13 @@ class Controller(Protocol):
         not.
         """
         ...
+
+    def tokens(self, stats: Stats) -> int | None:
+        """How many tokens the target's drafter may guess in a round (k) in the steps that begin
+        from now on; None, and at most: as many as the run says. Asked after `depth`, with the same
+        statistics. It need not be there.
+        """
+        return None
 
 
 MayFollow = Callable[[NodeId, Step, Sequence[float]], bool]
@@ -59,7 +66,7 @@ class Correction:
     `rejected`: what the verifier saw of them (nothing of a cut step). `sampling`: how both models
     sample. `attempt`: how many steps of the target were not kept before. `logprobs`: of the
     target's step under the distribution from which it samples, when the corrector is asked whether
-    it stays.
+    it stays. `note` tells the trace something.
     """
 
     prefix: tuple[int, ...]
@@ -67,6 +74,7 @@ class Correction:
     sampling: SamplingParams
     attempt: int = 0
     logprobs: tuple[float, ...] = ()
+    note: Note = field(default=silent, compare=False, repr=False)
 
 
 class Corrector(Protocol):
@@ -92,9 +100,13 @@ class Variant:
 
     `segmenter` is made from the function that maps a token id to its bytes. `schedule` is a
     subclass of `SchedulerConfig` with rules of its own for when drafts and target steps may start,
-    and how many alternatives. `controller` is a function (or class) of the question that makes one
-    for each answer; an object is used by all. `drafter` is made from the runner of the draft model
-    (None in a mode without one) and the sampling parameters.
+    and how many alternatives. `controller` is a function (or class) of the question, or of nothing,
+    that makes one for each answer; an object is used by all. `drafter` is made from the runner of
+    the draft model (None in a mode without one) and the sampling parameters.
+
+    `costs`: what a verdict ("judge"), reading a draft step to judge it ("score"), a draft step
+    ("draft") and a step of the target ("target") take on the simulated clock, in plain target
+    steps, where that is not what `lr theory` is told (`lr/variants/clock.py`).
 
     `settings` are options of `generate` that the method asks for; one that the caller changed from
     its default wins. `name` says how the variant was named, `file` where it is defined, if that is
@@ -104,7 +116,7 @@ class Variant:
     verifier: Verifier | None = None
     segmenter: Callable[[Callable[[int], bytes]], Segmenter] | None = None
     router: Router | None = None
-    controller: Controller | Callable[[str], Controller] | None = None
+    controller: Controller | Callable[..., Controller] | None = None
     schedule: type[SchedulerConfig] | None = None
     chooser: Chooser | None = None
     proposer: StepProposer | None = None
@@ -113,5 +125,6 @@ class Variant:
     drafter: Callable[[Runner | None, SamplingParams], Drafter] | None = None
     rule: AcceptanceRule | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    costs: Mapping[str, float] = field(default_factory=dict)
     name: str | None = None
     file: str | None = None

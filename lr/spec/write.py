@@ -40,7 +40,7 @@ class StepJob:
     the step, `node` names it there. `tokens`: what is written; those that it begins with are on the
     branch. `finish` is None until it is written. `logprobs`: of the tokens that were drawn, under
     the sampling distribution, if the writer keeps them. `segmenter` finds the boundary; the writer
-    makes it.
+    makes it. `guesses`: how many tokens a round may guess, if fewer than the writer would.
     """
 
     branch: Branch
@@ -52,7 +52,14 @@ class StepJob:
     tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
     logprobs: list[float] = field(default_factory=list)
+    guesses: int | None = None
     segmenter: Segmenter = field(init=False, repr=False)
+
+    @property
+    def room(self) -> int:
+        """How many tokens may be guessed now; one of the step is always the model's own."""
+        left = self.limit - len(self.tokens) - 1
+        return left if self.guesses is None else min(left, self.guesses)
 
     @property
     def step(self) -> Step:
@@ -128,8 +135,7 @@ class StepWriter:
             self._sample(self.runner.forward([job.branch for job in self.live]))
         else:
             contexts = [  # the last token of a round is not drafted, hence the - 1
-                Context(j.branch, j.limit - len(j.tokens) - 1, Draws(j.stream, len(j.tokens)))
-                for j in self.live
+                Context(j.branch, j.room, Draws(j.stream, len(j.tokens))) for j in self.live
             ]
             describe: Describe | None = None
             if any(job.trace.detailed for job in self.live):

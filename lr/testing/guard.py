@@ -332,10 +332,12 @@ def guarded_controller(inner: Any) -> Any:
     """See `Controller`."""
     if not callable(inner):
         return GuardedController(inner)
+    known = inspect.signature(inner).parameters.values()
+    asks = any(one.name == "question" or one.default is one.empty for one in known)
 
     def make(question: str) -> GuardedController:
         with seam("controller", inner):
-            made = inner(question)
+            made = inner(question) if asks else inner()
         if not _has(made, "depth"):
             refuse("controller", inner, "__call__", made, "an object with depth(stats)")
         return GuardedController(made)
@@ -355,6 +357,16 @@ class GuardedController:
         if not isinstance(depth, int) or isinstance(depth, bool):
             refuse("controller", self.inner, "depth", depth, "a whole number (an int) of steps")
         return depth
+
+    def tokens(self, stats: Stats) -> int | None:
+        if not _has(self.inner, "tokens"):
+            return None
+        with seam("controller", self.inner):
+            k = self.inner.tokens(stats)
+        if k is not None and (type(k) is not int or k < 0):
+            refuse("controller", self.inner, "tokens", k, "a whole number (an int) >= 0, or None")
+        found: int | None = k
+        return found
 
 
 def guarded_drafter(inner: Any) -> Callable[[Runner | None, SamplingParams], Drafter]:

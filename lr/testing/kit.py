@@ -19,6 +19,8 @@ from typing import Any
 import torch
 
 from lr.registry import find
+from lr.spec.protocol import SchedulerConfig
+from lr.spec.variant import Variant
 from lr.types import require
 
 SEAMS = {
@@ -27,6 +29,7 @@ SEAMS = {
     "feed": "segmenter",
 }  # fmt: skip
 """The seam of a part, by a method that only its kind has (the first that fits)."""
+PARTS = (*SEAMS.values(), "may_follow", "schedule")
 
 
 class ContractError(AssertionError):
@@ -65,7 +68,9 @@ def check(
     `make` is a class or a function without arguments that gives a *new* object each time; for a
     drafter one that takes (runner, sampling) if it needs a draft model, for a segmenter one that
     takes `token_bytes`. `vocab_size`: token ids in the questions are below it. `known` goes on to
-    the check of the seam: `pairs` for a verifier that cannot read random tokens.
+    the check of the seam: `pairs` for a verifier that cannot read random tokens, `width` for a
+    schedule. `may_follow` is given as it is, a function of (node, step, logprobs); a schedule as
+    its class.
 
     Raises `ContractError` for a broken contract, and what the part itself raises.
     """
@@ -75,11 +80,38 @@ def check(
             "since one object cannot show whether it remembers."
         )
     seam = _seam(make) if seam is None else seam
-    require(seam in (*SEAMS.values(), "may_follow"), "seam", seam, "the name of a seam")
+    require(seam in PARTS, "seam", seam, "the name of a seam")
     found = Checked(seam, _called(make))
     place = "tokens" if seam in ("rule", "drafter") else "seams"
     find(f"lr.testing.{place}:check_{seam}")(found, make, vocab_size, **known)
     return found
+
+
+def check_variant(make: Callable[[], Variant], **known: Any) -> list[Checked]:
+    """`check` every part of the variant that `make` makes anew each time. `known` as there."""
+    found, variant = [], make()
+    if not isinstance(variant, Variant):
+        raise TypeError(f"check_variant: make() is {variant!r}, expected a Variant, new each time.")
+    for name in PARTS:
+        part = getattr(variant, name)
+        if part is None:
+            continue
+        asked = name in ("segmenter", "drafter", "may_follow", "schedule")  # makers, functions
+        if asked or (name == "controller" and callable(part)):
+            found.append(check(part, seam=name, **known))
+        else:
+            found.append(check(_fresh(make, name, part), seam=name, **known))
+    return found
+
+
+def _fresh(make: Callable[[], Variant], name: str, part: object) -> Callable[[], Any]:
+    """Makes the part of a new variant; messages call it by its class."""
+
+    def fresh() -> Any:
+        return getattr(make(), name)
+
+    fresh.__qualname__ = type(part).__name__
+    return fresh
 
 
 def _seam(make: Callable[..., Any]) -> str:
@@ -94,6 +126,8 @@ def _seam(make: Callable[..., Any]) -> str:
         if names[:2] == ["runner", "sampling"]:
             return "drafter"
         like = make()
+    if inspect.isclass(like) and issubclass(like, SchedulerConfig):
+        return "schedule"
     for method, seam in SEAMS.items():
         if callable(getattr(like, method, None)):
             return seam

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import pickle
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -179,16 +181,49 @@ class _Script:
         return uniform(Stream.root(self.seed).fold_in(who, more, *said).key(0))
 
 
-def _confluent(found: Checked, seed: int, *, width: int, **parts: Callable[[], Any]) -> None:
+def _confluent(
+    found: Checked,
+    seed: int,
+    *,
+    width: int,
+    kind: type[SchedulerConfig] = SchedulerConfig,
+    **parts: Callable[[], Any],
+) -> None:
     """Whether the scheduler emits the same steps in every order of arrival."""
     for schedule in Schedule:
         emitted = []
         for order in (oldest, newest, shuffled(seed), shuffled(seed + 99)):
             made = {name: make() for name, make in parts.items()}
-            config = SchedulerConfig(Limits(24), schedule, 2, width, **made)
+            config = kind(Limits(24), schedule, 2, width, **made)
             emitted.append(ScriptedRun(config, _Script(seed), order).run())
         what = "the same steps are emitted in whatever order drafts and verdicts arrive"
         found.must(all(one == emitted[0] for one in emitted), what, "different steps")
+
+
+def check_schedule(
+    found: Checked, make: Callable[..., Any], vocab_size: int, width: int = 3
+) -> None:
+    """The shape of the tree is a function of the level and the settings; the root is never stuck.
+    `width` is that of the run.
+    """
+    kind: Any = make if inspect.isclass(make) else make()
+    configs = [kind(Limits(24), one, depth, width) for one in Schedule for depth in (1, 2, 5)]
+
+    def shape(_: object, asked: tuple[Any, int]) -> tuple[Any, ...]:
+        config, level = asked
+        return config.width_at(level), config.drafts_at(level), config.targets_at(level)
+
+    asked = [(config, level) for config in configs for level in range(7)]
+    shapes = same_everywhere(found, lambda: kind, shape, asked)
+    widths = [one for one, *_ in shapes]
+    good = all(type(one) is int and 1 <= one <= width for one in widths)
+    found.must(good, f"width_at gives whole numbers from 1 to {width}", sorted(set(widths)))
+    flags = {type(flag) for _, *both in shapes for flag in both}
+    found.must(flags == {bool}, "drafts_at and targets_at give True or False", flags)
+    roots = all(config.targets_at(0) for config in configs)
+    found.must(roots, "the target may write at the root (level 0)", "targets_at(0) is False")
+    for seed in range(4):
+        _confluent(found, seed, width=width, kind=kind)
 
 
 def check_controller(found: Checked, make: Callable[..., Any], vocab_size: int) -> None:
@@ -200,20 +235,20 @@ def check_controller(found: Checked, make: Callable[..., Any], vocab_size: int) 
 
     def fresh(question: str) -> Any:
         control: Any = guarded(Variant(controller=make)).controller
-        try:
-            return control(question)
-        except TypeError:  # a class that takes no question
-            return guarded(Variant(controller=make())).controller
+        return control(question)
 
-    def depths(control: Any) -> list[int]:
-        return [control.depth(stats) for stats in history[1:]]
+    def depths(control: Any) -> list[Any]:
+        return [(control.depth(stats), control.tokens(stats)) for stats in history[1:]]
 
-    alone = depths(fresh("a"))
+    control, started = fresh("a"), time.perf_counter()
+    alone = depths(control)
+    found.seconds = (time.perf_counter() - started) / len(alone)
     found.must(depths(fresh("a")) == alone, "a new controller decides alike", "different depths")
     one, other, mixed = fresh("a"), fresh("b"), []
     for stats in history[1:]:
-        mixed.append(one.depth(stats))
+        mixed.append((one.depth(stats), one.tokens(stats)))
         other.depth(Stats(1.0, 3, 3, 0, 3))
+        other.tokens(Stats(1.0, 3, 3, 0, 3))
     found.must(mixed == alone, "two controllers share no state", f"{mixed} and {alone}")
 
 

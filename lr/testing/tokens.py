@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -63,6 +64,11 @@ def worlds() -> Iterator[tuple[Model, Model, int]]:
         yield table(seed, v, drop), table(seed + 100, v, drop), v
 
 
+def without_replacement(draft: Model, parents: Sequence[int]) -> Iterator[tuple[float, Proposal]]:
+    """No two siblings are alike."""
+    return drawn_drafts(draft, parents, replace=False)
+
+
 def check_rule(found: Checked, make: Callable[[], AcceptanceRule], vocab_size: int) -> None:
     """Outcomes that are a distribution over paths; decisions that follow them; and, for a rule that
     says it is lossless, exactly the target's distribution.
@@ -73,7 +79,7 @@ def check_rule(found: Checked, make: Callable[[], AcceptanceRule], vocab_size: i
         for parents in [*CHAINS, *(TREES if rule.trees else [])]:
             if v == 4 and len(parents) > 2:
                 continue
-            for how in (drawn_drafts, certain_drafts):
+            for how in (drawn_drafts, without_replacement, certain_drafts):
                 drafts = list(how(draft, parents))
                 length = 1 + max(drafts[0][1].depths())
                 law = round_distribution(rule, target, drafts, length)
@@ -103,7 +109,7 @@ def _decisions(found: Checked, rule: AcceptanceRule) -> None:
     back = rule.verify(torch.cat(rows[::-1]), drafts[::-1], draws[::-1])[::-1]
     found.must(back == alone, "the order of a batch does not matter", f"{back}, {alone}")
     outcomes, counted = rule.outcomes(rows[0], drafts[0]), Counter[tuple[int, ...]]()
-    followed = 0
+    followed, started = 0, time.perf_counter()
     for number in range(ROUNDS):
         draw = Draws(Stream.root(6).fold_in(number), number)
         [decision] = rule.verify(rows[0], [drafts[0]], [draw])
@@ -111,6 +117,7 @@ def _decisions(found: Checked, rule: AcceptanceRule) -> None:
         followed += isinstance(decision, Decision) and 0 <= decision.token < v
         if type(rule).verify is AcceptanceRule.verify:
             assert decision.nodes == pick(outcomes, draw.uniform()).nodes
+    found.seconds = (time.perf_counter() - started) / ROUNDS
     found.must(followed == ROUNDS, "the token after the drafts is in the vocabulary", followed)
     chances: Counter[tuple[int, ...]] = Counter()
     for outcome in outcomes:
@@ -204,7 +211,7 @@ def _honest(
     drafter, _ = fresh()
     counted: Counter[int] = Counter()
     agreed, row = 0, None
-    branch = target.open(text)
+    branch, started = target.open(text), time.perf_counter()
     for number in range(ROUNDS):
         draws = Draws(Stream.root(10).fold_in(number), number % 7)
         [proposal] = drafter.propose([Context(branch, 5, draws)], 1)
@@ -214,6 +221,7 @@ def _honest(
         row = proposal.q[0].double()
         counted[proposal.tokens[0]] += 1
         agreed += sample(row[None], [draws.sample_key(0)])[0] == proposal.tokens[0]
+    found.seconds = (time.perf_counter() - started) / ROUNDS
     assert row is not None
     chances = {token: float(p) for token, p in enumerate(row.tolist()) if p > 0}
     _follows(found, counted, chances, "tokens are drawn from the stated q, anew in every round")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -40,7 +40,7 @@ from lr.spec.protocol import (
 )
 from lr.spec.scheduler import LookaheadScheduler
 from lr.theory.distributions import Acceptance, Constant, Duration, JudgeErrors
-from lr.trace import StepWritten, Trace
+from lr.trace import Stats, StepWritten, Trace
 from lr.types import Finish, Origin, Role, Step, Verdict, require
 
 ENDLESS = Limits(max_tokens=10**15)
@@ -232,14 +232,19 @@ class Outcome:
 
 
 def simulate(
-    config: SchedulerConfig, world: World, steps: int, trace: Trace | None = None
+    config: SchedulerConfig,
+    world: World,
+    steps: int,
+    trace: Trace | None = None,
+    depth: Callable[[Stats], int] | None = None,
 ) -> Outcome:
-    """Emit `steps` steps, or fewer where the limits of `config` end the chain.
+    """Emit `steps` steps, or fewer where the limits of `config` end the chain. `depth`, a
+    controller's, is told the counts and the time after every step.
 
     `trace` records every event by the simulated clock, all work (`WorkSpan`) and what is emitted
     (`Emit`) among them. Raises `SettingError` for steps < 1."""
     require(steps >= 1, "steps", steps, "a whole number >= 1")
-    return _Simulation(config, world, trace).run(steps)
+    return _Simulation(config, world, trace, depth).run(steps)
 
 
 def record_event(trace: Trace, event: Event) -> None:
@@ -254,8 +259,14 @@ def record_event(trace: Trace, event: Event) -> None:
 
 
 class _Simulation:
-    def __init__(self, config: SchedulerConfig, world: World, trace: Trace | None) -> None:
-        self.scheduler = LookaheadScheduler(config)
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        world: World,
+        trace: Trace | None,
+        depth: Callable[[Stats], int] | None,
+    ) -> None:
+        self.scheduler, self.depth = LookaheadScheduler(config), depth
         self.world, self.width, self.trace = world, config.width, trace
         if trace is not None:
             trace.clock, trace.start = lambda: self.now, 0.0
@@ -367,6 +378,9 @@ class _Simulation:
         else:
             outcome.stages.append(Stage(self.stage_accepted, self.now - self.stage_began))
             self.stage_began, self.stage_accepted = self.now, 0
+        if self.depth is not None:
+            counts = outcome.steps, outcome.steps, outcome.origins[Origin.ACCEPTED], outcome.judged
+            self.scheduler.set_depth(self.depth(Stats(self.now, *counts)))
 
     def _keep(self, span: WorkSpan | None) -> None:
         if span is not None and self.trace is not None:

@@ -25,4 +25,6 @@ def best_of(reasoner: Reasoner, *, width: int = 3, floor: float = -1.0) -> Varia
     """Accept the likeliest of `width` drafts, if its mean is at least `floor` nats per token."""
     runner = asked_model(reasoner.models.target, reasoner.codec).runner
     settings = {"width": width, "depth": 1, "schedule": "sync"}
-    return Variant(LikelihoodVerifier(floor, runner), chooser=BestScore(), settings=settings)
+    costs = {"score": 0.05}  # a pass over a draft step: a step of twenty tokens takes twenty
+    verifier = LikelihoodVerifier(floor, runner)
+    return Variant(verifier, chooser=BestScore(), settings=settings, costs=costs)

@@ -47,6 +47,7 @@ class Majority:
         read = self.text
         said = [d.tokens if read is None else read(d.tokens).strip() for d in place.drafts]
         votes = Counter(one for one, v in zip(said, place.verdicts, strict=True) if v.aligned)
+        place.note("votes", votes=[votes[one] for one in said], least=self.least)
         aligned = [j for j, verdict in enumerate(place.verdicts) if verdict.aligned]
         best = max(aligned, key=lambda j: votes[said[j]], default=None)
         return best if best is not None and votes[said[best]] >= self.least else None

@@ -16,7 +16,8 @@ from lr.types import require
 
 def narrowing(widths: tuple[int, ...] = (3, 2, 1, 1)) -> Variant:
     """`widths[l]` alternatives after a node of level l, counted from the beginning of its tree; the
-    last number holds for all further levels.
+    last number holds for all further levels. Unless told otherwise the tree is 4 deep, or deeper if
+    there are more numbers.
     """
     good = len(widths) > 0 and all(isinstance(w, int) and w >= 1 for w in widths)
     require(good, "widths", widths, "whole numbers >= 1, one per level")
@@ -25,4 +26,5 @@ def narrowing(widths: tuple[int, ...] = (3, 2, 1, 1)) -> Variant:
         def width_at(self, level: int) -> int:
             return widths[min(level, len(widths) - 1)]
 
-    return Variant(schedule=Narrowing, settings={"width": max(widths)})
+    settings = {"width": max(widths), "depth": max(4, len(widths))}
+    return Variant(schedule=Narrowing, settings=settings)

@@ -40,6 +40,7 @@ class Clipped(Verifier):
         if verdict.score is None or pair.stream is None:
             return replace(verdict, aligned=False)
         number = uniform(pair.stream.key(0))
+        pair.note("coin", reward=verdict.score, drew=number)
         return replace(verdict, aligned=number < verdict.score, why=f"{verdict.why}; {number:.3f}")
 
 

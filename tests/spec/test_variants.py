@@ -280,7 +280,7 @@ def test_variants_are_short() -> None:
     lengths = {
         path.name: len(path.read_text(encoding="utf-8").splitlines())
         for path in folder.glob("[a-z]*.py")
-        if path.name != "door.py"  # finds them
+        if path.name not in ("door.py", "clock.py")  # which load them, and simulate them
     }
     assert len(lengths) >= 9 and max(lengths.values()) <= 80, lengths
 

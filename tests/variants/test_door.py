@@ -88,7 +88,8 @@ def test_files_modules_and_parameters(reasoner: Reasoner, plugin: Path, tmp_path
     assert load_variant(f"{plugin}:Longer(least=4)", reasoner).verifier.least == 4  # type: ignore[union-attr]
     assert load_variant(f"{plugin}:fixed", reasoner).verifier.least == 0  # type: ignore[union-attr]
     assert load_variant("lr.variants.best_of:best_of( width = 2 )", reasoner).settings["width"] == 2
-    assert load_variant("narrowing(widths=(2, 1))", reasoner).settings == {"width": 2}
+    narrow = load_variant("narrowing(widths=(2, 1))", reasoner)
+    assert narrow.settings == {"width": 2, "depth": 4}
     name = f"{plugin}:mine(least=9)"
     assert is_named(name) and is_named("best_of") and not is_named("verifier=Longer, router=Mine")
 

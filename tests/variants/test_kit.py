@@ -20,7 +20,7 @@ from lr.parts.verifiers import LikelihoodVerifier, RandomVerifier
 from lr.rng import Stream
 from lr.spec.acceptance import EMPTY, AcceptanceRule, Outcome, Proposal
 from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter
-from lr.spec.protocol import WAIT, FirstAligned, Place
+from lr.spec.protocol import WAIT, FirstAligned, Place, SchedulerConfig
 from lr.spec.rules import MatchRule, RejectRule
 from lr.spec.sampling import distribution, sample
 from lr.spec.segmenters import BlankLineSegmenter
@@ -28,15 +28,17 @@ from lr.spec.variant import StepProposer
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.spec.verifiers.judge import PrefixCache
 from lr.spec.verifiers.simple import ExactVerifier
-from lr.testing import ContractError, check
+from lr.testing import ContractError, check, check_variant
 from lr.testing.guard import VariantError
 from lr.testing.tokens import small_model
 from lr.trace import Stats
 from lr.types import Coupling, Finish, Role, SamplingParams, Step, Verdict
+from lr.variants.adaptive import Halving, adaptive
 from lr.variants.choosers import BestScore, Majority
 from lr.variants.confidence_cascade import Cascade, Confidence
 from lr.variants.gsi import Measured, Tilted
 from lr.variants.lossless import StepRejection
+from lr.variants.narrowing import narrowing
 from lr.variants.rsd import Clipped
 from lr.variants.specreason import TargetFirst
 from lr.variants.speculative_thinking import Reflection
@@ -87,6 +89,8 @@ GOOD: dict[str, Callable[..., Any]] = {
         runner, sampling, coupling=Coupling.SHARED
     ),
     "tree": lambda runner, sampling: TreeDrafter(runner, sampling, branching=(2, 2)),
+    "narrowing": lambda: narrowing().schedule,
+    "halving": Halving,
     "blank line": BlankLineSegmenter,
     "fixed": lambda token_bytes: FixedSegmenter(token_bytes, 4),
 }
@@ -298,6 +302,27 @@ class Shared(Careful):
         return 1 + len(self.kept) % 3
 
 
+class Drifting(SchedulerConfig):
+    """A width that depends on chance."""
+
+    def width_at(self, level: int) -> int:
+        return random.randint(1, self.width)
+
+
+class Vast(SchedulerConfig):
+    """A width by level, whatever the run's."""
+
+    def width_at(self, level: int) -> int:
+        return 9 - level
+
+
+class Stuck(SchedulerConfig):
+    """The target never writes at the root."""
+
+    def targets_at(self, level: int) -> bool:
+        return level > 0
+
+
 class SharedSegmenter(FixedSegmenter):
     """Counts the tokens of all steps together."""
 
@@ -384,6 +409,9 @@ MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
     "a drafter that goes too deep": (Deep, "at most min"),
     "a router that counts": (Alternating, "same question|order of the questions"),
     "a controller with a shared memory": (Shared, "decides alike|share no state"),
+    "a schedule by chance": (Drifting, "same question|global"),
+    "a schedule that is too wide": (Vast, "from 1 to 3"),
+    "a schedule that cannot go on": (Stuck, "write at the root"),
     "a segmenter with a shared memory": (SharedSegmenter, "same question|share no state"),
     "a segmenter that never ends": (Endless, "steps end"),
     "a proposer that counts": (Growing, "same question|order of the questions"),
@@ -418,3 +446,16 @@ def test_what_is_no_part_is_told_so() -> None:
     with pytest.raises(TypeError, match="makes a new object each time"):
         check(ExactVerifier())  # type: ignore[arg-type]
     assert Step((1,), Finish.BOUNDARY) and Any
+
+
+def test_all_parts_of_a_variant() -> None:
+    """Each is held against the contract of its own seam."""
+    found = check_variant(lambda: replace(adaptive(), chooser=Majority(), rule=RejectRule()))
+    assert {one.seam for one in found} == {"controller", "may_follow", "chooser", "rule"}
+    assert all(one.passed for one in found)
+    [found_one] = check_variant(narrowing)
+    assert found_one.seam == "schedule"
+    with pytest.raises(ContractError, match="own pair alone"):
+        check_variant(lambda: replace(adaptive(), verifier=BestOfBatch()))
+    with pytest.raises(TypeError, match="expected a Variant"):
+        check_variant(Majority)  # type: ignore[arg-type]

@@ -142,8 +142,9 @@ def measure(
 
     def answer(way: Way, problem: Problem[Any], sample: int) -> tuple[Result, float]:
         started = time.perf_counter()
-        options = {**settings, **way.settings, "mode": way.mode, "sample": sample}
         variant = None if way.variant is None else variants[way.variant]
+        own = {} if variant is None else variant.settings  # a method's, not the bench's
+        options = {**settings, **own, **way.settings, "mode": way.mode, "sample": sample}
         result = reasoner.generate(problem.question, variant=variant, **options)
         progress()
         return result, time.perf_counter() - started

@@ -50,6 +50,7 @@ KINDS = {
     "verifier": ("verifier", "▪", EVERY, "One call for all pairs that wait."),
     "span": ("", "▪", EVERY, "A simulated worker is free again."),
     "draw": ("rejected", "#", EVERY, "Drawn by a key, so the order of work does not matter."),
+    "note": ("verifier", "*", TOKENS, "A part of the variant tells what it saw or decided."),
     "warn": ("rejected", "!", STEPS, "The answer is right, and slower than it should be."),
     "end": ("accepted", "■", STEPS, ""),
 }

@@ -87,6 +87,10 @@ def say(record: Record) -> str:
             return f"a worker {how} {data['work']} {node}"
         case "draw":
             return f"a number is drawn: {data['purpose']}"
+        case "note":
+            at = "" if node is None else f" at {node}"
+            fields = ", ".join(f"{name} {_value(one)}" for name, one in data["fields"].items())
+            return f"the variant's {data['name']}{at}" + (f": {fields}" if fields else "")
         case "open":
             return f"{cache}: branch {branch} is opened"
         case "fork":
@@ -118,6 +122,13 @@ def say(record: Record) -> str:
                 "the end of the answer" if data["done"] else f"the run ended early: {data['why']}"
             )
     return kind
+
+
+def _value(value: Any) -> str:
+    """A field of a variant's own event."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _count(number: int, word: str, more: str = "s") -> str:

@@ -3,7 +3,7 @@
 Everything counts but what a clock says: `time`, and the `seconds` of forwards and verifiers; on
 virtual clocks times count as well. Numbers that a model computed (probabilities, scores) may differ
 by `TOLERANCE` of their size, because another machine adds up in another order; tokens, verdicts,
-nodes, keys and blocks must be equal.
+nodes, keys and blocks must be equal. In a variant's own notes every number with a point may.
 
 If draft and target run side by side, which of two events comes first is chance. Then only what must
 not depend on it is compared (`compare_outputs`): the steps of the output in order, and whatever
@@ -92,7 +92,8 @@ def _differ(
         same = old == new
         if not same and isinstance(old, float) and isinstance(new, float):
             close = abs(old - new) <= TOLERANCE * max(abs(old), abs(new), TOLERANCE)
-            same = close and key.split(".")[-1] in COMPUTED
+            computed = key.split(".")[-1] in COMPUTED or key.startswith(".fields.")
+            same = close and computed
         return None if same else (key, old, new)
     for name, a, b in pairs:
         found = _differ(a, b, left_out, key + name)

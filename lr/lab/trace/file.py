@@ -54,6 +54,7 @@ KINDS: dict[str, type] = {
     "verifier": events.VerifierCall,
     "round": events.TokenRound,
     "token": events.TokenWritten,
+    "note": events.Noted,
     "draw": Draw,
     "span": WorkSpan,
     "open": cache.BranchOpened,

@@ -67,7 +67,7 @@ def header_of(run: Run) -> Header:
     parts = {one.name: getattr(variant, one.name) for one in fields(variant)}
     replaced = [f"{name}={getattr(part, '__name__', type(part).__name__)}"
                 for name, part in parts.items()
-                if part and name not in ("settings", "name", "file")]  # fmt: skip
+                if part and name not in ("settings", "costs", "name", "file")]  # fmt: skip
     pieces = pieces_of(run.prompt, models.codec.token_bytes)
     return Header(
         driver=options.driver if ahead else "plain",

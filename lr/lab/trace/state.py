@@ -249,6 +249,8 @@ def fold(state: State, record: Record) -> None:
             _emit(state, data)
         case "release":
             state.node(data["node"]).gone = state.time
+        case "note" if data["node"] is not None:
+            state.node(data["node"])
         case "written":
             state.writing(data).complete(data["step"])
         case "token":

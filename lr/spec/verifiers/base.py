@@ -29,6 +29,7 @@ from enum import Flag, auto
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lr.errors import ProtocolError, SettingError
+from lr.spec.protocol import Note, silent
 from lr.types import Step, Verdict
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class Pair:
     tokens. `target_sampling` and `draft_sampling` are the log-probabilities log p and log q under
     the sampling distributions; `draft_sampling` is empty for a step that no model drew. All are
     there if the verifier requires them. `stream` is the randomness of this pair, for what decides
-    by chance: `uniform(pair.stream.key(0))` (`lr/rng.py`); None where no models run.
+    by chance: `uniform(pair.stream.key(0))` (`lr/rng.py`); None where no models run. `note` tells
+    the trace something.
     """
 
     prefix: tuple[int, ...]
@@ -74,6 +76,7 @@ class Pair:
     target_sampling: tuple[float, ...] | None = None
     draft_sampling: tuple[float, ...] | None = None
     stream: Stream | None = field(default=None, compare=False)
+    note: Note = field(default=silent, compare=False, repr=False)
 
     @property
     def target_step(self) -> Step:

@@ -1,0 +1,138 @@
+"""A variant on the simulated clock: what it would gain at a stated acceptance and at its own costs,
+with the scheduler that runs on models. `lr theory --variant best_of --alpha 0.7`.
+
+The clock knows how long steps take and whether the verifier would accept them, not what they say.
+So it runs the parts that decide by counts and verdicts: the schedule, the router, the chooser, the
+controller, and what the verifier requires. A chooser is shown scores, uniform on [0, 1), and equal
+log-probabilities. Parts that read steps cannot run; their effect is stated as costs and acceptance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from lr.errors import SettingError
+from lr.options import GenerateOptions
+from lr.reasoner import Reasoner
+from lr.rng import Stream, uniform
+from lr.spec.protocol import FIRST_ALIGNED, Chooser, Kind, Place, Schedule, SchedulerConfig, Wait
+from lr.spec.variant import Variant
+from lr.spec.verifiers.base import Pair, Requires
+from lr.testing.guard import guarded
+from lr.theory.distributions import Bernoulli, BetaSiblings, Constant
+from lr.theory.formula_vs_simulation import Point, rate, siblings
+from lr.theory.simulate import ENDLESS, Outcome, World, simulate
+from lr.trace import Stats
+from lr.types import require
+from lr.variants.door import load_variant
+
+UNSEEN = ("segmenter", "corrector", "proposer", "may_follow", "drafter", "rule")
+"""The parts that need the steps or tokens themselves."""
+COLUMNS = (
+    "way", "schedule", "speedup", "± s.e.", "accepted / judged", "target steps / step",
+    "draft steps / step", "verdict", "score",
+)  # fmt: skip
+NOTES = """\
+speedup: over plain decoding. verdict, score: what a verdict takes, and reading a draft step to
+judge it without a target step. Alternatives of one place are accepted with rates from --beta."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A chooser that is shown scores where no models run."""
+
+    inner: Chooser
+    seed: int
+
+    def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
+        """The choice of the chooser, for scores that are a function of each alternative's name."""
+        streams = [Stream.root(self.seed).fold_in("score", *child) for child in place.children]
+        verdicts = [
+            replace(v, score=uniform(s.key(0)))
+            for v, s in zip(place.verdicts, streams, strict=True)
+        ]
+        pairs = tuple(
+            Pair((), draft, None, (0.0,), None, (0.0,), (0.0,), stream)
+            for draft, stream in zip(place.drafts, streams, strict=True)
+        )
+        return self.inner.choose(replace(place, verdicts=tuple(verdicts), pairs=pairs))
+
+
+def costs_of(variant: Variant, at: Point) -> dict[str, float]:
+    """Its own costs, and those of the point for what it does not say."""
+    known = {"judge": at.v, "score": at.v, "draft": at.c, "target": 1.0}
+    for name, value in variant.costs.items():
+        require(name in known, "a name in Variant.costs", name, f"one of {', '.join(known)}")
+        require(value >= 0, f"Variant.costs[{name!r}]", value, "a time >= 0, in target steps")
+    return known | dict(variant.costs)
+
+
+def simulated(variant: Variant, at: Point) -> tuple[SchedulerConfig, Outcome]:
+    """The variant's scheduler in the world of a point. Depth and width are the variant's settings,
+    else --k and 1.
+    """
+    parts, usual = guarded(variant), GenerateOptions()
+    own: Mapping[str, Any] = {"depth": at.k, "width": 1, "schedule": usual.schedule}
+    own = {name: variant.settings.get(name, value) for name, value in own.items()}
+    verifier, control = parts.verifier, parts.controller
+    sees = Requires.TARGET_STEP if verifier is None else verifier.requires
+    early = verifier is not None and verifier.early_requires is not None
+    chooser = FIRST_ALIGNED if parts.chooser is None else Scored(parts.chooser, at.seed)
+    config = (parts.schedule or SchedulerConfig)(
+        ENDLESS,
+        Schedule(own["schedule"]),
+        own["depth"],
+        own["width"],
+        needs_target_step=bool(sees & Requires.TARGET_STEP) and not early,
+        router=parts.router,
+        chooser=chooser,
+    )
+    costs, wide = costs_of(variant, at), own["width"] > 1
+    world = World(
+        BetaSiblings(*siblings(at)) if wide and 0 < at.alpha < 1 else Bernoulli(at.alpha),
+        target=Constant(costs["target"]),
+        draft=Constant(costs["draft"]),
+        judge=Constant(costs["judge"]),
+        score=Constant(costs["score"]),
+        target_overhead=at.b if config.barrier else 0.0,
+        draft_workers=None if wide else 1,
+        seed=at.seed,
+    )
+    made: Any = control("") if callable(control) else control
+    least = 1 if config.schedule is Schedule.PAPER else 0
+
+    def depth(stats: Stats) -> int:
+        return max(least, min(int(made.depth(stats)), config.depth))
+
+    return config, simulate(config, world, at.steps, depth=None if made is None else depth)
+
+
+def rows_of(names: Sequence[str], at: Point) -> list[tuple[list[str], list[str]]]:
+    """A row of the table for Lookahead Reasoning itself and for every variant, with notes."""
+    found = [("lr", Variant())]
+    with Reasoner() as reasoner:
+        found += [(name, load_variant(name, reasoner)) for name in names]
+    rows = []
+    for name, variant in found:
+        unseen = [part for part in UNSEEN if getattr(variant, part) is not None]
+        if variant.settings.get("mode") in ("ar", "sd"):
+            raise SettingError(
+                f"variant {name!r} works on tokens ({', '.join(unseen)}); this clock has steps."
+            )
+        config, outcome = simulated(variant, at)
+        costs, speed, accepted = costs_of(variant, at), rate(outcome), outcome.acceptance
+        shape = f"{config.schedule.value} {config.depth}"
+        shape += f", width {config.width}" if config.width > 1 else ""
+        begun = {kind: outcome.workers[kind].begun / outcome.steps for kind in Kind}
+        cells = [name, shape, f"{speed.value:.3f}", f"{speed.error:.3f}"]
+        cells += ["" if accepted is None else f"{accepted:.3f}"]
+        cells += [f"{begun[Kind.TARGET]:.2f}", f"{begun[Kind.DRAFT]:.2f}"]
+        cells += [
+            f"{costs['judge']:.3g}",
+            "" if config.needs_target_step else f"{costs['score']:.3g}",
+        ]
+        left = f"{name}: without its {' and '.join(unseen)}, which would have to read the steps."
+        rows.append((cells, [left] if unseen else []))
+    return rows

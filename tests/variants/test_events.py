@@ -1,0 +1,143 @@
+"""A variant's own events: in the trace, in its file, again when it is replayed, in words in the
+stepper, and on the player's page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lr.errors import SettingError
+from lr.lab.player.page import page_data
+from lr.lab.stepper.words import say
+from lr.lab.trace.compare import compare_in_order
+from lr.lab.trace.file import TraceFile, read_trace
+from lr.lab.trace.replay import replay, save_trace
+from lr.lab.trace.state import TraceStates
+from lr.reasoner import Reasoner
+from lr.spec.variant import Corrector, Variant
+from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.trace import Noted
+from lr.types import Verdict
+from lr.variants.choosers import Majority
+from lr.variants.door import load_variant
+
+QUESTION = "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many has Ben?"
+HOW: dict[str, Any] = {"max_tokens": 120, "seed": 1}
+
+
+@pytest.fixture(scope="module")
+def reasoner() -> Iterator[Reasoner]:
+    with Reasoner() as made:
+        yield made
+
+
+class Odd(Verifier):
+    """Rejects steps of an odd length and says what it saw."""
+
+    name, requires = "odd", Requires.NOTHING
+
+    def __init__(self, seen: object = 0.5) -> None:
+        self.seen = seen
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        for pair in pairs:
+            pair.note("length", tokens=len(pair.draft.tokens), seen=self.seen)
+        return [Verdict(len(pair.draft.tokens) % 2 == 0, "counted") for pair in pairs]
+
+
+class Twice(Corrector):
+    """Has every correction written twice."""
+
+    def keep(self, correction: Any, step: Any, number: float) -> bool:
+        correction.note("asked", times=correction.attempt)
+        return bool(correction.attempt)
+
+
+class Short:
+    """Looks one step ahead."""
+
+    def depth(self, stats: Any) -> int:
+        return 1
+
+
+def notes(trace: TraceFile) -> dict[str, list[Noted]]:
+    found: dict[str, list[Noted]] = {}
+    for record in trace.records:
+        if isinstance(record.event, Noted):
+            found.setdefault(record.event.name, []).append(record.event)
+    return found
+
+
+def test_what_parts_tell_and_decide_is_in_the_file(reasoner: Reasoner, tmp_path: Path) -> None:
+    variant = Variant(
+        Odd((1, None, "a", float("inf"))),
+        chooser=Majority(1),
+        corrector=Twice(),
+        controller=Short(),
+        may_follow=lambda node, step, logprobs: True,
+    )
+    run = reasoner.run(QUESTION, variant=variant, detailed=True, **HOW)
+    run.finish()
+    save_trace(tmp_path / "trace.jsonl", run)
+    trace = read_trace(tmp_path / "trace.jsonl")
+    found = notes(trace)
+    assert set(found) == {"length", "votes", "asked", "corrector", "controller", "may_follow"}
+    assert found["length"][0].fields["seen"] == [1, None, "a", "inf"]
+    assert {one.fields["keeps"] for one in found["corrector"]} == {False}
+    assert len(found["asked"]) == 2 * len(found["corrector"])
+    assert {one.fields["depth"] for one in found["controller"]} == {1}
+    assert {one.fields["follows"] for one in found["may_follow"]} == {True}
+    again = reasoner.run(QUESTION, variant=variant, detailed=True, **HOW)
+    again.finish()
+    save_trace(tmp_path / "again.jsonl", again)
+    assert compare_in_order(trace.records, read_trace(tmp_path / "again.jsonl").records) is None
+
+
+def test_stepper_and_player_show_them_plainly(reasoner: Reasoner, tmp_path: Path) -> None:
+    """A name that no reader knows is shown with its fields."""
+    run = reasoner.run(QUESTION, variant=Variant(Odd([0.25, True])), detailed=True, **HOW)
+    run.finish()
+    save_trace(tmp_path / "trace.jsonl", run)
+    trace = read_trace(tmp_path / "trace.jsonl")
+    first = next(record for record in trace.records if record.kind == "note")
+    tokens = first.data["fields"]["tokens"]
+    sentence = f"the variant's length at {first.data['node']}: tokens {tokens}, seen [0.25, True]"
+    assert say(first) == sentence
+    assert TraceStates(trace).at(first.number + 1).touched == {first.data["node"]}
+    page = json.loads(json.dumps(page_data(trace), allow_nan=False))
+    assert page["events"][first.number][1:] == ["note", "verifier", "*", sentence.capitalize()[:1]
+                                                + sentence[1:]]  # fmt: skip
+    assert page["stops"]["note"] > 0
+
+
+def test_a_named_variant_with_notes_is_replayed(reasoner: Reasoner, tmp_path: Path) -> None:
+    variant = load_variant("rsd(weight='clip')", reasoner)
+    run = reasoner.run(QUESTION, variant=variant, detailed=True, **HOW)
+    run.finish()
+    save_trace(tmp_path / "trace.jsonl", run)
+    trace = read_trace(tmp_path / "trace.jsonl")
+    coins = notes(trace)["coin"]
+    assert coins and all(0 <= coin.fields["drew"] < 1 for coin in coins)
+    assert replay(trace).difference is None
+    where = next(i for i, one in enumerate(trace.records) if one.kind == "note")
+    other = replace(coins[0], fields={**coins[0].fields, "drew": 2.0})
+    trace.records[where] = replace(trace.records[where], event=other)
+    found = replay(trace).difference
+    assert found is not None and found.key == "note.fields.drew"
+
+
+def test_without_a_trace_nothing_is_recorded(reasoner: Reasoner) -> None:
+    result = reasoner.generate(QUESTION, variant=Variant(Odd()), **HOW)
+    assert not [event for _, event in result.trace.events if isinstance(event, Noted)]
+
+
+def test_what_a_file_cannot_hold_is_refused(reasoner: Reasoner) -> None:
+    with pytest.raises(SettingError, match=r"note 'length' has seen = tensor.*\.tolist"):
+        reasoner.generate(QUESTION, variant=Variant(Odd(torch.ones(2))), **HOW)
