@@ -137,7 +137,7 @@ class Engine:
                     loop.add(request)
                 loop.step()
                 for run, request in list(live.items()):
-                    if request.done:
+                    if request.done or run.stopped:
                         del live[run]
                         loop.remove(request)
                         for warning in serving.warnings():
@@ -267,6 +267,7 @@ class Run:
         self.verifier = verifier if own is None else check_verifier(own)
         self.detailed, self.trace = detailed, Trace(detailed=detailed)
         self.alone = True  # forwards and caches serve this answer only
+        self.stopped = False  # set it to break the answer off after the steps so far
         self.steps: list[AnswerStep] = []
         models, codec = self.models, self.models.codec
         thinking = options.enable_thinking
