@@ -1,7 +1,5 @@
-"""The model `lr` for EleutherAI's lm-evaluation-harness: its tasks run with Lookahead Reasoning
-(extra `lm-eval`, `docs/evaluation.md`). The arguments are those of `lm_eval`:
-
-    python -m lr.lab.harness --model lr --model_args target=PATH,draft=PATH,depth=4 --tasks gsm8k
+"""The model `lr` for EleutherAI's lm-evaluation-harness: its tasks run with Lookahead Reasoning.
+`python -m lr.lab.harness` takes the arguments of `lm_eval` (`docs/evaluation.md`).
 """
 
 from __future__ import annotations
@@ -40,9 +38,8 @@ class LookaheadLM(TemplateLM):
         super().__init__()
         if make_options(**options).system is not None:
             raise SettingError("the harness writes the prompts: use its --system_instruction.")
-        self.options, self._device = options, find_device(device)
-        self.batch = 8 if batch_size == "auto" else int(batch_size)
-        self.reasoner = Reasoner(target, draft, verifier, judge=judge, device=self._device)
+        self.options, self.batch = options, 8 if batch_size == "auto" else int(batch_size)
+        self.reasoner = Reasoner(target, draft, verifier, judge=judge, device=find_device(device))
         self.codec = copy(self.reasoner.codec)
         self.codec.chat = lambda text, **_: self.codec.encode(text)  # type: ignore[method-assign]
         self.engine = Engine(replace(self.reasoner.models, codec=self.codec))
@@ -107,8 +104,7 @@ class LookaheadLM(TemplateLM):
 
 
 def said(run: Run, stops: list[str]) -> tuple[str, bool]:
-    """What was said after the thought, up to the first stop string, and whether there was one. A
-    thought that is not over is not searched for stop strings."""
+    """The reply after the thought, up to a stop string, and whether there was one in the reply."""
     text, whole = run.result.text, run.question + run.result.text
     if whole.rfind("<think>") > whole.rfind(END_OF_THOUGHT):
         return text, False

@@ -72,13 +72,13 @@ def ask(model: LookaheadLM, *texts: str, **how: Any) -> list[str]:
     return model.generate_until([Instance("generate_until", {}, (text, how), 0) for text in texts])
 
 
-@pytest.mark.parametrize("mode", ["ar", "lr"])
 def test_tasks_run_and_give_the_figures_of_the_models(
-    tasks: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+    tasks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    model = adapter(depth=2, batch_size=3)
     found = simple_evaluate(
-        adapter(mode=mode, batch_size=3),
+        model,
         tasks=["coins", "which"],
         task_manager=TaskManager(include_path=str(tasks)),
         apply_chat_template=True,
@@ -89,11 +89,10 @@ def test_tasks_run_and_give_the_figures_of_the_models(
     assert 0 <= found["results"]["which"]["acc,none"] <= 1
     [first, *_] = found["samples"]["coins"]
     prompt = first["arguments"][0][0]
-    model = adapter(mode=mode)
     question = first["doc"]["question"]
     assert prompt == model.apply_chat_template([{"role": "user", "content": question}])
     assert model.codec.encode(prompt) == model.reasoner.codec.chat(question)
-    plain = model.reasoner.generate(question, temperature=0, mode=mode)
+    plain = model.reasoner.generate(question, temperature=0, depth=2)
     assert [plain.text] == first["resps"][0]
 
 
