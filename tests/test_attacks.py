@@ -58,7 +58,7 @@ def test_none_of_a_thousand_requests_that_were_admitted_runs_out_of_blocks(
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert attack.main(["soak", "--count", "1"]) == 0
     soak = sys.modules["attacks.models"].soak
-    for name, value in {"context": 96, "company": 16, "longest": 4}.items():
+    for name, value in {"context": 1024, "company": 16, "longest": 4}.items():
         monkeypatch.setattr(soak, name, value)
     many, number = soak(tmp_path), 0
     while many.requests < 1000:
