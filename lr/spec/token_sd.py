@@ -88,6 +88,7 @@ def speculate(
     starts = [len(branch) for branch in branches]
     runs = run_target(runner, branches, proposals)
     probs = distribution(torch.cat([rows for rows, _ in runs]), sampling)  # [sum of (n + 1), v]
+    proposals = [proposal.on(probs.device) for proposal in proposals]
     draws = [context.draws for context in contexts]
     decisions = speculation.rule.verify(probs, proposals, draws)
 
