@@ -334,15 +334,9 @@ class Run:
     def take(self, emitted: EmittedStep) -> AnswerStep:
         """Add a step that was decided, with its text."""
         decode, step, rejected = self.models.codec.decode, emitted.step, emitted.rejected
-        made = AnswerStep(
-            emitted.index,
-            decode(step.tokens),
-            step.tokens,
-            emitted.origin,
-            step.finish,
-            emitted.verdict,
-            None if rejected is None else decode(rejected.tokens),
-        )
+        replaced = None if rejected is None else decode(rejected.tokens)
+        how = emitted.origin, step.finish, emitted.verdict, replaced
+        made = AnswerStep(emitted.index, decode(step.tokens), step.tokens, *how)
         self.steps.append(made)
         return made
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -63,10 +63,6 @@ class Proposal:
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-    def on(self, device: torch.device) -> Proposal:
-        """The same with `q` on this device: a draft model may be on another than the target."""
-        return self if self.q is None else replace(self, q=self.q.to(device))
 
     @property
     def is_chain(self) -> bool:
