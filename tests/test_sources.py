@@ -100,8 +100,8 @@ def resolves(dotted: str) -> bool:
         if not hasattr(value, part):
             try:
                 importlib.import_module(".".join(parts[:i]))
-            except ModuleNotFoundError:
-                return False
+            except ModuleNotFoundError as error:  # of ours; or of an extra that it needs
+                return not str(error.name).startswith("lr")
         value = getattr(value, part)
     return True
 
