@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from random import Random
 from types import ModuleType
 
 import pytest
@@ -46,6 +47,24 @@ def test_short_run(
     monkeypatch.setattr(sys, "path", list(sys.path))
     code = attack.main([name, "--count", str(CASES[name]), "--seed", "11"])
     assert code == 0, capsys.readouterr().out
+
+
+def test_none_of_a_thousand_requests_that_were_admitted_runs_out_of_blocks(
+    attack: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Random models, modes, drafters, schedules, widths and numbers of blocks; prompts up to the
+    context, and short answers, so that a thousand take seconds.
+    """
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert attack.main(["soak", "--count", "1"]) == 0
+    soak = sys.modules["attacks.models"].soak
+    for name, value in {"context": 1024, "company": 16, "longest": 4}.items():
+        monkeypatch.setattr(soak, name, value)
+    many, number = soak(tmp_path), 0
+    while many.requests < 1000:
+        many(Random(f"many {number}"))
+        number += 1
+    many.close()
 
 
 def test_a_finding_is_reported_and_can_be_had_again(

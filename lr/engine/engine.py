@@ -130,7 +130,7 @@ class Engine:
                     loop.add(request)
                 loop.step()
                 for run, request in list(live.items()):
-                    if request.done:
+                    if request.done or run.stopped:
                         del live[run]
                         loop.remove(request)
                         for warning in serving.warnings():
@@ -262,6 +262,7 @@ class Run:
         self.verifier = verifier if own is None else check_verifier(own)
         self.detailed, self.trace = detailed, Trace(detailed=detailed)
         self.alone = True  # forwards and caches serve this answer only
+        self.stopped = False  # set it to break the answer off after the steps so far
         self.steps: list[AnswerStep] = []
         models, codec = self.models, self.models.codec
         thinking = options.enable_thinking
@@ -328,15 +329,9 @@ class Run:
     def take(self, emitted: EmittedStep) -> AnswerStep:
         """Add a step that was decided, with its text."""
         decode, step, rejected = self.models.codec.decode, emitted.step, emitted.rejected
-        made = AnswerStep(
-            emitted.index,
-            decode(step.tokens),
-            step.tokens,
-            emitted.origin,
-            step.finish,
-            emitted.verdict,
-            None if rejected is None else decode(rejected.tokens),
-        )
+        replaced = None if rejected is None else decode(rejected.tokens)
+        how = emitted.origin, step.finish, emitted.verdict, replaced
+        made = AnswerStep(emitted.index, decode(step.tokens), step.tokens, *how)
         self.steps.append(made)
         return made
 

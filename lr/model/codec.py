@@ -220,7 +220,9 @@ def _load_tokenizer(directory: Path) -> Any:
 
     loader = PreTrainedTokenizerFast if "tokenizer.json" in found else AutoTokenizer
     try:
-        return loader.from_pretrained(str(directory), local_files_only=True)
+        loaded = loader.from_pretrained(str(directory), local_files_only=True)
+        loaded("a", verbose=False)  # what was believed when it was read may still fail in use
+        return loaded
     except Exception as error:  # a broken tokenizer raises whatever its first failing reader raises
         raise CheckpointError(
             f"the tokenizer of {directory} cannot be read ({type(error).__name__}: {error}). "

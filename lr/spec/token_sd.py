@@ -15,7 +15,7 @@ or texts. Read next: `acceptance.py`, `drafters.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -90,6 +90,8 @@ def speculate(
     starts = [len(branch) for branch in branches]
     runs = run_target(runner, branches, proposals)
     probs = distribution(torch.cat([rows for rows, _ in runs]), sampling)  # [sum of (n + 1), v]
+    # The draft model may be on another device.
+    proposals = [p if p.q is None else replace(p, q=p.q.to(probs.device)) for p in proposals]
     draws = [context.draws for context in contexts]
     decisions = speculation.rule.verify(probs, proposals, draws)
 

@@ -10,6 +10,7 @@ import gc
 import shutil
 import threading
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -269,26 +270,26 @@ class soak(_Reasoners):
     Nothing that was admitted ends in `OutOfBlocks`; afterwards every block is free, and there are
     no more threads and open files than after the first cases."""
 
-    context = 192
+    context, company, longest = 192, 6, 40
+    """Tokens of the context, requests at once and tokens of an answer, at most."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.cases, self.level = 0, (0, 0)
+        self.cases, self.requests, self.level = 0, 0, (0, 0)
 
     def __call__(self, rng: Random) -> str:
         verifier, sizes = rng.choice(VERIFIERS), [None, None, 40, 120, 400]
         reasoner = self.reasoner(0, 1, verifier=verifier, blocks=rng.choice(sizes))
-        how, runs, refused = options(rng), [], 0
-        for _ in range(rng.randint(1, 6)):
-            try:
-                text = question(rng, rng.choice([4, 40, 190]))
+        how, runs = options(rng, max_tokens=rng.randint(1, self.longest)), []
+        for _ in range(rng.randint(1, self.company)):
+            text = question(rng, rng.choice([4, 40, self.context]))
+            with suppress(ContextError):
                 runs.append(Run(reasoner.engine, reasoner.verifier, text, how))
-            except ContextError:
-                refused += 1
         room = reasoner.models.num_blocks
         runs = [run for run in runs if room is None or run.blocks <= room]
+        self.requests += len(runs)
         try:
-            for _ in reasoner.engine.serve(runs, rng.randint(1, 4)):
+            for _ in reasoner.engine.serve(runs, rng.randint(1, self.company)):
                 pass
         except OutOfBlocks as error:
             raise AssertionError(f"admitted, and no block was left: {how}, {error}") from error

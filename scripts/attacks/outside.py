@@ -34,7 +34,7 @@ from test_signals import gone, started
 from lr.errors import LRError, SettingError
 from lr.lab.endpoint.client import Refused
 from lr.lab.eval.datasets import load_items
-from lr.lab.eval.sandbox import Limits, open_sandbox
+from lr.lab.eval.sandbox import Limits, Sandbox, open_sandbox
 from lr.lab.trace.file import read_trace
 from lr.model.codec import Codec
 from lr.model.weights import load_model
@@ -360,11 +360,12 @@ class sandbox:
         self.folder, self.outside = folder, folder / "outside"
         self.precious = folder / "precious"
         self.precious.write_text("kept", "utf-8")
-        limits = Limits(seconds=3, memory_mb=400)
+        limits = Limits(seconds=2, memory_mb=400)
         try:
             self.box, self.contained = open_sandbox(limits), True
         except SettingError:  # no bubblewrap here: what its limits alone must stop
             self.box, self.contained = open_sandbox(limits, unsafe=True), False
+        self.patient = Sandbox(self.box.bwrap, Limits(seconds=60, memory_mb=400))
 
     def close(self) -> None:
         pass
@@ -390,7 +391,7 @@ class sandbox:
         assert not self.outside.exists() and self.precious.read_text("utf-8") == "kept"
         assert leftovers() <= before, "a folder was left"
         assert shared() == segments, "shared memory was left"
-        assert self.box.run("print('right')").output == "right\n"
+        assert self.patient.run("print('right')").output == "right\n"
         kind = "known" if known else "mixed"
         return kind if self.contained else f"{kind}, without bubblewrap"
 

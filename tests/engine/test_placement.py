@@ -1,17 +1,32 @@
-"""What the draft's worker shares with this process, and that it answers alike all the same."""
+"""Models on several devices: what the draft's worker shares with this process, and that answers are
+the same wherever target, draft and judge are.
+"""
 
 from __future__ import annotations
 
+import pytest
 import torch
+from spec_kit import random_model
 
 from lr import Reasoner
 from lr.engine.engine import Models
 from lr.engine.load import draft_worker
+from lr.engine.runner import ModelRunner
 from lr.engine.worker import DraftWorker
 from lr.model.codec import Codec
 from lr.model.device import DeviceMap
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
+from lr.rng import Stream
+from lr.spec.acceptance import Decision, Draws
+from lr.spec.drafters import Context, ModelDrafter
+from lr.spec.rules import RejectRule
+from lr.spec.token_sd import Speculation, speculate
+from lr.types import SamplingParams
+
+QUESTION = (
+    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
+)
 
 
 def worker(model: CausalLM, device: str) -> DraftWorker:
@@ -42,10 +57,54 @@ def test_a_worker_thread_on_the_same_weights_answers_as_lockstep_does() -> None:
         assert isinstance(models.draft, CausalLM) and models.worker is not None
         thread = worker(models.draft, "cuda:0")
         models.worker.load, models.worker.as_thread = thread.load, True
-        question = (
-            "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many "
-            "coins does Ben have?"
-        )
         settings = {"mode": "lr+sd", "drafter": "draft", "max_tokens": 120}
-        one = reasoner.generate(question, driver="overlapped", **settings)
-        assert one.tokens == reasoner.generate(question, driver="lockstep", **settings).tokens
+        one = reasoner.generate(QUESTION, driver="overlapped", **settings)
+        assert one.tokens == reasoner.generate(QUESTION, driver="lockstep", **settings).tokens
+
+
+class Elsewhere(RejectRule):
+    """Decides without a look at the numbers, which "meta" does not have."""
+
+    def verify(self, p_rows: torch.Tensor, proposals: list, draws: object) -> list[Decision]:
+        self.devices = {p_rows.device.type, *(proposal.q.device.type for proposal in proposals)}
+        return [Decision((), 0) for _ in proposals]
+
+
+def test_a_rule_gets_p_and_q_on_the_device_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the target on another kind of device than its draft model."""
+    monkeypatch.setattr("lr.spec.token_sd.distribution", lambda logits, _: logits.softmax(-1))
+    draft, rule, sampling = random_model(2), Elsewhere(), SamplingParams(1.0)
+    small = ModelRunner(draft, num_blocks=9, block_size=4)
+    large = ModelRunner(random_model(1).to("meta"), num_blocks=9, block_size=4)
+    speculation = Speculation(ModelDrafter(small, sampling), rule, 2)
+    context = Context(large.open([1, 2, 3]), 2, Draws(Stream.root(0), 0))
+    speculate(large, sampling, speculation, [context])
+    assert rule.devices == {"meta"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("places", [("cuda", "cpu"), ("cpu", "cuda"), ("cuda", "cuda")])
+@pytest.mark.parametrize("verifier", ["oracle", "judge", "likelihood:-3", "score:4"])
+def test_answers_do_not_depend_on_who_is_where(places: tuple[str, str], verifier: str) -> None:
+    """The judge stays on the CPU. In fp64 the CPU and CUDA choose alike, rejections included."""
+    where = {"target": places[0], "draft": places[1], "judge": "cpu"}
+    ways: list[dict] = [{"mode": "lr", "width": 2, "depth": 2}]
+    ways += [{"mode": "lr+sd", "drafter": "step"}, {"mode": "lr", "driver": "overlapped"}]
+    chains, rules = ("draft", "ngram", "suffix"), ("reject", "block", "match")
+    ways += [
+        {"mode": "sd", "drafter": name, "acceptance": rule} for name in chains for rule in rules
+    ]
+    ways += [
+        {"mode": "lr+sd", "drafter": "tree", "acceptance": rule} for rule in ("reject", "match")
+    ]
+    if verifier != "oracle":
+        ways = ways[:3]
+    names = ("tiny-target", "tiny-draft", verifier)
+    with (
+        Reasoner(*names, dtype=torch.float64, device=where) as apart,
+        Reasoner(*names, dtype=torch.float64) as here,
+    ):
+        for way in ways:
+            tokens = [one.generate(QUESTION, max_tokens=60, **way).tokens for one in (apart, here)]
+            assert tokens[0] == tokens[1], way

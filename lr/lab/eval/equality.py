@@ -24,6 +24,7 @@ WORKER = Path(__file__).with_name("math_worker.py")
 START_SECONDS = 120.0
 """sympy is large, and a machine may be busy."""
 _NUMBER = re.compile(r"(-?)((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?:[eE]([+-]?\d{1,3}))?", re.ASCII)
+_POWER = re.compile(r"\s*\\(?:times|cdot)\s*10\^(?:(\d)$|\{([+-]?\d+)\})")
 
 
 class MathChecker(contextlib.AbstractContextManager["MathChecker"]):
@@ -105,10 +106,10 @@ def require_math_verify() -> None:
 
 
 def plain_number(text: str) -> Fraction | None:
-    """The value of a plain number, or None. Example: "073", "$1,000.50", "1e5" and " 42. " are;
-    "50%", "1,2" and "\\frac12" are not."""
+    """The value of a plain number, or None. Example: "073", "$1,000.50", "1e5", "2 \\times
+    10^{5}" and " 42. " are; "50%", "1,2" and "\\frac12" are not."""
     text = text.strip().rstrip(".").removeprefix("\\$").removeprefix("$").removesuffix("$")
-    match = _NUMBER.fullmatch(text.replace("{,}", ",").strip())
+    match = _NUMBER.fullmatch(_POWER.sub(r"e\1\2", text.replace("{,}", ",")).strip())
     if match is None or len(match[2]) > 1000:
         return None
     value = Fraction(match[2].replace(",", "")) * Fraction(10) ** int(match[3] or 0)

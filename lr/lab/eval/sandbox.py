@@ -167,16 +167,17 @@ def _help(bwrap: str) -> str:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder that is removed afterwards, however deep a program has made it."""
+    """A folder that is removed afterwards, however deep a program has made it (for Python it may be
+    too deep) and though the program may have locked it."""
     name = tempfile.mkdtemp(prefix="lr-code-")
     try:
         yield Path(name).resolve()
     finally:
-        with contextlib.suppress(RecursionError):
-            shutil.rmtree(name, ignore_errors=True)
-        for command in (["rm", "-rf"], ["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
-            if os.path.lexists(name):  # too deep for Python, or locked by the program
-                subprocess.run([*command, "--", name], check=False, stderr=subprocess.DEVNULL)
+        for command in ("rm -rf", "chmod -R u+rwX", "rm -rf") if os.name == "posix" else ():
+            if os.path.lexists(name):
+                words = [*command.split(), "--", name]
+                subprocess.run(words, check=False, stderr=subprocess.DEVNULL)
+        shutil.rmtree(name, ignore_errors=True)
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:

@@ -315,7 +315,7 @@ def parse_trace(lines: Sequence[str], name: str = "trace") -> TraceFile:
         try:
             when = msgspec.convert(content.get("time"), float)
             event: Event = msgspec.convert(content, made)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, ValueError) as error:  # or half a character
             raise TraceError(f"{where}: {content['event']}: {error}") from error
         before = trace.records[-1].time if trace.records else when
         if when < before:
