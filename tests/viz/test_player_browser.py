@@ -426,7 +426,7 @@ def test_wide_trees_fit_and_keep_their_numbers(window: Window, width: int) -> No
       return best[0];
     }""")
     assert most >= 8
-    field, box = "document.getElementById('tree-field')", "document.getElementById('tree')"
+    field, box = "document.querySelector('.field')", "document.getElementById('tree')"
     if width >= 1000:
         assert page.evaluate(f"{field}.offsetHeight <= {box}.clientHeight + 12")
     assert page.evaluate(CUT) == []

@@ -4,7 +4,8 @@
 const WINDOW = 30;
 
 class Answer {
-  constructor(film, list, ahead, scroller) {
+  constructor(film, panel) {
+    const [list, ahead] = panel.querySelectorAll("ol"), scroller = panel.querySelector(".scroll");
     Object.assign(this, { film, list, ahead, scroller, all: false, signature: "" });
   }
 

@@ -10,9 +10,13 @@ const MEANS = {
 const OUTCOMES = { done: "done", cancelled: "cancelled", failed: "failed", open: "not over" };
 
 class Clock {
-  constructor(film, data, drawing) {
-    const { clock, unit } = data;
-    Object.assign(this, { film, unit, drawing, lanes: clock.lanes, clock });
+  constructor(film, drawing) {
+    Object.assign(this, { film, drawing });
+  }
+
+  load() {
+    const { clock, unit } = this.film;
+    Object.assign(this, { unit, lanes: clock.lanes, clock, drawn: null });
     this.start = clock.begin;
     this.end = Math.max(clock.end, this.start + 1e-9);
     // A long run begins with a window of about sixty pieces of work, which follows the present.

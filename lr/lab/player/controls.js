@@ -6,6 +6,7 @@ const KEYS = [
   ["Shift + ← →", "previous, next decision"],
   ["R", "to the next rejection (Shift: to the one before)"],
   ["Home End", "to the beginning, to the end"], ["↑ ↓", "faster, slower"],
+  ["V F", "live: to the next verdict, fork a what-if"],
   ["Z X", "clock: show less time, more time"], ["C", "the next cache"],
   ["D", "light or dark"], ["+ −", "larger or smaller text"], ["?", "this help"],
 ];
@@ -16,9 +17,8 @@ const LINKS = "The address ends in #event=number (in the tour #tour=number) when
   + "share it, and it opens at that moment.";
 
 function connect(player) {
-  const { decisions, rejections } = player.data;
   const settled = (action) => () => { action(); player.toAddress(); };
-  const rest = (n) => settled(() => { player.pause(); player.go(n); });
+  const rest = (place) => settled(() => { player.pause(); player.go(place()); });
   const { tour } = player;
   const along = (by) => settled(() => (tour.at >= 0 ? tour.go(tour.at + by) : player.step(by > 0)));
   const actions = {
@@ -26,9 +26,9 @@ function connect(player) {
     play: () => player.toggle(),
     "event-back": along(-1),
     "event-next": along(1),
-    "decision-back": settled(() => player.jump(decisions, false)),
-    "decision-next": settled(() => player.jump(decisions, true)),
-    "rejection-next": settled(() => player.jump(rejections, true)),
+    "decision-back": settled(() => player.jump(player.data.decisions, false)),
+    "decision-next": settled(() => player.jump(player.data.decisions, true, "step")),
+    "rejection-next": settled(() => player.jump(player.data.rejections, true, "rejection")),
     theme: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
     "text-size": () => setScale(player, scaleNow() > 1.35 ? 1 : scaleNow() + 0.2),
     "help-open": () => byId("help").showModal(),
@@ -45,14 +45,16 @@ function connect(player) {
     " ": actions.play, ArrowRight: along(1), ArrowLeft: along(-1),
     t: actions["tour-open"], Escape: settled(() => tour.go(-1)), g: () => player.race.next(),
     "shift ArrowRight": actions["decision-next"], "shift ArrowLeft": actions["decision-back"],
-    r: actions["rejection-next"], "shift r": settled(() => player.jump(rejections, false)),
-    Home: rest(0), End: rest(player.count), ArrowUp: () => faster(1), ArrowDown: () => faster(-1),
+    r: actions["rejection-next"], "shift r": settled(() => player.jump(player.data.rejections, false)),
+    Home: rest(() => 0), End: rest(() => player.more("end") ? player.n : player.count), ArrowUp: () => faster(1), ArrowDown: () => faster(-1),
     z: actions["zoom-in"], x: actions["zoom-out"], c: () => player.cache.next(), d: actions.theme,
     "+": () => setScale(player, scaleNow() + 0.1), "=": () => setScale(player, scaleNow() + 0.1),
+    v: () => byId("verdict").click(), f: () => byId("fork").click(),
     "-": () => setScale(player, scaleNow() - 0.1), "?": actions["help-open"],
   };
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
+    const typing = byId("help").open || event.target.matches("[type=text]");
+    if (event.ctrlKey || event.metaKey || event.altKey || typing) return;
     const inField = event.target.matches("select, button")
       && [" ", "Enter", "ArrowUp", "ArrowDown"].includes(event.key);
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;

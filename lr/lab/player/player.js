@@ -12,30 +12,34 @@ const LEGEND = [
 
 class Player {
   constructor(data) {
-    this.data = data;
-    this.film = new TraceStates(data);
-    this.count = this.film.count;
-    Object.assign(this, { n: 0, time: 0, playing: false });
-    // At speed 1 a step of the answer takes three seconds.
-    const seconds = clamp(SECONDS_PER_STEP * Math.max(1, this.film.emitted.length), 12, 3600);
-    this.rate = Math.max(this.film.ends - this.film.starts, 1e-9) / seconds;
-    const { film } = this;
-    this.tree = new Tree(film, data, byId("tree-field"), byId("tree-lines"), byId("tree"));
-    this.answer = new Answer(film, byId("steps"), byId("ahead"), byId("answer"));
-    this.clock = new Clock(film, data, byId("timeline"));
-    this.cache = new CacheView(film, data.plain, byId("cache"), byId("cache-tabs"));
-    this.race = new Race(film, data.race, byId("race"), byId("race-clock"));
-    this.tour = new Tour(this, data.tour);
+    const film = new TraceStates(data);
+    Object.assign(this, { film, n: 0, time: 0, playing: false });
+    this.tree = new Tree(film, byId("tree-panel"));
+    this.answer = new Answer(film, byId("answer-panel"));
+    this.clock = new Clock(film, byId("timeline"));
+    this.cache = new CacheView(film, byId("cache"), byId("cache-tabs"));
+    this.race = new Race(film, byId("race"), byId("race-clock"));
+    this.tour = new Tour(this);
+    this.load(data);
+    if (data.live) this.live = new Live(this);
   }
 
-  start() {
-    const { title, setting, headline, question, guesses, rejections } = this.data;
+  // Takes in all that is known of the answer.
+  load(data) {
+    const { title, setting, headline, question, guesses, rejections, live } = data, { film } = this;
+    this.data = data;
+    film.load(data);
+    this.clock.load();
+    this.count = film.count;
+    // At speed 1 a step of the answer takes three seconds.
+    const seconds = SECONDS_PER_STEP * Math.max(1, film.emitted.length);
+    this.rate = Math.max(film.ends - film.starts, 1e-9) / clamp(seconds, live ? 1 : 12, 3600);
     byId("title").textContent = title;
     byId("setting").textContent = byId("setting").dataset.tip = setting;
     byId("question").textContent = question;
-    byId("stats").append(...headline.map(([name, number, tip]) => make("div", { tip, tabindex: 0 },
-      [make("dt", { text: name }), make("dd", { text: number })])));
-    byId("tree-legend").append(...LEGEND.map(([who, text, tip]) => make(`span.${who}`,
+    byId("stats").replaceChildren(...headline.map(([name, number, tip]) =>
+      make("div", { tip, tabindex: 0 }, [make("dt", { text: name }), make("dd", { text: number })])));
+    byId("tree-legend").replaceChildren(...LEGEND.map(([who, text, tip]) => make(`span.${who}`,
       { text, tip })));
     const words = [["by-draft", "the draft's words"], ["by-target", "the target's words"]];
     if (guesses) {
@@ -44,17 +48,23 @@ class Player {
         words.push([`${by}.${source}`, SOURCES[source][0]]);
       }
     }
-    byId("token-legend").append(...words.map(([kind, text]) => make(`span.token.${kind}`,
+    byId("token-legend").replaceChildren(...words.map(([kind, text]) => make(`span.token.${kind}`,
       { text })));
     byId("show-refused").hidden = !guesses;
     const caches = this.cache.names.length > 0;
     document.body.classList.toggle("without-cache", !caches);
     byId("cache-panel").hidden = !caches;
     byId("scrub").max = this.count;
-    byId("rejection-next").disabled = !rejections.length;
+    byId("rejection-next").disabled = !rejections.length && !live;
+    byId("tour-open").hidden = !film.tour.length;
+    this.marked = null;
+  }
+
+  start() {
     this.tips = new Tips(byId("tip"));
     connect(this);
     this.fromAddress();
+    if (this.live) this.live.ask("look");
     new ResizeObserver(() => this.redraw()).observe(byId("panels"));
   }
 
@@ -68,6 +78,7 @@ class Player {
     this.answer.show(this.n);
     this.clock.show(this.time);
     this.race.show(this.n, this.time);
+    if (this.live) this.live.show();
     this.cache.show(this.n);
     byId("scrub").value = this.n;
     byId("scrub").setAttribute("aria-valuetext", `event ${this.n} of ${this.count}`);
@@ -117,12 +128,20 @@ class Player {
     }));
   }
 
+  // Of an answer in the making: lets the engine go on, if all that there is has been seen.
+  more(what) {
+    const ask = this.live && !this.live.over && this.n >= this.count;
+    if (ask) this.live.ask(what);
+    return ask;
+  }
+
   // To the next (or previous) of some numbers of events.
-  jump(numbers, forward) {
-    if (!numbers.length) return;
+  jump(numbers, forward, what) {
     const found = forward ? numbers.find((one) => one > this.n)
       : [...numbers].reverse().find((one) => one < this.n);
     this.pause();
+    if (found === undefined && forward && this.live && !this.live.over) return this.live.ask(what);
+    if (!numbers.length) return;
     this.go(found !== undefined ? found : forward ? this.count : 0);
   }
 
@@ -131,12 +150,12 @@ class Player {
     let n = this.n + by;
     while (n > 0 && n < this.count && !this.stopsAt(n)) n += by;
     this.pause();
-    this.go(n);
+    if (!forward || !this.more("next")) this.go(n);
   }
 
   toggle() {
     if (this.playing) return this.pause();
-    if (this.n >= this.count) this.go(0);
+    if (this.n >= this.count && !(this.live && !this.live.over)) this.go(0);
     this.last = null;
     this.setPlaying(true);
     requestAnimationFrame((now) => this.frame(now));
@@ -161,8 +180,8 @@ class Player {
     this.last = now;
     const time = this.time + passed * this.rate * +byId("speed").value;
     this.go(Math.max(this.n, this.film.numberAt(time)), Math.min(time, this.film.ends));
-    if (this.n >= this.count) this.pause();
-    else requestAnimationFrame((later) => this.frame(later));
+    if (this.n >= this.count && !this.more("next")) return this.pause();
+    requestAnimationFrame((later) => this.frame(later));
   }
 
   fromAddress() {

@@ -1,9 +1,12 @@
 // The tour, eight moments with their idea, and the race with plain decoding (story.py).
 
 class Tour {
-  constructor(player, stops) {
-    Object.assign(this, { player, stops, at: -1 });
-    byId("tour-open").hidden = !stops.length;
+  constructor(player) {
+    Object.assign(this, { player, at: -1 });
+  }
+
+  get stops() {
+    return this.player.film.tour;
   }
 
   // To stop number `at`, from 0; outside: the tour is over.
@@ -29,10 +32,13 @@ class Tour {
 }
 
 class Race {
-  constructor(film, clocks, box, button) {
-    Object.assign(this, { film, clocks, box, button, chosen: 0 });
-    button.hidden = box.hidden = !clocks.length;
+  constructor(film, box, button) {
+    Object.assign(this, { film, box, button, chosen: 0 });
     button.addEventListener("click", () => this.next());
+  }
+
+  get clocks() {
+    return this.film.race;
   }
 
   next() {
@@ -52,10 +58,11 @@ class Race {
 
   show(n, time) {
     Object.assign(this, { n, time });
+    this.button.hidden = this.box.hidden = !this.clocks.length;
     if (!this.clocks.length) return;
     const { name, costs, run, plain } = this.clocks[this.chosen], last = run.length - 1;
     const now = this.moment(n, time, run), ratio = plain[last] / run[last];
-    if (this.drawn !== this.chosen) this.draw(Math.max(run[last], plain[last]));
+    if (this.drawn !== this.clocks[this.chosen]) this.draw(Math.max(run[last], plain[last]));
     for (const [at, piece] of this.pieces) piece.classList.toggle("ran", at <= now);
     for (const needle of this.needles) needle.style.left = this.percent(now);
     const count = (times) => times.filter((at) => at <= now).length;
@@ -71,7 +78,7 @@ class Race {
   draw(whole) {
     const { run, plain } = this.clocks[this.chosen];
     this.percent = (time) => `${(100 * Math.min(time, whole)) / whole}%`;
-    Object.assign(this, { drawn: this.chosen, pieces: [], needles: [], head: make("p") });
+    Object.assign(this, { drawn: this.clocks[this.chosen], pieces: [], needles: [], head: make("p") });
     const lane = (title, kind, times) => {
       const before = [0, ...times], { percent } = this, pieces = times.map((at, i) => make(
         `i.${kind}`, { style: `left: ${percent(before[i])}; width: ${percent(at - before[i])}` }));

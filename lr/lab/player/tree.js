@@ -8,10 +8,10 @@ const DENSITIES = [[1.2], [1], [0.92], [0.86], [0.84], [0.84, 1, 4], [0.84, 1, 3
   [0.84, 1, 1], [0.84, 2, 1]];
 
 class Tree {
-  constructor(film, data, field, lines, scroller) {
-    const { standings, plain, depth } = data;
-    Object.assign(this, { film, standings, plain, depth, field, lines, scroller });
-    this.boxes = new Map();
+  constructor(film, panel) {
+    const [scroller, field, lines] = [".scroll", ".field", "svg"].map((one) =>
+      panel.querySelector(one));
+    Object.assign(this, { film, field, lines, scroller, boxes: new Map() });
   }
 
   show(n, time, fade) {
@@ -27,7 +27,7 @@ class Tree {
       box.kids.forEach((kid) => add(kid, opacity));
     };
     if (live) add(live, 1);
-    for (const name of this.plain ? [] : this.film.goneBetween(n, time - fade)) {
+    for (const name of this.film.plain ? [] : this.film.goneBetween(n, time - fade)) {
       const age = (time - this.film.nodes[name].gone[1]) / (fade || 1);
       const { index } = this.film.nodes[name], cards = this.film.cardsAt(name, n);
       if (cards.length && age >= 0 && name !== (live && live.name)) {
@@ -65,7 +65,7 @@ class Tree {
   }
 
   card(card, box) {
-    const [sign, label, means] = this.standings[card.standing];
+    const [sign, label, means] = this.film.standings[card.standing];
     const state = card.standing.toLowerCase(), busy = ["writing", "asked"].includes(state);
     const child = this.film.nodes[card.name], draft = card.by === "draft";
     let tip = `${draft ? "Draft" : "Target"} step ${box.index} ${means}.`;
@@ -105,7 +105,7 @@ class Tree {
   arrange(shown, live, past) {
     const unit = rem(), { clientWidth: width, clientHeight } = this.scroller;
     const columns = Math.max(2, ...[...shown.values()].map((box) => box.column + 1));
-    const room = this.plain ? 2 : Math.min(Math.max(columns, 3), this.depth + 2);
+    const room = this.film.plain ? 2 : Math.min(Math.max(columns, 3), this.film.depth + 2);
     const places = new Map(), lefts = new Map();
     const crowd = [...shown.values()].filter((box) => !box.ghost).length > columns;
     let column = 0, gap = 0;

@@ -1,0 +1,114 @@
+// An answer in the making: asks the engine on this machine (live.py) to go on, to force a verdict or
+// to fork, and shows side B, the what-if, beside side A. Each reply holds all that there is now.
+
+class Live {
+  constructor(player) {
+    Object.assign(this, { player, over: false, asking: false, beside: null });
+    byId("live").hidden = false;
+    byId("live").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.press("ask", { question: byId("asked").value });
+    });
+    byId("draw").addEventListener("click", () => this.press("ask"));
+    for (const what of ["verdict", "fork", "drop"]) {
+      byId(what).addEventListener("click", () => this.press(what));
+    }
+  }
+
+  press(what, more) {
+    this.player.pause();
+    this.ask(what, more);
+  }
+
+  // One request at a time. The engine goes on from where the page is.
+  async ask(what, more = {}) {
+    if (this.asking) return;
+    this.asking = true;
+    const places = { A: this.player.n, ...(this.beside && { B: this.beside.n }) };
+    try {
+      const reply = await fetch(`do${location.search}`, {
+        method: "POST", headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ what, places: what === "look" ? {} : places, ...more }),
+      });
+      if (!reply.ok) throw new Error(await reply.text());
+      this.take(await reply.json());
+    } catch ({ message }) {
+      this.player.pause();
+      byId("told").textContent = `There is no answer; the terminal may say why. (${message})`;
+    }
+    this.asking = false;
+  }
+
+  take({ said, forked, sides: [a, b] }) {
+    const { player } = this;
+    this.over = a.over && (!b || b.over);
+    if (a.data.question !== byId("question").textContent || !byId("asked").value) {
+      byId("asked").value = a.data.question;
+    }
+    player.load(a.data);
+    if (this.beside && !b) this.beside.panels.forEach((panel) => panel.remove());
+    this.beside = b ? this.beside || new Beside(b.data) : null;
+    if (b) this.beside.take(b, a.place, forked);
+    document.body.classList.toggle("two", Boolean(b));
+    byId("drop").hidden = !b;
+    byId("told").textContent = said;
+    if (!player.playing) player.redraw(a.place);
+  }
+
+  // Called whenever the player has moved.
+  show() {
+    const { player, beside } = this, due = player.film.dueAt(player.n).map((node) => ["A", node]);
+    if (beside) {
+      beside.show(player.n);
+      due.push(...beside.film.dueAt(beside.n).map((node) => ["B", node]));
+    }
+    player.cache.beside = beside && beside.shares ? [beside.film, beside.n] : null;
+    if (this.due === String(due)) return;
+    this.due = String(due);
+    byId("due").replaceChildren(...due.map(([side, node]) => {
+      const name = beside ? `${side} ${node}` : node, words = ["aligned", "not aligned"];
+      const buttons = words.map((word, i) => {
+        const tip = `Force the verdict on ${name}: ${word}.`;
+        const button = make("button", { text: "✓✗"[i], type: "button", tip, "aria-label": tip });
+        button.addEventListener("click", () => this.press("force", { side, node, aligned: !i }));
+        return button;
+      });
+      return make("span", {}, [`verdict on ${name} `, ...buttons]);
+    }));
+  }
+}
+
+// Side B: panels like those of the tree and the answer.
+class Beside {
+  constructor(data) {
+    this.film = new TraceStates(data);
+    this.panels = ["tree-panel", "answer-panel"].map((id) => {
+      const copy = byId(id).cloneNode(true);
+      copy.querySelectorAll(".node, .step, .legend").forEach((one) => one.remove());
+      [copy, ...copy.querySelectorAll("[id]")].forEach((one) => one.removeAttribute("id"));
+      copy.setAttribute("aria-label", "Side B");
+      copy.querySelector("h2").replaceChildren("Side B");
+      byId("panels").append(copy);
+      return copy;
+    });
+    this.views = [new Tree(this.film, this.panels[0]), new Answer(this.film, this.panels[1])];
+  }
+
+  // `pairs`: after how many events of side A this side had how many, since it was forked.
+  take({ data, place, shares }, other, forked) {
+    this.film.load(data);
+    this.shares = shares;
+    if (forked || !this.pairs) this.pairs = [];
+    this.pairs = [...this.pairs.filter(([before]) => before <= other), [other, place]];
+    this.views.forEach((view) => { view.signature = null; });
+  }
+
+  show(other) {
+    const { film, pairs: [[forkedAt]], views: [tree, answer] } = this;
+    this.n = Math.min(other < forkedAt ? other : valueAt(this.pairs, other), film.count);
+    tree.show(this.n, film.timeAt(this.n), 0);
+    answer.show(this.n);
+    const moment = film.events.slice(0, this.n).reverse().find((one) => film.stops[one[1]] === 2);
+    this.panels[0].querySelector("h2").textContent = `Side B: ${moment ? moment[4] : "begins"}`;
+  }
+}
