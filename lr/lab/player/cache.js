@@ -87,6 +87,6 @@ class CacheView {
     if (hidden) cells.splice(1, 0, make("span.hidden", { text: `…${hidden}` }));
     const name = make("span.whose", { tip }, [make("b", { text: whose }),
       make("small", { text: `branch ${number.replace(side, "")}, ${length} tokens` })]);
-    return make("div.branch", {}, [name, ...cells]);
+    return make("div.branch", {}, [name, make("div.pool", {}, cells)]);
   }
 }

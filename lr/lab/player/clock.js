@@ -34,7 +34,7 @@ class Clock {
     const unit = rem(), most = Math.max(9 * unit, innerHeight * (innerWidth < 1000 ? 0.5 : 0.26));
     const rows = this.lanes.reduce((sum, lane) => sum + lane.rows, 0);
     const rest = (2.75 + this.lanes.length * 0.87) * unit;
-    const row = clamp((most - rest) / rows, 4, 1.3 * unit), tops = {};
+    const row = clamp((most - rest) / rows, 1.5, 1.3 * unit), tops = {};
     let y = 1.5 * unit;
     for (const { name, rows: count, passes } of this.lanes) {
       tops[name] = y;
@@ -123,7 +123,7 @@ class Clock {
   }
 
   bar({ work, lane, index, asked, begin, end, outcome, row, says }) {
-    const y = this.tops[lane] + row * this.row, height = this.row - (this.row > 9 ? 2.5 : 1);
+    const y = this.tops[lane] + row * this.row, height = this.row * (this.row > 9 ? 0.85 : 0.7);
     const x = Math.max(this.x(begin), this.left - 4), middle = y + height / 2;
     const width = Math.max(1.5, this.x(end) - x), dropped = ["cancelled", "failed"];
     const waited = begin - asked > 1e-9 ? `, after waiting ${clockText(begin - asked, this.unit)}`

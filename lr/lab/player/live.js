@@ -52,7 +52,7 @@ class Live {
     document.body.classList.toggle("two", Boolean(b));
     byId("drop").hidden = !b;
     byId("told").textContent = said;
-    if (!player.playing) player.redraw(a.place);
+    if (player.playing) player.go(player.n, player.time); else player.redraw(a.place);
   }
 
   // Called whenever the player has moved.

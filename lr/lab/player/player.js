@@ -103,7 +103,7 @@ class Player {
     byId("now-text").textContent = head;
     byId("now-text").setAttribute("aria-live", this.playing ? "off" : "polite");
     byId("now-more").textContent = more;
-    byId("now-where").textContent = `event ${this.n} of ${this.count}\n`
+    byId("now-where").textContent = `event ${this.n} of ${this.count},\n`
       + clockText(this.time, this.data.unit);
   }
 

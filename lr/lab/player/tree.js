@@ -112,7 +112,7 @@ class Tree {
     for (const [size, split, lines] of this.film.silent ? [[1, 1, 1]] : DENSITIES) {
       if (split > 1 && !crowd) break;
       gap = (split > 1 ? 0.8 : 1.9) * unit;
-      column = split > 1 ? 6.4 * unit : clamp(width / room - gap, 10.5 * unit, 19 * unit);
+      column = split > 1 ? 6.4 * unit : clamp(width / room - gap, 9.6 * unit, 19 * unit);
       this.field.style.setProperty("--column", `${column}px`);
       this.field.style.setProperty("--words", `${size}em`);
       this.field.style.setProperty("--lines", lines);
