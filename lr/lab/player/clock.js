@@ -7,7 +7,6 @@ const MEANS = {
   target: "The target writes its own step at every node at once: one row each, in one batch.",
   verifier: "The verifier compares draft steps with target steps.",
 };
-const OUTCOMES = { done: "done", cancelled: "cancelled", failed: "failed", open: "not over" };
 
 class Clock {
   constructor(film, drawing) {
@@ -122,15 +121,14 @@ class Clock {
     return this.words(`lane ${name}`, this.left - 0.7 * this.unit_, y, name, tip);
   }
 
-  bar({ work, lane, index, asked, begin, end, outcome, row, says }) {
+  bar({ lane, index, asked, begin, end, outcome, row, says }) {
     const y = this.tops[lane] + row * this.row, height = this.row * (this.row > 9 ? 0.85 : 0.7);
     const x = Math.max(this.x(begin), this.left - 4), middle = y + height / 2;
-    const width = Math.max(1.5, this.x(end) - x), dropped = ["cancelled", "failed"];
-    const waited = begin - asked > 1e-9 ? `, after waiting ${clockText(begin - asked, this.unit)}`
-      : "";
-    const tip = `${says}\n${clockText(begin, this.unit)} to ${clockText(end, this.unit)}${waited}:`
-      + ` ${OUTCOMES[outcome]}`;
-    const off = dropped.includes(outcome), found = [];
+    const width = Math.max(1.5, this.x(end) - x), found = [];
+    const off = ["cancelled", "failed"].includes(outcome);
+    const at = (time) => clockText(time, this.unit);
+    const waited = begin - asked > 1e-9 ? `, after waiting ${at(begin - asked)}` : "";
+    const tip = `${says}\n${at(begin)} to ${at(end)}${waited}: ${outcome}`;
     if (begin > asked) {
       found.push(shape("path", `wait ${lane}`, { d: `M${this.x(asked)} ${middle}H${x}` }));
     }

@@ -1,4 +1,4 @@
-// An answer in the making: asks the engine on this machine (live.py) to go on, to force a verdict or
+// An answer in the making: asks the engine on this machine (live.py) to go on, to force a verdict,
 // to fork, and shows side B, the what-if, beside side A. Each reply holds all that there is now.
 
 class Live {
@@ -46,11 +46,11 @@ class Live {
       byId("asked").value = a.data.question;
     }
     player.load(a.data);
-    if (this.beside && !b) this.beside.panels.forEach((panel) => panel.remove());
-    this.beside = b ? this.beside || new Beside(b.data) : null;
+    if (b) this.second = this.second || new Beside(b.data);
+    this.beside = b ? this.second : null;
     if (b) this.beside.take(b, a.place, forked);
     document.body.classList.toggle("two", Boolean(b));
-    byId("drop").hidden = !b;
+    for (const id of ["drop", "tree-b", "answer-b"]) byId(id).hidden = !b;
     byId("told").textContent = said;
     if (player.playing) player.go(player.n, player.time); else player.redraw(a.place);
   }
@@ -68,8 +68,8 @@ class Live {
     byId("due").replaceChildren(...due.map(([side, node]) => {
       const name = beside ? `${side} ${node}` : node, words = ["aligned", "not aligned"];
       const buttons = words.map((word, i) => {
-        const tip = `Force the verdict on ${name}: ${word}.`;
-        const button = make("button", { text: "✓✗"[i], type: "button", tip, "aria-label": tip });
+        const title = `Force the verdict on ${name}: ${word}`;
+        const button = make("button", { text: "✓✗"[i], type: "button", title });
         button.addEventListener("click", () => this.press("force", { side, node, aligned: !i }));
         return button;
       });
@@ -78,20 +78,11 @@ class Live {
   }
 }
 
-// Side B: panels like those of the tree and the answer.
+// Side B: a tree and an answer more.
 class Beside {
   constructor(data) {
     this.film = new TraceStates(data);
-    this.panels = ["tree-panel", "answer-panel"].map((id) => {
-      const copy = byId(id).cloneNode(true);
-      copy.querySelectorAll(".node, .step, .legend").forEach((one) => one.remove());
-      [copy, ...copy.querySelectorAll("[id]")].forEach((one) => one.removeAttribute("id"));
-      copy.setAttribute("aria-label", "Side B");
-      copy.querySelector("h2").replaceChildren("Side B");
-      byId("panels").append(copy);
-      return copy;
-    });
-    this.views = [new Tree(this.film, this.panels[0]), new Answer(this.film, this.panels[1])];
+    this.views = [new Tree(this.film, byId("tree-b")), new Answer(this.film, byId("answer-b"))];
   }
 
   // `pairs`: after how many events of side A this side had how many, since it was forked.
@@ -109,6 +100,6 @@ class Beside {
     tree.show(this.n, film.timeAt(this.n), 0);
     answer.show(this.n);
     const moment = film.events.slice(0, this.n).reverse().find((one) => film.stops[one[1]] === 2);
-    this.panels[0].querySelector("h2").textContent = `Side B: ${moment ? moment[4] : "begins"}`;
+    byId("tree-b").querySelector("h2").textContent = `Side B: ${moment ? moment[4] : "begins"}`;
   }
 }

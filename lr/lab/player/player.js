@@ -2,18 +2,10 @@
 // state after n events and nothing else.
 
 const SECONDS_PER_STEP = 3, FADE_SECONDS = 1.6;
-const LEGEND = [
-  ["draft", "■ draft step", "Written by the draft, the small model."],
-  ["target", "■ target step", "Written by the target, the large model."],
-  ["accepted", "✓ aligned", "It means the same as the target's step."],
-  ["rejected", "✗ not aligned", "It means something else than the target's step."],
-  ["rejected", "× cancelled", "After a rejected step, or beside an accepted one."],
-];
-
 class Player {
   constructor(data) {
     const film = new TraceStates(data);
-    Object.assign(this, { film, n: 0, time: 0, playing: false });
+    Object.assign(this, { film, n: 0, time: 0, playing: false, scale: 1 });
     this.tree = new Tree(film, byId("tree-panel"));
     this.answer = new Answer(film, byId("answer-panel"));
     this.clock = new Clock(film, byId("timeline"));
@@ -38,19 +30,9 @@ class Player {
     byId("setting").textContent = byId("setting").dataset.tip = setting;
     byId("question").textContent = question;
     byId("stats").replaceChildren(...headline.map(([name, number, tip]) =>
-      make("div", { tip, tabindex: 0 }, [make("dt", { text: name }), make("dd", { text: number })])));
-    byId("tree-legend").replaceChildren(...LEGEND.map(([who, text, tip]) => make(`span.${who}`,
-      { text, tip })));
-    const words = [["by-draft", "the draft's words"], ["by-target", "the target's words"]];
-    if (guesses) {
-      for (const source of ["guessed", "residual", "after"]) {
-        const by = source === "guessed" ? "by-draft" : "by-target";
-        words.push([`${by}.${source}`, SOURCES[source][0]]);
-      }
-    }
-    byId("token-legend").replaceChildren(...words.map(([kind, text]) => make(`span.token.${kind}`,
-      { text })));
-    byId("show-refused").hidden = !guesses;
+      make("div", { tip, tabindex: 0 },
+        [make("dt", { text: name }), make("dd", { text: number })])));
+    document.body.classList.toggle("without-guesses", !guesses);
     const caches = this.cache.names.length > 0;
     document.body.classList.toggle("without-cache", !caches);
     byId("cache-panel").hidden = !caches;
@@ -66,6 +48,11 @@ class Player {
     this.fromAddress();
     if (this.live) this.live.ask("look");
     new ResizeObserver(() => this.redraw()).observe(byId("panels"));
+  }
+
+  rest(n, time) {
+    this.pause();
+    this.go(n, time);
   }
 
   // Shows the state after n events; `time` may be later than that of the last event.
@@ -187,12 +174,12 @@ class Player {
   fromAddress() {
     const [, kind, number] = /(?:^|[#&])(event|tour)=(\d+)/.exec(location.hash) || [];
     this.pause();
-    if (kind === "tour") return this.tour.go(clamp(number - 1, 0, this.tour.stops.length - 1));
+    if (kind === "tour") return this.tour.go(clamp(number - 1, 0, this.film.tour.length - 1));
     return this.go(kind ? +number : 0);
   }
 
   toAddress() {
-    const touring = this.tour.caption() ? `#tour=${this.tour.at + 1}` : `#event=${this.n}`;
-    history.replaceState(null, "", touring);
+    const { tour, n } = this;
+    history.replaceState(null, "", tour.caption() ? `#tour=${tour.at + 1}` : `#event=${n}`);
   }
 }
