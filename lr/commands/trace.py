@@ -148,7 +148,7 @@ class Play:
     """A trace (a name that ends in .jsonl, or any file), as --trace writes it; or a question, which
     is answered now. Left out: a sample problem."""
     output: Output = None  # The page to write; None: the trace's name with .html, or answer.html.
-    live: bool = False  # Serve the page of a run in the making, to this machine alone, until Ctrl-C.
+    live: bool = False  # Serve the page while the answer is made, to this machine alone.
     port: int = 0  # With --live: the port to serve on; 0: a free one.
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
@@ -337,6 +337,8 @@ signs    ✓ accepted   ✗ rejected, or the target's correction   + bonus
          ✕ cancelled   ∅ none came"""
 """What `?` shows."""
 FIRST = "? explains the letters; Enter goes on."
+LETTERS = "n next  v verdict  r rejection  f fork  c cache  t answer  z end  ? all  q quit"
+"""The letters that are shown with every screen of a terminal."""
 MOVES: dict[str, Callable[[Session], bool]] = {
     "n": Session.next,
     "b": Session.back,
@@ -363,8 +365,12 @@ class Prompt:
         self._say(FIRST)
         while True:
             due = ", ".join(self.session.due(self.session.active))
+            how = "x rejects, a accepts"
+            if len(self.session.sides) == 1:
+                how = f"f forks, then {how}"
             try:
-                words = self.read(f"verdict due on {due} > " if due else "> ").split() or ["n"]
+                words = self.read(f"verdict due on {due} ({how}) > " if due else "> ").split()
+                words = words or ["n"]
             except EOFError:
                 return
             if words in (["q"], ["quit"], ["exit"]):
@@ -431,6 +437,8 @@ class Prompt:
         if self.out.is_terminal:
             self.out.clear()
         self.out.print(screen(self.session))
+        if self.out.is_terminal:
+            self._say(LETTERS)
 
     def _say(self, text: str) -> None:
         self.out.print(Text(text, style="dim"))

@@ -28,7 +28,7 @@ TRACES = {
     "bushy": bushy,
 }
 NAMELESS = """[...document.querySelectorAll('button, select, input, [role=img]')]
-  .filter(e => !e.getAttribute('aria-label') && !e.title && !e.labels?.length && !e.textContent.trim())
+  .filter(e => !e.getAttribute('aria-label') && !e.title && !e.textContent.trim())
   .filter(e => e.getAttribute('aria-hidden') !== 'true').map(e => e.id)"""
 OUTLINE = """(() => {
   const style = getComputedStyle(document.activeElement);

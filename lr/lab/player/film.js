@@ -23,10 +23,6 @@ function listAt(history, n) {
 }
 
 class TraceStates {
-  constructor(data) {
-    this.load(data);
-  }
-
   // All that is known of the answer; of a live one that grows.
   load(data) {
     const { states, events } = data;

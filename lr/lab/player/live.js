@@ -3,7 +3,7 @@
 
 class Live {
   constructor(player) {
-    Object.assign(this, { player, over: false, asking: false, beside: null });
+    Object.assign(this, { player, over: false, asking: null, beside: null });
     byId("live").hidden = false;
     byId("live").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -15,15 +15,19 @@ class Live {
     }
   }
 
-  press(what, more) {
+  async press(what, more) {
     this.player.pause();
+    await this.asking;
     this.ask(what, more);
   }
 
-  // One request at a time. The engine goes on from where the page is.
-  async ask(what, more = {}) {
-    if (this.asking) return;
-    this.asking = true;
+  // One request at a time.
+  ask(what, more) {
+    this.asking = this.asking || this.send(what, more).finally(() => { this.asking = null; });
+  }
+
+  // The engine goes on from where the page is.
+  async send(what, more) {
     const places = { A: this.player.n, ...(this.beside && { B: this.beside.n }) };
     try {
       const reply = await fetch(`do${location.search}`, {
@@ -36,17 +40,13 @@ class Live {
       this.player.pause();
       byId("told").textContent = `There is no answer; the terminal may say why. (${message})`;
     }
-    this.asking = false;
   }
 
   take({ said, forked, sides: [a, b] }) {
     const { player } = this;
-    this.over = a.over && (!b || b.over);
-    if (a.data.question !== byId("question").textContent || !byId("asked").value) {
-      byId("asked").value = a.data.question;
-    }
+    this.over = a.over && (!b || (b.over && b.place >= b.data.events.length));
     player.load(a.data);
-    if (b) this.second = this.second || new Beside(b.data);
+    if (b) this.second = this.second || new Beside();
     this.beside = b ? this.second : null;
     if (b) this.beside.take(b, a.place, forked);
     document.body.classList.toggle("two", Boolean(b));
@@ -80,8 +80,8 @@ class Live {
 
 // Side B: a tree and an answer more.
 class Beside {
-  constructor(data) {
-    this.film = new TraceStates(data);
+  constructor() {
+    this.film = new TraceStates();
     this.views = [new Tree(this.film, byId("tree-b")), new Answer(this.film, byId("answer-b"))];
   }
 

@@ -168,7 +168,8 @@ class _Handler(BaseHTTPRequestHandler):
         names, origin = self.server.names, self.headers.get("Origin")
         tokens = parse_qs(urlsplit(self.path).query).get("token", [""])
         if self.headers.get("Host") not in names or origin not in (
-            None, *(f"http://{name}" for name in names)
+            None,
+            *(f"http://{name}" for name in names),
         ):
             why = f"this page is served to {' and '.join(sorted(names))} only"
         elif not hmac.compare_digest(tokens[0].encode(), self.server.token.encode()):

@@ -24,7 +24,7 @@ from lr.lab.viz.clock import timeline_of
 from lr.lab.viz.style import MARKS, ORIGIN_COLOURS
 from lr.lab.viz.tree import Standing, cards_of
 
-SCRIPTS = ("film", "page", "tree", "answer", "clock", "cache", "story", "player", "live", "controls")
+SCRIPTS = "film page tree answer clock cache story player live controls".split()
 MODES = {
     "ar": "Plain decoding",
     "sd": "Token-level speculation",

@@ -2,9 +2,11 @@
 // state after n events and nothing else.
 
 const SECONDS_PER_STEP = 3, FADE_SECONDS = 1.6;
+
 class Player {
   constructor(data) {
-    const film = new TraceStates(data);
+    const film = new TraceStates();
+    film.load(data);
     Object.assign(this, { film, n: 0, time: 0, playing: false, scale: 1 });
     this.tree = new Tree(film, byId("tree-panel"));
     this.answer = new Answer(film, byId("answer-panel"));
@@ -28,14 +30,13 @@ class Player {
     this.rate = Math.max(film.ends - film.starts, 1e-9) / clamp(seconds, live ? 1 : 12, 3600);
     byId("title").textContent = title;
     byId("setting").textContent = byId("setting").dataset.tip = setting;
+    if (question !== byId("question").textContent) byId("asked").value = question;
     byId("question").textContent = question;
     byId("stats").replaceChildren(...headline.map(([name, number, tip]) =>
       make("div", { tip, tabindex: 0 },
         [make("dt", { text: name }), make("dd", { text: number })])));
     document.body.classList.toggle("without-guesses", !guesses);
-    const caches = this.cache.names.length > 0;
-    document.body.classList.toggle("without-cache", !caches);
-    byId("cache-panel").hidden = !caches;
+    document.body.classList.toggle("without-cache", !this.cache.names.length);
     byId("scrub").max = this.count;
     byId("rejection-next").disabled = !rejections.length && !live;
     byId("tour-open").hidden = !film.tour.length;
@@ -128,8 +129,7 @@ class Player {
       : [...numbers].reverse().find((one) => one < this.n);
     this.pause();
     if (found === undefined && forward && this.live && !this.live.over) return this.live.ask(what);
-    if (!numbers.length) return;
-    this.go(found !== undefined ? found : forward ? this.count : 0);
+    if (numbers.length) this.go(found !== undefined ? found : forward ? this.count : 0);
   }
 
   step(forward) {

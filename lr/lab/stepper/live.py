@@ -123,6 +123,7 @@ class LiveSource(Source):
         self.header = header_of(asked)
         self._stack = ExitStack()
         self._sides = [self]  # all that use the caches
+        self._rested = 0.0  # since when nothing works
         serving = Serving(reasoner.engine, asked, asked.blocks, 1, self._stack)
         request = serving.request(asked)
         self.state = RunState(asked.trace, serving.loop, request)
