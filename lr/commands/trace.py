@@ -160,6 +160,7 @@ class Play:
             require(file is None, "live", str(file), "a question; lr step takes a trace")
             require(self.output is None, "output", str(self.output), "nothing with --live")
             return self._serve()
+        require(self.port == 0, "port", self.port, "nothing without --live")
         if file is not None:
             trace, output = read_trace(file), self.output or file.with_suffix(".html")
             other = output.resolve() != file.resolve()

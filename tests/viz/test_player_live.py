@@ -231,6 +231,8 @@ def test_the_command_says_what_it_cannot_serve(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = as_file(scripted(), tmp_path / "run.jsonl")
+    assert main(["play", str(trace), "--port", "8000"]) == 2
+    assert "nothing without --live" in capsys.readouterr().err
     for words, message in (
         ([str(trace)], "lr step takes a trace"),
         (["-o", "page.html"], "output"),
