@@ -338,7 +338,7 @@ def test_a_problem_is_typed_drawn_and_run(browser: Any) -> None:
         assert window.text("#now-text") == "The end of the answer"
         assert window.page.locator("#race .lane").count() == 2
         assert window.page.is_visible("#tour-open")
-        window.press("#draw")
+        window.press("#ask")
         assert window.text("#question") == OTHER and not window.page.is_visible("#tour-open")
         window.page.fill("#asked", QUESTION)
         window.page.keyboard.press("Enter")

@@ -36,8 +36,7 @@ class CacheView {
     this.n = n;
     if (!this.names.length) return;
     const life = this.film.caches[this.chosen], holders = new Map(), copies = new Map();
-    const sides = this.beside ? [["A ", this.film, n], ["B ", ...this.beside]]
-      : [["", this.film, n]];
+    const sides = this.sides || [["", this.film, n]];
     const branches = sides.flatMap(([side, film, at]) => film.branchesAt(this.chosen, at)
       .map((one) => ({ ...one, side, number: `${side}${one.number}` })));
     for (const { number, blocks } of branches) {

@@ -9,8 +9,7 @@ class Live {
       event.preventDefault();
       this.press("ask", { question: byId("asked").value });
     });
-    byId("draw").addEventListener("click", () => this.press("ask"));
-    for (const what of ["verdict", "fork", "drop"]) {
+    for (const what of ["ask", "verdict", "fork", "drop"]) {
       byId(what).addEventListener("click", () => this.press(what));
     }
   }
@@ -52,6 +51,7 @@ class Live {
     document.body.classList.toggle("two", Boolean(b));
     for (const id of ["drop", "tree-b", "answer-b"]) byId(id).hidden = !b;
     byId("told").textContent = said;
+    this.latest = a.place;
     if (player.playing) player.go(player.n, player.time); else player.redraw(a.place);
   }
 
@@ -62,7 +62,10 @@ class Live {
       beside.show(player.n);
       due.push(...beside.film.dueAt(beside.n).map((node) => ["B", node]));
     }
-    player.cache.beside = beside && beside.shares ? [beside.film, beside.n] : null;
+    // In the present both caches are one; the last moments of the two sides are not the same time.
+    const at = ({ film, n }) => (player.n >= this.latest ? film.count : n);
+    player.cache.sides = beside && beside.shares
+      ? [["A ", player.film, at(player)], ["B ", beside.film, at(beside)]] : null;
     if (this.due === String(due)) return;
     this.due = String(due);
     byId("due").replaceChildren(...due.map(([side, node]) => {

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -85,6 +86,8 @@ class Live:
         try:
             if asked.what in MOVES:
                 said = "" if MOVES[asked.what](session) else "This is the end of the answer."
+                for side in session.sides:  # at the moment itself, where the page's own stops are
+                    side.place = side.place if side.happened is None else side.happened.number + 1
             elif asked.what == "force":
                 session.move(asked.side)
                 said = session.force(asked.aligned, asked.node)
@@ -135,6 +138,10 @@ class LiveServer(ThreadingHTTPServer):
         self.live, self.lock, self.token = live, Lock(), secrets.token_urlsafe(16)
         self.names = {f"{host}:{self.server_port}" for host in (HOST, "localhost")}
         self.address = f"http://{HOST}:{self.server_port}/?token={self.token}"
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # HTTPServer's would look a name up in the network
+        self.server_name, self.server_port = HOST, self.socket.getsockname()[1]
 
 
 class _Handler(BaseHTTPRequestHandler):
