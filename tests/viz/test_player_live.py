@@ -24,7 +24,9 @@ from lr.errors import SettingError
 from lr.lab.player.live import MOVES, Asked, Live, LiveServer
 from lr.lab.scripted import ScriptedRun
 from lr.lab.stepper.live import LiveSource
+from lr.lab.stepper.session import Session
 from lr.lab.stepper.sources import ScriptSource, Source
+from lr.reasoner import Reasoner
 from lr.spec.protocol import Limits, SchedulerConfig
 from lr.tiny.language import Split, problem
 
@@ -190,20 +192,17 @@ def test_a_question_that_is_refused_leaves_the_old_one() -> None:
 
 def test_caches_come_back_after_the_last_side() -> None:
     """Otherwise every question would take memory and never return it."""
-    session = live_session()
+    reasoner = Reasoner(verifier="oracle")
+    source = LiveSource(reasoner, QUESTION, OPTIONS)
+    session, runners = Session(source), [shared.runner for shared in source.runners]
     session.to_verdict()
     session.fork()
-    source = session.sides[0].source
-    assert isinstance(source, LiveSource)
-    runners = [shared.runner for shared in source.runners]
     session.drop()
     assert all(runner.cache.pool.num_used for runner in runners)
     session.close()
     assert not any(runner.cache.pool.num_used for runner in runners)
-    again = live_session()
-    source = again.sides[0].source
-    assert isinstance(source, LiveSource)
-    assert {id(shared.runner) for shared in source.runners} == {id(one) for one in runners}
+    again = LiveSource(reasoner, OTHER, OPTIONS)
+    assert {id(shared.runner) for shared in again.runners} == {id(one) for one in runners}
     again.close()
 
 

@@ -187,10 +187,12 @@ class LiveSource(Source):
 
     def close(self) -> None:
         """Give back the blocks and, after the last side, the caches."""
+        if self not in self._sides:
+            return  # it was closed before
+        self._sides.remove(self)
         if not self._over:
             self._watch()
             self.state.loop.close()
-        self._sides.remove(self)
         if not self._sides:
             self._stack.close()
 
