@@ -201,7 +201,7 @@ def test_caches_come_back_after_the_last_side() -> None:
     assert all(runner.cache.pool.num_used for runner in runners)
     session.close()
     assert not any(runner.cache.pool.num_used for runner in runners)
-    again = LiveSource(reasoner, OTHER, OPTIONS)
+    again = LiveSource(reasoner, QUESTION, OPTIONS)
     assert {id(shared.runner) for shared in again.runners} == {id(one) for one in runners}
     again.close()
 
