@@ -53,7 +53,7 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
     for one in records[:correction]:
         if one.kind == "judged" and _has(one, {"aligned": False}):
             verdict = one.number + 1
-    shown: dict[str, Any] = {"copies": True, "cache": "target"}  # the cache that the page opens with
+    shown: dict[str, Any] = {"copies": True, "cache": "target"}  # the one first shown
     copy = first("grow", (correction or 0), **shown) or first("grow", **shown)
     moments = {
         "ahead": drafts[1] if len(drafts) > 1 else None,
