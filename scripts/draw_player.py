@@ -1,5 +1,5 @@
-"""Draws docs/figures/player.png, the moving player.gif of the README and the figures of
-docs/player.md: one answer of the tiny models, in the player and by `lr draw`.
+"""Draws docs/figures/player.png, player-live.png, the moving player.gif of the README and the other
+figures of docs/player.md: one answer of the tiny models, in the player and by `lr draw`.
 
     python scripts/draw_player.py
 
@@ -13,16 +13,23 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from lr.commands.cli import main
+from lr.lab.player.live import Live, LiveServer
 from lr.lab.player.story import tour_of
+from lr.lab.stepper.live import LiveSource
 from lr.lab.trace.file import read_trace
 from lr.lab.trace.state import TraceStates
 from lr.lab.viz.tree import telling_moment
+from lr.reasoner import Reasoner
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 QUESTION = (
@@ -33,8 +40,9 @@ SECONDS_PER_STOP = 4
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
-def photograph(page: Path, places: dict[str, Path]) -> None:
-    """The player's page as it looks on a laptop, at each address (`event=20`, `tour=1`)."""
+@contextmanager
+def laptop() -> Iterator[Any]:
+    """A browser's window of a laptop's size."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         sys.exit(f"no browser: none of {', '.join(BROWSERS)} is installed")
@@ -45,11 +53,34 @@ def photograph(page: Path, places: dict[str, Path]) -> None:
         window = opened.new_page(
             viewport={"width": 1440, "height": 860}, color_scheme="light", reduced_motion="reduce"
         )
+        yield window
+        opened.close()
+
+
+def photograph(page: Path, places: dict[str, Path]) -> None:
+    """The player's page at each address (`event=20`, `tour=1`)."""
+    with laptop() as window:
         for place, picture in places.items():
             window.goto("about:blank")
             window.goto(f"{page.as_uri()}#{place}")
             window.screenshot(path=picture)
-        opened.close()
+
+
+def photograph_live(picture: Path) -> None:
+    """The page of `lr play --live` with two sides, three decisions after a verdict was forced."""
+    options = {"mode": "lr", "depth": 3, "seed": 8}
+    live = Live(lambda _: LiveSource(Reasoner(), QUESTION, options))
+    with LiveServer(live) as server, laptop() as window:
+        Thread(target=server.serve_forever, daemon=True).start()
+        window.goto(server.address)
+        last = "#due span:last-child button:last-child"
+        for button in ("#verdict", "#fork", last, *3 * ["#decision-next"]):
+            window.click(button)
+            while window.evaluate("Boolean(player.live.asking)"):
+                window.wait_for_timeout(50)
+        window.screenshot(path=picture)
+        server.shutdown()
+    live.session.close()
 
 
 def moving(pictures: list[Path], into: Path) -> None:
@@ -82,6 +113,7 @@ def draw() -> None:
         still = {f"event={telling_moment(film)}": FIGURES / "player.png"}
         photograph(trace.with_suffix(".html"), still | tour)
         moving(list(tour.values()), FIGURES / "player.gif")
+        photograph_live(FIGURES / "player-live.png")
 
 
 if __name__ == "__main__":

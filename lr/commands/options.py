@@ -166,13 +166,18 @@ class ModelChoice:
             servers=self.server.servers(),
         )
 
+    def sample(self, number: int = 0) -> str:
+        """A sample problem of the tiny language that is these models' own, or else the first."""
+        family = self.model.partition("-")[0] if self.model in CHECKPOINTS else "tiny"
+        return LANGUAGES[family].problem(Split.TEST, number, 0).question
+
     def question(self, given: str | None) -> str:
         """What to ask: `given`, or else a sample problem, which is shown on standard error.
 
         Raises `SettingError` for a question that is not in the language of a tiny model: its
         answer would be noise."""
         family = self.model.partition("-")[0] if self.model in CHECKPOINTS else None
-        sample = LANGUAGES[family or "tiny"].problem(Split.TEST, 0, 0).question
+        sample = self.sample()
         if given is None:
             note = f"no question was given; this is a sample: {sample}"
             Console(stderr=True, highlight=False, soft_wrap=True).print(note, style="dim")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -140,18 +141,26 @@ def _facts(trace: TraceFile) -> Iterator[str]:
 @dataclass(frozen=True)
 class Play:
     """Write one page that shows an answer event by event: the tree, the text, the clock, the cache.
-    It needs nothing but a browser."""
+    It needs nothing but a browser. With --live the page is served on this machine while the answer
+    is made: type or draw a problem, run, pause, step, force a verdict, fork a what-if."""
 
     what: tyro.conf.Positional[str | None] = None
     """A trace (a name that ends in .jsonl, or any file), as --trace writes it; or a question, which
     is answered now. Left out: a sample problem."""
     output: Output = None  # The page to write; None: the trace's name with .html, or answer.html.
+    live: bool = False  # Serve the page while the answer is made, to this machine alone.
+    port: int = 0  # With --live: the port to serve on; 0: a free one.
     models: ModelChoice = field(default_factory=ModelChoice)
     generation: GenerateOptions = field(default_factory=GenerateOptions)
     own: VariantChoice = field(default_factory=VariantChoice)
 
     def run(self) -> None:
         file = trace_named(self.what)
+        if self.live:
+            require(file is None, "live", str(file), "a question; lr step takes a trace")
+            require(self.output is None, "output", str(self.output), "nothing with --live")
+            return self._serve()
+        require(self.port == 0, "port", self.port, "nothing without --live")
         if file is not None:
             trace, output = read_trace(file), self.output or file.with_suffix(".html")
             other = output.resolve() != file.resolve()
@@ -165,6 +174,27 @@ class Play:
             console(stderr=True).print(f"{self.what}: {note}", style="dim", markup=False)
         size = f"{len(trace.records)} events, {len(page.encode()) / 1e6:.1f} MB"
         console().print(f"written: {output} ({size}); open it in a browser")
+
+    def _serve(self) -> None:
+        from lr.lab.player.live import Live, LiveServer
+        from lr.lab.stepper.live import LiveSource
+
+        reasoner, numbers = self.models.load(needs_draft=True), count()
+        variant, options = self.own.load(reasoner), asdict(self.generation)
+
+        def begin(question: str | None) -> Source:
+            asked = self.models.sample(next(numbers)) if question is None else question
+            return LiveSource(reasoner, self.models.question(asked), options, variant)
+
+        live = Live(begin, self.what)
+        try:
+            with LiveServer(live, self.port) as server:
+                console().print(f"open {server.address} in a browser; Ctrl-C ends it")
+                server.serve_forever()
+        except KeyboardInterrupt:
+            console().print()
+        finally:
+            live.session.close()
 
     def _answered(self) -> TraceFile:
         from lr.lab.trace.replay import trace_of
@@ -308,6 +338,8 @@ signs    ✓ accepted   ✗ rejected, or the target's correction   + bonus
          ✕ cancelled   ∅ none came"""
 """What `?` shows."""
 FIRST = "? explains the letters; Enter goes on."
+LETTERS = "n next  v verdict  r rejection  f fork  c cache  t answer  z end  ? all  q quit"
+"""The letters that are shown with every screen of a terminal."""
 MOVES: dict[str, Callable[[Session], bool]] = {
     "n": Session.next,
     "b": Session.back,
@@ -334,8 +366,12 @@ class Prompt:
         self._say(FIRST)
         while True:
             due = ", ".join(self.session.due(self.session.active))
+            how = "x rejects, a accepts"
+            if len(self.session.sides) == 1:
+                how = f"f forks, then {how}"
             try:
-                words = self.read(f"verdict due on {due} > " if due else "> ").split() or ["n"]
+                words = self.read(f"verdict due on {due} ({how}) > " if due else "> ").split()
+                words = words or ["n"]
             except EOFError:
                 return
             if words in (["q"], ["quit"], ["exit"]):
@@ -402,6 +438,8 @@ class Prompt:
         if self.out.is_terminal:
             self.out.clear()
         self.out.print(screen(self.session))
+        if self.out.is_terminal:
+            self._say(LETTERS)
 
     def _say(self, text: str) -> None:
         self.out.print(Text(text, style="dim"))

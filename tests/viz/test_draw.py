@@ -161,7 +161,7 @@ def test_the_tree_of_a_scripted_run_shows_who_wrote_what() -> None:
     assert colours(draw_tree(run))["A."] == COLOURS["draft"]
     run.step(Work(Kind.TARGET, NodeId(0, 0)))
     shown = colours(draw_tree(run))
-    assert "? with the verifier" in shown
+    assert "? judging" in shown
     assert shown["a."] == COLOURS["target"]
 
 

@@ -28,7 +28,7 @@ TRACES = {
     "bushy": bushy,
 }
 NAMELESS = """[...document.querySelectorAll('button, select, input, [role=img]')]
-  .filter(e => !e.getAttribute('aria-label') && !e.textContent.trim())
+  .filter(e => !e.getAttribute('aria-label') && !e.title && !e.textContent.trim())
   .filter(e => e.getAttribute('aria-hidden') !== 'true').map(e => e.id)"""
 OUTLINE = """(() => {
   const style = getComputedStyle(document.activeElement);
@@ -377,7 +377,7 @@ def test_ten_thousand_events_stay_smooth(window: Window) -> None:
 
 def test_the_tour_goes_by_keys_and_addresses(window: Window) -> None:
     page = window.open("tiny", "#tour=1")
-    stops = page.evaluate("player.tour.stops.map(stop => [stop.event, stop.title])")
+    stops = page.evaluate("player.film.tour.map(stop => [stop.event, stop.title])")
     assert len(stops) >= 6
     for number, (event, title) in enumerate(stops, 1):
         assert page.evaluate("player.n") == event
@@ -426,7 +426,7 @@ def test_wide_trees_fit_and_keep_their_numbers(window: Window, width: int) -> No
       return best[0];
     }""")
     assert most >= 8
-    field, box = "document.getElementById('tree-field')", "document.getElementById('tree')"
+    field, box = "document.querySelector('.field')", "document.getElementById('tree')"
     if width >= 1000:
         assert page.evaluate(f"{field}.offsetHeight <= {box}.clientHeight + 12")
     assert page.evaluate(CUT) == []

@@ -28,7 +28,7 @@ from lr.reasoner import Reasoner
 def test_a_walk_with_a_forced_verdict() -> None:
     shown = talk(script_session(), ["v", "x", "n", "z", "t"])
     assert "the verifier is asked about 0:1" in shown
-    assert "verdict due on 0:1 > x" in shown
+    assert "verdict due on 0:1 (f forks, then x rejects, a accepts) > x" in shown
     assert "The verdict on 0:1 will be: not aligned (forced by hand)." in shown
     assert "✗ 0 a. [forced by hand]" in shown
     assert 'draft: "A." (forced by hand; else aligned: the same)' in shown

@@ -4,7 +4,8 @@
 const WINDOW = 30;
 
 class Answer {
-  constructor(film, list, ahead, scroller) {
+  constructor(film, panel) {
+    const [list, ahead] = panel.querySelectorAll("ol"), scroller = panel.querySelector(".scroll");
     Object.assign(this, { film, list, ahead, scroller, all: false, signature: "" });
   }
 
@@ -17,12 +18,9 @@ class Answer {
       [index, by, tokens.length])].join();
     if (signature === this.signature) return;
     this.signature = signature;
-    if (this.drawn !== `${from} ${emitted.length}`) {
-      this.drawn = `${from} ${emitted.length}`;
-      const steps = emitted.slice(from).map((one) => this.step(one));
-      if (steps.length) steps[steps.length - 1].classList.add("newest");
-      this.list.replaceChildren(...(from ? [this.earlier(from)] : []), ...steps);
-    }
+    const steps = emitted.slice(from).map((one) => this.step(one));
+    steps.slice(-1).forEach((step) => step.classList.add("newest"));
+    this.list.replaceChildren(...(from ? [this.earlier(from)] : []), ...steps);
     this.ahead.replaceChildren(...ahead.map(([index, by, tokens]) => {
       const tip = by === "draft" ? "A draft step ahead of the last decision: it may be rejected."
         : "The target is writing this step.";
@@ -74,9 +72,8 @@ class Answer {
   }
 
   follow() {
-    const last = this.list.lastElementChild, height = this.scroller.clientHeight;
-    const bottom = last ? last.offsetTop + last.offsetHeight : 0;
-    const ahead = Math.min(this.ahead.offsetHeight, height * 0.4);
-    this.scroller.scrollTop = last ? Math.max(0, bottom + ahead - height) : 0;
+    const { list, ahead, scroller: { clientHeight: height } } = this;
+    const end = list.childElementCount ? list.offsetTop + list.offsetHeight - height : -height;
+    this.scroller.scrollTop = end + Math.min(ahead.offsetHeight, height * 0.4);
   }
 }

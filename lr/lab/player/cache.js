@@ -8,8 +8,8 @@ const CACHES = {
 const FLASH = 6; // events for which a copy is marked
 
 class CacheView {
-  constructor(film, plain, field, tabs) {
-    Object.assign(this, { film, plain, field, tabs, n: 0 });
+  constructor(film, field, tabs) {
+    Object.assign(this, { film, field, tabs, n: 0 });
     this.names = Object.keys(film.caches);
     this.chosen = this.names.includes("target") ? "target" : this.names[0];
     for (const name of this.names) {
@@ -35,8 +35,10 @@ class CacheView {
   show(n) {
     this.n = n;
     if (!this.names.length) return;
-    const life = this.film.caches[this.chosen], branches = this.film.branchesAt(this.chosen, n);
-    const holders = new Map(), copies = new Map();
+    const life = this.film.caches[this.chosen], holders = new Map(), copies = new Map();
+    const sides = this.sides || [["", this.film, n]];
+    const branches = sides.flatMap(([side, film, at]) => film.branchesAt(this.chosen, at)
+      .map((one) => ({ ...one, side, number: `${side}${one.number}` })));
     for (const { number, blocks } of branches) {
       for (const block of blocks) holders.set(block, [...(holders.get(block) || []), number]);
     }
@@ -71,8 +73,8 @@ class CacheView {
     return element;
   }
 
-  row({ number, source, length, node, blocks }, size, holders, copies) {
-    const whose = node ? `node ${node}` : this.plain ? "the answer" : "passing";
+  row({ side, number, source, length, node, blocks }, size, holders, copies) {
+    const whose = side + (node ? `node ${node}` : this.film.plain ? "the answer" : "passing");
     const tip = `Branch ${number}: ${node ? `the prefix of node ${node}` : "a passing one"}, `
       + `${plural(length, "token")} in ${plural(blocks.length, "block")}.`
       + (source === null ? "" : `\nForked from branch ${source}.`);
@@ -83,7 +85,7 @@ class CacheView {
       .map(([block, place]) => this.block(block, holders, copies, full(place)));
     if (hidden) cells.splice(1, 0, make("span.hidden", { text: `…${hidden}` }));
     const name = make("span.whose", { tip }, [make("b", { text: whose }),
-      make("small", { text: `branch ${number}, ${length} tokens` })]);
-    return make("div.branch", {}, [name, ...cells]);
+      make("small", { text: `branch ${number.replace(side, "")}, ${length} tokens` })]);
+    return make("div.branch", {}, [name, make("div.pool", {}, cells)]);
   }
 }

@@ -7,12 +7,15 @@ const MEANS = {
   target: "The target writes its own step at every node at once: one row each, in one batch.",
   verifier: "The verifier compares draft steps with target steps.",
 };
-const OUTCOMES = { done: "done", cancelled: "cancelled", failed: "failed", open: "not over" };
 
 class Clock {
-  constructor(film, data, drawing) {
-    const { clock, unit } = data;
-    Object.assign(this, { film, unit, drawing, lanes: clock.lanes, clock });
+  constructor(film, drawing) {
+    Object.assign(this, { film, drawing });
+  }
+
+  load() {
+    const { clock, unit } = this.film;
+    Object.assign(this, { unit, lanes: clock.lanes, clock, drawn: null });
     this.start = clock.begin;
     this.end = Math.max(clock.end, this.start + 1e-9);
     // A long run begins with a window of about sixty pieces of work, which follows the present.
@@ -30,7 +33,7 @@ class Clock {
     const unit = rem(), most = Math.max(9 * unit, innerHeight * (innerWidth < 1000 ? 0.5 : 0.26));
     const rows = this.lanes.reduce((sum, lane) => sum + lane.rows, 0);
     const rest = (2.75 + this.lanes.length * 0.87) * unit;
-    const row = clamp((most - rest) / rows, 4, 1.3 * unit), tops = {};
+    const row = clamp((most - rest) / rows, 1.5, 1.3 * unit), tops = {};
     let y = 1.5 * unit;
     for (const { name, rows: count, passes } of this.lanes) {
       tops[name] = y;
@@ -118,15 +121,14 @@ class Clock {
     return this.words(`lane ${name}`, this.left - 0.7 * this.unit_, y, name, tip);
   }
 
-  bar({ work, lane, index, asked, begin, end, outcome, row, says }) {
-    const y = this.tops[lane] + row * this.row, height = this.row - (this.row > 9 ? 2.5 : 1);
+  bar({ lane, index, asked, begin, end, outcome, row, says }) {
+    const y = this.tops[lane] + row * this.row, height = this.row * (this.row > 9 ? 0.85 : 0.7);
     const x = Math.max(this.x(begin), this.left - 4), middle = y + height / 2;
-    const width = Math.max(1.5, this.x(end) - x), dropped = ["cancelled", "failed"];
-    const waited = begin - asked > 1e-9 ? `, after waiting ${clockText(begin - asked, this.unit)}`
-      : "";
-    const tip = `${says}\n${clockText(begin, this.unit)} to ${clockText(end, this.unit)}${waited}:`
-      + ` ${OUTCOMES[outcome]}`;
-    const off = dropped.includes(outcome), found = [];
+    const width = Math.max(1.5, this.x(end) - x), found = [];
+    const off = ["cancelled", "failed"].includes(outcome);
+    const at = (time) => clockText(time, this.unit);
+    const waited = begin - asked > 1e-9 ? `, after waiting ${at(begin - asked)}` : "";
+    const tip = `${says}\n${at(begin)} to ${at(end)}${waited}: ${outcome}`;
     if (begin > asked) {
       found.push(shape("path", `wait ${lane}`, { d: `M${this.x(asked)} ${middle}H${x}` }));
     }

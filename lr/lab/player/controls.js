@@ -1,14 +1,6 @@
 // Buttons, keys, slider and the theme: each does one thing to the player.
 
-const KEYS = [
-  ["space", "play or pause"], ["← →", "previous, next event; in the tour: stop"],
-  ["T Esc", "the tour: begin, end"], ["G", "the race's clock: this machine, or rows are free"],
-  ["Shift + ← →", "previous, next decision"],
-  ["R", "to the next rejection (Shift: to the one before)"],
-  ["Home End", "to the beginning, to the end"], ["↑ ↓", "faster, slower"],
-  ["Z X", "clock: show less time, more time"], ["C", "the next cache"],
-  ["D", "light or dark"], ["+ −", "larger or smaller text"], ["?", "this help"],
-];
+const NAMES = { " ": "space", ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" };
 const HELP = "A small model, the draft, writes reasoning steps ahead; the large one, the target, "
   + "writes its own step at every place at the same time; a verifier says whether a draft step "
   + "means the same. If so it is kept, else the target's step takes its place.";
@@ -16,21 +8,30 @@ const LINKS = "The address ends in #event=number (in the tour #tour=number) when
   + "share it, and it opens at that moment.";
 
 function connect(player) {
-  const { decisions, rejections } = player.data;
-  const settled = (action) => () => { action(); player.toAddress(); };
-  const rest = (n) => settled(() => { player.pause(); player.go(n); });
   const { tour } = player;
+  const settled = (action) => () => { action(); player.toAddress(); };
   const along = (by) => settled(() => (tour.at >= 0 ? tour.go(tour.at + by) : player.step(by > 0)));
+  const jump = (list, forward, what) =>
+    settled(() => player.jump(player.data[list], forward, what));
+  const root = document.documentElement, speed = byId("speed");
+  const size = (scale) => () => {
+    player.scale = clamp(scale(player.scale), 0.7, 2);
+    root.style.setProperty("--scale", player.scale.toFixed(2));
+    player.redraw();
+  };
+  const faster = (by) => () => {
+    speed.selectedIndex = clamp(speed.selectedIndex + by, 0, speed.options.length - 1);
+  };
   const actions = {
     "tour-open": settled(() => tour.go(tour.at < 0 ? 0 : -1)),
     play: () => player.toggle(),
     "event-back": along(-1),
     "event-next": along(1),
-    "decision-back": settled(() => player.jump(decisions, false)),
-    "decision-next": settled(() => player.jump(decisions, true)),
-    "rejection-next": settled(() => player.jump(rejections, true)),
-    theme: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
-    "text-size": () => setScale(player, scaleNow() > 1.35 ? 1 : scaleNow() + 0.2),
+    "decision-back": jump("decisions", false),
+    "decision-next": jump("decisions", true, "step"),
+    "rejection-next": jump("rejections", true, "rejection"),
+    theme: () => { root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark"; },
+    "text-size": size((scale) => (scale > 1.35 ? 1 : scale + 0.2)),
     "help-open": () => byId("help").showModal(),
     "zoom-in": () => player.clock.zoom(0.5, player.time),
     "zoom-out": () => player.clock.zoom(2, player.time),
@@ -41,80 +42,63 @@ function connect(player) {
     },
   };
   for (const [id, action] of Object.entries(actions)) byId(id).addEventListener("click", action);
+  // By key: what it does, in words and by what. Keys of buttons stand in the page.
   const keys = {
-    " ": actions.play, ArrowRight: along(1), ArrowLeft: along(-1),
-    t: actions["tour-open"], Escape: settled(() => tour.go(-1)), g: () => player.race.next(),
-    "shift ArrowRight": actions["decision-next"], "shift ArrowLeft": actions["decision-back"],
-    r: actions["rejection-next"], "shift r": settled(() => player.jump(rejections, false)),
-    Home: rest(0), End: rest(player.count), ArrowUp: () => faster(1), ArrowDown: () => faster(-1),
-    z: actions["zoom-in"], x: actions["zoom-out"], c: () => player.cache.next(), d: actions.theme,
-    "+": () => setScale(player, scaleNow() + 0.1), "=": () => setScale(player, scaleNow() + 0.1),
-    "-": () => setScale(player, scaleNow() - 0.1), "?": actions["help-open"],
+    Home: ["To the beginning", settled(() => player.rest(0))],
+    End: ["To the end", settled(() => player.more("end") || player.rest(player.count))],
+    ArrowUp: ["Faster", faster(1)], ArrowDown: ["Slower", faster(-1)],
+    "+": ["Larger text", size((scale) => scale + 0.1)],
+    "-": ["Smaller text", size((scale) => scale - 0.1)],
+    "Shift+R": ["To the rejection before", jump("rejections", false)],
+    Escape: ["End the tour", settled(() => tour.go(-1))],
+    C: ["The next cache", () => player.cache.next()],
   };
+  for (const button of document.querySelectorAll("[data-key]")) {
+    keys[button.dataset.key] = [button.title, () => button.click()];
+  }
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
+    const typing = byId("help").open || event.target.matches("[type=text]");
+    if (event.ctrlKey || event.metaKey || event.altKey || typing) return;
     const inField = event.target.matches("select, button")
       && [" ", "Enter", "ArrowUp", "ArrowDown"].includes(event.key);
-    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-    const action = (event.shiftKey && keys[`shift ${key}`]) || keys[key];
-    if (inField || !action) return;
+    const name = event.key.length === 1 ? event.key.toUpperCase().replace("=", "+") : event.key;
+    const found = (event.shiftKey && keys[`Shift+${name}`]) || keys[name];
+    if (inField || !found) return;
     event.preventDefault();
-    action();
+    found[1]();
   });
-  byId("scrub").addEventListener("input", () => {
-    player.pause();
-    player.go(+byId("scrub").value);
-  });
-  byId("scrub").addEventListener("change", () => player.toAddress());
+  const rest = () => player.toAddress();
+  byId("scrub").addEventListener("input", () => player.rest(+byId("scrub").value));
+  byId("scrub").addEventListener("change", rest);
   addEventListener("hashchange", () => player.fromAddress());
-  scrubOn(player, byId("timeline"));
-  fillHelp();
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  setTheme(dark.matches ? "dark" : "light");
-  dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
-}
-
-function scrubOn(player, drawing) {
-  const move = (event) => {
-    const left = drawing.getBoundingClientRect().left;
-    const time = player.clock.timeAt(event.clientX - left);
-    player.pause();
-    player.go(player.film.numberAt(time), time);
+  const drawing = byId("timeline");
+  const drag = (event) => {
+    if (!drawing.hasPointerCapture(event.pointerId)) return;
+    const time = player.clock.timeAt(event.clientX - drawing.getBoundingClientRect().left);
+    player.rest(player.film.numberAt(time), time);
   };
   drawing.addEventListener("pointerdown", (event) => {
     drawing.setPointerCapture(event.pointerId);
-    move(event);
+    drag(event);
   });
-  drawing.addEventListener("pointermove", (event) =>
-    drawing.hasPointerCapture(event.pointerId) && move(event));
-  drawing.addEventListener("pointerup", () => player.toAddress());
+  drawing.addEventListener("pointermove", drag);
+  drawing.addEventListener("pointerup", rest);
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const follow = () => { root.dataset.theme = system.matches ? "dark" : "light"; };
+  system.addEventListener("change", follow);
+  follow();
+  fillHelp(keys);
 }
 
-function scaleNow() {
-  return parseFloat(getComputedStyle(document.documentElement).getPropertyValue("--scale")) || 1;
-}
-
-function setScale(player, scale) {
-  document.documentElement.style.setProperty("--scale", clamp(scale, 0.7, 2).toFixed(2));
-  player.redraw();
-}
-
-function setTheme(theme) {
-  document.documentElement.dataset.theme = theme;
-}
-
-function faster(by) {
-  const speed = byId("speed");
-  speed.selectedIndex = clamp(speed.selectedIndex + by, 0, speed.options.length - 1);
-}
-
-function fillHelp() {
+function fillHelp(keys) {
+  const rows = Object.entries(keys).map(([key, [means]]) =>
+    [key.replace(/ |Arrow\w+/, (name) => NAMES[name]), means]);
   const table = (rows) => make("table", {}, rows.map(([key, means]) => make("tr", {}, [
     make("td", {}, [make("kbd", { text: key })]), make("td", { text: means })])));
   byId("help").replaceChildren(
     make("form", { method: "dialog" }, [make("button", { text: "Close", type: "submit" })]),
     make("h2", { text: "Help", id: "help-title" }), make("p", { text: HELP }),
-    make("h3", { text: "Keys" }), table(KEYS),
+    make("h3", { text: "Keys" }), table(rows),
     make("h3", { text: "How a step came into the answer" }), table(Object.entries(ORIGINS)),
     make("h3", { text: "Links" }), make("p", { text: LINKS }));
 }

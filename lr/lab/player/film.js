@@ -23,13 +23,15 @@ function listAt(history, n) {
 }
 
 class TraceStates {
-  constructor({ states, events }) {
-    Object.assign(this, { ...states, events, count: events.length });
+  // All that is known of the answer; of a live one that grows.
+  load(data) {
+    const { states, events } = data;
+    Object.assign(this, data, states, { count: events.length });
     this.starts = this.count ? events[0][0] : 0;
     this.ends = this.count ? events[this.count - 1][0] : 0;
     const texts = this.emitted.flatMap((one) => one.tokens.map((token) => token[1]));
     this.times = events.map(([time], e) => [time, e + 1]);
-    this.silent = !texts.join("").trim(); // simulated: tokens without text
+    this.silent = texts.length && !texts.join("").trim(); // simulated: tokens without text
   }
 
   timeAt(n) {
@@ -65,6 +67,12 @@ class TraceStates {
     const kids = cards.filter((card) => card.by === "draft" && live(this.nodes[card.name]))
       .map((card) => this.treeAt(card.name, n)).filter((kid) => kid.cards.length);
     return { name, index: this.nodes[name].index, cards, kids };
+  }
+
+  // The nodes whose verdict is due.
+  dueAt(n) {
+    const cards = Object.values(this.nodes).flatMap((node) => valueAt(node.cards, n, []));
+    return cards.filter((card) => card[2] === "ASKED").map((card) => card[1]);
   }
 
   // The names of nodes that left the tree between two times.

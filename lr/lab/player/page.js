@@ -64,30 +64,24 @@ function tokenElements(tokens, by) {
 class Tips {
   constructor(box) {
     this.box = box;
-    const show = (event) => this.of(event.target);
-    document.addEventListener("pointerover", show);
-    document.addEventListener("pointerdown", show);
-    const seen = (event) => event.target.matches(":focus-visible") && show(event);
-    document.addEventListener("focusin", seen);
-    document.addEventListener("focusout", () => this.hide());
-    document.addEventListener("scroll", () => this.hide(), true);
+    for (const kind of ["pointerover", "pointerdown", "focusin", "focusout", "scroll"]) {
+      document.addEventListener(kind, (event) => this.of(event), true);
+    }
   }
 
-  of(target) {
-    const holder = target.closest ? target.closest("[data-tip]") : null;
-    if (!holder) return this.hide();
+  of({ type, target }) {
+    const told = type.startsWith("pointer")
+      || (type === "focusin" && target.matches(":focus-visible"));
+    const holder = told && target.closest && target.closest("[data-tip]");
+    this.box.hidden = !holder;
+    if (!holder) return;
     const place = holder.getBoundingClientRect();
     this.box.textContent = holder.dataset.tip.replace(/\n\s+/g, " ");
-    this.box.hidden = false;
     const { width, height } = this.box.getBoundingClientRect();
     const left = clamp((place.left + place.right) / 2 - width / 2, 8, innerWidth - width - 8);
     const below = place.bottom + 8 + height < innerHeight;
     this.box.style.left = `${left}px`;
     this.box.style.top = `${below ? place.bottom + 8 : Math.max(8, place.top - height - 8)}px`;
-  }
-
-  hide() {
-    this.box.hidden = true;
   }
 }
 

@@ -19,12 +19,12 @@ from typing import Any
 from lr.lab.player.story import race_of, tour_of
 from lr.lab.stepper.words import quoted, say
 from lr.lab.trace.file import Header, Record, TraceFile
-from lr.lab.trace.state import CACHE_EVENTS, State, StepState, fold
+from lr.lab.trace.state import CACHE_EVENTS, CacheState, State, StepState, fold
 from lr.lab.viz.clock import timeline_of
 from lr.lab.viz.style import MARKS, ORIGIN_COLOURS
 from lr.lab.viz.tree import Standing, cards_of
 
-SCRIPTS = ("film", "page", "tree", "answer", "clock", "cache", "story", "player", "controls")
+SCRIPTS = "film page tree answer clock cache story player live controls".split()
 MODES = {
     "ar": "Plain decoding",
     "sd": "Token-level speculation",
@@ -59,14 +59,14 @@ WASTED = "It was judged aligned, and goes all the same: it stands on a step that
 SHARING = "Blocks are shared until a branch writes into one; then that one is copied first."
 
 
-def player_page(trace: TraceFile) -> str:
-    """The page, as HTML."""
+def player_page(trace: TraceFile, *, live: bool = False) -> str:
+    """The page, as HTML. `live`: it is served by `live.py` and can ask for more."""
     subject = trace.header.question or ""
     title = title_of(trace.header) + (f": {subject}" if subject else "")
     parts = {
         "title": escape(title if len(title) <= 100 else title[:99] + "…"),
         "style": _part("style.css"),
-        "data": as_script_data(page_data(trace)),
+        "data": as_script_data(page_data(trace) | {"live": live}),
         "script": '"use strict";\n' + "\n".join(_part(f"{name}.js") for name in SCRIPTS),
     }
     page, made = _part("page.html"), ""
@@ -172,7 +172,7 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
     roots: list[Any] = []
     nodes: dict[str, dict[str, Any]] = {}
     emitted: list[dict[str, Any]] = []
-    caches: dict[str, dict[str, Any]] = {}
+    caches = {name: _cache(one) for name, one in state.caches.items()}
     now: dict[Any, list[Any]] = {}  # lists as they were after the event before
     refused: dict[Any, Any] = {}
     sizes: dict[Any, Any] = {}
@@ -246,12 +246,15 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
     return {"roots": roots, "nodes": nodes, "emitted": emitted, "caches": caches, "notes": notes}
 
 
+def _cache(cache: CacheState) -> dict[str, Any]:
+    return {"total": cache.total, "size": cache.block_size, "branches": {}, "copies": []}
+
+
 def _look_at_cache(state: State, record: Record, caches: Any, change: Any, note: Any) -> None:
     """What an event of a cache changed in its branches."""
     name = record.data["cache"]
     cache = state.caches[name]
-    empty = {"total": cache.total, "size": cache.block_size, "branches": {}, "copies": []}
-    made = caches.setdefault(name, empty)
+    made = caches.setdefault(name, _cache(cache))
     for number, branch in cache.branches.items():
         first: dict[str, Any] = {"born": state.number, "source": record.data.get("source")}
         first |= {"facts": [], "blocks": []}

@@ -2,60 +2,58 @@
 // state after n events and nothing else.
 
 const SECONDS_PER_STEP = 3, FADE_SECONDS = 1.6;
-const LEGEND = [
-  ["draft", "■ draft step", "Written by the draft, the small model."],
-  ["target", "■ target step", "Written by the target, the large model."],
-  ["accepted", "✓ aligned", "It means the same as the target's step."],
-  ["rejected", "✗ not aligned", "It means something else than the target's step."],
-  ["rejected", "× cancelled", "After a rejected step, or beside an accepted one."],
-];
 
 class Player {
   constructor(data) {
+    const film = new TraceStates();
+    film.load(data);
+    Object.assign(this, { film, n: 0, time: 0, playing: false, scale: 1 });
+    this.tree = new Tree(film, byId("tree-panel"));
+    this.answer = new Answer(film, byId("answer-panel"));
+    this.clock = new Clock(film, byId("timeline"));
+    this.cache = new CacheView(film, byId("cache"), byId("cache-tabs"));
+    this.race = new Race(film, byId("race"), byId("race-clock"));
+    this.tour = new Tour(this);
+    this.load(data);
+    if (data.live) this.live = new Live(this);
+  }
+
+  // Takes in all that is known of the answer.
+  load(data) {
+    const { title, setting, headline, question, guesses, rejections, live } = data, { film } = this;
     this.data = data;
-    this.film = new TraceStates(data);
-    this.count = this.film.count;
-    Object.assign(this, { n: 0, time: 0, playing: false });
+    film.load(data);
+    this.clock.load();
+    this.count = film.count;
     // At speed 1 a step of the answer takes three seconds.
-    const seconds = clamp(SECONDS_PER_STEP * Math.max(1, this.film.emitted.length), 12, 3600);
-    this.rate = Math.max(this.film.ends - this.film.starts, 1e-9) / seconds;
-    const { film } = this;
-    this.tree = new Tree(film, data, byId("tree-field"), byId("tree-lines"), byId("tree"));
-    this.answer = new Answer(film, byId("steps"), byId("ahead"), byId("answer"));
-    this.clock = new Clock(film, data, byId("timeline"));
-    this.cache = new CacheView(film, data.plain, byId("cache"), byId("cache-tabs"));
-    this.race = new Race(film, data.race, byId("race"), byId("race-clock"));
-    this.tour = new Tour(this, data.tour);
+    const seconds = SECONDS_PER_STEP * Math.max(1, film.emitted.length);
+    this.rate = Math.max(film.ends - film.starts, 1e-9) / clamp(seconds, live ? 1 : 12, 3600);
+    byId("title").textContent = title;
+    byId("setting").textContent = byId("setting").dataset.tip = setting;
+    if (question !== byId("question").textContent) byId("asked").value = question;
+    byId("question").textContent = question;
+    byId("stats").replaceChildren(...headline.map(([name, number, tip]) =>
+      make("div", { tip, tabindex: 0 },
+        [make("dt", { text: name }), make("dd", { text: number })])));
+    document.body.classList.toggle("without-guesses", !guesses);
+    document.body.classList.toggle("without-cache", !this.cache.names.length);
+    byId("scrub").max = this.count;
+    byId("rejection-next").disabled = !rejections.length && !live;
+    byId("tour-open").hidden = !film.tour.length;
+    this.marked = null;
   }
 
   start() {
-    const { title, setting, headline, question, guesses, rejections } = this.data;
-    byId("title").textContent = title;
-    byId("setting").textContent = byId("setting").dataset.tip = setting;
-    byId("question").textContent = question;
-    byId("stats").append(...headline.map(([name, number, tip]) => make("div", { tip, tabindex: 0 },
-      [make("dt", { text: name }), make("dd", { text: number })])));
-    byId("tree-legend").append(...LEGEND.map(([who, text, tip]) => make(`span.${who}`,
-      { text, tip })));
-    const words = [["by-draft", "the draft's words"], ["by-target", "the target's words"]];
-    if (guesses) {
-      for (const source of ["guessed", "residual", "after"]) {
-        const by = source === "guessed" ? "by-draft" : "by-target";
-        words.push([`${by}.${source}`, SOURCES[source][0]]);
-      }
-    }
-    byId("token-legend").append(...words.map(([kind, text]) => make(`span.token.${kind}`,
-      { text })));
-    byId("show-refused").hidden = !guesses;
-    const caches = this.cache.names.length > 0;
-    document.body.classList.toggle("without-cache", !caches);
-    byId("cache-panel").hidden = !caches;
-    byId("scrub").max = this.count;
-    byId("rejection-next").disabled = !rejections.length;
     this.tips = new Tips(byId("tip"));
     connect(this);
     this.fromAddress();
+    if (this.live) this.live.ask("look");
     new ResizeObserver(() => this.redraw()).observe(byId("panels"));
+  }
+
+  rest(n, time) {
+    this.pause();
+    this.go(n, time);
   }
 
   // Shows the state after n events; `time` may be later than that of the last event.
@@ -68,6 +66,7 @@ class Player {
     this.answer.show(this.n);
     this.clock.show(this.time);
     this.race.show(this.n, this.time);
+    if (this.live) this.live.show();
     this.cache.show(this.n);
     byId("scrub").value = this.n;
     byId("scrub").setAttribute("aria-valuetext", `event ${this.n} of ${this.count}`);
@@ -92,7 +91,7 @@ class Player {
     byId("now-text").textContent = head;
     byId("now-text").setAttribute("aria-live", this.playing ? "off" : "polite");
     byId("now-more").textContent = more;
-    byId("now-where").textContent = `event ${this.n} of ${this.count}\n`
+    byId("now-where").textContent = `event ${this.n} of ${this.count},\n`
       + clockText(this.time, this.data.unit);
   }
 
@@ -117,13 +116,20 @@ class Player {
     }));
   }
 
+  // Of an answer in the making: lets the engine go on, if all that there is has been seen.
+  more(what) {
+    const ask = this.live && !this.live.over && this.n >= this.count;
+    if (ask) this.live.ask(what);
+    return ask;
+  }
+
   // To the next (or previous) of some numbers of events.
-  jump(numbers, forward) {
-    if (!numbers.length) return;
+  jump(numbers, forward, what) {
     const found = forward ? numbers.find((one) => one > this.n)
       : [...numbers].reverse().find((one) => one < this.n);
     this.pause();
-    this.go(found !== undefined ? found : forward ? this.count : 0);
+    if (found === undefined && forward && this.live && !this.live.over) return this.live.ask(what);
+    if (numbers.length) this.go(found !== undefined ? found : forward ? this.count : 0);
   }
 
   step(forward) {
@@ -131,12 +137,12 @@ class Player {
     let n = this.n + by;
     while (n > 0 && n < this.count && !this.stopsAt(n)) n += by;
     this.pause();
-    this.go(n);
+    if (!forward || !this.more("next")) this.go(n);
   }
 
   toggle() {
     if (this.playing) return this.pause();
-    if (this.n >= this.count) this.go(0);
+    if (this.n >= this.count && !(this.live && !this.live.over)) this.go(0);
     this.last = null;
     this.setPlaying(true);
     requestAnimationFrame((now) => this.frame(now));
@@ -161,19 +167,19 @@ class Player {
     this.last = now;
     const time = this.time + passed * this.rate * +byId("speed").value;
     this.go(Math.max(this.n, this.film.numberAt(time)), Math.min(time, this.film.ends));
-    if (this.n >= this.count) this.pause();
-    else requestAnimationFrame((later) => this.frame(later));
+    if (this.n >= this.count && !this.more("next")) return this.pause();
+    requestAnimationFrame((later) => this.frame(later));
   }
 
   fromAddress() {
     const [, kind, number] = /(?:^|[#&])(event|tour)=(\d+)/.exec(location.hash) || [];
     this.pause();
-    if (kind === "tour") return this.tour.go(clamp(number - 1, 0, this.tour.stops.length - 1));
+    if (kind === "tour") return this.tour.go(clamp(number - 1, 0, this.film.tour.length - 1));
     return this.go(kind ? +number : 0);
   }
 
   toAddress() {
-    const touring = this.tour.caption() ? `#tour=${this.tour.at + 1}` : `#event=${this.n}`;
-    history.replaceState(null, "", touring);
+    const { tour, n } = this;
+    history.replaceState(null, "", tour.caption() ? `#tour=${tour.at + 1}` : `#event=${n}`);
   }
 }

@@ -1,14 +1,13 @@
 // The tour, eight moments with their idea, and the race with plain decoding (story.py).
 
 class Tour {
-  constructor(player, stops) {
-    Object.assign(this, { player, stops, at: -1 });
-    byId("tour-open").hidden = !stops.length;
+  constructor(player) {
+    Object.assign(this, { player, at: -1 });
   }
 
   // To stop number `at`, from 0; outside: the tour is over.
   go(at) {
-    const stop = this.stops[at];
+    const stop = this.player.film.tour[at];
     this.at = stop ? at : -1;
     document.body.classList.toggle("touring", Boolean(stop));
     for (const panel of document.querySelectorAll(".panel")) {
@@ -22,21 +21,20 @@ class Tour {
 
   // The caption of the stop that the player is at, or nothing.
   caption() {
-    const stop = this.stops[this.at];
+    const { tour } = this.player.film, stop = tour[this.at];
     if (!stop || stop.event !== this.player.n) return null;
-    return [`${this.at + 1} of ${this.stops.length}: ${stop.title}`, stop.words];
+    return [`${this.at + 1} of ${tour.length}: ${stop.title}`, stop.words];
   }
 }
 
 class Race {
-  constructor(film, clocks, box, button) {
-    Object.assign(this, { film, clocks, box, button, chosen: 0 });
-    button.hidden = box.hidden = !clocks.length;
+  constructor(film, box, button) {
+    Object.assign(this, { film, box, button, chosen: 0 });
     button.addEventListener("click", () => this.next());
   }
 
   next() {
-    this.chosen = (this.chosen + 1) % Math.max(1, this.clocks.length);
+    this.chosen = (this.chosen + 1) % Math.max(1, this.film.race.length);
     this.show(this.n, this.time);
   }
 
@@ -52,10 +50,12 @@ class Race {
 
   show(n, time) {
     Object.assign(this, { n, time });
-    if (!this.clocks.length) return;
-    const { name, costs, run, plain } = this.clocks[this.chosen], last = run.length - 1;
+    const clock = this.film.race[this.chosen];
+    this.button.hidden = this.box.hidden = !clock;
+    if (!clock) return;
+    const { name, costs, run, plain } = clock, last = run.length - 1;
     const now = this.moment(n, time, run), ratio = plain[last] / run[last];
-    if (this.drawn !== this.chosen) this.draw(Math.max(run[last], plain[last]));
+    if (this.drawn !== clock) this.draw(clock, Math.max(run[last], plain[last]));
     for (const [at, piece] of this.pieces) piece.classList.toggle("ran", at <= now);
     for (const needle of this.needles) needle.style.left = this.percent(now);
     const count = (times) => times.filter((at) => at <= now).length;
@@ -68,10 +68,9 @@ class Race {
       + "decoding";
   }
 
-  draw(whole) {
-    const { run, plain } = this.clocks[this.chosen];
+  draw(clock, whole) {
     this.percent = (time) => `${(100 * Math.min(time, whole)) / whole}%`;
-    Object.assign(this, { drawn: this.chosen, pieces: [], needles: [], head: make("p") });
+    Object.assign(this, { drawn: clock, pieces: [], needles: [], head: make("p") });
     const lane = (title, kind, times) => {
       const before = [0, ...times], { percent } = this, pieces = times.map((at, i) => make(
         `i.${kind}`, { style: `left: ${percent(before[i])}; width: ${percent(at - before[i])}` }));
@@ -80,7 +79,7 @@ class Race {
       return make("div.lane", {}, [make("span.who", { text: title }),
         make("span.course", {}, [...pieces, ...this.needles.slice(-1)])]);
     };
-    this.box.replaceChildren(this.head, lane("this run", "accepted", run),
-      lane("plain", "target", plain));
+    this.box.replaceChildren(this.head, lane("this run", "accepted", clock.run),
+      lane("plain", "target", clock.plain));
   }
 }

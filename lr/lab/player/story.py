@@ -53,7 +53,8 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
     for one in records[:correction]:
         if one.kind == "judged" and _has(one, {"aligned": False}):
             verdict = one.number + 1
-    copy = first("grow", (correction or 0), copies=True) or first("grow", copies=True)
+    shown: dict[str, Any] = {"copies": True, "cache": "target"}  # the one first shown
+    copy = first("grow", (correction or 0), **shown) or first("grow", **shown)
     moments = {
         "ahead": drafts[1] if len(drafts) > 1 else None,
         "target": first("target"),
@@ -61,7 +62,7 @@ def tour_of(trace: TraceFile) -> list[dict[str, Any]]:
         "slide": first("emit", origin="accepted"),
         "rejection": verdict,
         "correction": correction,
-        "copy": copy or first("fork"),
+        "copy": copy or first("fork", cache="target"),
         "end": len(records) or None,
     }
     keys = ("panel", "title", "words")

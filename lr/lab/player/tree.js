@@ -8,10 +8,10 @@ const DENSITIES = [[1.2], [1], [0.92], [0.86], [0.84], [0.84, 1, 4], [0.84, 1, 3
   [0.84, 1, 1], [0.84, 2, 1]];
 
 class Tree {
-  constructor(film, data, field, lines, scroller) {
-    const { standings, plain, depth } = data;
-    Object.assign(this, { film, standings, plain, depth, field, lines, scroller });
-    this.boxes = new Map();
+  constructor(film, panel) {
+    const [scroller, field, lines] = [".scroll", ".field", "svg"].map((one) =>
+      panel.querySelector(one));
+    Object.assign(this, { film, field, lines, scroller, boxes: new Map() });
   }
 
   show(n, time, fade) {
@@ -20,14 +20,14 @@ class Tree {
     const first = live ? live.index : past ? past.index + 1 : 0;
     const shown = new Map();
     if (past) shown.set("past", { past, column: 0, kids: [], opacity: 1 });
-    const add = (box, opacity) => {
+    const add = (box, opacity, before) => {
       if (shown.has(box.name) || (past && box.index < past.index)) return;
-      const column = box.index - first + (past ? 1 : 0);
-      shown.set(box.name, { ...box, column, opacity });
-      box.kids.forEach((kid) => add(kid, opacity));
+      const column = box.index - first + (past ? 1 : 0), made = { ...box, column, opacity, before };
+      shown.set(box.name, made);
+      box.kids.forEach((kid) => add(kid, opacity, made));
     };
-    if (live) add(live, 1);
-    for (const name of this.plain ? [] : this.film.goneBetween(n, time - fade)) {
+    if (live) add(live, 1, shown.get("past"));
+    for (const name of this.film.plain ? [] : this.film.goneBetween(n, time - fade)) {
       const age = (time - this.film.nodes[name].gone[1]) / (fade || 1);
       const { index } = this.film.nodes[name], cards = this.film.cardsAt(name, n);
       if (cards.length && age >= 0 && name !== (live && live.name)) {
@@ -39,7 +39,7 @@ class Tree {
     if (signature !== this.signature) {
       this.signature = signature;
       this.fill(shown, live);
-      this.arrange(shown, live, past);
+      this.arrange(shown);
     }
     for (const [name, box] of shown) this.boxes.get(name).style.opacity = box.opacity;
   }
@@ -50,22 +50,21 @@ class Tree {
     }
     for (const [name, box] of shown) {
       if (!this.boxes.has(name)) this.boxes.set(name, this.field.appendChild(make("div.node")));
-      const element = this.boxes.get(name), root = live && live.name === name;
-      const kind = root ? " root" : box.past ? " past" : box.ghost ? " ghost" : "";
-      element.className = `node${kind}`;
-      const index = box.past ? box.past.index : box.index;
-      const title = root ? `root · step ${index}` : box.past ? `decided · step ${index}`
-        : `step ${index}`;
-      const head = make("div.name", {}, [make("b", { text: title }),
+      box.element = this.boxes.get(name);
+      const root = live && live.name === name, { index } = box.past || box;
+      const kind = root ? "root" : box.past ? "past" : box.ghost ? "ghost" : "";
+      const what = { root: "root · ", past: "decided · " }[kind] || "";
+      const tip = root ? `The root: everything before step ${index} is decided.` : "";
+      const head = make("div.name", { tip }, [make("b", { text: `${what}step ${index}` }),
         make("span", { text: box.past ? "" : `node ${name}` })]);
-      if (root) head.dataset.tip = `The root: everything before step ${index} is decided.`;
-      element.replaceChildren(head, ...(box.past ? this.pastCards(box.past)
+      box.element.className = `node ${kind}`;
+      box.element.replaceChildren(head, ...(box.past ? this.pastCards(box.past)
         : box.cards.map((card) => this.card(card, box))));
     }
   }
 
   card(card, box) {
-    const [sign, label, means] = this.standings[card.standing];
+    const [sign, label, means] = this.film.standings[card.standing];
     const state = card.standing.toLowerCase(), busy = ["writing", "asked"].includes(state);
     const child = this.film.nodes[card.name], draft = card.by === "draft";
     let tip = `${draft ? "Draft" : "Target"} step ${box.index} ${means}.`;
@@ -101,101 +100,56 @@ class Tree {
   }
 
   // Chooses the size of words, then puts every box below what stands in its column already, but not
-  // above the box before it.
-  arrange(shown, live, past) {
-    const unit = rem(), { clientWidth: width, clientHeight } = this.scroller;
-    const columns = Math.max(2, ...[...shown.values()].map((box) => box.column + 1));
-    const room = this.plain ? 2 : Math.min(Math.max(columns, 3), this.depth + 2);
-    const places = new Map(), lefts = new Map();
-    const crowd = [...shown.values()].filter((box) => !box.ghost).length > columns;
-    let column = 0, gap = 0;
+  // above the box before it. In the last size boxes that do not fit below each other go on in a
+  // further column, and the root is below the last decided step.
+  arrange(shown) {
+    const unit = rem(), { clientWidth, clientHeight } = this.scroller, boxes = [...shown.values()];
+    const columns = Math.max(2, ...boxes.map((box) => box.column + 1));
+    const room = this.film.plain ? 2 : Math.min(Math.max(columns, 3), this.film.depth + 2);
+    const crowd = boxes.filter((box) => !box.ghost).length > columns;
+    let wide = 0, height = 0;
     for (const [size, split, lines] of this.film.silent ? [[1, 1, 1]] : DENSITIES) {
-      if (split > 1 && !crowd) break;
-      gap = (split > 1 ? 0.8 : 1.9) * unit;
-      column = split > 1 ? 6.4 * unit : clamp(width / room - gap, 10.5 * unit, 19 * unit);
-      this.field.style.setProperty("--column", `${column}px`);
+      const pack = split > 1, gap = (pack ? 0.8 : 1.9) * unit, bottoms = [0];
+      if (pack && !crowd) break;
+      wide = pack ? 6.4 * unit : clamp(clientWidth / room - gap, 9.6 * unit, 19 * unit);
+      this.field.style.setProperty("--column", `${wide}px`);
       this.field.style.setProperty("--words", `${size}em`);
       this.field.style.setProperty("--lines", lines);
       this.field.classList.toggle("compact", Boolean(split));
       this.field.classList.toggle("single", lines === 1);
-      const heights = new Map([...shown.keys()].map((name) => [name,
-        this.boxes.get(name).offsetHeight]));
-      const bottoms = new Map();
-      places.clear();
-      const place = (name, highest) => {
-        const box = shown.get(name);
-        if (!box || places.has(name)) return;
-        const top = Math.max(highest, bottoms.get(box.column) || 2);
-        places.set(name, top);
-        bottoms.set(box.column, top + heights.get(name) + 10);
-        box.kids.forEach((kid) => place(kid.name, top));
-      };
-      place("past", 2);
-      if (live) place(live.name, 2);
-      this.bottom = Math.max(0, ...bottoms.values());
-      for (const name of shown.keys()) place(name, 2);
-      this.spread(shown, heights, places, lefts, split > 1 ? clientHeight : Infinity);
-      this.bottom = split > 1 ? this.height : this.bottom;
-      for (const [name, at] of lefts) lefts.set(name, at * (column + gap) + 2);
-      if (this.bottom <= clientHeight) break;
+      let at = 0, last = null, bottom = 0;
+      for (const box of pack ? boxes.sort((one, two) => one.column - two.column) : boxes) {
+        const tall = box.element.offsetHeight, full = (bottoms[at] || 2) + tall > clientHeight;
+        const apart = last && last.column > 0 && last.column !== box.column && !box.ghost;
+        if (!pack) at = box.column; else if (apart || (full && bottoms[at])) at += 1;
+        box.top = Math.max(bottoms[at] || 2, (!pack && box.before && box.before.top) || 2);
+        box.left = at * (wide + gap) + 2;
+        bottoms[at] = box.top + tall + (pack ? 8 : 10);
+        if (!box.ghost) bottom = Math.max(bottom, bottoms[at]);
+        last = box;
+      }
+      height = Math.max(...Object.values(bottoms));
+      if (bottom <= clientHeight) break;
     }
-    const left = (box) => lefts.get(box.past ? "past" : box.name);
-    for (const [name, top] of places) {
-      const { style } = this.boxes.get(name);
-      style.left = `${left(shown.get(name))}px`;
-      style.top = `${top}px`;
+    for (const { element: { style }, left, top } of boxes) {
+      Object.assign(style, { left: `${left}px`, top: `${top}px` });
     }
-    const wide = Math.max(...[...shown.values()].map((box) => left(box) + column + 6), 0);
-    Object.assign(this.field.style, { width: `${wide}px`, height: `${this.height}px` });
-    this.link(shown, places, left, column, live, past);
+    const end = Math.max(0, ...boxes.map((box) => box.left + wide + 6));
+    Object.assign(this.field.style, { width: `${end}px`, height: `${height}px` });
+    this.link(boxes, wide);
   }
 
-  // Gives every box its column. Where `most` bounds the height, boxes that do not fit below each
-  // other go on in a further column, and the root is below the last decided step.
-  spread(shown, heights, places, lefts, most) {
-    if (most === Infinity) {
-      for (const name of places.keys()) lefts.set(name, shown.get(name).column);
-      this.height = Math.max(0, ...[...places].map(([name, top]) => top + heights.get(name) + 10));
-      return;
-    }
-    const order = [...places.keys()].sort((a, b) => shown.get(a).column - shown.get(b).column);
-    let at = 0, y = 2, last = null;
-    this.height = 0;
-    for (const name of order) {
-      const { column, ghost } = shown.get(name), apart = last !== null && column !== last;
-      if ((apart && last > 0 && !ghost) || (y > 2 && y + heights.get(name) > most)) {
-        at += 1;
-        y = 2;
-      }
-      places.set(name, y);
-      lefts.set(name, at);
-      y += heights.get(name) + 8;
-      this.height = Math.max(this.height, y);
-      last = column;
-    }
-  }
-
-  // A curve from each draft step to the box that follows it.
-  link(shown, places, left, column, live, past) {
-    const curves = [], half = 0.8 * rem();
-    const curve = (x, y, toX, toY) => {
-      const middle = (x + toX) / 2;
-      const d = `M${x} ${y} C${middle} ${y} ${middle} ${toY} ${toX} ${toY}`;
-      curves.push(shape("path", "link", { d }));
-    };
-    const middleOf = (element) => element.offsetTop + element.offsetHeight / 2;
-    if (live && past) {
-      const from = places.get("past") + middleOf(this.boxes.get("past").lastChild);
-      curve(left(shown.get("past")) + column, from, left(shown.get(live.name)), 2 + half);
-    }
-    for (const [name, box] of shown) {
-      for (const kid of box.kids) {
-        const at = box.cards.findIndex((card) => card.by === "draft" && card.name === kid.name);
-        const from = places.get(name) + middleOf(this.boxes.get(name).children[at + 1]);
-        const to = places.get(kid.name) + half;
-        curve(left(box) + column, from, left(shown.get(kid.name)), to);
-      }
-    }
-    this.lines.replaceChildren(...curves);
+  // A curve from each draft step, or the last decided step, to the box that follows it.
+  link(boxes, wide) {
+    const linked = boxes.filter((box) => box.before);
+    this.lines.replaceChildren(...linked.map(({ name, left, top, before }) => {
+      const at = before.past ? -1
+        : before.cards.findIndex((card) => card.by === "draft" && card.name === name);
+      const card = [...before.element.children].slice(1).at(at), x = before.left + wide;
+      const y = before.top + card.offsetTop + card.offsetHeight / 2, to = top + 0.8 * rem();
+      const middle = (x + left) / 2;
+      const d = `M${x} ${y} C${middle} ${y} ${middle} ${to} ${left} ${to}`;
+      return shape("path", "link", { d });
+    }));
   }
 }

@@ -123,6 +123,8 @@ class LiveSource(Source):
         self.asked = asked = _asked(reasoner, question, options, variant)
         self.header = header_of(asked)
         self._stack = ExitStack()
+        self._sides = [self]  # all that use the caches
+        self._rested = 0.0  # since when nothing works
         serving = Serving(reasoner.engine, asked, asked.blocks, 1, self._stack)
         request = serving.request(asked)
         self.state = RunState(asked.trace, serving.loop, request)
@@ -147,6 +149,7 @@ class LiveSource(Source):
         if self._over:
             return False
         self._watch()
+        self._resume()
         try:
             self._piece()
             if self.state.request.done and not self.state.loop.told:
@@ -158,6 +161,7 @@ class LiveSource(Source):
 
     def fork(self) -> LiveSource:
         """Issues no forward and copies no block: branches are forked, books are copied."""
+        self._resume()
         made = copy.copy(self)
         trace = Trace(self.state.trace.clock, list(self.state.trace.events), detailed=True)
         trace.start = self.state.trace.start
@@ -174,6 +178,7 @@ class LiveSource(Source):
         made.state = copy.deepcopy(state, memo)
         made.records, made.forced = list(self.records), list(self.forced)
         made.agreed = dict(self.agreed)
+        made._sides.append(made)
         made._look()
         return made
 
@@ -182,9 +187,15 @@ class LiveSource(Source):
         return LiveSource(*self._begin)
 
     def close(self) -> None:
+        """Give back the blocks and, after the last side, the caches."""
+        if self not in self._sides:
+            return  # it was closed before
+        self._sides.remove(self)
         if not self._over:
             self._watch()
             self.state.loop.close()
+        if not self._sides:
+            self._stack.close()
 
     @property
     def _over(self) -> bool:
@@ -208,10 +219,17 @@ class LiveSource(Source):
         for role, runner in self.others:
             runner.observer = partial(self.state.loop.passed, role)
 
+    def _resume(self) -> None:
+        """The time since the last piece of work does not count: nothing was done in it."""
+        now = self.state.trace.clock()
+        self.state.trace.start += now - self._rested
+        self._rested = now
+
     def _look(self) -> None:
         start = len(self.records)
         new = records_of(self.state.trace.events[start:], self.asked.models.codec.token_bytes)
         self.records += [replace(one, number=start + one.number) for one in new]
+        self._rested = self.state.trace.clock()
 
 
 def _asked(

@@ -41,13 +41,15 @@ SIGNS = {True: "✓ stays", False: "✗ rejected", None: "not tried"}
 
 def screen(session: Session) -> RenderableType:
     """All sides, beside each other; those that move are marked with ▶ where there are two."""
+    asked = session.sides[0].source.header.question
+    question = [] if asked is None else [Text(asked, style="italic")]
     if len(session.sides) == 1:
-        return Group(_rule(session.sides[0], session), *body(session.sides[0]))
+        return Group(*question, _rule(session.sides[0], session), *body(session.sides[0]))
     table = Table.grid(expand=True, padding=(0, 1))
     for _ in session.sides:
         table.add_column(ratio=1, overflow="ellipsis")
     table.add_row(*(Group(_rule(side, session), *body(side)) for side in session.sides))
-    return table
+    return Group(*question, table)
 
 
 def body(side: Side) -> list[RenderableType]:

@@ -55,7 +55,7 @@ class Standing(Enum):
 
     WRITING = ("…", "writing", "is being written")
     WRITTEN = ("■", "written", "is there; it waits for the other side or for the verifier")
-    ASKED = ("?", "with the verifier", "is with the verifier")
+    ASKED = ("?", "judging", "is with the verifier")
     ALIGNED = ("✓", "aligned", "means the same as the target's")
     REJECTED = ("✗", "not aligned", "does not mean the same as the target's")
     CANCELLED = ("✕", "cancelled", "was cancelled: after a rejected step or beside an accepted one")

@@ -1,0 +1,202 @@
+"""The player on an answer in the making: one page, served to this machine alone.
+
+    with LiveServer(begin) as server:       # begin(question): a source of the stepper
+        print(server.address)               # http://127.0.0.1:41234/?token=...
+        server.serve_forever()
+
+The page is that of `page.py`. What its buttons ask for goes to the same `Session` as the letters of
+`lr step`, and the answer to each request is what every side is now, folded and put into words as
+for a recorded trace. So the page shows and asks, and knows no more of the engine than before.
+
+Who may ask: only a request with the secret token of the address, for this machine's own name and
+from this page. A page of another site does not know the token; and one whose name was made to
+point at this machine (DNS rebinding) says that name in the headers Host and Origin. Read next:
+`live.js`, the other end."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from threading import Lock
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from lr.errors import LRError, SettingError
+from lr.lab.player.page import page_data, player_page
+from lr.lab.stepper.session import Session, Side
+from lr.lab.stepper.sources import Source, StepperError
+from lr.lab.trace.file import TraceFile
+
+HOST = "127.0.0.1"
+LONGEST = 100_000
+"""Bytes of a request."""
+MOVES: dict[str, Callable[[Session], bool]] = {
+    "next": Session.next,
+    "step": Session.to_step,
+    "rejection": Session.to_rejection,
+    "verdict": Session.to_verdict,
+    "end": Session.to_end,
+}
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",  # the address holds the token
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; frame-ancestors 'none'",
+}
+
+
+class Asked(msgspec.Struct, forbid_unknown_fields=True):
+    """What the page asks for: a move, or to force a verdict, fork, drop side B, take another
+    question. `places`: after how many events the page shows each side, by name."""
+
+    what: str
+    places: dict[str, int] = {}
+    question: str | None = None  # None: one that is drawn
+    side: str = "A"
+    node: str | None = None
+    aligned: bool = True
+
+
+class Live:
+    """A session, and what the page can ask for. `begin`: a source for a question, or for one that
+    it draws."""
+
+    def __init__(self, begin: Callable[[str | None], Source], question: str | None = None) -> None:
+        self.begin, self.session = begin, Session(begin(question))
+
+    def page(self) -> str:
+        return player_page(_trace(self.session.sides[0]), live=True)
+
+    def do(self, asked: Asked) -> dict[str, Any]:
+        """Do it, from where the page is, and say what is there then."""
+        session, said = self.session, ""
+        before = session.sides[-1]
+        for side in session.sides:
+            place = asked.places.get(side.name, side.place)
+            side.place, side.fine = max(0, min(place, len(side.records))), False
+        try:
+            if asked.what in MOVES:
+                said = "" if MOVES[asked.what](session) else "This is the end of the answer."
+                for side in session.sides:  # at the moment itself, where the page's own stops are
+                    side.place = side.place if side.happened is None else side.happened.number + 1
+            elif asked.what == "force":
+                session.move(asked.side)
+                said = session.force(asked.aligned, asked.node)
+            elif asked.what == "fork":
+                session.move("A")
+                said = session.fork()
+            elif asked.what == "drop":
+                session.drop()
+            elif asked.what == "ask":
+                made = self.begin(asked.question)  # what is refused leaves the old one as it is
+                session.close()
+                self.session = session = Session(made)
+            elif asked.what != "look":
+                raise StepperError(f"{asked.what!r} cannot be asked for.")
+        except LRError as error:
+            said = str(error)
+        session.moved = list(session.sides)
+        sides = [_shown(side) for side in session.sides]
+        return {"said": said, "forked": session.sides[-1] is not before, "sides": sides}
+
+
+def _shown(side: Side) -> dict[str, Any]:
+    trace = _trace(side)
+    told = {"place": side.place, "shares": side.shares, "over": trace.complete}
+    data = page_data(trace) | {"live": True}
+    if not trace.complete:  # tour and race are of a whole answer
+        data |= {"tour": [], "race": []}
+    return told | {"data": data}
+
+
+def _trace(side: Side) -> TraceFile:
+    return TraceFile(side.source.header, side.records)
+
+
+class LiveServer(ThreadingHTTPServer):
+    """Serves a `Live` on 127.0.0.1. `port` 0: a free one. Raises `SettingError` for one that is
+    taken."""
+
+    daemon_threads = True
+
+    def __init__(self, live: Live, port: int = 0) -> None:
+        try:
+            super().__init__((HOST, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise SettingError(
+                f"port {port} cannot be used ({error}); give another, or 0 for a free one."
+            ) from error
+        self.live, self.lock, self.token = live, Lock(), secrets.token_urlsafe(16)
+        self.names = {f"{host}:{self.server_port}" for host in (HOST, "localhost")}
+        self.address = f"http://{HOST}:{self.server_port}/?token={self.token}"
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # HTTPServer's would look a name up in the network
+        self.server_name, self.server_port = HOST, self.socket.getsockname()[1]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: LiveServer
+    timeout = 60  # seconds that a browser may keep a connection without asking anything
+
+    def do_GET(self) -> None:
+        if self._refused(urlsplit(self.path).path == "/"):
+            return
+        with self.server.lock:
+            page = self.server.live.page()
+        self._send(HTTPStatus.OK, page, "text/html")
+
+    def do_POST(self) -> None:
+        typed = self.headers.get("Content-Type") == "application/json"
+        own = self.headers.get("Origin") is not None
+        if self._refused(urlsplit(self.path).path == "/do" and typed and own):
+            return
+        size = self.headers.get("Content-Length", "")
+        try:
+            body = self.rfile.read(max(0, min(int(size), LONGEST)))
+            asked = msgspec.json.decode(body, type=Asked)
+        except (ValueError, msgspec.DecodeError) as error:
+            return self._send(HTTPStatus.BAD_REQUEST, f"not a request of this page: {error}")
+        with self.server.lock:
+            made = self.server.live.do(asked)
+        self._send(HTTPStatus.OK, json.dumps(made, ensure_ascii=False), "application/json")
+
+    def _refused(self, known: bool) -> bool:
+        """Whether this is no request of our page; then that is said."""
+        names, origin = self.server.names, self.headers.get("Origin")
+        tokens = parse_qs(urlsplit(self.path).query).get("token", [""])
+        if self.headers.get("Host") not in names or origin not in (
+            None,
+            *(f"http://{name}" for name in names),
+        ):
+            why = f"this page is served to {' and '.join(sorted(names))} only"
+        elif not hmac.compare_digest(tokens[0].encode(), self.server.token.encode()):
+            why = "the address lacks the token that lr play --live has printed"
+        elif not known:
+            self._send(HTTPStatus.NOT_FOUND, "there is nothing here; the page is at /")
+            return True
+        else:
+            return False
+        self._send(HTTPStatus.FORBIDDEN, why)
+        return True
+
+    def _send(self, status: HTTPStatus, text: str, kind: str = "text/plain") -> None:
+        body, headers = text.encode(), HEADERS | {"Content-Type": f"{kind}; charset=utf-8"}
+        self.send_response(status)
+        for name, value in (headers | {"Content-Length": str(len(body))}).items():
+            self.send_header(name, value)
+        with suppress(ConnectionError):  # a page that is closed does not wait
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the terminal is not the place for it, and the address holds the token."""
