@@ -15,7 +15,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constrain
 # what it compiles is kept.
 FOR_TESTS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: help demo notebooks grade test lint format site clean
+.PHONY: help demo notebooks slides grade test lint format site clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made
@@ -30,6 +30,9 @@ grade: $(VENV)/package.stamp ## grade an exercise (EX=residual; HINT=1 adds a hi
 
 notebooks: $(VENV)/learn.stamp ## open the notebooks in JupyterLab
 	@$(BIN)/jupyter lab --notebook-dir=notebooks
+
+slides: $(VENV)/learn.stamp ## write the slides of the two lectures into slides/
+	@$(BIN)/python scripts/slides.py slides
 
 test: $(VENV)/dev.stamp ## run every test, about seven minutes (PYTEST="-m core": forty seconds)
 	@echo "Every test: about seven minutes on two cores. The core alone, forty seconds: make test PYTEST=\"-m core\""
@@ -50,7 +53,7 @@ site: $(VENV)/site.stamp ## build the documentation site into site/, warnings be
 	@echo "Done. Open site/index.html in a browser; no server and no network is needed."
 
 clean: ## remove the environment and everything that was built
-	rm -rf $(VENV) build dist site .cache *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site slides .cache *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find lr tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that the environment holds what pyproject.toml and constraints.txt ask for; a change of either installs again.

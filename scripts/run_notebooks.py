@@ -34,6 +34,8 @@ def executed(path: Path) -> nbformat.NotebookNode:
     client = NotebookClient(
         notebook, timeout=400, kernel_name="python3", record_timing=False, coalesce_streams=True
     )
+    # Pictures are kept, not sliders, which only a running kernel can draw.
+    client.extra_arguments = ["--IPKernelApp.exec_lines=import sys; sys.modules['ipywidgets']=None"]
     client.execute(cwd=str(path.parent), env=environment)
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}

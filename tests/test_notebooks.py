@@ -44,11 +44,11 @@ def cells(path: Path, kind: str) -> list[Any]:
 
 def said(cell: Any) -> list[str]:
     """What a cell shows, pictures as the word for them: their bytes differ between versions of
-    matplotlib, and with `ipywidgets` some of them have sliders."""
+    matplotlib."""
     shown = []
     for output in cell.outputs:
         data = output.get("data", {})
-        drawn = "image/png" in data or "application/vnd.jupyter.widget-view+json" in data
+        drawn = "image/png" in data
         shown.append("a picture" if drawn else output.get("text") or data.get("text/plain", ""))
     return shown
 
