@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 DEMO ?=
+JUPYTER ?=
 PYTEST ?=
 EX ?=
 HINT ?=
@@ -28,8 +29,8 @@ grade: $(VENV)/package.stamp ## grade an exercise (EX=residual; HINT=1 adds a hi
 	@test -n "$(EX)" || { echo "Which exercise? For example: make grade EX=residual (notebooks/exercises/README.md lists them)"; exit 2; }
 	@$(BIN)/python notebooks/exercises/grade.py $(EX) $(if $(HINT),--hint) || true
 
-notebooks: $(VENV)/learn.stamp ## open the notebooks in JupyterLab
-	@$(BIN)/jupyter lab --notebook-dir=notebooks
+notebooks: $(VENV)/learn.stamp ## open the notebooks in JupyterLab (JUPYTER="--no-browser --port 8890" passes options on)
+	@$(BIN)/jupyter lab --notebook-dir=notebooks $(JUPYTER)
 
 slides: $(VENV)/learn.stamp ## write the slides of the two lectures into slides/
 	@$(BIN)/python scripts/slides.py slides
