@@ -20,7 +20,7 @@ FOR_TESTS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 .DELETE_ON_ERROR:
 
 help: ## say what can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 demo: $(VENV)/package.stamp ## solve a few problems with Lookahead Reasoning, and compare (DEMO="--problems 4" passes options on)
 	@$(BIN)/lr demo $(DEMO)

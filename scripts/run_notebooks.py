@@ -1,5 +1,6 @@
 """Run the notebooks from top to bottom and keep what they print and draw. `tests/test_notebooks.py`
-runs them by the same function.
+runs them by the same function. The answers (`notebooks/answers`) go on where their notebook ends:
+their code runs after its cells, and what it prints is kept below it.
 
 python scripts/run_notebooks.py          # all of them
 python scripts/run_notebooks.py 01 05    # those whose names begin so
@@ -8,22 +9,33 @@ python scripts/run_notebooks.py 01 05    # those whose names begin so
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
+ANSWER = re.compile(r"^```python\n(.*?)^```\n(?:\n```\n.*?^```\n)?", re.DOTALL | re.MULTILINE)
+"""A block of code, and what it prints."""
 
 
-def executed(path: Path) -> nbformat.NotebookNode:
-    """A copy of the notebook as a fresh kernel leaves it, without times. Raises
-    `CellExecutionError` where a cell fails.
+def answers_to(path: Path) -> Path:
+    """The page with the answers to a notebook."""
+    return path.parent / "answers" / f"{path.name[:2]}.md"
+
+
+def executed(path: Path) -> tuple[nbformat.NotebookNode, str]:
+    """The notebook as a fresh kernel leaves it, without times, and the page with its answers.
+    Raises `CellExecutionError` where a cell fails.
     """
     notebook = nbformat.read(path, as_version=4)
+    answers, count = answers_to(path).read_text("utf-8"), len(notebook.cells)
+    notebook.cells += [new_code_cell(code) for code in ANSWER.findall(answers)]
     inherited = os.environ.get("PYTHONPATH")
     # A kernel is a process of its own: it shall find this checkout, installed or not.
     places = [str(ROOT), inherited] if inherited else [str(ROOT)]
@@ -40,7 +52,16 @@ def executed(path: Path) -> nbformat.NotebookNode:
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}
     }
-    return notebook
+    shown = (printed(cell) for cell in notebook.cells[count:])
+    page = ANSWER.sub(lambda one: f"```python\n{one[1]}```\n{next(shown)}", answers)
+    notebook.cells = notebook.cells[:count]
+    return notebook, page
+
+
+def printed(cell: nbformat.NotebookNode) -> str:
+    """What a cell of an answer printed, as a block of the page."""
+    text = "".join(output.get("text", "") for output in cell.outputs)
+    return f"\n```\n{text.rstrip()}\n```\n" if text else ""
 
 
 def main() -> None:
@@ -49,7 +70,9 @@ def main() -> None:
     for path in sorted(FOLDER.glob("*.ipynb")):
         if path.name.startswith(chosen):
             began = time.monotonic()
-            nbformat.write(executed(path), path)
+            notebook, page = executed(path)
+            nbformat.write(notebook, path)
+            answers_to(path).write_text(page, encoding="utf-8")
             print(f"ran {path.relative_to(ROOT)} in {time.monotonic() - began:.0f} s")
 
 

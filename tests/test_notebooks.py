@@ -1,20 +1,20 @@
 """Every notebook runs from top to bottom, and what is kept in it is what it prints now.
 
 After a change of a notebook, or of what it shows, `python scripts/run_notebooks.py 04` runs number
-04 and keeps the new outputs; read it then. The exercises have tests of their own
+04 with its answers and keeps the new outputs; read them then. The exercises have tests of their own
 (`test_exercises.py`).
 """
 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from run_notebooks import ANSWER, answers_to, executed
 from tests_root import ROOT
 
 FOLDER = ROOT / "notebooks"
@@ -25,17 +25,6 @@ DEFINES = {  # where writing code is the subject: the most lines of all definiti
     "07_prototype_a_variant": 20,
 }
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-
-
-def executed(path: Path) -> Any:
-    """The notebook as a fresh kernel leaves it."""
-    spec = importlib.util.spec_from_file_location(
-        "run_notebooks", ROOT / "scripts" / "run_notebooks.py"
-    )
-    assert spec and spec.loader
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script.executed(path)
 
 
 def cells(path: Path, kind: str) -> list[Any]:
@@ -68,13 +57,28 @@ def test_the_notebooks_are_in_order() -> None:
 
 @each_notebook
 def test_it_runs_and_its_outputs_are_what_it_shows(path: Path) -> None:
-    fresh = [cell for cell in executed(path).cells if cell.cell_type == "code"]
+    notebook, answers = executed(path)
+    fresh = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for kept, new in zip(cells(path, "code"), fresh, strict=True):
         assert said(kept) == said(new), (
             f"run scripts/run_notebooks.py {path.name[:2]}: this cell shows something "
             f"else now\n{kept.source}"
         )
     assert [cell.execution_count for cell in cells(path, "code")] == list(range(1, len(fresh) + 1))
+    assert answers_to(path).read_text("utf-8") == answers, (
+        f"run scripts/run_notebooks.py {path.name[:2]}: an answer prints something else now"
+    )
+
+
+@each_notebook
+def test_every_question_has_its_answer(path: Path) -> None:
+    questions = cells(path, "markdown")[-1].source.split("to try")[1].split("[Answers]")
+    assert len(questions) == 2 and questions[1].startswith(f"(answers/{path.name[:2]}.md)")
+    numbered = r"^(\d)\. "
+    asked = re.findall(numbered, questions[0], re.MULTILINE)
+    page = answers_to(path).read_text("utf-8")
+    assert re.findall(numbered, page, re.MULTILINE) == asked and len(asked) >= 3
+    assert ANSWER.search(page), "an answer that can be computed is computed"
 
 
 @each_notebook

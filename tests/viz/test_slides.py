@@ -33,10 +33,10 @@ def test_a_page_needs_nothing_else_and_has_every_cell_that_is_marked(pages: list
 
 
 def test_the_keys_turn_the_slides_and_each_fits_its_screen(pages: list[Path]) -> None:
+    errors: list[str] = []
     with a_browser() as browser:
         for path in pages:
             page: Any = browser.new_page(viewport={"width": 1280, "height": 720})
-            errors: list[str] = []
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.goto(path.as_uri())
             count = page.evaluate("slides.length")
