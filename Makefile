@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 DEMO ?=
+JUPYTER ?=
 PYTEST ?=
 EX ?=
 HINT ?=
@@ -15,11 +16,11 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constrain
 # what it compiles is kept.
 FOR_TESTS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: help demo notebooks grade test lint format site clean
+.PHONY: help demo notebooks slides grade test lint format site clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 demo: $(VENV)/package.stamp ## solve a few problems with Lookahead Reasoning, and compare (DEMO="--problems 4" passes options on)
 	@$(BIN)/lr demo $(DEMO)
@@ -28,8 +29,11 @@ grade: $(VENV)/package.stamp ## grade an exercise (EX=residual; HINT=1 adds a hi
 	@test -n "$(EX)" || { echo "Which exercise? For example: make grade EX=residual (notebooks/exercises/README.md lists them)"; exit 2; }
 	@$(BIN)/python notebooks/exercises/grade.py $(EX) $(if $(HINT),--hint) || true
 
-notebooks: $(VENV)/learn.stamp ## open the notebooks in JupyterLab
-	@$(BIN)/jupyter lab --notebook-dir=notebooks
+notebooks: $(VENV)/learn.stamp ## open the notebooks in JupyterLab (JUPYTER="--no-browser --port 8890" passes options on)
+	@$(BIN)/jupyter lab --notebook-dir=notebooks $(JUPYTER)
+
+slides: $(VENV)/learn.stamp ## write the slides of the two lectures into slides/
+	@$(BIN)/python scripts/slides.py slides
 
 test: $(VENV)/dev.stamp ## run every test, about seven minutes (PYTEST="-m core": forty seconds)
 	@echo "Every test: about seven minutes on two cores. The core alone, forty seconds: make test PYTEST=\"-m core\""
@@ -50,7 +54,7 @@ site: $(VENV)/site.stamp ## build the documentation site into site/, warnings be
 	@echo "Done. Open site/index.html in a browser; no server and no network is needed."
 
 clean: ## remove the environment and everything that was built
-	rm -rf $(VENV) build dist site .cache *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site slides .cache *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find lr tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that the environment holds what pyproject.toml and constraints.txt ask for; a change of either installs again.

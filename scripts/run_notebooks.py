@@ -1,5 +1,6 @@
 """Run the notebooks from top to bottom and keep what they print and draw. `tests/test_notebooks.py`
-runs them by the same function.
+runs them by the same function. The answers (`notebooks/answers`) go on where their notebook ends:
+their code runs after its cells, and what it prints is kept below it.
 
 python scripts/run_notebooks.py          # all of them
 python scripts/run_notebooks.py 01 05    # those whose names begin so
@@ -8,6 +9,7 @@ python scripts/run_notebooks.py 01 05    # those whose names begin so
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -16,9 +18,17 @@ import nbformat
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.util import run_sync
+from nbformat.v4 import new_code_cell, new_notebook
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
+ANSWER = re.compile(r"^```python\n(.*?)^```\n(?:\n```\n.*?^```\n)?", re.DOTALL | re.MULTILINE)
+"""A block of code, and what it prints."""
+
+
+def answers_to(path: Path) -> Path:
+    """The page with the answers to a notebook."""
+    return path.parent / "answers" / f"{path.name[:2]}.md"
 
 
 def kernel() -> AsyncKernelManager:
@@ -30,18 +40,22 @@ def kernel() -> AsyncKernelManager:
     quiet = "ignore:IProgress not found"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONWARNINGS": quiet}
     environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # the tensors are tiny
-    client = NotebookClient(nbformat.v4.new_notebook(), kernel_name="python3")
+    client = NotebookClient(new_notebook(), kernel_name="python3")
+    # Pictures are kept, not sliders, which only a running kernel can draw.
+    client.extra_arguments = ["--IPKernelApp.exec_lines=import sys; sys.modules['ipywidgets']=None"]
     manager: AsyncKernelManager = client.create_kernel_manager()
     client.start_new_kernel(cwd=str(FOLDER), env=environment)
     return manager
 
 
-def executed(path: Path, manager: AsyncKernelManager) -> nbformat.NotebookNode:
-    """A copy of the notebook as the kernel leaves it, without times; the kernel forgets all names
-    of the notebook before. Raises `CellExecutionError` where a cell fails.
+def executed(path: Path, manager: AsyncKernelManager) -> tuple[nbformat.NotebookNode, str]:
+    """The notebook as the kernel leaves it, without times, and the page with its answers; the
+    kernel forgets all names of the notebook before. Raises `CellExecutionError` where a cell fails.
     """
     notebook = nbformat.read(path, as_version=4)
-    notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))
+    answers, count = answers_to(path).read_text("utf-8"), len(notebook.cells)
+    notebook.cells.insert(0, new_code_cell("%reset -f"))
+    notebook.cells += [new_code_cell(code) for code in ANSWER.findall(answers)]
     client = NotebookClient(
         notebook, manager, timeout=400, record_timing=False, coalesce_streams=True
     )
@@ -54,12 +68,21 @@ def executed(path: Path, manager: AsyncKernelManager) -> nbformat.NotebookNode:
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}
     }
-    return notebook
+    shown = (printed(cell) for cell in notebook.cells[count:])
+    page = ANSWER.sub(lambda one: f"```python\n{one[1]}```\n{next(shown)}", answers)
+    notebook.cells = notebook.cells[:count]
+    return notebook, page
 
 
 def stop(manager: AsyncKernelManager) -> None:
     """End a kernel."""
     run_sync(manager.shutdown_kernel)(now=True)
+
+
+def printed(cell: nbformat.NotebookNode) -> str:
+    """What a cell of an answer printed, as a block of the page."""
+    text = "".join(output.get("text", "") for output in cell.outputs)
+    return f"\n```\n{text.rstrip()}\n```\n" if text else ""
 
 
 def main() -> None:
@@ -69,8 +92,10 @@ def main() -> None:
         if path.name.startswith(chosen):
             began = time.monotonic()
             manager = kernel()
-            nbformat.write(executed(path, manager), path)
+            notebook, page = executed(path, manager)
             stop(manager)
+            nbformat.write(notebook, path)
+            answers_to(path).write_text(page, encoding="utf-8")
             print(f"ran {path.relative_to(ROOT)} in {time.monotonic() - began:.0f} s")
 
 

@@ -23,7 +23,14 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "lr" / "lookahead.py"  # shown as it is, from its first line to its last
-ROOT_PAGES = ("GLOSSARY.md", "CONTRIBUTING.md", "CHANGELOG.md")
+ROOT_PAGES = (
+    "GLOSSARY.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "notebooks/README.md",
+    "notebooks/exercises/README.md",
+    *sorted(f"notebooks/answers/{path.name}" for path in (ROOT / "notebooks/answers").glob("*.md")),
+)
 PLAYERS = {
     "lookahead": ["--mode", "lr", "--depth", "4", "--driver", "overlapped"],
     "tokens": ["--mode", "lr+sd", "--depth", "4"],
@@ -41,7 +48,10 @@ LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 
 def on_config(config: Any) -> Any:
     """Put the notebooks and the code behind the pages that mkdocs.yml lists."""
-    lessons = [{_title(path): f"notebooks/{path.name}"} for path in _notebooks()]
+    lessons: list[Any] = [{"The course": "notebooks/README.md"}]
+    lessons += [{_title(path): f"notebooks/{path.name}"} for path in _notebooks()]
+    lessons.append({"Exercises": "notebooks/exercises/README.md"})
+    lessons.append({"Answers": [page for page in ROOT_PAGES if "/answers/" in page]})
     config.nav = [*config.nav, {"Notebooks": lessons}, {"Code": _rooms()}]
     return config
 

@@ -1,7 +1,7 @@
 """Every notebook runs from top to bottom, and what is kept in it is what it prints now.
 
 After a change of a notebook, or of what it shows, `python scripts/run_notebooks.py 04` runs number
-04 and keeps the new outputs; read it then. The exercises have tests of their own
+04 with its answers and keeps the new outputs; read them then. The exercises have tests of their own
 (`test_exercises.py`).
 """
 
@@ -17,6 +17,7 @@ import nbformat
 import pytest
 import run_notebooks
 from jupyter_client.manager import AsyncKernelManager
+from run_notebooks import ANSWER, answers_to
 from tests_root import ROOT
 
 FOLDER = ROOT / "notebooks"
@@ -43,11 +44,11 @@ def cells(path: Path, kind: str) -> list[Any]:
 
 def said(cell: Any) -> list[str]:
     """What a cell shows, pictures as the word for them: their bytes differ between versions of
-    matplotlib, and with `ipywidgets` some of them have sliders."""
+    matplotlib."""
     shown = []
     for output in cell.outputs:
         data = output.get("data", {})
-        drawn = "image/png" in data or "application/vnd.jupyter.widget-view+json" in data
+        drawn = "image/png" in data
         shown.append("a picture" if drawn else output.get("text") or data.get("text/plain", ""))
     return shown
 
@@ -67,14 +68,28 @@ def test_the_notebooks_are_in_order() -> None:
 
 @each_notebook
 def test_it_runs_and_its_outputs_are_what_it_shows(path: Path, kernel: AsyncKernelManager) -> None:
-    made = run_notebooks.executed(path, kernel)
-    fresh = [cell for cell in made.cells if cell.cell_type == "code"]
+    notebook, answers = run_notebooks.executed(path, kernel)
+    fresh = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for kept, new in zip(cells(path, "code"), fresh, strict=True):
         assert kept.execution_count == new.execution_count
         assert said(kept) == said(new), (
             f"run scripts/run_notebooks.py {path.name[:2]}: this cell shows something "
             f"else now\n{kept.source}"
         )
+    assert answers_to(path).read_text("utf-8") == answers, (
+        f"run scripts/run_notebooks.py {path.name[:2]}: an answer prints something else now"
+    )
+
+
+@each_notebook
+def test_every_question_has_its_answer(path: Path) -> None:
+    questions = cells(path, "markdown")[-1].source.split("to try")[1].split("[Answers]")
+    assert len(questions) == 2 and questions[1].startswith(f"(answers/{path.name[:2]}.md)")
+    numbered = r"^(\d)\. "
+    asked = re.findall(numbered, questions[0], re.MULTILINE)
+    page = answers_to(path).read_text("utf-8")
+    assert re.findall(numbered, page, re.MULTILINE) == asked and len(asked) >= 3
+    assert ANSWER.search(page), "an answer that can be computed is computed"
 
 
 @each_notebook

@@ -139,17 +139,6 @@ def shared_noise_agreement(p: Tensor, q: Tensor) -> Tensor:
     return both
 
 
-def shared_noise_bound(p: Tensor, q: Tensor) -> float:
-    """(1 - TV) / (1 + TV): shared noise agrees at least this often.
-
-    Each m_y above is at most max(p_y, q_y) / min(p_x, q_x), so P(both = x) >= min(p_x, q_x) / sum
-    of max(p, q); sum over x. No coupling at all can do better than 1 - TV, and none whose two sides
-    do not know each other's distribution can promise more than the bound (Daliri, Musco and Suresh,
-    arXiv 2408.07978)."""
-    distance = total_variation(p, q)
-    return (1 - distance) / (1 + distance)
-
-
 def independent_agreement(p: Tensor, q: Tensor) -> float:
     """P(agree) if each draws with noise of its own: sum of p q."""
     return float((p * q).sum())

@@ -4,8 +4,10 @@ what it cannot do.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -23,7 +25,14 @@ from lr.lab.trace.virtual import scripted_trace
 from lr.lab.viz import plots
 from lr.lab.viz.cache import cache_figure, draw_blocks, sharing_moment
 from lr.lab.viz.clock import CANCELLED, OPEN, draw_order, timeline_figure, timeline_of
-from lr.lab.viz.plots import draw_bars, draw_curves, draw_field, draw_lines_of, with_sliders
+from lr.lab.viz.plots import (
+    draw_bars,
+    draw_curves,
+    draw_field,
+    draw_lines_of,
+    draw_waterfall,
+    with_sliders,
+)
 from lr.lab.viz.style import COLOURS, PAPER, SERIES, WASHES, write
 from lr.lab.viz.tree import draw_tree, places_of, telling_moment, tree_figure
 from lr.spec.protocol import Kind, Limits, NodeId, SchedulerConfig, Work
@@ -239,7 +248,8 @@ def test_bars_have_the_heights_of_their_series() -> None:
         {"p": (0.5,), "?": (1.0,), "q": (1.0,)}, ("a",), who=("target", None, "draft")
     )
     shown = [mpl.colors.to_hex(bar.get_facecolor()) for bar in figure.axes[0].patches]
-    assert shown == [COLOURS["target"], SERIES[2], COLOURS["draft"]]
+    assert shown == [COLOURS["target"], SERIES[0], COLOURS["draft"]]
+    assert not set(SERIES) & set(COLOURS.values()), "a colour of a role stands for that role alone"
 
 
 def test_curves_points_and_labels_of_neighbours_in_one_list() -> None:
@@ -252,6 +262,26 @@ def test_curves_points_and_labels_of_neighbours_in_one_list() -> None:
     assert axes.lines[0].get_ydata().tolist() == [0, 1]
     assert words(figure) == ["low", "high\nnearly"]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["line", "seen"]
+
+
+def test_no_list_of_labels_lies_upon_another() -> None:
+    """Points in the middle of the picture, next to each other, with long names."""
+    dots = [(0.0, 0.0), (0.5, 0.5), (0.6, 0.53), (0.45, 0.42), (0.52, 0.62), (1.0, 1.0)]
+    names = [f"verifier number {i}" for i in range(len(dots))]
+    figure = draw_curves({}, x="x", y="y", points={"seen": dots}, labels=names)
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert len(boxes) == len(names)
+    assert not [(a, b) for a, b in combinations(boxes, 2) if a.overlaps(b)]
+
+
+def test_a_waterfall_goes_from_level_to_level() -> None:
+    levels = {"formula": 2.0, "chance": 2.25, "rows": 1.5, "stopwatch": 1.5}
+    figure = draw_waterfall(levels, wholes=("formula", "stopwatch"), x="speedup")
+    bars = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in figure.axes[0].patches]
+    assert bars == [(0, 2.0), (2.0, 2.25), (2.25, 1.5), (0, 1.5)]
+    assert [text.strip() for text in words(figure)] == ["2.00", "+0.25", "-0.75", "1.50"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(levels)
 
 
 def test_a_field_marks_what_holds() -> None:
@@ -272,7 +302,13 @@ def test_lines_of_a_function_with_and_without_sliders(monkeypatch: pytest.Monkey
     ]
     widgets = ModuleType("ipywidgets")
     widgets.FloatSlider = lambda start, **settings: (start, settings["min"], settings["max"])  # type: ignore[attr-defined]
-    widgets.interactive = lambda draw, **sliders: sliders if draw.__name__ else None  # type: ignore[attr-defined]
+
+    def interactive(draw: Any, how: dict[str, bool], **sliders: Any) -> Any:
+        inspect.getcallargs(draw, **sliders)  # as the real one does: it needs a name
+        return how["auto_display"] and sliders
+
+    widgets.interactive = interactive  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "ipywidgets", widgets)
     monkeypatch.setattr(plots, "find_spec", lambda name: object())
+    draw = partial(draw)
     assert with_sliders(draw, slope=(0.0, 2.0, 1.5)) == {"slope": (1.5, 0.0, 2.0)}

@@ -5,8 +5,7 @@ has them.
     draw_curves({"sync": [(1, 1.0), (2, 1.4)]}, x="depth", y="speedup")
 
 Each function returns a matplotlib figure, which a notebook shows. It knows nothing of what it
-draws. Figures that are written to files have modules of their own (`lab/eval/figure.py`,
-`theory_figures.py`)."""
+draws. Figures that are written to files: `lab/eval/figure.py`, `theory_figures.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from lr.lab.viz.style import COLOURS, GRID, INK, SERIES, SOFT, figure
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 CLOSE = 0.06
@@ -33,10 +31,10 @@ def draw_bars(
     y: str = "probability",
     who: Sequence[str | None] = (),
 ) -> Figure:
-    """A group of bars per place, one bar in it per series: `series[name][i]` stands at
-    `places[i]`. `who`: the role each series belongs to ("draft", "target"), None for no role."""
+    """A group of bars per place, one per series, of heights `series[name][place]`. `who`: the role
+    of each series ("draft", "target"), None for no role."""
     roles = [*who, *[None] * len(series)]
-    free = iter(colour for colour in SERIES if colour not in [COLOURS.get(r or "") for r in roles])
+    free = iter(SERIES)
     with figure(7.5, 2.6, size=9) as made:
         axes = made.subplots()
         width = 0.8 / len(series)
@@ -47,6 +45,25 @@ def draw_bars(
         axes.set_xticks(range(len(places)), list(places))
         axes.set_ylabel(y)
         _finish(axes, len(series) > 1)
+    return made
+
+
+def draw_waterfall(levels: Mapping[str, float], *, wholes: Sequence[str], x: str) -> Figure:
+    """From the first level to the last: the bars of `wholes` begin at 0, each other bar goes from
+    the level above it to its own and says the difference. The dotted line is at 1."""
+    with figure(7.5, 0.32 * len(levels) + 0.6, size=9) as made:
+        axes, before = made.subplots(), 0.0
+        for row, (name, level) in enumerate(levels.items()):
+            whole, down = name in wholes, level < before
+            start, colour = (0.0, SERIES[0]) if whole else (before, SERIES[1 if down else 2])
+            axes.barh(row, level - start, 0.7, left=start, color=colour)
+            text = f" {level:.2f}" if whole else f" {level - before:+.2f}"
+            axes.text(max(level, start), row, text, va="center", fontsize=8, color=INK)
+            before = level
+        axes.axvline(1, color=INK, linewidth=1, linestyle=":")
+        axes.set_yticks(range(len(levels)), list(levels))
+        axes.set(xlabel=x, ylim=(len(levels) - 0.4, -0.6), xlim=(0, 1.1 * max(levels.values())))
+        axes.grid(axis="y", visible=False)
     return made
 
 
@@ -118,39 +135,39 @@ def with_sliders(draw: Callable[..., Figure], **ranges: tuple[float, float, floa
         how: dict[str, Any] = {"min": low, "max": high, "step": (high - low) / 20}
         how |= {"description": name, "continuous_update": False}
         sliders[name] = widgets.FloatSlider(start, **how)
-
-    def drawn(**values: float) -> Figure:  # ipywidgets wants the name of a function
-        return draw(**values)
-
-    return widgets.interactive(drawn, **sliders)
+    # `interactive` wants a function with a name
+    return widgets.interactive(lambda **values: draw(**values), {"auto_display": True}, **sliders)
 
 
-def write_labels(axes: Axes, points: Points, labels: Sequence[str]) -> None:
-    """Write the words beside their points, towards the middle of the picture. Points whose words
-    would overlap share one list."""
+def write_labels(axes: Any, points: Points, labels: Sequence[str]) -> None:
+    """Write the words beside their points, towards the middle of the picture where there is room.
+    Points that nearly touch share one list, and no list lies upon another."""
     (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
     groups: list[tuple[float, float, list[str]]] = []  # (across, up) as shares of both axes
     for (x, y), label in zip(points, labels, strict=False):
         across, up = (x - x0) / (x1 - x0), (y - y0) / (y1 - y0)
-        for i, (a, u, words) in enumerate(groups):
-            if abs(across - a) < 3 * CLOSE and abs(up - u) < CLOSE * (len(words) + 1) / 2:
-                side = min(a, across) if across > 0.5 else max(a, across)
-                groups[i] = (side, u, [*words, label])
-                break
+        near = (g for g in groups if abs(across - g[0]) < CLOSE and abs(up - g[1]) < CLOSE)
+        if found := next(near, None):
+            found[2].append(label)
         else:
             groups.append((across, up, [label]))
+    taken: list[Any] = []
     for across, up, words in groups:
-        right, top = across > 0.5, up > 0.5
-        away: Any = {
-            "xytext": (-8 if right else 8, -6 if top else 6),
-            "textcoords": "offset points",
-        }
-        sides: Any = {"ha": "right" if right else "left", "va": "top" if top else "bottom"}
-        place, text = (across, up), "\n".join(words)
-        axes.annotate(text, place, xycoords="axes fraction", fontsize=8, color=INK, **away, **sides)
+        sides = [(r, t) for r in (across > 0.5, across <= 0.5) for t in (up > 0.5, up <= 0.5)]
+        for right, top in sides:
+            text = axes.annotate(
+                "\n".join(words), (across, up), xycoords="axes fraction", fontsize=8, color=INK,
+                xytext=(-8 if right else 8, -6 if top else 6), textcoords="offset points",
+                ha="right" if right else "left", va="top" if top else "bottom",
+            )  # fmt: skip
+            box = text.get_window_extent()
+            if (right, top) == sides[-1] or not any(box.overlaps(other) for other in taken):
+                break
+            text.remove()
+        taken.append(box)
 
 
-def _finish(axes: Axes, several: bool) -> None:
+def _finish(axes: Any, several: bool) -> None:
     axes.tick_params(labelsize=8)
     axes.grid(axis="x", visible=False)
     if several:

@@ -40,8 +40,8 @@ WASHES = {
     "cache": "#eceae4",
 }
 """The same roles as a background for words."""
-SERIES = ("#0066aa", "#b54708", "#00735a", "#7a4ea3", "#7a6400", "#4a5568")
-"""Colours of curves that stand for no role, in order."""
+SERIES = ("#222222", "#c2247f", "#4f8a10", "#1498b5", "#7b4b2a", "#8a94a0")
+"""Colours of curves that stand for no role, in order; none of them is a role's."""
 MARKS = {"accepted": "✓", "correction": "✗", "bonus": "+", "target": "•"}
 """The sign of each way a step joins the answer."""
 TERMINAL_MARKS = MARKS | {"target": "·"}

@@ -113,7 +113,7 @@ def draw_all(folder: Path) -> list[Path]:
 
 def draw_draft_length(folder: Path) -> list[Path]:
     """SD alone and SD with lookahead under one budget, against positions per pass."""
-    with _figure(6.4, 4.2) as made:
+    with figure(6.4, 4.2) as made:
         axes = made.subplots()
         _plot(axes, draft_length())
         across = "k2, token positions per target pass (drafted tokens + 1)"
@@ -125,7 +125,7 @@ def draw_draft_length(folder: Path) -> list[Path]:
 
 def draw_schedules(folder: Path) -> list[Path]:
     """The synchronous cycle and the asynchronous windows against k."""
-    with _figure(9.6, 4.2) as made:
+    with figure(9.6, 4.2) as made:
         for axes, (alpha, c) in zip(made.subplots(1, 2), ((0.8, 0.1), (0.5, 0.25)), strict=True):
             _plot(axes, schedules(alpha, c))
             axes.axhline(1, color=INK, lw=0.8)
@@ -137,7 +137,7 @@ def draw_schedules(folder: Path) -> list[Path]:
 
 def draw_hybrid_region(folder: Path) -> list[Path]:
     """Where steps and tokens together beat each alone, with the box of Theorem 4."""
-    with _figure(10.0, 4.4) as made:
+    with figure(10.0, 4.4) as made:
         kinds: tuple[Kind, ...] = ("async", "sync")
         for axes, schedule in zip(made.subplots(1, 2), kinds, strict=True):
             x, y, gain = hybrid_region(schedule)
@@ -155,7 +155,7 @@ def draw_hybrid_region(folder: Path) -> list[Path]:
 
 def draw_width(folder: Path) -> list[Path]:
     """Alternatives: the acceptance they buy, the speedup that is left of it."""
-    with _figure(10.0, 4.4) as made:
+    with figure(10.0, 4.4) as made:
         left, right = made.subplots(1, 2)
         across = "W, alternatives per position"
         _plot(left, width_acceptances(), threes=True)
@@ -169,7 +169,7 @@ def draw_width(folder: Path) -> list[Path]:
 def draw_validation(document: Mapping[str, Any], path: Path) -> list[Path]:
     """Measured speedups with error bars, closed form and prediction, from `lr theory reality`."""
     rows = document["rows"]
-    with _figure(max(6.4, 0.42 * len(rows) + 2.5), 4.4) as made:
+    with figure(max(6.4, 0.42 * len(rows) + 2.5), 4.4) as made:
         axes, places = made.subplots(), range(len(rows))
         axes.axhline(1, color=INK, lw=0.8)
         marks = (("formula", "closed form"), ("expected", "simulated"))
@@ -184,10 +184,6 @@ def draw_validation(document: Mapping[str, Any], path: Path) -> list[Path]:
         axes.set_title(f"{document['calibration']}: predicted and measured", fontsize=11)
         axes.legend(loc="upper left", fontsize=9, ncols=3)
         return write(made, path)
-
-
-def _figure(width: float, height: float) -> Any:
-    return figure(width, height, salt="lr theory")
 
 
 def _plot(axes: Any, lines: Sequence[Line], *, threes: bool = False) -> None:
