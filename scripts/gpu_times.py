@@ -254,21 +254,12 @@ def rows_cost(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
 
 
 def gpu_tests(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
-    """`pytest -m gpu`."""
+    """`pytest -m gpu`, but for the test that runs these checks."""
     if not sizes.full:
         return None, "the tests for a GPU need one"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-m",
-        "gpu",
-        "tests",
-        "-p",
-        "no:cacheprovider",
-    ]
+    paths = [path for path in (ROOT / "tests").rglob("test_*.py") if path.stem != "test_gpu_check"]
+    files = [str(path) for path in paths if "@pytest.mark.gpu" in path.read_text(encoding="utf-8")]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     lines = done.stdout.strip().splitlines() or [done.stderr[-200:]]
     for line in lines[-30:]:

@@ -239,12 +239,13 @@ def _read(
         # few rows: the query heads that share a KV head are rows of one matrix, [1, k, n * h/k, d]
         if n == 1:
             rows = q.view(1, k, -1, d)
-            return F.scaled_dot_product_attention(rows, keys, values, attn_mask=bias).view(1, h, d)
+            mixed = F.scaled_dot_product_attention(rows, keys, values, attn_mask=bias)
+            return mixed.reshape(1, h, d)
         if folded is None and bias is not None:
             folded = bias.repeat_interleave(h // k, dim=0)
         rows = q.view(n, k, -1, d).transpose(0, 1).reshape(1, k, -1, d)
         mixed = F.scaled_dot_product_attention(rows, keys, values, attn_mask=folded)
-        return mixed.view(k, n, -1, d).transpose(0, 1).reshape(n, h, d)
+        return mixed.reshape(k, n, -1, d).transpose(0, 1).reshape(n, h, d)
 
     return look
 

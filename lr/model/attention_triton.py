@@ -72,7 +72,7 @@ def _kernel(  # type: ignore[no-untyped-def]
     for s0 in range(start, stop, BLOCK_S):
         s = s0 + tl.arange(0, BLOCK_S)
         block = tl.load(table + s // PAGE, mask=s < stop, other=0).to(tl.int64)
-        slot = (block * PAGE + s % PAGE) * kv_slot + head * kv_head  # [BLOCK_S]
+        slot = (block * PAGE + s % PAGE) * kv_slot + head.to(tl.int64) * kv_head  # [BLOCK_S]
         there = (s < stop)[:, None] & inside[None, :]
         k = tl.load(keys + slot[:, None] + d[None, :], mask=there, other=0.0)  # [BLOCK_S, BLOCK_D]
         v = tl.load(values + slot[:, None] + d[None, :], mask=there, other=0.0)

@@ -101,19 +101,23 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 @triton.jit
 def _store(  # type: ignore[no-untyped-def]
-    k, v, keys, values, slots, k_stride, v_stride, SIZE: tl.constexpr, BLOCK: tl.constexpr
+    k, v, keys, values, slots, k_row, v_row, kv_slot, kv_head,
+    SIZE: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row, i = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
-    inside, to = i < SIZE, tl.load(slots + row).to(tl.int64) * SIZE + i
-    tl.store(keys + to, tl.load(k + row * k_stride + i, mask=inside), mask=inside)
-    tl.store(values + to, tl.load(v + row * v_stride + i, mask=inside), mask=inside)
+    inside, head = i < SIZE, (i // D).to(tl.int64)
+    to = tl.load(slots + row).to(tl.int64) * kv_slot + head * kv_head + i % D
+    tl.store(keys + to, tl.load(k + row * k_row + i, mask=inside), mask=inside)
+    tl.store(values + to, tl.load(v + row * v_row + i, mask=inside), mask=inside)
 
 
 def store(pages: tuple[Tensor, Tensor], slots: Tensor, k: Tensor, v: Tensor) -> None:
     """What `PagedKVCache.write` does: k and v [n, k, d], each row in one piece, into the `pages` of
-    a layer at slots [n].
+    a layer, [nb, block_size, k, d], at slots [n].
     """
-    size = k.shape[1] * k.shape[2]
+    size, d = k.shape[1] * k.shape[2], k.shape[2]
     with torch.cuda.device_of(k):
-        block = triton.next_power_of_2(size)
-        _store[len(slots),](k, v, *pages, slots, k.stride(0), v.stride(0), SIZE=size, BLOCK=block)
+        _store[len(slots),](
+            k, v, *pages, slots, k.stride(0), v.stride(0), *pages[0].stride()[1:3],
+            SIZE=size, D=d, BLOCK=triton.next_power_of_2(size),
+        )  # fmt: skip

@@ -85,13 +85,13 @@ def test_fused(sm: int, dtype: torch.dtype) -> None:
     rotating |= {"eps": "fp32", "row_stride": "i32"}
     adding = pointers("x", "y", "weight", "total", "normed") | {"eps": "fp32"}
     storing = pointers("k", "v", "keys", "values") | {"slots": "*i64"}
-    storing |= {"k_stride": "i32", "v_stride": "i32"}
+    storing |= dict.fromkeys(("k_row", "v_row", "kv_slot", "kv_head"), "i32")
     for norm in (True, False):
         constants = {"H": 64, "D": 128, "HALF": 64, "NORM": norm, "num_warps": 1}
         assert compiled(_norm_rotate, rotating, constants, sm).asm["cubin"]
     for kernel, arguments, constants in (
         (_add_norm, adding, {"E": 5120, "BLOCK": 8192, "num_warps": 8}),
         (_silu_mul, pointers("gate_up", "out"), {"WIDTH": 25600, "BLOCK": 1024}),
-        (_store, storing, {"SIZE": 1024, "BLOCK": 1024}),
+        (_store, storing, {"SIZE": 1024, "D": 128, "BLOCK": 1024}),
     ):
         assert compiled(kernel, arguments, constants, sm).asm["cubin"]
