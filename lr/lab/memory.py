@@ -64,7 +64,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Cast:
-    """The models of a run. `verifier` as `choose_verifier` takes it; `apart`: the draft's worker is
+    """The models of a run. `verifier` as `VerifierChoice` takes it; `apart`: the draft's worker is
     a process, with weights of its own."""
 
     target: Placed

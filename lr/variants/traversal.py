@@ -1,15 +1,13 @@
 """Traversal Verification (Weng et al., arXiv 2505.12398): all paths of a token tree are judged
-together, from the leaves up, so that a likely ending can save an unlikely beginning.
+together, from the leaves up, so that a likely ending can save an unlikely beginning. Faithful: the
+rule. Ours: how the tree is drawn (Gumbel top-k, so siblings without replacement).
 
     lr generate --variant "traversal(branching=(3, 2, 1))"
 
 Let w be how much of a path may stay: 1 at the root, min(1, w p(x) / q(x)) for its child x. First
 what is below x is tried, then x as the last token that stays, then the next sibling: after the
 rejection p and w are (w p - q)+ / S and S / (S + 1 - w) with S = sum of (w p - q)+. On a chain this
-is block verification, and the proof in `lr.spec.rules.BlockRule` holds for each family in turn.
-
-Faithful: the rule. Ours: how the tree is drawn (Gumbel top-k, so siblings without replacement).
-"""
+is block verification, and the proof in `lr.parts.block_rule` holds for each family in turn."""
 
 from __future__ import annotations
 
@@ -75,7 +73,8 @@ def traversal(*, branching: tuple[int, ...] = (3, 2, 1, 1)) -> Variant:
     def tree(runner: Runner | None, sampling: SamplingParams) -> TreeDrafter:
         if runner is None:
             raise SettingError("drafter has no model, and the tree is drawn by one; use 'draft'.")
-        kind = TreeDrafter if sampling.greedy else DrawnTree
-        return kind(runner, sampling, branching=branching)
+        return (TreeDrafter if sampling.greedy else DrawnTree)(
+            runner, sampling, branching=branching
+        )
 
     return Variant(rule=Traversal(), drafter=tree, settings={"mode": "sd"})

@@ -19,11 +19,12 @@ from lr.lab.exact import (
     target_rows,
     total_variation,
 )
+from lr.parts.block_rule import BlockRule
 from lr.reasoner import Reasoner
 from lr.rng import Stream
 from lr.spec.acceptance import ROOT, Draws
 from lr.spec.drafters import Context
-from lr.spec.rules import BlockRule, RejectRule
+from lr.spec.rules import RejectRule
 from lr.testing import check
 from lr.testing.tokens import small_model, table
 from lr.types import SamplingParams
