@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from lr.cli import main
+from lr.commands.cli import main
 from player_kit import a_browser, as_file, scripted
 from stepper_kit import QUESTION, SCRIPT, live_session, tiny_reasoner
 from tests_root import ROOT
