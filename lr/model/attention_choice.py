@@ -163,7 +163,7 @@ def find_kernels(needs: AttentionNeeds) -> ModuleType | str:
         given = [one.to(needs.device, needs.dtype) for one in (rows, *angles)]
 
         def made(kernels: ModuleType | None) -> Tensor:
-            for part in (layer, layer.attention, layer.mlp):
+            for part in (layer, layer.attention, layer.attention_norm, layer.mlp):
                 part.kernels = kernels
             mixed: Tensor = layer(*given, lambda _, q, k, v: q + k.sum(1, True) + v.sum(1, True))
             return mixed.double()

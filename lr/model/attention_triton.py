@@ -92,23 +92,21 @@ def _kernel(  # type: ignore[no-untyped-def]
     lse = tl.where(seen, m + tl.log(tl.where(seen, l, 1.0)), float("-inf"))
     to = split.to(tl.int64) * split_rows + row.to(tl.int64) * H + query_head  # [BLOCK_M], of [n, h]
     tl.store(lses + to, lse, mask=mine)
-    tl.store(out + to[:, None] * D + d[None, :], acc, mask=mine[:, None] & inside[None, :])
+    tl.store(out + to[:, None] * D + d[None, :], acc, mask=seen[:, None] & inside[None, :])
 
 
-@triton.jit(do_not_specialize=["splits", "rows"])
-def _combine(out, lses, mixed, splits, rows, D: tl.constexpr, BLOCK_D: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=["rows"])
+def _combine(  # type: ignore[no-untyped-def]
+    out, lses, mixed, rows, SPLITS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr
+):  # fmt: skip
     row, d = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_D)  # row: of [n, h]
-    m = float("-inf")
-    l, acc = 0.0, tl.zeros([BLOCK_D], tl.float32)
-    for split in range(splits):
-        lse = tl.load(lses + split * rows + row)
-        part = tl.load(out + (split * rows + row) * D + d, mask=d < D, other=0.0)
-        m_new = tl.maximum(m, lse)  # the first part sees a key, so this is finite
-        fade, weight = tl.exp(m - m_new), tl.exp(lse - m_new)
-        l = l * fade + weight
-        acc = acc * fade + part * weight
-        m = m_new
-    tl.store(mixed + row * D + d, acc / l, mask=d < D)
+    at = tl.arange(0, SPLITS) * rows + row
+    lse = tl.load(lses + at)  # [SPLITS]
+    weight = tl.exp(lse - tl.max(lse, 0))  # the first part sees a key, so the largest is finite
+    there = (weight > 0)[:, None] & (d < D)[None, :]
+    parts = tl.load(out + at[:, None] * D + d[None, :], mask=there, other=0.0)
+    mean = tl.sum(weight[:, None] * parts, 0) / tl.sum(weight, 0)
+    tl.store(mixed + row * D + d, mean, mask=d < D)
 
 
 def triton_attention(block_size: int = 16) -> AttentionKind:
@@ -151,7 +149,8 @@ def _attend(
     store(pages, slots, k, v)
     n, h, d = q.shape
     num_tiles, kv_heads = tiles.shape[1], k.shape[1]
-    splits = max(1, min(16, PROGRAMS // (num_tiles * kv_heads)))
+    splits = max(1, min(64, PROGRAMS // (num_tiles * kv_heads)))
+    splits = 1 << splits.bit_length() - 1  # a power of two
     made = torch.float32 if splits > 1 else q.dtype
     out = torch.empty(splits, n, h, d, dtype=made, device=q.device)
     lses = torch.empty(splits, n, h, dtype=torch.float32, device=q.device)
@@ -167,7 +166,7 @@ def _attend(
             return out[0]
         mixed = torch.empty(n, h, d, dtype=q.dtype, device=q.device)
         _combine[n * h,](
-            out, lses, mixed, splits, n * h, D=d, BLOCK_D=sizes["BLOCK_D"], num_warps=1
+            out, lses, mixed, n * h, SPLITS=splits, D=d, BLOCK_D=sizes["BLOCK_D"]
         )
     return mixed
 

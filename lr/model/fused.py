@@ -61,24 +61,30 @@ def norm_rotate(
 def _add_norm(x, y, weight, total, normed, eps, E: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     i = tl.arange(0, BLOCK)
     at, inside = tl.program_id(0).to(tl.int64) * E + i, i < E
-    both = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    both += tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
-    both = both.to(total.dtype.element_ty)  # what is normed is what is kept, rounded
-    tl.store(total + at, both, mask=inside)
-    wide = both.to(tl.float32)
+    wide = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    if y is not None:
+        wide += tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+        both = wide.to(total.dtype.element_ty)  # what is normed is what is kept, rounded
+        tl.store(total + at, both, mask=inside)
+        wide = both.to(tl.float32)
     scaled = wide * tl.rsqrt(tl.sum(wide * wide) / E + eps)
     w = tl.load(weight + i, mask=inside, other=0.0).to(tl.float32)
     tl.store(normed + at, scaled * w, mask=inside)
 
 
-def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x + y and its RMSNorm, both [n, e], of contiguous x and y [n, e]."""
+def add_norm(x: Tensor, y: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x + y and its RMSNorm, both [n, e], of contiguous x and y [n, e]; y None: x and its norm."""
     n, e = x.shape
-    total, normed = torch.empty_like(x), torch.empty_like(x)
+    total, normed = x if y is None else torch.empty_like(x), torch.empty_like(x)
     with torch.cuda.device_of(x):
         block = triton.next_power_of_2(e)
         _add_norm[n,](x, y, weight, total, normed, eps, E=e, BLOCK=block, num_warps=8)
     return total, normed
+
+
+def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The RMSNorm [n, e] of contiguous x [n, e]."""
+    return add_norm(x, None, weight, eps)[1]
 
 
 @triton.jit

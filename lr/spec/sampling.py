@@ -44,31 +44,32 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
         probs = torch.zeros_like(logits, dtype=dtype).scatter_(-1, likeliest, 1.0)
         return tainted(probs, logits) if logits.is_cuda else probs
     scores = logits.to(dtype) / params.temperature
+    best = None
     if 0 < params.top_k < scores.shape[-1]:
-        edge = scores.topk(params.top_k, dim=-1).values[..., -1:]
-        scores = scores.masked_fill(scores < edge, -torch.inf)
+        values, best = scores.topk(params.top_k, dim=-1)
+        scores = scores.masked_fill(scores < values[..., -1:], -torch.inf)
     probs = scores.softmax(-1)
     if params.top_p < 1:
-        probs = _keep_top_p(probs, params.top_p, few=0 < params.top_k <= HEAD)
+        probs = _keep_top_p(probs, params.top_p, None if best is None else probs.gather(-1, best))
     if params.min_p > 0:
         probs = probs.masked_fill(probs < params.min_p * probs.amax(-1, keepdim=True), 0.0)
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
 
 
-def _keep_top_p(probs: Tensor, top_p: float, *, few: bool) -> Tensor:
+def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
     """Zero all but the smallest set of likeliest tokens that holds `top_p`, and renormalise. Ties
-    at its edge are all kept. `few`: top-k has left so few tokens that `HEAD` of them are enough.
+    at its edge are all kept. `ordered`: what top-k has left, the likeliest first, but for further
+    ties of the last.
 
     Example: probs (0.5, 0.3, 0.2), top_p 0.6: before the tokens lie 0, 0.5 and 0.8, so the first
     two stay: (0.625, 0.375, 0).
     """
-    # The head is nearly always enough, and far cheaper than a sort.
-    ordered = probs.topk(min(HEAD, probs.shape[-1]), dim=-1).values
+    if ordered is None:  # the head is nearly always enough, and far cheaper than a sort
+        ordered = probs.topk(min(HEAD, probs.shape[-1]), dim=-1).values
+        if HEAD < probs.shape[-1] and bool((ordered.cumsum(-1)[..., -1] < top_p).any()):
+            ordered = probs.sort(dim=-1, descending=True).values
     upto = ordered.cumsum(-1)
-    if not few and ordered.shape[-1] < probs.shape[-1] and bool((upto[..., -1] < top_p).any()):
-        ordered = probs.sort(dim=-1, descending=True).values
-        upto = ordered.cumsum(-1)
     edge = ordered.masked_fill(upto - ordered >= top_p, torch.inf).amin(-1, keepdim=True)
     kept = probs.masked_fill(probs < edge, 0.0)
     return kept / kept.sum(-1, keepdim=True)
