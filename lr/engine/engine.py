@@ -403,10 +403,7 @@ class Run:
         keeps = (variant.corrector if role is Role.TARGET else variant.may_follow) is not None
         if role is Role.DRAFT and not isinstance(self.verifier, str):
             keeps = keeps or bool(self.verifier.requires & Requires.SAMPLING_LOGPROBS)
-        looked_up = role is Role.DRAFT and options.drafts_tokens  # gives way to what is kept
-        speculation = None
-        if options.speculates and not (keeps and looked_up):
-            speculation = self.speculation(role, draft_runner)
+        speculation = self.speculation(role, draft_runner) if options.speculates else None
         if keeps and speculation is not None:
             raise SettingError(
                 f"mode {options.mode!r} guesses the {role.value}'s tokens, and the variant asks "
@@ -420,11 +417,8 @@ class Run:
         coupling, drafter = Coupling(options.coupling), options.drafter
         made: Drafter
         rule = choose_rule(options.acceptance) if self.variant.rule is None else self.variant.rule
-        if role is Role.DRAFT and self.variant.drafter is not None:
+        if role is Role.DRAFT and (options.drafts_tokens or self.variant.drafter):
             return None
-        if role is Role.DRAFT and options.drafts_tokens:  # it cannot be its own drafter
-            k = options.num_speculative_tokens
-            return Speculation(LookupDrafter(prompt_lookup_max=3), choose_rule("match"), k)
         if self.variant.drafter is not None:
             made = self.variant.drafter(draft_runner, self.sampling)
             return Speculation(made, rule, options.num_speculative_tokens)

@@ -67,7 +67,7 @@ def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
     """
     if ordered is None:  # the head is nearly always enough, and far cheaper than a sort
         ordered = probs.topk(min(HEAD, probs.shape[-1]), dim=-1).values
-        if HEAD < probs.shape[-1] and bool((ordered.cumsum(-1)[..., -1] < top_p).any()):
+        if probs.shape[-1] > HEAD and bool((ordered.cumsum(-1)[..., -1] < top_p).any()):
             ordered = probs.sort(dim=-1, descending=True).values
     upto = ordered.cumsum(-1)
     edge = ordered.masked_fill(upto - ordered >= top_p, torch.inf).amin(-1, keepdim=True)

@@ -15,11 +15,11 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from lr.commands.cli import main
 from player_kit import a_browser, as_file, scripted
 from stepper_kit import QUESTION, SCRIPT, live_session, tiny_reasoner
 from tests_root import ROOT
 
+from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.lab.player.live import MOVES, Asked, Live, LiveServer
 from lr.lab.scripted import ScriptedRun

@@ -153,7 +153,7 @@ class SyntheticRun(Run):
         k, rule = self.options.num_speculative_tokens, SyntheticRule(self.synthetic.alpha2)
         if not self.options.drafts_tokens:
             return Speculation(SyntheticDrafter(self.models.codec.vocab_size), rule, k)
-        made = None if role is Role.DRAFT else super().speculation(role, guesser)
+        made = super().speculation(role, guesser)
         return None if made is None else replace(made, rule=rule)
 
 
