@@ -59,15 +59,14 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
 
 def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
     """Zero all but the smallest set of likeliest tokens that holds `top_p`, and renormalise. Ties
-    at its edge are all kept. `ordered`: what top-k has left, the likeliest first, but for further
-    ties of the last.
+    at its edge are all kept. `ordered`: what top-k has left, in order, but for ties of the last.
 
     Example: probs (0.5, 0.3, 0.2), top_p 0.6: before the tokens lie 0, 0.5 and 0.8, so the first
     two stay: (0.625, 0.375, 0).
     """
     if ordered is None:  # the head is nearly always enough, and far cheaper than a sort
         ordered = probs.topk(min(HEAD, probs.shape[-1]), dim=-1).values
-        if HEAD < probs.shape[-1] and bool((ordered.cumsum(-1)[..., -1] < top_p).any()):
+        if probs.shape[-1] > HEAD and bool((ordered.cumsum(-1)[..., -1] < top_p).any()):
             ordered = probs.sort(dim=-1, descending=True).values
     upto = ordered.cumsum(-1)
     edge = ordered.masked_fill(upto - ordered >= top_p, torch.inf).amin(-1, keepdim=True)
