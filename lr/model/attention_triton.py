@@ -165,9 +165,7 @@ def _attend(
         if splits == 1:
             return out[0]
         mixed = torch.empty(n, h, d, dtype=q.dtype, device=q.device)
-        _combine[n * h,](
-            out, lses, mixed, n * h, SPLITS=splits, D=d, BLOCK_D=sizes["BLOCK_D"]
-        )
+        _combine[n * h,](out, lses, mixed, n * h, SPLITS=splits, D=d, BLOCK_D=sizes["BLOCK_D"])
     return mixed
 
 

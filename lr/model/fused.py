@@ -82,11 +82,6 @@ def add_norm(x: Tensor, y: Tensor | None, weight: Tensor, eps: float) -> tuple[T
     return total, normed
 
 
-def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The RMSNorm [n, e] of contiguous x [n, e]."""
-    return add_norm(x, None, weight, eps)[1]
-
-
 @triton.jit
 def _silu_mul(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     row, i = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

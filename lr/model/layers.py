@@ -76,8 +76,8 @@ class RMSNorm(Module):
     def forward(self, x: Tensor) -> Tensor:
         """x [..., size] -> [..., size]."""
         if self.kernels is not None:
-            made: Tensor = self.kernels.norm(x, self.weight, self.eps)
-            return made
+            _, normed = self.kernels.add_norm(x, None, self.weight, self.eps)
+            return normed
         return self.scaled(x, self.weight)
 
     def scaled(self, x: Tensor, weight: Tensor) -> Tensor:

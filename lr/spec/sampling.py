@@ -59,8 +59,7 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
 
 def _keep_top_p(probs: Tensor, top_p: float, ordered: Tensor | None) -> Tensor:
     """Zero all but the smallest set of likeliest tokens that holds `top_p`, and renormalise. Ties
-    at its edge are all kept. `ordered`: what top-k has left, the likeliest first, but for further
-    ties of the last.
+    at its edge are all kept. `ordered`: what top-k has left, in order, but for ties of the last.
 
     Example: probs (0.5, 0.3, 0.2), top_p 0.6: before the tokens lie 0, 0.5 and 0.8, so the first
     two stay: (0.625, 0.375, 0).

@@ -107,7 +107,8 @@ def test_on_a_cuda_device(checkpoint: Path) -> None:
     expected = our_logits(load_model(checkpoint, dtype=torch.float64), random_tokens(9))
     tokens = random_tokens(9).cuda()
     with torch.device("cuda"):
-        torch.testing.assert_close(our_logits(model, tokens).cpu(), expected, rtol=0, atol=1e-10)
+        made = our_logits(model, tokens).cpu()  # norms and angles are computed in fp32
+        torch.testing.assert_close(made, expected, rtol=0, atol=1e-4)
 
 
 def test_one_tensor_at_a_time(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
