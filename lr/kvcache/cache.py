@@ -72,6 +72,8 @@ class PagedKVCache:
         self._clean: set[int] = set()
         self.live_tables: set[BlockTable] = set()
         shape = (num_layers, num_kv_heads, num_blocks, block_size, head_dim)
+        # In memory heads come before blocks: neighbouring blocks of one head lie end to end,
+        # so the attention of a single row reads its keys in one piece.
         # Born outside inference mode, the cache may be written inside and outside of it.
         with torch.inference_mode(False):
             self.keys = torch.empty(shape, dtype=dtype, device=device).permute(0, 2, 3, 1, 4)
