@@ -73,11 +73,12 @@ class PagedKVCache:
         self.live_tables: set[BlockTable] = set()
         shape = (num_layers, num_kv_heads, num_blocks, block_size, head_dim)
         # In memory heads come before blocks: neighbouring blocks of one head lie end to end,
-        # so the attention of a single row reads its keys in one piece.
+        # so the attention of a single row reads its keys in one piece. What picks blocks out works
+        # on `_memory` itself: index_select of a permuted tensor would copy all of it first.
         # Born outside inference mode, the cache may be written inside and outside of it.
         with torch.inference_mode(False):
-            self.keys = torch.empty(shape, dtype=dtype, device=device).permute(0, 2, 3, 1, 4)
-            self.values = torch.empty(shape, dtype=dtype, device=device).permute(0, 2, 3, 1, 4)
+            self._memory = [torch.empty(shape, dtype=dtype, device=device) for _ in range(2)]
+            self.keys, self.values = (m.permute(0, 2, 3, 1, 4) for m in self._memory)
             if poison_freed:
                 self.keys.fill_(torch.nan)
                 self.values.fill_(torch.nan)
@@ -141,12 +142,12 @@ class PagedKVCache:
 
     def prepare(self, fresh: Sequence[int], copies: Sequence[tuple[int, int]]) -> None:
         """In all layers: zero the blocks `fresh`, copy block a to b for each (a, b) of `copies`."""
-        for memory in (self.keys, self.values):
+        for memory in self._memory:  # [l, k, nb, block_size, d]
             if fresh:
-                memory.index_fill_(1, self._ids(fresh), 0)
+                memory.index_fill_(2, self._ids(fresh), 0)
             if copies:
                 sources, targets = (self._ids(blocks) for blocks in zip(*copies, strict=True))
-                memory.index_copy_(1, targets, memory.index_select(1, sources))
+                memory.index_copy_(2, targets, memory.index_select(2, sources))
         self.copied_blocks += len(copies)
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
@@ -170,9 +171,9 @@ class PagedKVCache:
         Column t of row i is position t of branch i; columns after its length must be masked. Fill
         short rows up with blocks of the same branch (`table.block_rows`), not with arbitrary ids.
         """
-        keys, values = (page.index_select(0, block_ids.flatten()) for page in self._pages[layer])
-        shape = (block_ids.shape[0], -1, self.num_kv_heads, self.head_dim)
-        return keys.view(shape), values.view(shape)
+        keys, values = (m[layer].index_select(1, block_ids.flatten()) for m in self._memory)
+        shape = (self.num_kv_heads, block_ids.shape[0], -1, self.head_dim)
+        return keys.view(shape).permute(1, 2, 0, 3), values.view(shape).permute(1, 2, 0, 3)
 
     def clear_free(self, blocks: Sequence[int]) -> None:
         """Zero those of `blocks` that are free: an attention may then read and mask them."""

@@ -6,6 +6,7 @@ from weakref import WeakSet
 import pytest
 import torch
 from kvcache_kit import assert_contents, extend, filled, small_cache
+from torch.profiler import profile
 
 from lr.errors import ProtocolError, SettingError
 from lr.kvcache.cache import PagedKVCache, bytes_per_block
@@ -57,6 +58,17 @@ def test_truncate_keeps_the_front_and_drops_whole_blocks(length: int) -> None:
     extend(cache, [root], [[77]])
     assert cache.copied_blocks == (1 if length % 3 else 0)
     assert_contents(cache, [root, twin], [[*range(1, length + 1), 77], list(range(1, 10))])
+
+
+def test_picking_blocks_out_takes_the_memory_of_those_blocks_only() -> None:
+    """index_select of a permuted tensor would copy the whole cache, at every fork that writes."""
+    cache = PagedKVCache(**SETTINGS | {"num_blocks": 500})
+    with profile(profile_memory=True) as seen:
+        cache.prepare([3], [(1, 2)])
+        cache.gather(0, torch.tensor([[1, 2]]))
+    taken = sum(max(0, event.self_cpu_memory_usage) for event in seen.events() or ())
+    blocks = (cache.keys.nbytes + cache.values.nbytes) // cache.num_blocks
+    assert blocks < taken < 10 * blocks
 
 
 def test_a_branch_cut_back_grows_into_the_same_blocks() -> None:
