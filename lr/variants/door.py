@@ -34,7 +34,7 @@ from lr.spec.variant import Variant
 SHIPPED = (
     "specreason", "best_of", "confidence_cascade", "speculative_thinking", "rsd", "gsi",
     "lossless", "three_levels", "narrowing", "adaptive",
-    "traversal",
+    "planned", "traversal",
 )  # fmt: skip
 """Each is the function of that name in the module of that name, in this folder."""
 GROUP = "lr.variants"

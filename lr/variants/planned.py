@@ -1,0 +1,68 @@
+"""Planned depth (ours): the planner behind `lr plan`, asked again while the answer is written, at
+the acceptance that this question shows.
+
+    lr calibrate --output mine.json
+    lr generate --variant "planned(calibration='mine.json', budget=32)"
+
+Costs are those of the calibration. The acceptance is the calibrated one at first; it counts as
+much as `PRIOR` judged steps, and the steps judged in this answer are added to it. Rounded to a
+twentieth, so there are few plans, and each is made when it is first needed. `calibration="paper"`:
+the paper's tables, for GPUs. `tokens=True`, for mode lr+sd: within the budget the planner may also
+guess tokens, and says how many.
+
+One seam: a controller, made anew for each answer. It looks at counts, never at a clock. With the
+schedules without a barrier it does not change which steps are emitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from lr.spec.protocol import Schedule
+from lr.spec.variant import Controller, Variant
+from lr.theory.calibration import Calibration, exactly
+from lr.theory.paper import paper_calibration
+from lr.theory.planner import Plan, plan
+from lr.trace import Stats
+from lr.types import require
+
+PRIOR = 10
+"""The calibrated acceptance counts as much as so many judged steps."""
+DEEPEST = 16
+
+
+class Planned(Controller):
+    """Depth and draft tokens of the plan for the acceptance so far; `best` knows the plans."""
+
+    def __init__(self, best: Callable[[float], Plan], expected: float) -> None:
+        self.best, self.expected = best, expected
+
+    def plan(self, stats: Stats) -> Plan:
+        rate = (stats.accepted + PRIOR * self.expected) / (stats.judged + PRIOR)
+        return self.best(round(20 * rate) / 20)
+
+    def depth(self, stats: Stats) -> int:
+        """At least 1: where nothing is drafted, no acceptance is seen."""
+        return min(DEEPEST, max(1, self.plan(stats).depth))
+
+    def tokens(self, stats: Stats) -> int | None:
+        return self.plan(stats).tokens or None
+
+
+def planned(*, calibration: str = "paper", budget: int = 16, tokens: bool = False) -> Variant:
+    """The depth that the planner advises within `budget` token positions per target pass."""
+    require(1 <= budget <= 64, "budget", budget, "1 to 64 token positions")
+    paper = calibration == "paper"
+    found = paper_calibration("r1", "GSM8K") if paper else Calibration.load(Path(calibration))
+
+    @cache
+    def best(rate: float) -> Plan:
+        plans = plan(replace(found, alpha1=exactly(rate)), budget).plans
+        fitting = [p for p in plans if p.depth and p.width == 1 and p.schedule is Schedule.DEPTH]
+        return next((p for p in fitting if tokens or not p.tokens), Plan())
+
+    expected = found.alpha1.value
+    return Variant(controller=lambda: Planned(best, expected), settings={"depth": DEEPEST})
