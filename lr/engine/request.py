@@ -196,7 +196,6 @@ class Request:
         return note
 
     def _carry_out(self, commands: Sequence[messages.Command]) -> None:
-        rows = [one.node for one in commands if isinstance(one, messages.Target)]
         for command in commands:
             if self.trace.detailed or isinstance(command, messages.Emit):
                 self.trace.record(command)
@@ -204,8 +203,6 @@ class Request:
                 case messages.Draft():
                     self._begin_drafts(command)
                 case messages.Target(node, limit):
-                    while rows:  # the deepest first, so that one forward reads for all
-                        self._target_branch(rows.pop())
                     self._begin_target(node, limit)
                 case messages.Judge(node, parent, draft, target):
                     prefix, logprobs = self._places[parent].tokens, self._places[node].logprobs
@@ -323,36 +320,27 @@ class Request:
             self.step_drafter.offer(rival.target, start, place.tokens[start:])
 
     def _target_branch(self, node: NodeId) -> Branch:
-        """The target's branch of a node: a fork of the nearest one above, with the draft steps
-        between them pending. All but the last of these are read in one forward, and the nodes
-        between get forks that are cut back.
-        """
-        path = [node]
-        while (above := self._places[path[-1]]).target is None:
-            assert above.parent is not None, "the first root has its branch"
-            path.append(above.parent)
-        if len(path) == 1:
-            assert above.target is not None
-            return above.target
-        runner, tokens = self.target.runner, self._places[node].tokens
-        branch = self._fork(path[-1], len(above.tokens))
-        branch.extend(tokens[len(above.tokens) :])
-        for other in path[1:-1]:
-            length = len(self._places[other].tokens)
-            read_up_to(runner, branch, length)  # the first, which is the longest, reads all
-            fork = runner.fork(branch)
-            runner.rewind(fork, length - 1)
-            fork.append(tokens[length - 1])
-            self._give(other, fork)
-        return self._give(node, branch)
+        """The target's branch of a node: a fork of the parent's with the draft step pending."""
+        place = self._places[node]
+        if place.target is None:
+            assert place.parent is not None, "the first root has its branch"
+            length = len(self._places[place.parent].tokens)
+            branch = self._fork(place.parent, length)
+            branch.extend(place.tokens[length:])
+            return self._give(node, branch)
+        return place.target
 
     def _fork(self, node: NodeId, length: int) -> Branch:
         """A fork of the target's branch of a node, cut back to `length` tokens. What the branch has
         not computed of the node's prefix it computes first, the last token excepted, so that forks
-        share it instead of repeating it.
+        share it instead of repeating it: in the target's next pass, if a row is being written on
+        it. Example: two draft steps arrive together. The row after the first begins at once, with
+        all the others, and the row after the second one pass later.
         """
-        origin = self._target_branch(node)
-        read_up_to(self.target.runner, origin, len(self._places[node].tokens) - 1)
+        origin, known = self._target_branch(node), len(self._places[node].tokens) - 1
+        if node in self.jobs and origin.num_computed_tokens < known:
+            self.target.poll()
+        read_up_to(self.target.runner, origin, known)
         branch = self.target.runner.fork(origin)
         self.target.runner.rewind(branch, length)
         return branch

@@ -160,8 +160,8 @@ def _lookahead(found: Calibration, way: Way, gain: float, alpha: float) -> Plan 
     """The plan of `way`, whose tokens alone gain `gain`; None where the formulas do not reach."""
     depth, width, v, b = way.depth, way.width, found.v * gain, found.b
     if way.schedule is Schedule.SYNC:
-        # one pass reads all draft steps of a cycle but the deepest, before the rows begin
-        reads = (depth > 1) / depth * found.target_first.value / found.step_seconds
+        # the rows of a cycle begin one pass after the other
+        reads = (depth - 1) / depth * found.target_first.value / found.step_seconds
         reading = found.reading + (reads if found.draft_lengths else 0.0)
         rows = int(tree_rows(width, depth))
         time = float(tree_cycle_time(width, depth, (found.c1 + reading) * gain, b)) + v

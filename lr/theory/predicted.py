@@ -11,7 +11,8 @@ drivers, two clocks:
     overlapped  draft and target have a machine each. The clock counts seconds.
 
 Before the target can write after a draft step it must read it: token * length along with the other
-rows. In a synchronous cycle of g drafts, g - 1 of them are read first, in a pass of their own.
+rows. In a synchronous cycle of g drafts the rows begin one pass after the other, since each goes on
+from what the row before it has read.
 
 Example: target passes of 4 ms for one row and 0.5 ms per further row, steps of 20 tokens, three
 rows in flight on average: a step takes 20 (4 + 2 * 0.5) = 100 ms. Read next: `planner.py`."""
@@ -91,7 +92,7 @@ def seconds_per_step(
         return fmean(load.target_passes) * first + load.start / chain
     length = fmean(load.draft_lengths) if load.draft_lengths else 0.0
     reading = target.token * length
-    alone = target.first if way.schedule is Schedule.SYNC and length else 0.0
+    later = target.first if way.schedule is Schedule.SYNC and length else 0.0
     unit = first if draft_ticks is not None else 1.0  # seconds of a tick
     writing = draft.seconds(1, load.looked_up)  # a pass of the draft that writes a step
     token = (1 / draft_ticks if draft_ticks is not None else writing) / load.draft_tokens
@@ -103,7 +104,7 @@ def seconds_per_step(
         target_overhead=0.0 if draft_ticks is not None else row / first,
         draft_overhead=draft.row / draft.first if draft.first and draft_ticks is None else 0.0,
         reading=reading / unit,
-        reading_before=alone / unit,
+        reading_before=later / unit,
         draft_workers=None if way.width > 1 else 1,
     )
     seconds, done, chains, number = 0.0, 0, load.chain_lengths or [0], 0

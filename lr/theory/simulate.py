@@ -178,9 +178,8 @@ class World:
     `draft_workers`: nodes whose alternatives are written at a time (None: no limit);
     `judge_workers`: pairs judged at a time. `score`: a target prefill, for verifiers that need no
     target step. `errors`: the verifier's. `reading`: added to a target step after a draft step,
-    which the target must read first; `reading_before`: a pass that reads the further draft steps
-    between it and the last correction, each `reading` more; 0: they were read when they arrived.
-    Same `seed`, same run."""
+    which the target must read first; `reading_before`: added for each further draft step between
+    it and the last correction, where rows begin one after the other. Same `seed`, same run."""
 
     acceptance: Acceptance
     target: Duration = TARGET_STEP
@@ -336,8 +335,7 @@ class _Simulation:
         node, reading = work.node, 0.0
         level = node.index - node.stem  # draft steps since the last correction
         if work.kind is Kind.TARGET and level:
-            reading, before = self.world.reading, self.world.reading_before
-            reading += before + reading * (level - 1) if before and level > 1 else 0.0
+            reading = self.world.reading + self.world.reading_before * (level - 1)
         if isinstance(duration, Constant):
             return duration.value + reading
         key = self._key(work.kind.value, node)

@@ -421,7 +421,7 @@ def test_the_target_reads_a_draft_step_before_it_writes() -> None:
     world = World(Bernoulli(1), draft=Constant(0.5), reading=0.2)
     outcome = simulate(SchedulerConfig(ENDLESS, Schedule.DEPTH, 1), world, 2)
     assert outcome.seconds == pytest.approx(1.7, abs=1e-12)
-    # a synchronous cycle of three drafts, 3 * 0.25: one pass reads two of them, 0.3 + 2 * 0.1
+    # a synchronous cycle of three drafts reads them one after the other: 3 * 0.25 + 2 * 0.3 + 0.1
     world = World(Bernoulli(1), draft=Constant(0.25), reading=0.1, reading_before=0.3)
     outcome = simulate(SchedulerConfig(ENDLESS, Schedule.SYNC, 3), world, 4)
-    assert outcome.seconds == pytest.approx(0.75 + 0.5 + 0.1 + 1, abs=1e-12)
+    assert outcome.seconds == pytest.approx(0.75 + 0.7 + 1, abs=1e-12)
