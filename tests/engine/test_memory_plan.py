@@ -57,6 +57,17 @@ def test_the_prompt_is_computed_once_per_model(reasoner: Reasoner, way: dict) ->
         assert all(tokens < prompt + 60 for tokens in large)
 
 
+def test_reading_draft_steps_takes_no_pass_of_its_own(folders: list[Path]) -> None:
+    """Four rows of a synchronous cycle, each of 4 tokens. A row needs what the one before it reads
+    in its first pass, so they begin one pass after the other, and every pass serves all of them.
+    """
+    how = HOW | {"max_tokens": 16, "mode": "lr", "depth": 3, "schedule": "sync"}
+    with Reasoner(*folders, "always", dtype=torch.float64) as reasoner:
+        result = reasoner.generate(LONG, **how)
+    passes = [e for _, e in result.trace.events if isinstance(e, ForwardPass)]
+    assert [e.branches for e in passes if e.role is Role.TARGET] == [1, 2, 3, 4, 3, 2, 1]
+
+
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_an_answer_has_room_in_the_blocks_that_it_reserves(
     folders: list[Path], reasoner: Reasoner, way: dict
