@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from lr.kvcache.cache import PagedKVCache
 
 
+Tables = Sequence[BlockTable]
+
+
 class CacheObserver(Protocol):
     """Is told of every change of a cache's tables, after it has happened: for traces and pictures
     (`lab/trace/cache.py`). Who holds which block follows from these calls.
@@ -52,14 +55,9 @@ class CacheObserver(Protocol):
 
     def forked(self, table: BlockTable, source: BlockTable) -> None: ...
 
-    def grew(
-        self,
-        tables: Sequence[BlockTable],
-        moved: Sequence[BlockTable],
-        copies: Sequence[tuple[int, int]],
-    ) -> None: ...
+    def grew(self, tables: Tables, moved: Tables, copies: Sequence[tuple[int, int]]) -> None: ...
 
-    def restored(self, tables: Sequence[BlockTable]) -> None:
+    def restored(self, tables: Tables) -> None:
         """The batch that grew has failed: its tables are as they were before."""
 
     def cut(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
@@ -82,9 +80,7 @@ class Append:
     read: a rank that follows needs them to do the same to its own slice.
     """
 
-    def __init__(
-        self, cache: PagedKVCache, tables: Sequence[BlockTable], counts: Sequence[int]
-    ) -> None:
+    def __init__(self, cache: PagedKVCache, tables: Tables, counts: Sequence[int]) -> None:
         self.cache, self.tables, self.counts = cache, tuple(tables), tuple(counts)
 
     def __enter__(self) -> list[int]:
@@ -101,7 +97,7 @@ class Append:
             if room and count and cache.pool.refcount(table.blocks[-1]) > 1:
                 shared.append(table)
         if needed or shared:
-            self._grow(needed, self._movers(shared))
+            self._grow(needed, shared)
         cache.open_append = self
         slots: list[int] = []
         for table, count in zip(self.tables, self.counts, strict=True):
@@ -115,50 +111,44 @@ class Append:
             cache.observer.grew(self.tables, self.moved, self.copies)
         return slots
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.cache.open_append = None
-        if kind is not None:
-            self._undo()
-            if self.cache.observer is not None:
-                self.cache.observer.restored(self.tables)
-
-    def _movers(self, shared: list[BlockTable]) -> list[BlockTable]:
-        """The tables that must leave their shared last block; the longest comes last, may stay."""
-        leaving, movers = Counter[int](), []
-        for table in sorted(shared, key=lambda table: table.length):
-            block = table.blocks[-1]
-            if self.cache.pool.refcount(block) - leaving[block] > 1:
-                leaving[block] += 1
-                movers.append(table)
-        return movers
-
-    def _grow(self, needed: int, movers: list[BlockTable]) -> None:
-        """Allocate, prepare, then hand the blocks out: to the movers, then to the batch."""
-        cache = self.cache
-        taken = cache.pool.allocate(len(movers) + needed)
-        copies = [(table.blocks[-1], block) for table, block in zip(movers, taken, strict=False)]
-        fresh = taken[len(movers) :]
+    def _grow(self, needed: int, shared: list[BlockTable]) -> None:
+        """Allocate, prepare, then hand the blocks out: to those who leave a shared one, then to the
+        batch.
+        """
+        cache, leaving = self.cache, Counter[int]()
+        for table in sorted(shared, key=lambda table: table.length):  # the longest may stay
+            leaving[table.blocks[-1]] += 1
+            if leaving[table.blocks[-1]] < cache.pool.refcount(table.blocks[-1]):
+                self.moved.append(table)
+        taken = cache.pool.allocate(len(self.moved) + needed)
+        self.copies = [(t.blocks[-1], new) for t, new in zip(self.moved, taken, strict=False)]
+        self.fresh = taken[len(self.moved) :]
         try:
-            cache.prepare(fresh, copies)
+            cache.prepare(self.fresh, self.copies)
         except BaseException:
             cache.drop_blocks(taken[::-1])
             raise
-        self.fresh, self.copies, self.moved = fresh, copies, movers
-        for table, (_, block) in zip(movers, copies, strict=True):
+        for table, (_, block) in zip(self.moved, self.copies, strict=True):
             table.blocks[-1] = block
-        cache.drop_blocks([source for source, _ in copies])
-        free = iter(fresh)
+        cache.drop_blocks([source for source, _ in self.copies])
+        free = iter(self.fresh)
         for table, count in zip(self.tables, self.counts, strict=True):
             more = blocks_for(table.length + count, table.block_size) - len(table.blocks)
             table.blocks += islice(free, more)
 
-    def _undo(self) -> None:
-        """Shorten the tables, give shared blocks back to those who left, free what was taken."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        cache = self.cache
+        cache.open_append = None
+        if kind is None:
+            return
+        # shorten the tables, give shared blocks back to those who left, free what was taken
         for table, count in zip(self.tables, self.counts, strict=True):
             table.length -= count
             del table.blocks[blocks_for(table.length, table.block_size) :]
         for table, (source, _) in zip(self.moved, self.copies, strict=True):
             table.blocks[-1] = source
-            self.cache.pool.share(source)
+            cache.pool.share(source)
         taken = [block for _, block in self.copies] + self.fresh
-        self.cache.drop_blocks(taken[::-1])
+        cache.drop_blocks(taken[::-1])
+        if cache.observer is not None:
+            cache.observer.restored(self.tables)

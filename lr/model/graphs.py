@@ -43,8 +43,7 @@ ROWS = (1, 2, 4, 8, 16, 24, 32)
 """The numbers of rows that are recorded. A batch of 5 rows wastes three of 8, which costs nothing
 while reading the weights is what takes the time."""
 WARM_UPS = 3
-"""Forwards before recording: libraries choose their algorithms and take their workspaces in the
-first ones."""
+"""Forwards before recording, in which libraries choose their algorithms and take workspaces."""
 _RECORDING = threading.Lock()
 """One thread records at a time, on one stream per device."""
 
@@ -62,7 +61,7 @@ class _Recording:
         )
         self.used = 0  # rows that are not padding
         self.tables: list[list[int]] = []  # of those rows, as they stand in the buffer
-        self.replay: Callable[[], Tensor] | None = None
+        self.replay: Callable[[], Tensor]  # set when it is recorded
 
 
 class StepGraphs:
@@ -98,14 +97,11 @@ class StepGraphs:
         return sorted(self._recordings)
 
     def run(self, batch: RaggedBatch) -> Tensor | None:
-        """Logits [m, v] of the batch's logit rows, a new tensor; None where the batch must go the
-        ordinary way.
-        """
+        """Logits [m, v] of the batch's logit rows, a new tensor; None: go the ordinary way."""
         n = len(batch.tokens)
         recording = self.prepare(n)
         if recording is None:
             return None
-        assert recording.replay is not None
         self._fill(recording, batch)
         logits = recording.replay()
         if batch.logit_rows is None:
@@ -113,9 +109,7 @@ class StepGraphs:
         return logits.index_select(0, batch.logit_rows)
 
     def prepare(self, n: int) -> _Recording | None:
-        """The recording for n rows, made if there is none yet; None: no size holds them, or
-        recording has failed.
-        """
+        """The recording for n rows, made if there is none; None: no size holds them, or failure."""
         rows = min((rows for rows in self.rows if rows >= n), default=None)
         if rows is None or self.failure is not None:
             return None
@@ -145,9 +139,7 @@ class StepGraphs:
         return model.logits(model.trunk(recording.tokens, where.positions, attend))
 
     def _fill(self, recording: _Recording, batch: RaggedBatch) -> None:
-        """Put a batch into the buffers. Pages are sent only where a sequence has other blocks than
-        in the last one.
-        """
+        """Put a batch into the buffers. Pages are sent only if a row has others than last time."""
         n, used, where = len(batch.tokens), recording.used, recording.where
         padding = self.padding.blocks[0]
         for buffer, given, rest in (

@@ -125,16 +125,9 @@ class CausalLM(nn.Module):
         return self.logits(hidden if batch.logit_rows is None else hidden[batch.logit_rows])
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
-        """An empty cache that fits this model, in its dtype and on its device. Raises
-        `SettingError` for a size below 1.
-        """
-        return PagedKVCache(
-            **self.cache_shape,
-            num_blocks=num_blocks,
-            block_size=block_size,
-            dtype=self.dtype,
-            device=self.device,
-        )
+        """An empty cache that fits this model. Raises `SettingError` for a size below 1."""
+        sizes = {"num_blocks": num_blocks, "block_size": block_size}
+        return PagedKVCache(**sizes, **self.cache_shape, dtype=self.dtype, device=self.device)
 
     @property
     def cache_shape(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ its random initial value. Files and downloads: `files.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,33 +50,32 @@ def pieces(config: ModelConfig) -> list[Piece]:
     """Every tensor that a checkpoint of this configuration has, in the order of the network. The
     head only where it is untied.
     """
-    table = (config.vocab_size, config.hidden_size)
+    e, d, inner = config.hidden_size, config.head_dim, config.intermediate_size
+    h, k = config.num_heads, config.num_kv_heads
+    table = (config.vocab_size, e)
     listed = [Piece(EMBEDDING_KEY, "embedding.weight", 0, table)]
-    for layer in range(config.num_layers):
-        listed += _layer(config, f"model.layers.{layer}.", f"layers.{layer}.")
-    listed.append(Piece("model.norm.weight", "norm.weight", 0, (config.hidden_size,)))
+    for i in range(config.num_layers):
+
+        def add(theirs: str, ours: str, first: int, *shape: int, i: int = i) -> None:
+            listed.append(Piece(f"model.layers.{i}.{theirs}", f"layers.{i}.{ours}", first, shape))
+
+        add("input_layernorm.weight", "attention_norm.weight", 0, e)
+        for name, first, heads in (("q", 0, h), ("k", h, k), ("v", h + k, k)):
+            add(f"self_attn.{name}_proj.weight", "attention.qkv.weight", first * d, heads * d, e)
+            if config.qkv_bias:
+                add(f"self_attn.{name}_proj.bias", "attention.qkv.bias", first * d, heads * d)
+        if config.qk_norm:
+            add("self_attn.q_norm.weight", "attention.qk_norm.weight", 0, d)
+            add("self_attn.k_norm.weight", "attention.qk_norm.weight", d, d)
+        add("self_attn.o_proj.weight", "attention.out.weight", 0, e, h * d)
+        add("post_attention_layernorm.weight", "mlp_norm.weight", 0, e)
+        add("mlp.gate_proj.weight", "mlp.gate_up.weight", 0, inner, e)
+        add("mlp.up_proj.weight", "mlp.gate_up.weight", inner, inner, e)
+        add("mlp.down_proj.weight", "mlp.down.weight", 0, e, inner)
+    listed.append(Piece("model.norm.weight", "norm.weight", 0, (e,)))
     if not config.tie_word_embeddings:
         listed.append(Piece(HEAD_KEY, "head.weight", 0, table))
     return listed
-
-
-def _layer(config: ModelConfig, theirs: str, ours: str) -> Iterator[Piece]:
-    e, d, inner = config.hidden_size, config.head_dim, config.intermediate_size
-    h, k = config.num_heads, config.num_kv_heads
-    yield Piece(theirs + "input_layernorm.weight", ours + "attention_norm.weight", 0, (e,))
-    attention, ours_attention = theirs + "self_attn.", ours + "attention."
-    for name, first, heads in (("q", 0, h), ("k", h, k), ("v", h + k, k)):
-        key, rows = f"{attention}{name}_proj.", heads * d
-        yield Piece(key + "weight", ours_attention + "qkv.weight", first * d, (rows, e))
-        if config.qkv_bias:
-            yield Piece(key + "bias", ours_attention + "qkv.bias", first * d, (rows,))
-    for first, name in ((0, "q_norm"), (d, "k_norm")) if config.qk_norm else ():
-        yield Piece(f"{attention}{name}.weight", ours_attention + "qk_norm.weight", first, (d,))
-    yield Piece(attention + "o_proj.weight", ours_attention + "out.weight", 0, (e, h * d))
-    yield Piece(theirs + "post_attention_layernorm.weight", ours + "mlp_norm.weight", 0, (e,))
-    yield Piece(theirs + "mlp.gate_proj.weight", ours + "mlp.gate_up.weight", 0, (inner, e))
-    yield Piece(theirs + "mlp.up_proj.weight", ours + "mlp.gate_up.weight", inner, (inner, e))
-    yield Piece(theirs + "mlp.down_proj.weight", ours + "mlp.down.weight", 0, (e, inner))
 
 
 def load_model(
@@ -119,7 +118,7 @@ def load_pieces(
 ) -> Network:
     """As `load_model`: the pieces that `take` lists, in the parameters of what `network` makes."""
     directory = Path(source) if is_dummy(source) else resolve(source)
-    config = config_of(source if is_dummy(source) else directory)
+    config = config_of(directory)
     make, taken = partial(network, config), take(config)
     if is_dummy(source):
         model = CausalLM.materialised(make, dtype or torch.bfloat16, device)
@@ -161,21 +160,20 @@ def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, ro
     A stored head that should be the embedding is compared with it: the `rows` of both that the
     caller is going to read.
     """
-    needed = {piece.key: piece.shape for piece in pieces(config)}
-    there = {key: shape for key, shape in needed.items() if key in tensors}
+    needed = {piece.key: list(piece.shape) for piece in pieces(config)}
+    shapes = {key: tensors[key].get_shape() for key in needed if key in tensors}
+    dtypes = {key: tensors[key].get_dtype() for key in shapes}
     tied_head = config.tie_word_embeddings and HEAD_KEY in tensors and EMBEDDING_KEY in tensors
     known = {*needed, HEAD_KEY} if tied_head else set(needed)
-    unexpected = {k for k in tensors if k not in known and not k.endswith(HARMLESS_SUFFIX)}
-    misshapen = [
-        f"{key} is {tensors[key].get_shape()}, expected {list(shape)}"
-        for key, shape in there.items()
-        if tensors[key].get_shape() != list(shape)
-    ]
-    dtypes = {key: tensors[key].get_dtype() for key in there}
+    unexpected = [k for k in tensors if k not in known and not k.endswith(HARMLESS_SUFFIX)]
     found = {
-        "missing": [key for key in needed if key not in there],
+        "missing": [key for key in needed if key not in shapes],
         "unexpected": sorted(unexpected),
-        "of another shape": misshapen,
+        "of another shape": [
+            f"{k} is {shape}, expected {needed[k]}"
+            for k, shape in shapes.items()
+            if shape != needed[k]
+        ],
         f"of a dtype other than {', '.join(_DTYPES)}": [
             f"{key} is {name}" for key, name in dtypes.items() if name not in _DTYPES
         ],
