@@ -18,6 +18,7 @@ heads and repeat the leader's `prepare` and `write`. Read next: `lr/model`.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +35,19 @@ def bytes_per_block(
 ) -> int:
     """Bytes of one block, keys and values of all layers."""
     return 2 * num_layers * block_size * num_kv_heads * head_dim * dtype.itemsize
+
+
+def integers(
+    values: Sequence[Any], device: torch.device, dtype: torch.dtype = torch.int64
+) -> Tensor:
+    """A tensor of the (nested) whole numbers `values` on `device`.
+
+    A plain `.to("cuda")` makes the host wait until all that is queued on the device is done. From
+    pinned memory the copy is queued like any kernel; PyTorch keeps that memory until then.
+    """
+    if device.type != "cuda":
+        return torch.tensor(values, dtype=dtype).to(device)
+    return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
 
 
 class PagedKVCache:
@@ -142,7 +156,7 @@ class PagedKVCache:
         if fresh:
             self._fill(fresh, 0)
         if copies:
-            sources, targets = (self._ids(blocks) for blocks in zip(*copies, strict=True))
+            sources, targets = integers([*zip(*copies, strict=True)], self.keys.device)
             for memory in self._memory:
                 memory.index_copy_(2, targets, memory.index_select(2, sources))
         self.copied_blocks += len(copies)
@@ -222,7 +236,7 @@ class PagedKVCache:
         return freed
 
     def _fill(self, blocks: Sequence[int], number: float) -> None:
-        ids = self._ids(blocks)
+        ids = integers(blocks, self.keys.device)
         for memory in self._memory:  # [l, k, nb, block_size, d]
             memory.index_fill_(2, ids, number)
 
@@ -233,11 +247,6 @@ class PagedKVCache:
         del table.blocks[keep:]
         table.length = length
         return dropped, self.drop_blocks(dropped)
-
-    def _ids(self, blocks: Sequence[int]) -> Tensor:
-        device = self.keys.device  # from pinned memory, so that the host does not wait for CUDA
-        ids = torch.tensor(blocks, dtype=torch.int64, pin_memory=device.type == "cuda")
-        return ids.to(device, non_blocking=True)
 
     def _require_changeable(self, *tables: BlockTable) -> None:
         if self.open_append is not None:

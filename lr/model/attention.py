@@ -18,14 +18,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lr.errors import SettingError
-from lr.kvcache.cache import PagedKVCache
-from lr.model.batch import RaggedBatch, integers
+from lr.kvcache.cache import PagedKVCache, integers
+from lr.model.batch import RaggedBatch
 from lr.model.layers import Attend
 
 AttentionBackend = Callable[[RaggedBatch, PagedKVCache], Attend]
@@ -134,10 +135,9 @@ def sdpa_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
             return look(layer, q)
 
         return attend_together
-    starts = [end - count for end, count in zip(batch.ends, batch.counts, strict=True)]
-    device, reads = batch.tokens.device, []
+    starts, device, reads = [0, *accumulate(batch.counts)], batch.tokens.device, []
     for members, blocks in groups:
-        rows = [r for i in members for r in range(starts[i], starts[i] + batch.counts[i])]
+        rows = [r for i in members for r in range(starts[i], starts[i + 1])]
         reads.append((integers(rows, device), _read(batch, cache, members, blocks)))
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

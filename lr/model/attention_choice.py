@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from lr.errors import SettingError
-from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.cache import PagedKVCache, integers
 from lr.kvcache.table import block_rows
 from lr.model.attention import REFERENCE, SDPA, AttentionKind, RowPages, reference_attention
 from lr.model.attention_flash import flash_attention
-from lr.model.batch import RaggedBatch, integers
+from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
 from lr.model.graphs import cuda_recorder, record_eager
 from lr.model.layers import Attend, DecoderLayer, inverse_frequencies, rotation

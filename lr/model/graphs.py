@@ -30,10 +30,10 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.cache import PagedKVCache, integers
 from lr.kvcache.table import blocks_for
 from lr.model.attention import RowPages
-from lr.model.batch import RaggedBatch, integers
+from lr.model.batch import RaggedBatch
 from lr.model.qwen import CausalLM
 
 Recorder = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]

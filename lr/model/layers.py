@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lr.model.config import ModelConfig, YarnScaling
+from lr.model.config import ModelConfig
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """attend(layer, q [n, h, d], k [n, k, d], v [n, k, d]) -> [n, h, d]: store the new keys and values,
@@ -198,22 +198,17 @@ class DecoderLayer(Module):
 def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
     """The angle per position of each of the d/2 rotation planes, fp32 [d/2], and the factor on cos
     and sin.
+
+    YaRN (Peng et al., arXiv 2309.00071), section 3.2: planes that turn often keep their frequency,
+    slow ones are divided by `factor`, with a ramp in between. A plane turns r times over the
+    original context if its index is d/2 * log(context / (2 pi r)) / log(theta); the ramp runs from
+    the index for `beta_fast` turns to the one for `beta_slow`. The factor on cos and sin scales
+    attention logits by its square (section 3.4: 0.1 ln(factor) + 1).
     """
-    d = config.head_dim
-    if config.yarn is not None:
-        return _yarn_frequencies(config.yarn, config.rope_theta, d)
-    exponents = torch.arange(0, d, 2, dtype=torch.int64).to(torch.float32) / d
-    return 1.0 / config.rope_theta**exponents, 1.0
-
-
-def _yarn_frequencies(yarn: YarnScaling, theta: float, d: int) -> tuple[Tensor, float]:
-    """YaRN (Peng et al., arXiv 2309.00071), section 3.2: planes that turn often keep their
-    frequency, slow ones are divided by `factor`, with a ramp in between.
-
-    A plane turns r times over the original context if its index is d/2 * log(context / (2 pi r)) /
-    log(theta); the ramp runs from the index for `beta_fast` turns to the one for `beta_slow`. The
-    factor on cos and sin scales attention logits by its square (section 3.4: 0.1 ln(factor) + 1).
-    """
+    d, theta, yarn = config.head_dim, config.rope_theta, config.yarn
+    powers = theta ** (torch.arange(0, d, 2).to(torch.float32) / d)
+    if yarn is None:
+        return 1.0 / powers, 1.0
 
     def plane_of(turns: float) -> float:
         original = yarn.original_max_position_embeddings
@@ -228,7 +223,6 @@ def _yarn_frequencies(yarn: YarnScaling, theta: float, d: int) -> tuple[Tensor, 
     low, high = max(low, 0), min(high, d - 1)
     if low == high:
         high += 0.001  # a ramp of no width would divide by zero
-    powers = theta ** (torch.arange(0, d, 2).to(torch.float32) / d)
     kept = 1 - ((torch.arange(d // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
     # (1 - kept) is rounded once more than the ramp itself; Hugging Face computes it so, and far
     # positions magnify the difference
