@@ -13,9 +13,7 @@ from lr.kvcache.table import BlockTable
 
 
 class Branch:
-    """`tokens`: the ids of the sequence; `table`: where the keys and values of the first
-    `num_computed_tokens` of them are.
-    """
+    """`tokens`: the ids of the sequence; `table`: where the first ones' keys and values are."""
 
     __slots__ = ("table", "tokens")
 

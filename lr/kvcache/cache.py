@@ -52,11 +52,9 @@ def integers(
 
 class PagedKVCache:
     """All K/V memory of one model, `num_blocks` blocks of `block_size` tokens, and `live_tables`,
-    the tables given out by `new` and `fork` and not yet released.
-
-    `copied_blocks` counts what `prepare` has copied so far, undone appends included. `observer`
-    hears of every change of a table (`append.py`). Raises `SettingError` for a size below 1 or a
-    dtype that is not a float.
+    the tables given out by `new` and `fork` and not yet released. `copied_blocks` counts what
+    `prepare` has copied, undone appends included; `observer` hears of every change of a table
+    (`append.py`). Raises `SettingError` for a size below 1 or a dtype that is not a float.
     """
 
     def __init__(
@@ -144,8 +142,8 @@ class PagedKVCache:
         slots:` yields the slots of the new tokens, flat, in the order of the batch, and lets the
         body `write` them. If the body raises, everything is as before.
 
-        Entering raises `OutOfBlocks`, having changed nothing; `ProtocolError` if a table is not
-        live or comes twice, if a count is negative, if the lists differ in length.
+        Entering raises `OutOfBlocks` or, for what makes no batch, `ProtocolError`; then nothing has
+        changed.
         """
         return Append(self, tables, counts)
 
@@ -162,9 +160,7 @@ class PagedKVCache:
         self.copied_blocks += len(copies)
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Store `k` and `v` [n, k, d] of one layer at `slots` [n] (int64); call it in
-        `inference_mode` or `no_grad`.
-        """
+        """Store `k` and `v` [n, k, d] of one layer at `slots` [n] (int64), without gradients."""
         keys, values = self._slots[layer]
         keys.index_copy_(0, slots, k)
         values.index_copy_(0, slots, v)

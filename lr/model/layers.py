@@ -104,9 +104,7 @@ class HeadNorm(RMSNorm):
         self.kept: tuple[Tensor, int, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [n, h + k, d] -> [n, h + k, d]. In inference mode the weights of the heads are kept as
-        long as `weight` stays as it is.
-        """
+        """x [n, h + k, d] -> the same. In inference mode `rows` is kept while `weight` stays."""
         weight = self.weight
         keeping = torch.is_inference_mode_enabled() and not weight.is_inference()
         if keeping and self.kept and self.kept[0] is weight and self.kept[1] == weight._version:
@@ -123,9 +121,7 @@ class HeadNorm(RMSNorm):
 
 
 class Attention(Module):
-    """The projections around attention. q, k and v come from one fused matrix: rows [q heads | k
-    heads | v heads].
-    """
+    """The projections around attention; q, k, v are one matrix: [q heads | k heads | v heads]."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -155,9 +151,7 @@ class Attention(Module):
 
 
 class MLP(Module):
-    """SwiGLU (Shazeer, arXiv 2002.05202): down(silu(gate(x)) * up(x)). Gate and up are one
-    matrix.
-    """
+    """SwiGLU (Shazeer, arXiv 2002.05202): down(silu(gate(x)) * up(x)); gate, up are one matrix."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

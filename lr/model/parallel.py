@@ -72,9 +72,7 @@ def together(collective: Callable[..., Any], *arguments: Any, **named: Any) -> A
 
 
 def part_of(config: ModelConfig, ranks: int) -> ModelConfig:
-    """The sizes of one rank's network. Raises `SettingError` if this network cannot be divided
-    among so many ranks.
-    """
+    """The sizes of one rank's network. Raises `SettingError` if it cannot be divided so."""
 
     def wrong(n: int) -> str:
         k = config.num_kv_heads

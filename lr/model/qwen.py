@@ -40,13 +40,13 @@ class CausalLM(nn.Module):
     """A dense Qwen decoder with weights of one dtype on one device.
 
     Made with `lr.load_model` from a checkpoint, or from a config with random weights. `attention`
-    is how it attends (`attention_choice.py`).
+    is how it attends (`attention_choice.py`); `graphs`: whether small forwards are replayed from
+    CUDA graphs, where that can be.
     """
 
     frequencies: Tensor
     attention: AttentionKind = SDPA
     graphs: bool = True
-    """Whether small forwards are replayed from CUDA graphs, where that can be."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

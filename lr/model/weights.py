@@ -47,9 +47,7 @@ class Piece:
 
 
 def pieces(config: ModelConfig) -> list[Piece]:
-    """Every tensor that a checkpoint of this configuration has, in the order of the network. The
-    head only where it is untied.
-    """
+    """Every tensor of such a checkpoint, in the order of the network; a tied head is not there."""
     e, d, inner = config.hidden_size, config.head_dim, config.intermediate_size
     h, k = config.num_heads, config.num_kv_heads
     table = (config.vocab_size, e)
@@ -154,11 +152,9 @@ def lay_out(model: Network) -> Network:
 
 
 def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, rows: slice) -> None:
-    """Check that a checkpoint holds exactly the tensors that `config` needs, in the right shapes.
-    Raises CheckpointError.
-
-    A stored head that should be the embedding is compared with it: the `rows` of both that the
-    caller is going to read.
+    """Raise CheckpointError unless a checkpoint holds exactly the tensors that `config` needs, in
+    the right shapes. A stored head that should be the embedding is compared with it: the `rows` of
+    both that the caller is going to read.
     """
     needed = {piece.key: list(piece.shape) for piece in pieces(config)}
     shapes = {key: tensors[key].get_shape() for key in needed if key in tensors}
@@ -189,9 +185,8 @@ def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, ro
         )
     if tied_head and not torch.equal(tensors[HEAD_KEY][rows], tensors[EMBEDDING_KEY][rows]):
         raise CheckpointError(
-            f"{directory} says tie_word_embeddings, but its {HEAD_KEY} differs from "
-            f"{EMBEDDING_KEY}. Set tie_word_embeddings to false in config.json if the head is its "
-            "own."
+            f"{directory} says tie_word_embeddings, but {HEAD_KEY} differs from {EMBEDDING_KEY}. "
+            "If the head is its own, set tie_word_embeddings to false in config.json."
         )
 
 
