@@ -165,8 +165,13 @@ def _groups(batch: RaggedBatch, cache: PagedKVCache) -> list[tuple[list[int], li
         return groups
     everybody = list(range(len(batch.tables)))
     together = [(everybody, _blocks(batch, cache, everybody))]
-    cost, apart = _looks(batch, cache, together), _looks(batch, cache, groups)
-    return together if cost <= min(MOST_LOOKS, 2 * apart + CALL * len(groups)) else groups
+
+    def looks(groups: list[tuple[list[int], list[int]]]) -> int:
+        sizes = ((sum(batch.counts[i] for i in some), len(blocks)) for some, blocks in groups)
+        return sum(rows * nb * cache.block_size for rows, nb in sizes)
+
+    most = min(MOST_LOOKS, 2 * looks(groups) + CALL * len(groups))
+    return together if looks(together) <= most else groups
 
 
 def _blocks(batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int]) -> list[int]:
@@ -183,15 +188,6 @@ def _blocks(batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int]) -> 
         cache.clear_free(whole)
         return whole
     return own if len(members) == 1 else blocks
-
-
-def _looks(
-    batch: RaggedBatch, cache: PagedKVCache, groups: Sequence[tuple[list[int], list[int]]]
-) -> int:
-    return sum(
-        sum(batch.counts[i] for i in members) * len(blocks) * cache.block_size
-        for members, blocks in groups
-    )
 
 
 def _read(

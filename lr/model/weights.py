@@ -48,31 +48,34 @@ class Piece:
 
 def pieces(config: ModelConfig) -> list[Piece]:
     """Every tensor of such a checkpoint, in the order of the network; a tied head is not there."""
-    e, d, inner = config.hidden_size, config.head_dim, config.intermediate_size
+    v, e = config.vocab_size, config.hidden_size
+    d, inner = config.head_dim, config.intermediate_size
     h, k = config.num_heads, config.num_kv_heads
-    table = (config.vocab_size, e)
-    listed = [Piece(EMBEDDING_KEY, "embedding.weight", 0, table)]
+    listed: list[Piece] = []
+
+    def add(key: str, parameter: str, first: int, *shape: int) -> None:
+        listed.append(Piece(key, parameter, first, shape))
+
+    add(EMBEDDING_KEY, "embedding.weight", 0, v, e)
     for i in range(config.num_layers):
-
-        def add(theirs: str, ours: str, first: int, *shape: int, i: int = i) -> None:
-            listed.append(Piece(f"model.layers.{i}.{theirs}", f"layers.{i}.{ours}", first, shape))
-
-        add("input_layernorm.weight", "attention_norm.weight", 0, e)
+        theirs, ours = f"model.layers.{i}.", f"layers.{i}."
+        add(theirs + "input_layernorm.weight", ours + "attention_norm.weight", 0, e)
         for name, first, heads in (("q", 0, h), ("k", h, k), ("v", h + k, k)):
-            add(f"self_attn.{name}_proj.weight", "attention.qkv.weight", first * d, heads * d, e)
+            key, rows = f"{theirs}self_attn.{name}_proj.", heads * d
+            add(key + "weight", ours + "attention.qkv.weight", first * d, rows, e)
             if config.qkv_bias:
-                add(f"self_attn.{name}_proj.bias", "attention.qkv.bias", first * d, heads * d)
+                add(key + "bias", ours + "attention.qkv.bias", first * d, rows)
         if config.qk_norm:
-            add("self_attn.q_norm.weight", "attention.qk_norm.weight", 0, d)
-            add("self_attn.k_norm.weight", "attention.qk_norm.weight", d, d)
-        add("self_attn.o_proj.weight", "attention.out.weight", 0, e, h * d)
-        add("post_attention_layernorm.weight", "mlp_norm.weight", 0, e)
-        add("mlp.gate_proj.weight", "mlp.gate_up.weight", 0, inner, e)
-        add("mlp.up_proj.weight", "mlp.gate_up.weight", inner, inner, e)
-        add("mlp.down_proj.weight", "mlp.down.weight", 0, e, inner)
-    listed.append(Piece("model.norm.weight", "norm.weight", 0, (e,)))
+            add(theirs + "self_attn.q_norm.weight", ours + "attention.qk_norm.weight", 0, d)
+            add(theirs + "self_attn.k_norm.weight", ours + "attention.qk_norm.weight", d, d)
+        add(theirs + "self_attn.o_proj.weight", ours + "attention.out.weight", 0, e, h * d)
+        add(theirs + "post_attention_layernorm.weight", ours + "mlp_norm.weight", 0, e)
+        add(theirs + "mlp.gate_proj.weight", ours + "mlp.gate_up.weight", 0, inner, e)
+        add(theirs + "mlp.up_proj.weight", ours + "mlp.gate_up.weight", inner, inner, e)
+        add(theirs + "mlp.down_proj.weight", ours + "mlp.down.weight", 0, e, inner)
+    add("model.norm.weight", "norm.weight", 0, e)
     if not config.tie_word_embeddings:
-        listed.append(Piece(HEAD_KEY, "head.weight", 0, table))
+        add(HEAD_KEY, "head.weight", 0, v, e)
     return listed
 
 
