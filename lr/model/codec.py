@@ -115,9 +115,8 @@ class Codec:
 
         Raises CheckpointError if there is no chat template, SettingError if it refuses.
         """
-        said = [] if system is None else [("system", system)]
-        said.append(("user", question))
-        for role, text in said:
+        said = {"user": question} if system is None else {"system": system, "user": question}
+        for role, text in said.items():
             _require_text("question" if role == "user" else role, text)
         if not self.tokenizer.chat_template:
             raise CheckpointError(
@@ -126,11 +125,11 @@ class Codec:
                 "checkpoint."
             )
         options = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
-        whole = "".join(text for _, text in said)
+        whole = "".join(said.values())
         mark = next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in whole)
         messages = [
             {"role": role, "content": self._special.sub(rf"{mark}\g<0>{mark}", content)}
-            for role, content in said
+            for role, content in said.items()
         ]
         from jinja2 import TemplateError
 
@@ -141,14 +140,12 @@ class Codec:
         except TemplateError as error:
             raise SettingError(
                 f"the chat template of {self.name} refuses these messages (roles: "
-                f"{', '.join(role for role, _ in said)}): {error}. Leave out what it does not "
-                "know, often the system message."
+                f"{', '.join(said)}): {error}. Leave out what it does not know, often the system "
+                "message."
             ) from error
         # The template has written the special tokens. Those between marks are somebody's words.
-        pieces = [
-            self.encode(piece, literal=i % 2 == 1) for i, piece in enumerate(text.split(mark))
-        ]
-        return [token for piece in pieces for token in piece]
+        pieces = enumerate(text.split(mark))
+        return [token for i, piece in pieces for token in self.encode(piece, literal=i % 2 == 1)]
 
 
 def _require_text(name: str, text: str) -> None:

@@ -44,7 +44,6 @@ class CausalLM(nn.Module):
     CUDA graphs, where that can be.
     """
 
-    frequencies: Tensor
     attention: AttentionKind = SDPA
     graphs: bool = True
 
@@ -60,8 +59,8 @@ class CausalLM(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(config, l) for l in range(config.num_layers))
         self.norm = RMSNorm(e, config.rms_norm_eps)
         self.head = None if config.tie_word_embeddings else nn.Linear(e, v, bias=False)
-        if not table.is_meta:
-            self.set_rotation()
+        with torch.device("cpu"):  # fp32 [d/2]; in no checkpoint, so made for a "meta" model too
+            self.frequencies, self.rotation_factor = inverse_frequencies(config)
 
     @classmethod
     def materialised(
@@ -72,13 +71,7 @@ class CausalLM(nn.Module):
         """
         with torch.device("meta"):
             model = make()
-        model = model.to(dtype).to_empty(device=device)
-        model.set_rotation()  # made on "meta" above; not part of a checkpoint
-        return model.requires_grad_(False).eval()
-
-    def set_rotation(self) -> None:
-        """Make the rotary frequencies (fp32 [d/2], not part of a checkpoint)."""
-        self.frequencies, self.rotation_factor = inverse_frequencies(self.config)
+        return model.to(dtype).to_empty(device=device).requires_grad_(False).eval()
 
     @property
     def dtype(self) -> torch.dtype:

@@ -134,8 +134,7 @@ class Team:
             self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
             context = multiprocessing.get_context("spawn")  # a fork of a threaded torch may hang
             for rank, device in enumerate(devices[1:], 1):
-                place = Torchrun(rank, size, device.index or 0)
-                told = place, self._store.port
+                told = Torchrun(rank, size, device.index or 0), self._store.port
                 process = context.Process(target=_process, args=told, daemon=True)
                 with undisturbed():
                     process.start()
