@@ -52,8 +52,8 @@ class AttentionNeeds:
     @classmethod
     def of(cls, model: CausalLM) -> AttentionNeeds:
         """What this model asks for."""
-        heads = next(layer.attention for layer in model.layers if isinstance(layer, DecoderLayer))
-        return cls(model.device, model.dtype, heads.num_heads, heads.num_kv_heads, heads.head_dim)
+        part = model.part
+        return cls(model.device, model.dtype, part.num_heads, part.num_kv_heads, part.head_dim)
 
 
 def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:

@@ -102,7 +102,24 @@ class StepGraphs:
         recording = self.prepare(n)
         if recording is None:
             return None
-        self._fill(recording, batch)
+        where, used, padding = recording.where, recording.used, self.padding.blocks[0]
+        for buffer, given, rest in (
+            (recording.tokens, batch.tokens, 0),
+            (where.positions, batch.positions, 0),
+            (where.slots, batch.slots, padding * self.cache.block_size),
+        ):
+            buffer[:n].copy_(given)
+            buffer[n:used].fill_(rest)  # rows that were used the last time, and are not now
+        where.blocks[n:used].fill_(padding)
+        recording.used = n
+        tables: list[list[int]] = []
+        for table, count in zip(batch.tables, batch.counts, strict=True):
+            tables += [table.blocks] * count
+        if tables != recording.tables:  # pages are sent only if a row has others than last time
+            longest = max(map(len, tables))
+            filled = [blocks + blocks[-1:] * (longest - len(blocks)) for blocks in tables]
+            where.blocks[:n, :longest].copy_(integers(filled, batch.tokens.device, torch.int32))
+            recording.tables = [list(blocks) for blocks in tables]
         logits = recording.replay()
         if batch.logit_rows is None:
             return logits[:n].clone()
@@ -137,28 +154,6 @@ class StepGraphs:
         where, model = recording.where, self.model
         attend = self.attend_rows(where, self.cache)
         return model.logits(model.trunk(recording.tokens, where.positions, attend))
-
-    def _fill(self, recording: _Recording, batch: RaggedBatch) -> None:
-        """Put a batch into the buffers. Pages are sent only if a row has others than last time."""
-        n, used, where = len(batch.tokens), recording.used, recording.where
-        padding = self.padding.blocks[0]
-        for buffer, given, rest in (
-            (recording.tokens, batch.tokens, 0),
-            (where.positions, batch.positions, 0),
-            (where.slots, batch.slots, padding * self.cache.block_size),
-        ):
-            buffer[:n].copy_(given)
-            buffer[n:used].fill_(rest)  # rows that were used the last time, and are not now
-        where.blocks[n:used].fill_(padding)
-        recording.used = n
-        tables: list[list[int]] = []
-        for table, count in zip(batch.tables, batch.counts, strict=True):
-            tables += [table.blocks] * count
-        if tables != recording.tables:
-            longest = max(map(len, tables))
-            filled = [blocks + blocks[-1:] * (longest - len(blocks)) for blocks in tables]
-            where.blocks[:n, :longest].copy_(integers(filled, batch.tokens.device, torch.int32))
-            recording.tables = [list(blocks) for blocks in tables]
 
 
 def record_eager(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
