@@ -98,7 +98,6 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
         path = Path(source)
         raw = read_json(path / "config.json" if path.is_dir() else path)
     kind = _kind(raw)
-    _refuse_variants(raw, kind)
     if missing := [key for key in SIZES.values() if key not in raw]:
         lacks = f"config.json lacks {', '.join(missing)}"
         raise CheckpointError(f"{lacks}. Use the config.json that came with the weights.")
@@ -129,19 +128,17 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
 
 
 def _kind(raw: Mapping[str, Any]) -> str:
-    """ "qwen3" or "qwen2". `architectures` decides, `model_type` must not contradict it."""
+    """ "qwen3" or "qwen2"; refuses variants of them. `architectures` decides, `model_type` must not
+    contradict it.
+    """
     named, model_type = raw.get("architectures") or [], raw.get("model_type")
-    if not named and model_type in ARCHITECTURES:
-        return str(model_type)
     what = named[0] if isinstance(named, list) and len(named) == 1 else named or model_type
-    kinds = [kind for kind, architecture in ARCHITECTURES.items() if named == [architecture]]
+    alone = model_type if not named else None
+    kinds = [k for k, known in ARCHITECTURES.items() if named == [known] or alone == k]
     _expect(len(kinds) == 1, "architectures", what, " or ".join(ARCHITECTURES.values()))
-    expected = f"{kinds[0]!r}, which {what} has"
-    _expect(model_type in (None, kinds[0]), "model_type", model_type, expected)
-    return kinds[0]
-
-
-def _refuse_variants(raw: Mapping[str, Any], kind: str) -> None:
+    [kind] = kinds
+    expected = f"{kind!r}, which {what} has"
+    _expect(model_type in (None, kind), "model_type", model_type, expected)
     for key, expected in _NOT_HERE.items():
         _expect(raw.get(key) in (None, False, "silu"), key, raw.get(key), expected)
     types = raw.get("layer_types") or []
@@ -150,6 +147,7 @@ def _refuse_variants(raw: Mapping[str, Any], kind: str) -> None:
     _expect(not windowed, "layer_types", ", ".join(windowed), "'full_attention' everywhere")
     bias = kind == "qwen3" and raw.get("attention_bias")
     _expect(not bias, "attention_bias", bias, "false (in Qwen3 it also puts a bias on o_proj)")
+    return kind
 
 
 def _head_dim(raw: Mapping[str, Any], kind: str, heads: int) -> int:

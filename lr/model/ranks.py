@@ -8,11 +8,10 @@ gets a token. Rank 0's cache copies block 5 to 6, and the message of the pass is
 copies=((5, 6),); feed slots=(23, 25), blocks=([5], [6])].
 
 Processes are started here, or by torchrun. Messages go over the default group of
-`torch.distributed` (gloo), in which an idle rank may wait for ever; sums over a group beside it. A
-rank that dies breaks its connections, which ends the collectives of the others; one that hangs does
-so after `patience` seconds. Ranks that have only lost another end without complaint, so what is
-left is the cause: rank 0 names it, ends all of them and raises `WorkerError`, now and at every
-later use.
+`torch.distributed` (gloo), in which an idle rank may wait for ever; sums over a group beside it,
+which fails when a rank dies, or hangs for `patience` seconds. Ranks that have only lost another end
+without complaint, so what is left is the cause: rank 0 names it, ends all of them and raises
+`WorkerError`, now and at every later use.
 """
 
 from __future__ import annotations
