@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -216,40 +216,33 @@ def byte_table(tokenizer: Any) -> list[bytes]:
 
     Raises CheckpointError if the tokenizer decodes so that tokens have no bytes of their own.
     """
-    to_bytes, vocabulary = _reader(tokenizer), tokenizer.get_vocab()
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    described = {"type": "none"} if decoder is None else json.loads(decoder.__getstate__())
+    kinds = [part["type"] for part in described.get("decoders", [described])]
+    byte_level, fallback = "ByteLevel" in kinds, "ByteFallback" in kinds
+    if not (byte_level or fallback or set(kinds) == {"Fuse"}):
+        how = f"the tokenizer ({type(tokenizer).__name__}) decodes by {' and '.join(kinds)}"
+        raise CheckpointError(
+            f"{how}; expected a byte-level BPE, sentencepiece style with byte fallback, or plain "
+            "concatenation (Fuse). Only with these do tokens have bytes of their own, which "
+            "finding the ends of steps needs."
+        )
+    byte_of, vocabulary = printable_bytes(), tokenizer.get_vocab()
     table = [b""] * (max(vocabulary.values()) + 1)
     for text, token in vocabulary.items():
-        table[token] = to_bytes(text)
+        if byte_level and all(character in byte_of for character in text):
+            table[token] = bytes(byte_of[character] for character in text)
+        elif fallback and not byte_level:
+            stated = re.fullmatch("<0x([0-9A-Fa-f]{2})>", text)
+            shown = text.replace("\N{LOWER ONE EIGHTH BLOCK}", " ")
+            table[token] = bytes.fromhex(stated[1]) if stated else shown.encode()
+        else:  # it stands for itself, as in the tokenizers library
+            table[token] = text.encode()
     for token, added in tokenizer.added_tokens_decoder.items():
         table[token] = b"" if added.special else added.content.encode()
     for token in tokenizer.all_special_ids:
         table[token] = b""
     return table
-
-
-def _reader(tokenizer: Any) -> Callable[[str], bytes]:
-    """How one entry of the vocabulary is turned into bytes, by the decoder of the tokenizer."""
-    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
-    described = {"type": "none"} if decoder is None else json.loads(decoder.__getstate__())
-    kinds = [part["type"] for part in described.get("decoders", [described])]
-    if "ByteLevel" in kinds:
-        byte_of = printable_bytes()
-
-        def byte_level(text: str) -> bytes:
-            if any(character not in byte_of for character in text):
-                return text.encode()  # no byte-level text: as in the tokenizers library
-            return bytes(byte_of[character] for character in text)
-
-        return byte_level
-    if "ByteFallback" in kinds:
-        return _sentencepiece
-    if set(kinds) == {"Fuse"}:
-        return str.encode
-    raise CheckpointError(
-        f"the tokenizer ({type(tokenizer).__name__}) decodes by {' and '.join(kinds)}; expected a "
-        "byte-level BPE, sentencepiece style with byte fallback, or plain concatenation (Fuse). "
-        "Only with these do tokens have bytes of their own, which finding the ends of steps needs."
-    )
 
 
 def printable_bytes() -> dict[str, int]:
@@ -261,9 +254,3 @@ def printable_bytes() -> dict[str, int]:
     others = [byte for byte in range(256) if byte not in themselves]
     numbered = {chr(0x100 + i): byte for i, byte in enumerate(others)}
     return {chr(byte): byte for byte in themselves} | numbered
-
-
-def _sentencepiece(text: str) -> bytes:
-    if stated := re.fullmatch("<0x([0-9A-Fa-f]{2})>", text):
-        return bytes.fromhex(stated[1])
-    return text.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()

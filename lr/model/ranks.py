@@ -303,9 +303,7 @@ class LeaderLM(RankLM):
     ) -> Tensor:
         """As that of `CausalLM`; all ranks take part. Raises `WorkerError`."""
         if not isinstance(cache, LeaderCache):
-            raise ProtocolError(
-                "a tensor-parallel model needs a cache that its own make_cache has made."
-            )
+            raise ProtocolError("a tensor-parallel model needs a cache of its own make_cache.")
         blocks = [(table.blocks, table.length) for table in batch.tables]
         how = self.attention.name if backend is None else backend
         with self.team.together(("feed", self.number, cache.number, how, blocks, batch.source)):
