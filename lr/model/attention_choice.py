@@ -30,6 +30,7 @@ from lr.model.config import ModelConfig
 from lr.model.graphs import cuda_recorder, record_eager
 from lr.model.layers import Attend, DecoderLayer, inverse_frequencies, rotation
 from lr.model.qwen import CausalLM
+from lr.types import require
 
 NAMES = ("auto", "flash", "triton", "sdpa", "reference")
 HALF = (torch.float16, torch.bfloat16)
@@ -60,9 +61,7 @@ def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
     """The kind of that name; "auto": the first that works. Raises SettingError for one that is
     unknown or cannot run there.
     """
-    if name not in NAMES:
-        expected = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
-        raise SettingError(f"attention is {name!r}, expected {expected}.")
+    require(name in NAMES, "attention", name, f"{', '.join(NAMES[:-1])} or {NAMES[-1]}")
     if name == "reference":
         return REFERENCE
     for candidate, found in candidates(needs):

@@ -18,12 +18,13 @@ from typing import Any
 
 import torch
 
-from lr.errors import CheckpointError, SettingError
+from lr.errors import CheckpointError
 from lr.model.config import ModelConfig, read_config
 from lr.model.device import find_device
 from lr.model.files import open_tensors, read_json, resolve
 from lr.model.qwen import CausalLM, Network
 from lr.registry import find, is_dummy
+from lr.types import require
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES.values()}
@@ -95,10 +96,8 @@ def load_model(
     dtype.
     """
     place = find_device(device)
-    if dtype is not None and dtype not in _DTYPES.values():
-        raise SettingError(
-            f"dtype is {dtype!r}; expected one of {', '.join(map(str, _DTYPES.values()))}, or None."
-        )
+    possible = (*_DTYPES.values(), None)
+    require(dtype in possible, "dtype", dtype, f"one of {', '.join(map(str, possible))}")
     return load_pieces(name_or_path, place, dtype, CausalLM)
 
 
