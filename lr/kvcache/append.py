@@ -34,6 +34,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
+from lr.errors import ProtocolError
 from lr.kvcache.table import BlockTable, blocks_for
 
 if TYPE_CHECKING:
@@ -84,13 +85,19 @@ class Append:
         self.cache, self.tables, self.counts = cache, tuple(tables), tuple(counts)
 
     def __enter__(self) -> list[int]:
-        cache = self.cache
-        cache.check_growth(self.tables, self.counts)
+        cache, tables, counts = self.cache, self.tables, self.counts
+        cache.require_changeable(*tables)
+        if len(tables) != len(counts):
+            raise ProtocolError(f"{len(tables)} tables were given with {len(counts)} counts.")
+        if len(tables) > 1 and len(set(tables)) != len(tables):
+            raise ProtocolError("a table comes twice in one batch; add up its counts, or fork it.")
+        if counts and min(counts) < 0:
+            raise ProtocolError(f"{min(counts)} tokens cannot be appended; truncate shortens.")
         self.fresh: list[int] = []
         self.copies: list[tuple[int, int]] = []
         self.moved: list[BlockTable] = []
         needed, shared = 0, []
-        for table, count in zip(self.tables, self.counts, strict=True):
+        for table, count in zip(tables, counts, strict=True):
             room = table.room
             if count > room:
                 needed += blocks_for(count - room, table.block_size)
@@ -100,7 +107,7 @@ class Append:
             self._grow(needed, shared)
         cache.open_append = self
         slots: list[int] = []
-        for table, count in zip(self.tables, self.counts, strict=True):
+        for table, count in zip(tables, counts, strict=True):
             start = table.length
             table.length = start + count
             if count == 1:  # every decoded token comes this way
@@ -108,7 +115,7 @@ class Append:
             else:
                 slots += table.slots(start, start + count)
         if cache.observer is not None:
-            cache.observer.grew(self.tables, self.moved, self.copies)
+            cache.observer.grew(tables, self.moved, self.copies)
         return slots
 
     def _grow(self, needed: int, shared: list[BlockTable]) -> None:

@@ -107,7 +107,7 @@ class PagedKVCache:
 
     def fork(self, table: BlockTable) -> BlockTable:
         """A branch with the same tokens that shares every block of `table`; nothing is copied."""
-        self._require_changeable(table)
+        self.require_changeable(table)
         for block in table.blocks:
             self.pool.share(block)
         twin = BlockTable(self.block_size, list(table.blocks), table.length)
@@ -120,7 +120,7 @@ class PagedKVCache:
         """Keep the first `length` tokens of `table` and drop the blocks after them; the tokens
         kept are not touched. Raises `ProtocolError` unless 0 <= length <= table.length.
         """
-        self._require_changeable(table)
+        self.require_changeable(table)
         if not 0 <= length <= table.length:
             raise ProtocolError(
                 f"a branch of {table.length} tokens cannot be cut back to {length}."
@@ -131,7 +131,7 @@ class PagedKVCache:
 
     def release(self, table: BlockTable) -> None:
         """Give up `table` for good; blocks that no other branch holds are free again."""
-        self._require_changeable(table)
+        self.require_changeable(table)
         dropped, freed = self._shorten(table, 0)
         self.live_tables.remove(table)
         if self.observer is not None:
@@ -213,15 +213,13 @@ class PagedKVCache:
 
     # Inside: for `Append`, not for users of the cache
 
-    def check_growth(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> None:
-        """Raise `ProtocolError` if these tables cannot grow by these counts now."""
-        self._require_changeable(*tables)
-        if len(tables) != len(counts):
-            raise ProtocolError(f"{len(tables)} tables were given with {len(counts)} counts.")
-        if len(tables) > 1 and len(set(tables)) != len(tables):
-            raise ProtocolError("a table comes twice in one batch; add up its counts, or fork it.")
-        if counts and min(counts) < 0:
-            raise ProtocolError(f"{min(counts)} tokens cannot be appended; truncate shortens.")
+    def require_changeable(self, *tables: BlockTable) -> None:
+        """Raise `ProtocolError` unless these are live tables and no append is open."""
+        if self.open_append is not None:
+            raise ProtocolError("an append is open on this cache; leave its `with` first.")
+        for table in tables:
+            if table not in self.live_tables:
+                raise ProtocolError(f"released, or not a live table of this cache: {table}")
 
     def drop_blocks(self, blocks: Sequence[int]) -> list[int]:
         """Count one holder less of each block, in this order; returns those that are free now."""
@@ -243,10 +241,3 @@ class PagedKVCache:
         del table.blocks[keep:]
         table.length = length
         return dropped, self.drop_blocks(dropped)
-
-    def _require_changeable(self, *tables: BlockTable) -> None:
-        if self.open_append is not None:
-            raise ProtocolError("an append is open on this cache; leave its `with` first.")
-        for table in tables:
-            if table not in self.live_tables:
-                raise ProtocolError(f"released, or not a live table of this cache: {table}")
