@@ -119,9 +119,7 @@ class Append:
         return slots
 
     def _grow(self, needed: int, shared: list[BlockTable]) -> None:
-        """Allocate, prepare, then hand the blocks out: to those who leave a shared one, then to the
-        batch.
-        """
+        """Allocate, prepare, hand blocks out: to those who leave a shared one, then to the rest."""
         cache, leaving = self.cache, Counter[int]()
         for table in sorted(shared, key=lambda table: table.length):  # the longest may stay
             leaving[table.blocks[-1]] += 1

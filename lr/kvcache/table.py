@@ -29,9 +29,7 @@ def blocks_for(length: int, block_size: int) -> int:
 
 @dataclass(eq=False, slots=True)
 class BlockTable:
-    """The blocks of one branch, in the order of its positions, and its number of valid tokens.
-    Compared and hashed by identity.
-    """
+    """The blocks of a branch, in the order of its positions; compared and hashed by identity."""
 
     block_size: int
     blocks: list[int] = field(default_factory=list)

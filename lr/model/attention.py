@@ -75,9 +75,7 @@ class AttentionKind:
 
 
 def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
-    """softmax(q k^T / sqrt(d)) v, sequence by sequence, with an explicit causal mask. Slow and
-    plain.
-    """
+    """softmax(q k^T / sqrt(d)) v, one sequence after another, with an explicit causal mask."""
     device = batch.tokens.device
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -194,8 +192,7 @@ def _read(
     batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int], blocks: Sequence[int]
 ) -> Callable[[int, Tensor], Tensor]:
     """look(layer, q [n, h, d]) -> [n, h, d], for the n rows of a group over the columns of its
-    blocks. A group of one sequence whose blocks are its own, in order, needs no column after its
-    last token.
+    blocks. One sequence whose blocks are its own, in order, needs no column after its last token.
     """
     first, device = blocks[0], batch.tokens.device
     alone = len(members) == 1 and blocks is batch.tables[members[0]].blocks

@@ -58,9 +58,7 @@ class AttentionNeeds:
 
 
 def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
-    """The kind of that name; "auto": the first that works. Raises SettingError for one that is
-    unknown or cannot run there.
-    """
+    """The kind of that name; "auto": the first that works. Raises SettingError."""
     require(name in NAMES, "attention", name, f"{', '.join(NAMES[:-1])} or {NAMES[-1]}")
     if name == "reference":
         return REFERENCE
@@ -77,9 +75,8 @@ def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
 
 
 def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
-    """Give a model its kind of attention, the fused kernels of its layers where it has `flash` or
-    `triton` (with the others all is plain PyTorch), and say whether decoding is replayed from CUDA
-    graphs. Raises SettingError as `choose_attention` does.
+    """Give a model its kind of attention, with `flash` or `triton` the fused kernels of its layers,
+    and say whether decoding is replayed from CUDA graphs. Raises SettingError.
     """
     needs = AttentionNeeds.of(model)
     model.attention, model.graphs = choose_attention(name, needs), graphs
@@ -88,9 +85,7 @@ def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
 
 
 def candidates(needs: AttentionNeeds) -> Iterator[tuple[str, AttentionKind | str]]:
-    """The kinds in the order of preference, each tried when its turn comes: its name, and the kind
-    or why it cannot be used.
-    """
+    """In the order of preference, tried in turn: a name, and the kind or why it cannot be used."""
     for name, find in (("flash", find_flash), ("triton", find_triton)):
         found = find(needs)
         yield name, found if isinstance(found, str) else probe(found, needs) or found

@@ -30,9 +30,7 @@ Kernel = Callable[..., Tensor]
 
 
 def flash_attention(varlen: Kernel, with_kvcache: Kernel, block_size: int = 256) -> AttentionKind:
-    """The kind of attention that calls these kernels on pages of `block_size` tokens. It can be
-    sent to another process.
-    """
+    """These kernels on pages of `block_size` tokens; it can be sent to another process."""
     ragged = partial(_ragged, varlen, with_kvcache)
     return AttentionKind("flash", block_size, ragged, partial(_rows, with_kvcache), strict=True)
 

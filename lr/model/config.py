@@ -47,9 +47,7 @@ MOST, MOST_LAYERS = 1 << 27, 4096
 
 @dataclass(frozen=True)
 class YarnScaling:
-    """YaRN context extension (Peng et al., arXiv 2309.00071), as `rope_parameters` of rope type
-    "yarn" states it.
-    """
+    """YaRN (Peng et al., arXiv 2309.00071), as `rope_parameters` of rope type "yarn" states it."""
 
     factor: float
     original_max_position_embeddings: int
@@ -89,9 +87,7 @@ class ModelConfig:
 
 
 def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
-    """The configuration in a config.json (the file, its directory, or its content). Raises
-    CheckpointError.
-    """
+    """The model in a config.json (the file, its directory, its content). Raises CheckpointError."""
     if isinstance(source, Mapping):
         raw = dict(source)
     else:
@@ -128,9 +124,7 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
 
 
 def _kind(raw: Mapping[str, Any]) -> str:
-    """ "qwen3" or "qwen2"; refuses variants of them. `architectures` decides, `model_type` must not
-    contradict it.
-    """
+    """ "qwen3" or "qwen2"; `model_type` must not contradict `architectures`. Refuses variants."""
     named, model_type = raw.get("architectures") or [], raw.get("model_type")
     what = named[0] if isinstance(named, list) and len(named) == 1 else named or model_type
     alone = model_type if not named else None
@@ -167,9 +161,7 @@ def _head_dim(raw: Mapping[str, Any], kind: str, heads: int) -> int:
 
 
 def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
-    """The base of the rotary embeddings and the scaling, from either spelling or from both if they
-    agree.
-    """
+    """The base of the rotary embeddings and the scaling, from one spelling or two equal ones."""
     new, old = (_stated(raw, key) for key in ("rope_parameters", "rope_scaling"))
     bases = (raw.get("rope_theta"), new.pop("rope_theta", None), old.pop("rope_theta", None))
     thetas = {_positive("rope_theta", base) for base in bases if base is not None}
@@ -192,9 +184,7 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
 
 
 def _stated(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """One of the two rope dictionaries without its nulls, its type always as `rope_type` (`type` is
-    the oldest spelling).
-    """
+    """A rope dictionary without nulls, its type as `rope_type` (`type` is the oldest spelling)."""
     value = raw.get(key) or {}
     _expect(isinstance(value, Mapping), key, value, "an object or null")
     stated = {name: entry for name, entry in value.items() if entry is not None}

@@ -105,9 +105,7 @@ def _number(device: torch.device) -> tuple[str, int]:
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """Inside, the work of this thread on a CUDA device goes to a stream of its own, beside those of
-    other threads. Nothing happens on other devices.
-    """
+    """Inside, this thread's work on a CUDA device goes to a stream of its own, beside others'."""
     if device.type != "cuda":
         yield
         return
@@ -117,9 +115,7 @@ def own_stream(device: torch.device) -> Iterator[None]:
 
 
 def find_device(name: str | torch.device) -> torch.device:
-    """The device of that name, tried; "auto": CUDA, else MPS, else the CPU. Raises SettingError for
-    one that is unknown or not in this machine.
-    """
+    """The device of that name, tried; "auto": CUDA, else MPS, else the CPU. Raises SettingError."""
     if name == "auto":
         mps = torch.backends.mps.is_available()
         return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")

@@ -26,9 +26,8 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
-    """The directory of a checkpoint: an existing directory, a tiny model by name, or a download
-    from the Hugging Face hub, with `weights=False` of configuration and tokenizer only. Raises
-    CheckpointError.
+    """The directory of a checkpoint: an existing one, a tiny model by name, or a download from the
+    Hugging Face hub (`weights=False`: configuration and tokenizer only). Raises CheckpointError.
     """
     ours = ", ".join(CHECKPOINTS)
     expected = f"Give a directory, a hub name such as Qwen/Qwen3-0.6B, or one of {ours}."

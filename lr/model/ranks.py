@@ -235,9 +235,7 @@ def _abort_when_one_ends(
 
 
 def _end(owner: int, processes: Sequence[SpawnProcess]) -> None:
-    """Kill the other ranks, which have nothing to save, and leave the group, which ends those that
-    torchrun has started.
-    """
+    """Kill the other ranks, which have nothing to save; leaving the group ends torchrun's."""
     if os.getpid() != owner:
         return  # a fork of rank 0 that ends: the ranks are not its children
     for process in processes:
