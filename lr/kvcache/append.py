@@ -74,11 +74,9 @@ class CacheObserver(Protocol):
 
 class Append:
     """One all-or-nothing growth of a batch; a context manager that yields the slots of the new
-    tokens, in batch order.
-
-    Inside the `with` the lengths are already the new ones, and `fresh` (blocks that were zeroed),
-    `copies` (pairs from, to) and `moved` (the tables that left a shared block, one per copy) can be
-    read: a rank that follows needs them to do the same to its own slice.
+    tokens, in batch order. Inside the `with` the lengths are already the new ones, and `fresh`
+    (blocks that were zeroed), `copies` (pairs from, to) and `moved` (the tables that left a shared
+    block, one per copy) can be read.
     """
 
     def __init__(self, cache: PagedKVCache, tables: Tables, counts: Sequence[int]) -> None:
@@ -119,7 +117,7 @@ class Append:
         return slots
 
     def _grow(self, needed: int, shared: list[BlockTable]) -> None:
-        """Allocate, prepare, hand blocks out: to those who leave a shared one, then to the rest."""
+        """Allocate, prepare, hand blocks out: to those who leave a shared one, then to all."""
         cache, leaving = self.cache, Counter[int]()
         for table in sorted(shared, key=lambda table: table.length):  # the longest may stay
             leaving[table.blocks[-1]] += 1

@@ -139,11 +139,9 @@ class PagedKVCache:
 
     def append(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> Append:
         """Room for `counts[i]` more tokens in `tables[i]`: `with cache.append(tables, counts) as
-        slots:` yields the slots of the new tokens, flat, in the order of the batch, and lets the
-        body `write` them. If the body raises, everything is as before.
-
-        Entering raises `OutOfBlocks` or, for what makes no batch, `ProtocolError`; then nothing has
-        changed.
+        slots:` yields the slots of the new tokens, in batch order, and lets the body `write` them.
+        If the body raises, everything is as before. Entering raises `OutOfBlocks` or, for what
+        makes no batch, `ProtocolError`, having changed nothing.
         """
         return Append(self, tables, counts)
 

@@ -23,8 +23,7 @@ from lr.kvcache.table import BlockTable
 
 @dataclass(frozen=True)
 class RaggedBatch:
-    """What one forward needs to know, besides the cache. Positions come from the tables, never from
-    module state.
+    """What one forward needs to know, besides the cache.
 
     `tokens` [n] ids, `positions` [n], `slots` [n] flat cache slots that receive the new K/V; per
     sequence `counts`, `lengths` and its block table; `logit_rows` [m] says which of the n rows need

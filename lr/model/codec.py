@@ -28,8 +28,7 @@ class Codec:
 
     `eos_ids`: ids that end a sequence, the union of what generation_config.json, config.json and
     the tokenizer say. `vocab_size`: ids 0 .. vocab_size - 1 are tokens (an embedding may have more
-    rows). `tokenizer`: the transformers tokenizer itself. `generation_config`: the content of
-    generation_config.json, empty where there is none.
+    rows). `tokenizer`: that of transformers. `generation_config`: that file's content, or empty.
     """
 
     def __init__(

@@ -91,9 +91,8 @@ def load_model(
     `name_or_path`: a directory in Hugging Face layout, a name on the hub (downloaded), or
     "tiny-target", "tiny-draft", "tiny-judge"; "dummy:" before a shape's name or a directory with a
     config.json: random weights (`lab/dummy.py`). `dtype` is float64, float32, bfloat16 or float16;
-    None keeps the checkpoint's. Raises CheckpointError if the checkpoint is not one that this
-    project computes exactly or if its keys do not account; SettingError for an impossible device or
-    dtype.
+    None keeps the checkpoint's. Raises CheckpointError for what is not computed exactly here or
+    where a tensor is missing or too many; SettingError for an impossible device or dtype.
     """
     place = find_device(device)
     possible = (*_DTYPES.values(), None)
