@@ -119,7 +119,7 @@ class CausalLM(nn.Module):
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """An empty cache that fits this model. Raises `SettingError` for a size below 1."""
-        sizes = {"num_blocks": num_blocks, "block_size": block_size}
+        sizes: dict[str, Any] = {"num_blocks": num_blocks, "block_size": block_size}
         return PagedKVCache(**sizes, **self.cache_shape, dtype=self.dtype, device=self.device)
 
     @property

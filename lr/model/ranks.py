@@ -157,7 +157,7 @@ class Team:
         return [process.pid for process in self._processes if process.pid is not None]
 
     def load(self, source: str | Path, dtype: torch.dtype | None = None) -> LeaderLM:
-        """A model beside others. Under torchrun each machine finds `source` for itself."""
+        """Another model on this team. Under torchrun each machine finds `source` for itself."""
         part_of(config_of(source), self.ranks.size)
         if self._processes and not is_dummy(source):
             source = resolve(source).resolve()
@@ -269,7 +269,7 @@ class LeaderCache(PagedKVCache):
     """The cache of rank 0's KV heads; the other ranks' caches do what it does."""
 
     def __init__(self, model: LeaderLM, num_blocks: int, block_size: int) -> None:
-        sizes = {"num_blocks": num_blocks, "block_size": block_size}
+        sizes: dict[str, Any] = {"num_blocks": num_blocks, "block_size": block_size}
         super().__init__(**sizes, **model.cache_shape, dtype=model.dtype, device=model.device)
         self.queue, self.number = model.team.queue, next(model.team.numbers)
         self.queue.append(("cache", model.number, self.number, sizes))
