@@ -139,7 +139,7 @@ class Append:
             more = blocks_for(table.length + count, table.block_size) - len(table.blocks)
             table.blocks += islice(free, more)
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
         cache = self.cache
         cache.open_append = None
         if kind is None:

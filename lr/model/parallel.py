@@ -134,7 +134,7 @@ class VocabParallelEmbedding(nn.Embedding):
     """
 
     def __init__(self, first: int, table: Tensor, ranks: Ranks) -> None:
-        super().__init__(*table.shape, _weight=table)
+        super().__init__(table.shape[0], table.shape[1], _weight=table)
         self.first, self.ranks = first, ranks
 
     def forward(self, tokens: Tensor) -> Tensor:
