@@ -99,18 +99,18 @@ def attention_equal(device: torch.device, sizes: Sizes, tell: Tell = print) -> A
     """Every kind of attention that works here, in every scene, row by row against fp64."""
     needs, said, fine = AttentionNeeds(device, sizes.attention, 32, 8, 128), [], True
     bound = ROUNDINGS * torch.finfo(sizes.attention).eps
-    for found in candidates(needs):
-        if found.kind is None:
-            said.append(f"no {found.name}: {found.why}")
+    for name, found in candidates(needs):
+        if isinstance(found, str):
+            said.append(f"no {name}: {found}")
             continue
         off = [
             one
             for scene in sizes.scenes
-            for one in distances(found.kind, needs, scene.cached, scene.new, scene.forks).values()
+            for one in distances(found, needs, scene.cached, scene.new, scene.forks).values()
         ]
         worst = max(off)
         fine &= all(one <= bound for one in off)  # NaN is not
-        said.append(f"{found.name} {worst / bound:.2f} of its bound")
+        said.append(f"{name} {worst / bound:.2f} of its bound")
         tell(said[-1])
     return fine, f"{len(sizes.scenes)} scenes; {'; '.join(said)}"
 

@@ -61,9 +61,9 @@ def machine(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
     if shutil.which("nvidia-smi"):
         tell(subprocess.run(["nvidia-smi"], capture_output=True, text=True, check=False).stdout)
     needs, taken = AttentionNeeds(device, sizes.attention, 32, 8, 128), ""
-    for found in candidates(needs):
-        tell(f"attention {found.name}: {found.why or 'works'}")
-        taken = taken or (found.name if found.kind else "")
+    for name, found in candidates(needs):
+        tell(f"attention {name}: {found if isinstance(found, str) else 'works'}")
+        taken = taken or ("" if isinstance(found, str) else name)
     fused = find_kernels(needs)
     said |= {"attention": taken, "fused": fused if isinstance(fused, str) else "works"}
     return True, ", ".join(f"{name} {value}" for name, value in said.items())
@@ -74,16 +74,16 @@ def call_times(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer
     the probe's checks around them, and the kernel that takes longest.
     """
     needs, slow = AttentionNeeds(device, sizes.attention, 32, 8, 128), []
-    for found in candidates(needs):
-        for scene in sizes.scenes if found.kind else ():
+    for name, found in candidates(needs):
+        for scene in () if isinstance(found, str) else sizes.scenes:
 
-            def work(kind: Any = found.kind, scene: Scene = scene) -> object:
+            def work(kind: Any = found, scene: Scene = scene) -> object:
                 return distances(kind, needs, scene.cached, scene.new, scene.forks)
 
             first, second = once(work), once(work)
             longest = ", ".join(name[:50] for name, _, _ in top_kernels(work, device)[:3])
-            tell(f"{found.name}, {scene.name}: {first:.0f} then {second:.0f} ms; {longest}")
-            slow.append((second, found.name, scene.name))
+            tell(f"{name}, {scene.name}: {first:.0f} then {second:.0f} ms; {longest}")
+            slow.append((second, name, scene.name))
     worst = max(slow)
     return True, f"slowest second call {worst[0]:.0f} ms ({worst[1]}, {worst[2]})"
 

@@ -13,7 +13,6 @@ from lr.commands.cli import main
 from lr.commands.info import attention_lines
 from lr.errors import SettingError
 from lr.model.attention import REFERENCE, SDPA
-from lr.model.attention_choice import Candidate
 from lr.reasoner import Reasoner
 
 QUESTION = (
@@ -35,13 +34,9 @@ def test_info_says_what_is_taken_and_why(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_info_where_several_kinds_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [
-        Candidate("flash", None, "no block_table"),
-        Candidate("triton", replace(SDPA, name="triton", block_size=16)),
-    ]
-    monkeypatch.setattr(
-        "lr.model.attention_choice.candidates", lambda needs: [*found, Candidate("sdpa", SDPA)]
-    )
+    triton = replace(SDPA, name="triton", block_size=16)
+    found = [("flash", "no block_table"), ("triton", triton), ("sdpa", SDPA)]
+    monkeypatch.setattr("lr.model.attention_choice.candidates", lambda needs: found)
     assert attention_lines(torch.device("cpu"))[1:] == [
         "  flash  no: no block_table",
         "  triton taken, blocks of 16 tokens",

@@ -168,16 +168,14 @@ def attention_lines(device: torch.device) -> list[str]:
     shape = f"{str(dtype).removeprefix('torch.')}, 32 heads of 128, 8 of them KV heads"
     needs = AttentionNeeds(device, dtype, 32, 8, 128)
     lines, taken = [f"attention on {device}, {shape}:"], False
-    for found in candidates(needs):
-        if found.kind is None:
-            lines.append(f"  {found.name:<6} no: {found.why}")
+    for name, found in candidates(needs):
+        if isinstance(found, str):
+            lines.append(f"  {name:<6} no: {found}")
         else:
             verdict = "works, but another comes first" if taken else "taken"
-            recorded = (
-                ", recorded in a CUDA graph" if found.kind.rows and device.type == "cuda" else ""
-            )
-            size = found.kind.block_size
-            lines.append(f"  {found.name:<6} {verdict}, blocks of {size} tokens{recorded}")
+            recorded = ", recorded in a CUDA graph" if found.rows and device.type == "cuda" else ""
+            size = found.block_size
+            lines.append(f"  {name:<6} {verdict}, blocks of {size} tokens{recorded}")
             taken = True
     if device.type == "cuda":
         kernels = find_kernels(needs)

@@ -34,10 +34,14 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
+from lr.errors import ProtocolError
 from lr.kvcache.table import BlockTable, blocks_for
 
 if TYPE_CHECKING:
     from lr.kvcache.cache import PagedKVCache
+
+
+Tables = Sequence[BlockTable]
 
 
 class CacheObserver(Protocol):
@@ -52,14 +56,9 @@ class CacheObserver(Protocol):
 
     def forked(self, table: BlockTable, source: BlockTable) -> None: ...
 
-    def grew(
-        self,
-        tables: Sequence[BlockTable],
-        moved: Sequence[BlockTable],
-        copies: Sequence[tuple[int, int]],
-    ) -> None: ...
+    def grew(self, tables: Tables, moved: Tables, copies: Sequence[tuple[int, int]]) -> None: ...
 
-    def restored(self, tables: Sequence[BlockTable]) -> None:
+    def restored(self, tables: Tables) -> None:
         """The batch that grew has failed: its tables are as they were before."""
 
     def cut(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
@@ -75,36 +74,38 @@ class CacheObserver(Protocol):
 
 class Append:
     """One all-or-nothing growth of a batch; a context manager that yields the slots of the new
-    tokens, in batch order.
-
-    Inside the `with` the lengths are already the new ones, and `fresh` (blocks that were zeroed),
-    `copies` (pairs from, to) and `moved` (the tables that left a shared block, one per copy) can be
-    read: a rank that follows needs them to do the same to its own slice.
+    tokens, in batch order. Inside the `with` the lengths are already the new ones, and `fresh`
+    (blocks that were zeroed), `copies` (pairs from, to) and `moved` (the tables that left a shared
+    block, one per copy) can be read.
     """
 
-    def __init__(
-        self, cache: PagedKVCache, tables: Sequence[BlockTable], counts: Sequence[int]
-    ) -> None:
+    def __init__(self, cache: PagedKVCache, tables: Tables, counts: Sequence[int]) -> None:
         self.cache, self.tables, self.counts = cache, tuple(tables), tuple(counts)
 
     def __enter__(self) -> list[int]:
-        cache = self.cache
-        cache.check_growth(self.tables, self.counts)
+        cache, tables, counts = self.cache, self.tables, self.counts
+        cache.require_changeable(*tables)
+        if len(tables) != len(counts):
+            raise ProtocolError(f"{len(tables)} tables were given with {len(counts)} counts.")
+        if len(tables) > 1 and len(set(tables)) != len(tables):
+            raise ProtocolError("a table comes twice in one batch; add up its counts, or fork it.")
+        if counts and min(counts) < 0:
+            raise ProtocolError(f"{min(counts)} tokens cannot be appended; truncate shortens.")
         self.fresh: list[int] = []
         self.copies: list[tuple[int, int]] = []
         self.moved: list[BlockTable] = []
         needed, shared = 0, []
-        for table, count in zip(self.tables, self.counts, strict=True):
+        for table, count in zip(tables, counts, strict=True):
             room = table.room
             if count > room:
                 needed += blocks_for(count - room, table.block_size)
             if room and count and cache.pool.refcount(table.blocks[-1]) > 1:
                 shared.append(table)
         if needed or shared:
-            self._grow(needed, self._movers(shared))
+            self._grow(needed, shared)
         cache.open_append = self
         slots: list[int] = []
-        for table, count in zip(self.tables, self.counts, strict=True):
+        for table, count in zip(tables, counts, strict=True):
             start = table.length
             table.length = start + count
             if count == 1:  # every decoded token comes this way
@@ -112,53 +113,45 @@ class Append:
             else:
                 slots += table.slots(start, start + count)
         if cache.observer is not None:
-            cache.observer.grew(self.tables, self.moved, self.copies)
+            cache.observer.grew(tables, self.moved, self.copies)
         return slots
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.cache.open_append = None
-        if kind is not None:
-            self._undo()
-            if self.cache.observer is not None:
-                self.cache.observer.restored(self.tables)
-
-    def _movers(self, shared: list[BlockTable]) -> list[BlockTable]:
-        """The tables that must leave their shared last block; the longest comes last, may stay."""
-        leaving, movers = Counter[int](), []
-        for table in sorted(shared, key=lambda table: table.length):
-            block = table.blocks[-1]
-            if self.cache.pool.refcount(block) - leaving[block] > 1:
-                leaving[block] += 1
-                movers.append(table)
-        return movers
-
-    def _grow(self, needed: int, movers: list[BlockTable]) -> None:
-        """Allocate, prepare, then hand the blocks out: to the movers, then to the batch."""
-        cache = self.cache
-        taken = cache.pool.allocate(len(movers) + needed)
-        copies = [(table.blocks[-1], block) for table, block in zip(movers, taken, strict=False)]
-        fresh = taken[len(movers) :]
+    def _grow(self, needed: int, shared: list[BlockTable]) -> None:
+        """Allocate, prepare, hand blocks out: to those who leave a shared one, then to all."""
+        cache, leaving = self.cache, Counter[int]()
+        for table in sorted(shared, key=lambda table: table.length):  # the longest may stay
+            leaving[table.blocks[-1]] += 1
+            if leaving[table.blocks[-1]] < cache.pool.refcount(table.blocks[-1]):
+                self.moved.append(table)
+        taken = cache.pool.allocate(len(self.moved) + needed)
+        self.copies = [(t.blocks[-1], new) for t, new in zip(self.moved, taken, strict=False)]
+        self.fresh = taken[len(self.moved) :]
         try:
-            cache.prepare(fresh, copies)
+            cache.prepare(self.fresh, self.copies)
         except BaseException:
             cache.drop_blocks(taken[::-1])
             raise
-        self.fresh, self.copies, self.moved = fresh, copies, movers
-        for table, (_, block) in zip(movers, copies, strict=True):
+        for table, (_, block) in zip(self.moved, self.copies, strict=True):
             table.blocks[-1] = block
-        cache.drop_blocks([source for source, _ in copies])
-        free = iter(fresh)
+        cache.drop_blocks([source for source, _ in self.copies])
+        free = iter(self.fresh)
         for table, count in zip(self.tables, self.counts, strict=True):
             more = blocks_for(table.length + count, table.block_size) - len(table.blocks)
             table.blocks += islice(free, more)
 
-    def _undo(self) -> None:
-        """Shorten the tables, give shared blocks back to those who left, free what was taken."""
+    def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
+        cache = self.cache
+        cache.open_append = None
+        if kind is None:
+            return
+        # shorten the tables, give shared blocks back to those who left, free what was taken
         for table, count in zip(self.tables, self.counts, strict=True):
             table.length -= count
             del table.blocks[blocks_for(table.length, table.block_size) :]
         for table, (source, _) in zip(self.moved, self.copies, strict=True):
             table.blocks[-1] = source
-            self.cache.pool.share(source)
+            cache.pool.share(source)
         taken = [block for _, block in self.copies] + self.fresh
-        self.cache.drop_blocks(taken[::-1])
+        cache.drop_blocks(taken[::-1])
+        if cache.observer is not None:
+            cache.observer.restored(self.tables)

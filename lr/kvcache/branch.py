@@ -8,20 +8,17 @@ nothing else changes the table.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from lr.kvcache.table import BlockTable
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Branch:
-    """`tokens`: the ids of the sequence; `table`: where the keys and values of the first
-    `num_computed_tokens` of them are.
-    """
+    """`tokens`: the ids of the sequence; `table`: where the first ones' keys and values are."""
 
-    __slots__ = ("table", "tokens")
-
-    def __init__(self, tokens: list[int], table: BlockTable) -> None:
-        self.tokens = tokens
-        self.table = table
+    tokens: list[int]
+    table: BlockTable
 
     @property
     def num_computed_tokens(self) -> int:
@@ -45,8 +42,8 @@ class Branch:
         return len(self.tokens)
 
     def __repr__(self) -> str:
-        tokens, table = len(self.tokens), self.table
-        return f"Branch(tokens={tokens}, computed={table.length}, blocks={table.blocks})"
+        table = self.table
+        return f"Branch(tokens={len(self)}, computed={table.length}, blocks={table.blocks})"
 
 
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:

@@ -18,6 +18,7 @@ heads and repeat the leader's `prepare` and `write`. Read next: `lr/model`.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,13 +37,24 @@ def bytes_per_block(
     return 2 * num_layers * block_size * num_kv_heads * head_dim * dtype.itemsize
 
 
+def integers(
+    values: Sequence[Any], device: torch.device, dtype: torch.dtype = torch.int64
+) -> Tensor:
+    """A tensor of the (nested) whole numbers `values` on `device`.
+
+    A plain `.to("cuda")` makes the host wait until all that is queued on the device is done. From
+    pinned memory the copy is queued like any kernel; PyTorch keeps that memory until then.
+    """
+    if device.type != "cuda":
+        return torch.tensor(values, dtype=dtype).to(device)
+    return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
+
+
 class PagedKVCache:
     """All K/V memory of one model, `num_blocks` blocks of `block_size` tokens, and `live_tables`,
-    the tables given out by `new` and `fork` and not yet released.
-
-    `copied_blocks` counts what `prepare` has copied so far, undone appends included. `observer`, if
-    there is one, hears of every change of a table (`append.py`). Raises `SettingError` for a size
-    below 1 or a dtype that is not a float.
+    the tables given out by `new` and `fork` and not yet released. `copied_blocks` counts what
+    `prepare` has copied, undone appends included; `observer` hears of every change of a table
+    (`append.py`). Raises `SettingError` for a size below 1 or a dtype that is not a float.
     """
 
     def __init__(
@@ -62,9 +74,7 @@ class PagedKVCache:
         for name, size in sizes.items():
             require(size >= 1, name, size, "at least 1")
         require(dtype.is_floating_point, "dtype", dtype, "the model's, a float type")
-        self.num_layers, self.num_kv_heads, self.head_dim = num_layers, num_kv_heads, head_dim
-        self.num_blocks, self.block_size = num_blocks, block_size
-        self.poison_freed = poison_freed
+        self.num_blocks, self.block_size, self.poison_freed = num_blocks, block_size, poison_freed
         self.pool = BlockPool(num_blocks)
         self.open_append: Append | None = None
         self.observer: CacheObserver | None = None
@@ -80,8 +90,7 @@ class PagedKVCache:
             self._memory = [torch.empty(shape, dtype=dtype, device=device) for _ in range(2)]
             self.keys, self.values = (m.permute(0, 2, 3, 1, 4) for m in self._memory)
             if poison_freed:
-                self.keys.fill_(torch.nan)
-                self.values.fill_(torch.nan)
+                self._fill(range(num_blocks), torch.nan)
             # Views per layer, made once: [nb, block_size, k, d], and [nb * block_size, k, d].
             self._pages = list(zip(self.keys, self.values, strict=True))
             self._slots = [(k.flatten(0, 1), v.flatten(0, 1)) for k, v in self._pages]
@@ -98,7 +107,7 @@ class PagedKVCache:
 
     def fork(self, table: BlockTable) -> BlockTable:
         """A branch with the same tokens that shares every block of `table`; nothing is copied."""
-        self._require_changeable(table)
+        self.require_changeable(table)
         for block in table.blocks:
             self.pool.share(block)
         twin = BlockTable(self.block_size, list(table.blocks), table.length)
@@ -111,7 +120,7 @@ class PagedKVCache:
         """Keep the first `length` tokens of `table` and drop the blocks after them; the tokens
         kept are not touched. Raises `ProtocolError` unless 0 <= length <= table.length.
         """
-        self._require_changeable(table)
+        self.require_changeable(table)
         if not 0 <= length <= table.length:
             raise ProtocolError(
                 f"a branch of {table.length} tokens cannot be cut back to {length}."
@@ -122,7 +131,7 @@ class PagedKVCache:
 
     def release(self, table: BlockTable) -> None:
         """Give up `table` for good; blocks that no other branch holds are free again."""
-        self._require_changeable(table)
+        self.require_changeable(table)
         dropped, freed = self._shorten(table, 0)
         self.live_tables.remove(table)
         if self.observer is not None:
@@ -130,11 +139,9 @@ class PagedKVCache:
 
     def append(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> Append:
         """Room for `counts[i]` more tokens in `tables[i]`: `with cache.append(tables, counts) as
-        slots:` yields the slots of the new tokens, flat, in the order of the batch, and lets the
-        body `write` them. If the body raises, everything is as before.
-
-        Entering raises `OutOfBlocks`, having changed nothing; `ProtocolError` if a table is not
-        live or comes twice, if a count is negative, if the lists differ in length.
+        slots:` yields the slots of the new tokens, in batch order, and lets the body `write` them.
+        If the body raises, everything is as before. Entering raises `OutOfBlocks` or, for what
+        makes no batch, `ProtocolError`, having changed nothing.
         """
         return Append(self, tables, counts)
 
@@ -142,18 +149,16 @@ class PagedKVCache:
 
     def prepare(self, fresh: Sequence[int], copies: Sequence[tuple[int, int]]) -> None:
         """In all layers: zero the blocks `fresh`, copy block a to b for each (a, b) of `copies`."""
-        for memory in self._memory:  # [l, k, nb, block_size, d]
-            if fresh:
-                memory.index_fill_(2, self._ids(fresh), 0)
-            if copies:
-                sources, targets = (self._ids(blocks) for blocks in zip(*copies, strict=True))
+        if fresh:
+            self._fill(fresh, 0)
+        if copies:
+            sources, targets = integers([*zip(*copies, strict=True)], self.keys.device)
+            for memory in self._memory:
                 memory.index_copy_(2, targets, memory.index_select(2, sources))
         self.copied_blocks += len(copies)
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Store `k` and `v` [n, k, d] of one layer at `slots` [n] (int64); call it in
-        `inference_mode` or `no_grad`.
-        """
+        """Store `k` and `v` [n, k, d] of one layer at `slots` [n] (int64), without gradients."""
         keys, values = self._slots[layer]
         keys.index_copy_(0, slots, k)
         values.index_copy_(0, slots, v)
@@ -172,25 +177,21 @@ class PagedKVCache:
         short rows up with blocks of the same branch (`table.block_rows`), not with arbitrary ids.
         """
         keys, values = (m[layer].index_select(1, block_ids.flatten()) for m in self._memory)
-        shape = (self.num_kv_heads, block_ids.shape[0], -1, self.head_dim)
+        shape = (keys.shape[0], len(block_ids), -1, keys.shape[-1])  # [k, b, nb * block_size, d]
         return keys.view(shape).permute(1, 2, 0, 3), values.view(shape).permute(1, 2, 0, 3)
 
     def clear_free(self, blocks: Sequence[int]) -> None:
         """Zero those of `blocks` that are free: an attention may then read and mask them."""
         free = [b for b in blocks if not self.pool.refcount(b) and b not in self._clean]
         if free:
-            ids = self._ids(free)
-            self.keys.index_fill_(1, ids, 0)
-            self.values.index_fill_(1, ids, 0)
+            self._fill(free, 0)
             self._clean.update(free)
 
     # The law
 
     def check(self, tables: Iterable[BlockTable] | None = None) -> None:
-        """Check the conservation law; raises `AssertionError` saying where it is broken.
-
-        `tables`, where given, are all tables that should be live: a branch that somebody forgot to
-        release is found in this way.
+        """Raise `AssertionError` where the conservation law is broken. `tables`: all that should be
+        live, so that a branch is found that somebody forgot to release.
         """
         tables, pool = list(self.live_tables if tables is None else tables), self.pool
         forgotten = self.live_tables.difference(tables)
@@ -210,31 +211,26 @@ class PagedKVCache:
 
     # Inside: for `Append`, not for users of the cache
 
-    def check_growth(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> None:
-        """Raise `ProtocolError` if these tables cannot grow by these counts now."""
-        self._require_changeable(*tables)
-        if len(tables) != len(counts):
-            raise ProtocolError(
-                f"{len(tables)} tables were given with {len(counts)} counts; give one count per "
-                "table."
-            )
-        if len(tables) > 1 and len(set(tables)) != len(tables):
-            raise ProtocolError(
-                "the same table comes twice in one batch; add its counts up, or fork it first."
-            )
-        if counts and min(counts) < 0:
-            raise ProtocolError(
-                f"{min(counts)} tokens cannot be appended; use truncate to shorten a branch."
-            )
+    def require_changeable(self, *tables: BlockTable) -> None:
+        """Raise `ProtocolError` unless these are live tables and no append is open."""
+        if self.open_append is not None:
+            raise ProtocolError("an append is open on this cache; leave its `with` first.")
+        for table in tables:
+            if table not in self.live_tables:
+                raise ProtocolError(f"released, or not a live table of this cache: {table}")
 
     def drop_blocks(self, blocks: Sequence[int]) -> list[int]:
         """Count one holder less of each block, in this order; returns those that are free now."""
         freed = [block for block in blocks if self.pool.drop(block)]
         self._clean.difference_update(freed)
         if self.poison_freed and freed:
-            self.keys.index_fill_(1, self._ids(freed), torch.nan)
-            self.values.index_fill_(1, self._ids(freed), torch.nan)
+            self._fill(freed, torch.nan)
         return freed
+
+    def _fill(self, blocks: Sequence[int], number: float) -> None:
+        ids = integers(blocks, self.keys.device)
+        for memory in self._memory:  # [l, k, nb, block_size, d]
+            memory.index_fill_(2, ids, number)
 
     def _shorten(self, table: BlockTable, length: int) -> tuple[list[int], list[int]]:
         """Keep `length` tokens. The blocks that were dropped, last first; those now free."""
@@ -243,19 +239,3 @@ class PagedKVCache:
         del table.blocks[keep:]
         table.length = length
         return dropped, self.drop_blocks(dropped)
-
-    def _ids(self, blocks: Sequence[int]) -> Tensor:
-        device = self.keys.device  # from pinned memory, so that the host does not wait for CUDA
-        ids = torch.tensor(blocks, dtype=torch.int64, pin_memory=device.type == "cuda")
-        return ids.to(device, non_blocking=True)
-
-    def _require_changeable(self, *tables: BlockTable) -> None:
-        if self.open_append is not None:
-            raise ProtocolError(
-                "an append is open on this cache; leave its `with` before the next change."
-            )
-        for table in tables:
-            if table not in self.live_tables:
-                raise ProtocolError(
-                    f"not a live table of this cache (released, or of another one): {table}"
-                )

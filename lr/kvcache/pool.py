@@ -48,8 +48,8 @@ class BlockPool:
         return self.num_blocks - len(self._free)
 
     def allocate(self, n: int) -> list[int]:
-        """Take `n` free blocks, each with refcount 1, and return their ids in this order. Raises
-        `OutOfBlocks` if fewer than `n` are free; then nothing has changed.
+        """The ids of `n` free blocks, now with refcount 1. Raises `OutOfBlocks` if fewer are free;
+        then nothing has changed.
         """
         require(n >= 0, "the number of blocks to allocate", n, "0 or more")
         if n > len(self._free):
@@ -74,17 +74,13 @@ class BlockPool:
         return True
 
     def restart(self) -> None:
-        """Hand the free blocks out from the lowest on again, as a new pool does. So a run in a
-        cache that was used before is the same run.
-        """
+        """Hand free blocks out from the lowest on, as a new pool does: the next run is the same."""
         self._free.sort(reverse=True)
 
     def refcount(self, block: int) -> int:
         """How many branches hold `block` (0: it is free); `ProtocolError` for no such block."""
         if not 0 <= block < self.num_blocks:
-            raise ProtocolError(
-                f"there is no block {block}; the pool has blocks 0 to {self.num_blocks - 1}."
-            )
+            raise ProtocolError(f"there is no block {block}: 0 to {self.num_blocks - 1} are there.")
         return self._refcounts[block]
 
     def _held(self, block: int) -> None:

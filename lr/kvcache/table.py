@@ -29,10 +29,7 @@ def blocks_for(length: int, block_size: int) -> int:
 
 @dataclass(eq=False, slots=True)
 class BlockTable:
-    """The blocks of one branch, in the order of its positions, and its number of valid tokens.
-
-    Compared and hashed by identity: two branches with the same blocks are still two branches.
-    """
+    """The blocks of a branch, in the order of its positions; compared and hashed by identity."""
 
     block_size: int
     blocks: list[int] = field(default_factory=list)
@@ -48,9 +45,7 @@ class BlockTable:
         Raises `ProtocolError` unless 0 <= start <= stop <= length.
         """
         if not 0 <= start <= stop <= self.length:
-            raise ProtocolError(
-                f"positions {start} to {stop} are not all cached; this branch has {self.length}."
-            )
+            raise ProtocolError(f"positions {start} to {stop}: this branch has {self.length}.")
         size, found = self.block_size, list[int]()
         for index in range(start // size, blocks_for(stop, size)):
             shift = (self.blocks[index] - index) * size  # slot minus position within this block

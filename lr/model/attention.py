@@ -18,14 +18,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lr.errors import SettingError
-from lr.kvcache.cache import PagedKVCache
-from lr.model.batch import RaggedBatch, integers
+from lr.kvcache.cache import PagedKVCache, integers
+from lr.model.batch import RaggedBatch
 from lr.model.layers import Attend
 
 AttentionBackend = Callable[[RaggedBatch, PagedKVCache], Attend]
@@ -74,9 +75,7 @@ class AttentionKind:
 
 
 def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
-    """softmax(q k^T / sqrt(d)) v, sequence by sequence, with an explicit causal mask. Slow and
-    plain.
-    """
+    """softmax(q k^T / sqrt(d)) v, one sequence after another, with an explicit causal mask."""
     device = batch.tokens.device
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -134,10 +133,9 @@ def sdpa_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
             return look(layer, q)
 
         return attend_together
-    starts = [end - count for end, count in zip(batch.ends, batch.counts, strict=True)]
-    device, reads = batch.tokens.device, []
+    starts, device, reads = [0, *accumulate(batch.counts)], batch.tokens.device, []
     for members, blocks in groups:
-        rows = [r for i in members for r in range(starts[i], starts[i] + batch.counts[i])]
+        rows = [r for i in members for r in range(starts[i], starts[i + 1])]
         reads.append((integers(rows, device), _read(batch, cache, members, blocks)))
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -165,8 +163,13 @@ def _groups(batch: RaggedBatch, cache: PagedKVCache) -> list[tuple[list[int], li
         return groups
     everybody = list(range(len(batch.tables)))
     together = [(everybody, _blocks(batch, cache, everybody))]
-    cost, apart = _looks(batch, cache, together), _looks(batch, cache, groups)
-    return together if cost <= min(MOST_LOOKS, 2 * apart + CALL * len(groups)) else groups
+
+    def looks(groups: list[tuple[list[int], list[int]]]) -> int:
+        sizes = ((sum(batch.counts[i] for i in some), len(blocks)) for some, blocks in groups)
+        return sum(rows * nb * cache.block_size for rows, nb in sizes)
+
+    most = min(MOST_LOOKS, 2 * looks(groups) + CALL * len(groups))
+    return together if looks(together) <= most else groups
 
 
 def _blocks(batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int]) -> list[int]:
@@ -185,21 +188,11 @@ def _blocks(batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int]) -> 
     return own if len(members) == 1 else blocks
 
 
-def _looks(
-    batch: RaggedBatch, cache: PagedKVCache, groups: Sequence[tuple[list[int], list[int]]]
-) -> int:
-    return sum(
-        sum(batch.counts[i] for i in members) * len(blocks) * cache.block_size
-        for members, blocks in groups
-    )
-
-
 def _read(
     batch: RaggedBatch, cache: PagedKVCache, members: Sequence[int], blocks: Sequence[int]
 ) -> Callable[[int, Tensor], Tensor]:
     """look(layer, q [n, h, d]) -> [n, h, d], for the n rows of a group over the columns of its
-    blocks. A group of one sequence whose blocks are its own, in order, needs no column after its
-    last token.
+    blocks. One sequence whose blocks are its own, in order, needs no column after its last token.
     """
     first, device = blocks[0], batch.tokens.device
     alone = len(members) == 1 and blocks is batch.tables[members[0]].blocks

@@ -21,15 +21,16 @@ import torch
 from torch import Tensor
 
 from lr.errors import SettingError
-from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.cache import PagedKVCache, integers
 from lr.kvcache.table import block_rows
 from lr.model.attention import REFERENCE, SDPA, AttentionKind, RowPages, reference_attention
-from lr.model.attention_flash import FlashKernels, flash_attention
-from lr.model.batch import RaggedBatch, integers
+from lr.model.attention_flash import flash_attention
+from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
 from lr.model.graphs import cuda_recorder, record_eager
 from lr.model.layers import Attend, DecoderLayer, inverse_frequencies, rotation
 from lr.model.qwen import CausalLM
+from lr.types import require
 
 NAMES = ("auto", "flash", "triton", "sdpa", "reference")
 HALF = (torch.float16, torch.bfloat16)
@@ -41,9 +42,7 @@ average."""
 
 @dataclass(frozen=True)
 class AttentionNeeds:
-    """What attention is to run on: the device and dtype of a model, and its heads (those of one
-    rank, where they are divided).
-    """
+    """What attention is to run on: a model's device, dtype and heads (of one rank, if divided)."""
 
     device: torch.device
     dtype: torch.dtype
@@ -54,44 +53,30 @@ class AttentionNeeds:
     @classmethod
     def of(cls, model: CausalLM) -> AttentionNeeds:
         """What this model asks for."""
-        heads = next(layer.attention for layer in model.layers if isinstance(layer, DecoderLayer))
-        return cls(model.device, model.dtype, heads.num_heads, heads.num_kv_heads, heads.head_dim)
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One kind of attention, or why it cannot be used (`why` is empty where it can)."""
-
-    name: str
-    kind: AttentionKind | None
-    why: str = ""
+        part = model.part
+        return cls(model.device, model.dtype, part.num_heads, part.num_kv_heads, part.head_dim)
 
 
 def choose_attention(name: str, needs: AttentionNeeds) -> AttentionKind:
-    """The kind of that name; "auto": the first that works. Raises SettingError for one that is
-    unknown or cannot run there.
-    """
-    if name not in NAMES:
-        expected = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
-        raise SettingError(f"attention is {name!r}, expected {expected}.")
+    """The kind of that name; "auto": the first that works. Raises SettingError."""
+    require(name in NAMES, "attention", name, f"{', '.join(NAMES[:-1])} or {NAMES[-1]}")
     if name == "reference":
         return REFERENCE
-    for candidate in candidates(needs):
-        if candidate.kind is not None and name in ("auto", candidate.name):
-            return candidate.kind
-        if name == candidate.name:
+    for candidate, found in candidates(needs):
+        if isinstance(found, AttentionKind) and name in ("auto", candidate):
+            return found
+        if name == candidate:
             raise SettingError(
                 f"attention {name!r} cannot be used on {needs.device} with "
-                f"{str(needs.dtype).removeprefix('torch.')}: {candidate.why}. Leave --attention at "
+                f"{str(needs.dtype).removeprefix('torch.')}: {found}. Leave --attention at "
                 "auto, which takes the first kind that works, or use sdpa, which always does."
             )
     raise AssertionError("sdpa comes last and always works")
 
 
 def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
-    """Give a model its kind of attention, the fused kernels of its layers where it has `flash` or
-    `triton` (with the others all is plain PyTorch), and say whether decoding is replayed from CUDA
-    graphs. Raises SettingError as `choose_attention` does.
+    """Give a model its kind of attention, with `flash` or `triton` the fused kernels of its layers,
+    and say whether decoding is replayed from CUDA graphs. Raises SettingError.
     """
     needs = AttentionNeeds.of(model)
     model.attention, model.graphs = choose_attention(name, needs), graphs
@@ -99,13 +84,12 @@ def equip(model: CausalLM, name: str = "auto", *, graphs: bool = True) -> None:
     model.use_kernels(None if isinstance(fused, str) else fused)
 
 
-def candidates(needs: AttentionNeeds) -> Iterator[Candidate]:
-    """The kinds in the order of preference, each tried when its turn comes."""
+def candidates(needs: AttentionNeeds) -> Iterator[tuple[str, AttentionKind | str]]:
+    """In the order of preference, tried in turn: a name, and the kind or why it cannot be used."""
     for name, find in (("flash", find_flash), ("triton", find_triton)):
         found = find(needs)
-        kind, why = (None, found) if isinstance(found, str) else (found, probe(found, needs))
-        yield Candidate(name, None if why else kind, why)
-    yield Candidate("sdpa", SDPA)
+        yield name, found if isinstance(found, str) else probe(found, needs) or found
+    yield "sdpa", SDPA
 
 
 def find_flash(needs: AttentionNeeds) -> AttentionKind | str:
@@ -119,15 +103,15 @@ def find_flash(needs: AttentionNeeds) -> AttentionKind | str:
         return f"it takes heads of a multiple of 8 and at most 256 dimensions, not {needs.head_dim}"
     try:
         package = importlib.import_module("flash_attn")
-        kernels = FlashKernels(package.flash_attn_varlen_func, package.flash_attn_with_kvcache)
+        kernels = package.flash_attn_varlen_func, package.flash_attn_with_kvcache
     except ModuleNotFoundError:
         return "the package flash-attn is not installed (pip install 'lookahead-reasoning[flash]')"
     except (ImportError, AttributeError) as error:
         return f"the package flash-attn cannot be used: {error}"
-    for function in (kernels.varlen, kernels.with_kvcache):
+    for function in kernels:
         if "block_table" not in inspect.signature(function).parameters:
             return "the installed flash-attn takes no block_table, which its version 2.5.7 does"
-    return flash_attention(kernels)
+    return flash_attention(*kernels)
 
 
 def find_triton(needs: AttentionNeeds) -> AttentionKind | str:
@@ -146,9 +130,7 @@ def find_triton(needs: AttentionNeeds) -> AttentionKind | str:
 
 @torch.inference_mode()
 def find_kernels(needs: AttentionNeeds) -> ModuleType | str:
-    """The fused kernels of a layer, tried on a small one, or why they cannot be used there. Raises
-    nothing.
-    """
+    """The fused kernels, tried on a small layer, or why they cannot be used. Raises nothing."""
     try:
         module = importlib.import_module("lr.model.fused")
         h, k, d = needs.num_heads, needs.num_kv_heads, needs.head_dim
@@ -177,9 +159,8 @@ def find_kernels(needs: AttentionNeeds) -> ModuleType | str:
 
 
 def probe(kind: AttentionKind, needs: AttentionNeeds) -> str:
-    """Why `kind` does not work there with its block size, in a few words; "" if it does. One
-    forward of a sequence, its fork and a prompt; on CUDA rows are recorded in a graph. Raises
-    nothing.
+    """Why `kind` does not work there, in a few words; "" if it does. One forward of a sequence, its
+    fork and a prompt; on CUDA rows are recorded in a graph. Raises nothing.
     """
     try:
         found = distances(kind, needs, (kind.block_size + 3, 5), (2, 3), forks=1)
@@ -188,8 +169,7 @@ def probe(kind: AttentionKind, needs: AttentionNeeds) -> str:
     bound = ROUNDINGS * torch.finfo(needs.dtype).eps
     for name, off in found.items():
         if not off <= bound:  # NaN is not
-            allowed = f"{bound:.2g} are allowed"
-            return f"wrong result ({name}): off by {off:.2g} of the row's size, {allowed}"
+            return f"wrong result ({name}): off by {off:.2g} of the row's size, not {bound:.2g}"
     return ""
 
 
@@ -214,9 +194,7 @@ def distances(
     cache, exact = (PagedKVCache(dtype=dtype, **sizes) for dtype in (needs.dtype, torch.float64))
     tables = [cache.new() for _ in cached]
     for done in range(0, max(cached), size):
-        growing = [i for i, count in enumerate(cached) if count > done]
-        counts = [min(cached[i] - done, size) for i in growing]
-        with cache.append([tables[i] for i in growing], counts):
+        with cache.append(tables, [max(0, min(count - done, size)) for count in cached]):
             pass
     tables += [cache.fork(tables[0]) for _ in range(forks)]
     counts = [*new, *[1] * forks]

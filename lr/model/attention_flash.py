@@ -14,43 +14,35 @@ Example, sequences of 6 and 3 tokens that bring 2 and 1: cu_seqlens_q (0, 2, 3),
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.cache import PagedKVCache, integers
 from lr.kvcache.table import block_rows
 from lr.model.attention import AttentionKind, RowPages
-from lr.model.batch import RaggedBatch, integers
+from lr.model.batch import RaggedBatch
 from lr.model.layers import Attend
 
-
-@dataclass(frozen=True)
-class FlashKernels:
-    """The two functions of the package, or what behaves like them."""
-
-    varlen: Callable[..., Tensor]
-    with_kvcache: Callable[..., Tensor]
+Kernel = Callable[..., Tensor]
 
 
-def flash_attention(kernels: FlashKernels, block_size: int = 256) -> AttentionKind:
-    """The kind of attention that calls these kernels on pages of `block_size` tokens. It can be
-    sent to another process.
-    """
-    return AttentionKind(
-        "flash", block_size, partial(_ragged, kernels), partial(_rows, kernels), strict=True
-    )
+def flash_attention(varlen: Kernel, with_kvcache: Kernel, block_size: int = 256) -> AttentionKind:
+    """These kernels on pages of `block_size` tokens; it can be sent to another process."""
+    ragged = partial(_ragged, varlen, with_kvcache)
+    return AttentionKind("flash", block_size, ragged, partial(_rows, with_kvcache), strict=True)
 
 
-def _ragged(kernels: FlashKernels, batch: RaggedBatch, cache: PagedKVCache) -> Attend:
+def _ragged(
+    varlen: Kernel, with_kvcache: Kernel, batch: RaggedBatch, cache: PagedKVCache
+) -> Attend:
     device, tables = batch.tokens.device, block_rows(batch.tables)
     table = integers(tables, device, torch.int32)  # [b, nb]
     if max(batch.counts) == 1:
         used = integers(batch.lengths, device, torch.int32)
-        return partial(_one_each, kernels, cache, batch.slots, used, table)
+        return _one_each(with_kvcache, cache, batch.slots, used, table)
     borders = integers(
         [[0, *accumulate(batch.counts)], [0, *accumulate(batch.lengths)]], device, torch.int32
     )
@@ -59,33 +51,29 @@ def _ragged(kernels: FlashKernels, batch: RaggedBatch, cache: PagedKVCache) -> A
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         cache.write(layer, batch.slots, k, v)
         keys, values = cache.pages(layer)
-        return kernels.varlen(
+        return varlen(
             q, keys, values, borders[0], borders[1], *longest, causal=True, block_table=table
         )
 
     return attend
 
 
-def _rows(kernels: FlashKernels, rows: RowPages, cache: PagedKVCache) -> Attend:
+def _rows(with_kvcache: Kernel, rows: RowPages, cache: PagedKVCache) -> Attend:
     used = (rows.positions + 1).to(torch.int32)
-    return partial(_one_each, kernels, cache, rows.slots, used, rows.blocks)
+    return _one_each(with_kvcache, cache, rows.slots, used, rows.blocks)
 
 
 def _one_each(
-    kernels: FlashKernels,
-    cache: PagedKVCache,
-    slots: Tensor,
-    used: Tensor,
-    table: Tensor,
-    layer: int,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-) -> Tensor:
+    with_kvcache: Kernel, cache: PagedKVCache, slots: Tensor, used: Tensor, table: Tensor
+) -> Attend:
     """One query per table: lengths `used` [n], pages `table` [n, nb]."""
-    cache.write(layer, slots, k, v)
-    keys, values = cache.pages(layer)
-    mixed = kernels.with_kvcache(
-        q.unsqueeze(1), keys, values, cache_seqlens=used, block_table=table, causal=True
-    )  # [n, 1, h, d]
-    return mixed.squeeze(1)
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        cache.write(layer, slots, k, v)
+        keys, values = cache.pages(layer)
+        mixed = with_kvcache(
+            q.unsqueeze(1), keys, values, cache_seqlens=used, block_table=table, causal=True
+        )  # [n, 1, h, d]
+        return mixed.squeeze(1)
+
+    return attend

@@ -26,10 +26,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.cache import PagedKVCache, integers
 from lr.kvcache.table import block_rows
 from lr.model.attention import AttentionKind, RowPages
-from lr.model.batch import RaggedBatch, integers
+from lr.model.batch import RaggedBatch
 from lr.model.fused import store
 from lr.model.layers import Attend
 

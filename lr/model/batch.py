@@ -13,18 +13,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from lr.kvcache.cache import integers
 from lr.kvcache.table import BlockTable
 
 
 @dataclass(frozen=True)
 class RaggedBatch:
-    """What one forward needs to know, besides the cache. Positions come from the tables, never from
-    module state.
+    """What one forward needs to know, besides the cache.
 
     `tokens` [n] ids, `positions` [n], `slots` [n] flat cache slots that receive the new K/V; per
     sequence `counts`, `lengths` and its block table; `logit_rows` [m] says which of the n rows need
@@ -39,11 +38,6 @@ class RaggedBatch:
     tables: tuple[BlockTable, ...]
     logit_rows: Tensor | None
     source: tuple[Sequence[Sequence[int]], Sequence[int], Sequence[int]] = field(repr=False)
-
-    @property
-    def ends(self) -> list[int]:
-        """For every sequence the row after its last one."""
-        return list(accumulate(self.counts))
 
     @classmethod
     def build(
@@ -75,16 +69,3 @@ class RaggedBatch:
         flat, at, where = integers((ids, positions, slots), device).unbind(0)
         source = (tokens, slots, wanted)
         return cls(flat, at, where, counts, lengths, tuple(tables), logit_rows, source)
-
-
-def integers(
-    values: Sequence[Any], device: torch.device, dtype: torch.dtype = torch.int64
-) -> Tensor:
-    """A tensor of the (nested) whole numbers `values` on `device`.
-
-    A plain `.to("cuda")` makes the host wait until all that is queued on the device is done. From
-    pinned memory the copy is queued like any kernel; PyTorch keeps that memory until then.
-    """
-    if device.type != "cuda":
-        return torch.tensor(values, dtype=dtype).to(device)
-    return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)

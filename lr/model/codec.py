@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from lr.errors import CheckpointError, SettingError
 from lr.model.files import inside, read_json, resolve
 from lr.registry import find, is_dummy
+from lr.types import require
 
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 
@@ -28,8 +28,7 @@ class Codec:
 
     `eos_ids`: ids that end a sequence, the union of what generation_config.json, config.json and
     the tokenizer say. `vocab_size`: ids 0 .. vocab_size - 1 are tokens (an embedding may have more
-    rows). `tokenizer`: the transformers tokenizer itself. `generation_config`: the content of
-    generation_config.json, empty where there is none.
+    rows). `tokenizer`: that of transformers. `generation_config`: that file's content, or empty.
     """
 
     def __init__(
@@ -69,7 +68,14 @@ class Codec:
         stated: dict[str, Any] = {}
         for path in (directory / "config.json", directory / "generation_config.json"):
             stated = read_json(path) if path.is_file() else {}
-            eos += _end_ids(stated, path)
+            value = stated.get("eos_token_id")
+            ids = value if isinstance(value, list) else [] if value is None else [value]
+            if not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
+                raise CheckpointError(
+                    f"{path} has eos_token_id = {value!r}; expected an id or a list of ids. Mend "
+                    "the file."
+                )
+            eos += ids
         tokenizer = _load_tokenizer(directory)
         return cls(tokenizer, name=str(name_or_path), eos_ids=eos, generation_config=stated)
 
@@ -82,7 +88,6 @@ class Codec:
 
     def token_bytes(self, token: int) -> bytes:
         """The exact bytes of one token; special tokens, the end of sequence among them, have none.
-
         Raises SettingError for an id that is no token (a padding row of the embedding).
         """
         if self._bytes is None:
@@ -105,14 +110,12 @@ class Codec:
         self, question: str, *, system: str | None = None, enable_thinking: bool | None = None
     ) -> list[int]:
         """The prompt ids of a question in the model's chat format, up to where the assistant begins
-        to speak.
+        to speak. `enable_thinking` is handed to the template unless it is None.
 
-        `enable_thinking` is handed to the template unless it is None; templates that do not know it
-        ignore it. Raises CheckpointError if there is no chat template, SettingError if it refuses.
+        Raises CheckpointError if there is no chat template, SettingError if it refuses.
         """
-        said = [] if system is None else [("system", system)]
-        said.append(("user", question))
-        for role, text in said:
+        said = {"user": question} if system is None else {"system": system, "user": question}
+        for role, text in said.items():
             _require_text("question" if role == "user" else role, text)
         if not self.tokenizer.chat_template:
             raise CheckpointError(
@@ -121,39 +124,32 @@ class Codec:
                 "checkpoint."
             )
         options = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
-        whole = "".join(text for _, text in said)
+        whole = "".join(said.values())
         mark = next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in whole)
+        messages = [
+            {"role": role, "content": self._special.sub(rf"{mark}\g<0>{mark}", content)}
+            for role, content in said.items()
+        ]
         from jinja2 import TemplateError
 
         try:
             text = self.tokenizer.apply_chat_template(
-                [
-                    {"role": role, "content": self._special.sub(rf"{mark}\g<0>{mark}", content)}
-                    for role, content in said
-                ],
-                tokenize=False,
-                add_generation_prompt=True,
-                **options,
+                messages, tokenize=False, add_generation_prompt=True, **options
             )
         except TemplateError as error:
             raise SettingError(
                 f"the chat template of {self.name} refuses these messages (roles: "
-                f"{', '.join(role for role, _ in said)}): {error}. Leave out what it does not "
-                "know, often the system message."
+                f"{', '.join(said)}): {error}. Leave out what it does not know, often the system "
+                "message."
             ) from error
         # The template has written the special tokens. Those between marks are somebody's words.
-        pieces = [
-            self.encode(piece, literal=i % 2 == 1) for i, piece in enumerate(text.split(mark))
-        ]
-        return [token for piece in pieces for token in piece]
+        pieces = enumerate(text.split(mark))
+        return [token for i, piece in pieces for token in self.encode(piece, literal=i % 2 == 1)]
 
 
-def _require_text(name: str, text: object) -> None:
-    """Raise SettingError unless `text` is a string that can be written down (surrogates that stand
-    alone cannot).
-    """
-    if not isinstance(text, str):
-        raise SettingError(f"{name} is {text!r}, expected a string.")
+def _require_text(name: str, text: str) -> None:
+    """Raise SettingError unless `text` is a string without surrogates that stand alone."""
+    require(isinstance(text, str), name, text, "a string")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -163,8 +159,7 @@ def _require_text(name: str, text: object) -> None:
 
 
 def first_difference(target: Codec, draft: Codec) -> str:
-    """Where two vocabularies contradict each other, in words; "" if every id means the same to
-    both, so that one can draft for the other.
+    """Where two vocabularies contradict each other, in words; "" if one can draft for the other.
 
     The base vocabularies must be equal. Beyond them one may know added tokens that the other does
     not, but no id may stand for two different texts.
@@ -181,9 +176,7 @@ def first_difference(target: Codec, draft: Codec) -> str:
 
 
 def require_same(target: Codec, draft: Codec) -> None:
-    """Raise SettingError, naming the first differences, unless the draft speaks the target's token
-    ids.
-    """
+    """Raise SettingError, with the first differences, unless the draft speaks the target's ids."""
     if difference := first_difference(target, draft):
         raise SettingError(
             f"draft {draft.name} and target {target.name} have different vocabularies (target "
@@ -192,23 +185,9 @@ def require_same(target: Codec, draft: Codec) -> None:
         )
 
 
-def _end_ids(raw: dict[str, Any], path: Path) -> list[int]:
-    """`eos_token_id` of a JSON file: a number, a list of numbers, null or absent."""
-    value = raw.get("eos_token_id")
-    ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
-        raise CheckpointError(
-            f"{path} has eos_token_id = {value!r}; expected an id or a list of ids. Mend the file."
-        )
-    return ids
-
-
 def _load_tokenizer(directory: Path) -> Any:
-    """tokenizer.json as it is, where there is one.
-
-    `AutoTokenizer` would, for some model types, rebuild the tokenizer from its vocabulary and put
-    the pre-tokenizer of the class in the place of the file's own; it serves here only for
-    checkpoints without tokenizer.json.
+    """tokenizer.json as it is. `AutoTokenizer`, which for some model types puts the pre-tokenizer
+    of the class in the place of the file's own, reads only checkpoints without that file.
     """
     found = [name for name in _VOCABULARIES if (directory / name).exists()]
     if not found:  # AutoTokenizer would make an empty one
@@ -231,17 +210,33 @@ def _load_tokenizer(directory: Path) -> Any:
 
 
 def byte_table(tokenizer: Any) -> list[bytes]:
-    """The bytes of each id of a fast transformers tokenizer; special tokens (end of sequence,
-    roles) have none.
+    """The bytes of each id of a fast transformers tokenizer. Special tokens (end of sequence,
+    roles) and holes in the vocabulary have none; other added tokens (`<think>`) are their text.
 
-    Added tokens that are not special (`<think>`) are their text. An id that no token has (a hole in
-    the vocabulary) has no bytes. Raises CheckpointError if the tokenizer decodes in a way in which
-    tokens have no bytes of their own.
+    Raises CheckpointError if the tokenizer decodes so that tokens have no bytes of their own.
     """
-    to_bytes, vocabulary = _reader(tokenizer), tokenizer.get_vocab()
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    described = {"type": "none"} if decoder is None else json.loads(decoder.__getstate__())
+    kinds = [part["type"] for part in described.get("decoders", [described])]
+    byte_level, fallback = "ByteLevel" in kinds, "ByteFallback" in kinds
+    if not (byte_level or fallback or set(kinds) == {"Fuse"}):
+        how = f"the tokenizer ({type(tokenizer).__name__}) decodes by {' and '.join(kinds)}"
+        raise CheckpointError(
+            f"{how}; expected a byte-level BPE, sentencepiece style with byte fallback, or plain "
+            "concatenation (Fuse). Only with these do tokens have bytes of their own, which "
+            "finding the ends of steps needs."
+        )
+    byte_of, vocabulary = printable_bytes(), tokenizer.get_vocab()
     table = [b""] * (max(vocabulary.values()) + 1)
     for text, token in vocabulary.items():
-        table[token] = to_bytes(text)
+        if byte_level and all(character in byte_of for character in text):
+            table[token] = bytes(byte_of[character] for character in text)
+        elif fallback and not byte_level:
+            stated = re.fullmatch("<0x([0-9A-Fa-f]{2})>", text)
+            shown = text.replace("\N{LOWER ONE EIGHTH BLOCK}", " ")
+            table[token] = bytes.fromhex(stated[1]) if stated else shown.encode()
+        else:  # it stands for itself, as in the tokenizers library
+            table[token] = text.encode()
     for token, added in tokenizer.added_tokens_decoder.items():
         table[token] = b"" if added.special else added.content.encode()
     for token in tokenizer.all_special_ids:
@@ -249,47 +244,12 @@ def byte_table(tokenizer: Any) -> list[bytes]:
     return table
 
 
-def _reader(tokenizer: Any) -> Callable[[str], bytes]:
-    """How one entry of the vocabulary is turned into bytes, by the decoder of the tokenizer."""
-    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
-    described = {"type": "none"} if decoder is None else json.loads(decoder.__getstate__())
-    kinds = [part["type"] for part in described.get("decoders", [described])]
-    if "ByteLevel" in kinds:
-        return partial(_byte_level, printable_bytes())
-    if "ByteFallback" in kinds:
-        return _sentencepiece
-    if set(kinds) == {"Fuse"}:
-        return str.encode
-    raise CheckpointError(
-        f"the tokenizer ({type(tokenizer).__name__}) decodes by {' and '.join(kinds)}; expected a "
-        "byte-level BPE, sentencepiece style with byte fallback, or plain concatenation (Fuse). "
-        "Only with these do tokens have bytes of their own, which finding the ends of steps needs."
-    )
-
-
 def printable_bytes() -> dict[str, int]:
-    """GPT-2's map from printable characters back to bytes.
-
-    The 188 bytes that are printable in Latin-1 stand for themselves; the other 68 are numbered from
-    U+0100 on, in order. So the space (32), the 33rd of those, is U+0120, and the newline (10), the
-    11th, U+010A.
+    """GPT-2's map from printable characters back to bytes. The 188 bytes that are printable in
+    Latin-1 stand for themselves; the other 68 are numbered from U+0100 on, in order. So the space
+    (32), the 33rd of those, is U+0120, and the newline (10), the 11th, U+010A.
     """
     themselves = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
     others = [byte for byte in range(256) if byte not in themselves]
     numbered = {chr(0x100 + i): byte for i, byte in enumerate(others)}
     return {chr(byte): byte for byte in themselves} | numbered
-
-
-def _byte_level(byte_of: dict[str, int], text: str) -> bytes:
-    """A text with a character outside the map is no byte-level text; it stands for itself, as in
-    the tokenizers library.
-    """
-    if all(character in byte_of for character in text):
-        return bytes(byte_of[character] for character in text)
-    return text.encode()
-
-
-def _sentencepiece(text: str) -> bytes:
-    if stated := re.fullmatch("<0x([0-9A-Fa-f]{2})>", text):
-        return bytes.fromhex(stated[1])
-    return text.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()

@@ -47,9 +47,7 @@ MOST, MOST_LAYERS = 1 << 27, 4096
 
 @dataclass(frozen=True)
 class YarnScaling:
-    """YaRN context extension (Peng et al., arXiv 2309.00071), as `rope_parameters` of rope type
-    "yarn" states it.
-    """
+    """YaRN (Peng et al., arXiv 2309.00071), as `rope_parameters` of rope type "yarn" states it."""
 
     factor: float
     original_max_position_embeddings: int
@@ -89,37 +87,30 @@ class ModelConfig:
 
 
 def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
-    """The configuration in a config.json (the file, its directory, or its content). Raises
-    CheckpointError.
-    """
+    """The model in a config.json (the file, its directory, its content). Raises CheckpointError."""
     if isinstance(source, Mapping):
         raw = dict(source)
     else:
         path = Path(source)
         raw = read_json(path / "config.json" if path.is_dir() else path)
     kind = _kind(raw)
-    _refuse_variants(raw, kind)
     if missing := [key for key in SIZES.values() if key not in raw]:
-        raise CheckpointError(
-            f"config.json lacks {', '.join(missing)}. Use the config.json that came with the "
-            "weights."
-        )
+        lacks = f"config.json lacks {', '.join(missing)}"
+        raise CheckpointError(f"{lacks}. Use the config.json that came with the weights.")
     if raw["num_key_value_heads"] is None:
         raw["num_key_value_heads"] = raw["num_attention_heads"]
     sizes = {ours: _count(key, raw[key]) for ours, key in SIZES.items()}
     heads, kv_heads = sizes["num_heads"], sizes["num_kv_heads"]
-    if heads % kv_heads:
-        expected = f"a divisor of num_attention_heads ({heads})"
-        raise _refusal("num_key_value_heads", kv_heads, expected)
+    expected = f"a divisor of num_attention_heads ({heads})"
+    _expect(heads % kv_heads == 0, "num_key_value_heads", kv_heads, expected)
     theta, yarn = _rope(raw)
     if yarn is not None:
         # Qwen's recipe for YaRN adds the scaling alone: max_position_embeddings 40960 with factor 4
         # over an original context of 32768 is a context of 131072
         stretched = yarn.factor * yarn.original_max_position_embeddings
-        if stretched > MOST:
-            raise _refusal("factor", yarn.factor, f"a context of at most {MOST} tokens")
-        stretched = int(stretched)
-        sizes["max_position_embeddings"] = max(sizes["max_position_embeddings"], stretched)
+        _expect(stretched <= MOST, "factor", yarn.factor, f"a context of at most {MOST} tokens")
+        longest = max(sizes["max_position_embeddings"], int(stretched))
+        sizes["max_position_embeddings"] = longest
     return ModelConfig(
         **sizes,
         head_dim=_head_dim(raw, kind, heads),
@@ -133,32 +124,24 @@ def read_config(source: str | Path | Mapping[str, Any]) -> ModelConfig:
 
 
 def _kind(raw: Mapping[str, Any]) -> str:
-    """ "qwen3" or "qwen2". `architectures` decides, `model_type` must not contradict it."""
+    """ "qwen3" or "qwen2"; `model_type` must not contradict `architectures`. Refuses variants."""
     named, model_type = raw.get("architectures") or [], raw.get("model_type")
-    if not named and model_type in ARCHITECTURES:
-        return str(model_type)
-    kinds = [kind for kind, architecture in ARCHITECTURES.items() if named == [architecture]]
-    if not kinds:
-        what = named[0] if isinstance(named, list) and len(named) == 1 else named or model_type
-        raise _refusal("architectures", what, " or ".join(ARCHITECTURES.values()))
-    if model_type not in (None, kinds[0]):
-        raise _refusal("model_type", model_type, f"{kinds[0]!r}, which {named[0]} has")
-    return kinds[0]
-
-
-def _refuse_variants(raw: Mapping[str, Any], kind: str) -> None:
+    what = named[0] if isinstance(named, list) and len(named) == 1 else named or model_type
+    alone = model_type if not named else None
+    kinds = [k for k, known in ARCHITECTURES.items() if named == [known] or alone == k]
+    _expect(len(kinds) == 1, "architectures", what, " or ".join(ARCHITECTURES.values()))
+    [kind] = kinds
+    expected = f"{kind!r}, which {what} has"
+    _expect(model_type in (None, kind), "model_type", model_type, expected)
     for key, expected in _NOT_HERE.items():
-        if raw.get(key) not in (None, False, "silu"):
-            raise _refusal(key, raw[key], expected)
+        _expect(raw.get(key) in (None, False, "silu"), key, raw.get(key), expected)
     types = raw.get("layer_types") or []
-    if not isinstance(types, list):
-        raise _refusal("layer_types", types, "a list of kinds of attention, or null")
+    _expect(isinstance(types, list), "layer_types", types, "a list of kinds of attention, or null")
     windowed = sorted({str(t) for t in types if t != "full_attention"})
-    if windowed:
-        raise _refusal("layer_types", ", ".join(windowed), "'full_attention' everywhere")
-    if kind == "qwen3" and raw.get("attention_bias"):
-        expected = "false (in Qwen3 it also puts a bias on o_proj)"
-        raise _refusal("attention_bias", raw["attention_bias"], expected)
+    _expect(not windowed, "layer_types", ", ".join(windowed), "'full_attention' everywhere")
+    bias = kind == "qwen3" and raw.get("attention_bias")
+    _expect(not bias, "attention_bias", bias, "false (in Qwen3 it also puts a bias on o_proj)")
+    return kind
 
 
 def _head_dim(raw: Mapping[str, Any], kind: str, heads: int) -> int:
@@ -167,55 +150,47 @@ def _head_dim(raw: Mapping[str, Any], kind: str, heads: int) -> int:
         head_dim = _count("head_dim", raw["head_dim"])
     elif kind == "qwen3":
         head_dim = 128
-    elif raw["hidden_size"] % heads:
-        expected = f"a divisor of hidden_size ({raw['hidden_size']}) where head_dim is absent"
-        raise _refusal("num_attention_heads", heads, expected)
     else:
-        head_dim = raw["hidden_size"] // heads
-    if head_dim % 2:
-        raise _refusal("head_dim", head_dim, "an even number (rotary embeddings turn pairs)")
+        hidden_size: int = raw["hidden_size"]
+        expected = f"a divisor of hidden_size ({hidden_size}) where head_dim is absent"
+        _expect(hidden_size % heads == 0, "num_attention_heads", heads, expected)
+        head_dim = hidden_size // heads
+    even = "an even number (rotary embeddings turn pairs)"
+    _expect(head_dim % 2 == 0, "head_dim", head_dim, even)
     return head_dim
 
 
 def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
-    """The base of the rotary embeddings and the scaling, from either spelling or from both if they
-    agree.
-    """
+    """The base of the rotary embeddings and the scaling, from one spelling or two equal ones."""
     new, old = (_stated(raw, key) for key in ("rope_parameters", "rope_scaling"))
     bases = (raw.get("rope_theta"), new.pop("rope_theta", None), old.pop("rope_theta", None))
     thetas = {_positive("rope_theta", base) for base in bases if base is not None}
-    if len(thetas) > 1:
-        expected = "one value; rope_theta and rope_parameters contradict each other"
-        raise _refusal("rope_theta", sorted(thetas), expected)
-    if new and old and new != old:
-        expected = f"what rope_parameters says too ({new}), or only one of the two"
-        raise _refusal("rope_scaling", old, expected)
+    expected = "one value; rope_theta and rope_parameters contradict each other"
+    _expect(len(thetas) <= 1, "rope_theta", sorted(thetas), expected)
+    expected = f"what rope_parameters says too ({new}), or only one of the two"
+    _expect(not (new and old) or new == old, "rope_scaling", old, expected)
     rope = new or old
     kind = rope.pop("rope_type", "default")
-    if kind not in ("default", "yarn"):
-        raise _refusal("rope_type", kind, "'default' or 'yarn'")
+    _expect(kind in ("default", "yarn"), "rope_type", kind, "'default' or 'yarn'")
     for turned in (rope.pop("partial_rotary_factor", None), raw.get("partial_rotary_factor")):
-        if turned not in (None, 1.0):
-            raise _refusal("partial_rotary_factor", turned, "1 (every dimension of a head turns)")
+        whole = "1 (every dimension of a head turns)"
+        _expect(turned in (None, 1.0), "partial_rotary_factor", turned, whole)
     known = {field.name for field in fields(YarnScaling)} if kind == "yarn" else set()
-    if unknown := sorted(rope.keys() - known):
-        shown = f"{kind!r} with {', '.join(unknown)}"
-        raise _refusal("rope_parameters", shown, "only keys that this rope type has")
+    unknown = sorted(rope.keys() - known)
+    shown = f"{kind!r} with {', '.join(unknown)}"
+    _expect(not unknown, "rope_parameters", shown, "only keys that this rope type has")
     theta = thetas.pop() if thetas else 10_000.0  # transformers' value
     return theta, None if kind == "default" else _yarn(raw, rope)
 
 
 def _stated(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """One of the two rope dictionaries without its nulls, its type always as `rope_type` (`type` is
-    the oldest spelling).
-    """
+    """A rope dictionary without nulls, its type as `rope_type` (`type` is the oldest spelling)."""
     value = raw.get(key) or {}
-    if not isinstance(value, Mapping):
-        raise _refusal(key, value, "an object or null")
+    _expect(isinstance(value, Mapping), key, value, "an object or null")
     stated = {name: entry for name, entry in value.items() if entry is not None}
-    oldest = stated.pop("type", None)
-    if oldest is not None and stated.setdefault("rope_type", oldest) != oldest:
-        raise _refusal(f"{key}.type", oldest, f"the same as rope_type ({stated['rope_type']!r})")
+    if (oldest := stated.pop("type", None)) is not None:
+        kind = stated.setdefault("rope_type", oldest)
+        _expect(kind == oldest, f"{key}.type", oldest, f"the same as rope_type ({kind!r})")
     return stated
 
 
@@ -226,8 +201,8 @@ def _yarn(raw: Mapping[str, Any], rope: dict[str, Any]) -> YarnScaling:
     longest, key = raw["max_position_embeddings"], "original_max_position_embeddings"
     outside = raw.get(key)
     original = _count(key, rope.pop(key, outside or longest))
-    if outside not in (None, original):
-        raise _refusal(key, outside, f"what the rope parameters say too ({original})")
+    expected = f"what the rope parameters say too ({original})"
+    _expect(outside in (None, original), key, outside, expected)
     truncate = _flag("truncate", rope.pop("truncate", True))
     numbers = {name: _positive(name, value) for name, value in rope.items()}
     factor = numbers.pop("factor", longest / original)
@@ -236,26 +211,28 @@ def _yarn(raw: Mapping[str, Any], rope: dict[str, Any]) -> YarnScaling:
 
 def _count(key: str, value: Any) -> int:
     most = MOST_LAYERS if key == "num_hidden_layers" else MOST
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise _refusal(key, value, f"a positive whole number, at most {most}")
-    return value
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    _expect(whole and 1 <= value <= most, key, value, f"a positive whole number, at most {most}")
+    return int(value)
 
 
 def _positive(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e300:
-        raise _refusal(key, value, "a positive number")
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    _expect(number and 0 < value < 1e300, key, value, "a positive number")
     return float(value)
 
 
 def _flag(key: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _refusal(key, value, "true or false")
-    return value
+    _expect(isinstance(value, bool), key, value, "true or false")
+    return bool(value)
 
 
-def _refusal(key: str, value: Any, expected: str) -> CheckpointError:
-    shown = repr(value) if len(repr(value)) <= 200 else repr(value)[:200] + "..."
-    return CheckpointError(
-        f"config.json has {key} = {shown}; expected {expected}. Only dense Qwen3 and Qwen2 "
-        "decoders are computed here: choose such a checkpoint, or mend config.json if it is wrong."
-    )
+def _expect(holds: bool, key: str, value: object, expected: str) -> None:
+    """Raise `CheckpointError` for this entry of config.json unless the condition holds."""
+    if not holds:
+        shown = repr(value) if len(repr(value)) <= 200 else repr(value)[:200] + "..."
+        raise CheckpointError(
+            f"config.json has {key} = {shown}; expected {expected}. Only dense Qwen3 and Qwen2 "
+            "decoders are computed here: choose such a checkpoint, or mend config.json if it is "
+            "wrong."
+        )

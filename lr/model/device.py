@@ -1,7 +1,5 @@
 """Where models run: a device by its name, and `DeviceMap`, the devices of target, draft and judge.
-
-The paper's layout is the target on GPUs 0 and 1, the draft on 2, the judge on 3; one GPU for all,
-or the CPU, are others.
+The paper's layout is the target on GPUs 0 and 1, the draft on 2, the judge on 3.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ CHOICES = "auto, cpu, cuda, cuda:1 (the second GPU) or mps"
 
 @dataclass(frozen=True)
 class Torchrun:
-    """What torchrun says about this process: its rank among `size`, its number on its machine. For
-    the target it stands in the place of devices: each process has one, this one `device`.
+    """What torchrun says about this process: its rank among `size`, its number on its machine. It
+    stands in the place of the target's devices: each process has one, this one `device`.
     """
 
     rank: int
@@ -55,11 +53,9 @@ class DeviceMap:
     @classmethod
     def of(cls, device: Device | Mapping[str, Device] | DeviceMap = "cpu") -> DeviceMap:
         """From one device for all, or from a mapping of roles; draft and judge are with the target
-        where nothing is said of them.
-
-        Example: `{"target": ["cuda:0", "cuda:1"], "draft": "cuda:2"}` puts the judge on cuda:0.
-        Raises `SettingError` for a role or a device that does not exist, or a draft or judge on a
-        GPU that belongs to another rank of the target.
+        where nothing is said of them: `{"target": ["cuda:0", "cuda:1"], "draft": "cuda:2"}` puts
+        the judge on cuda:0. Raises `SettingError` for a role or a device that does not exist, or a
+        draft or judge on a GPU that belongs to another rank of the target.
         """
         if isinstance(device, DeviceMap):
             return device
@@ -72,18 +68,18 @@ class DeviceMap:
             raise SettingError("the target has no device; give at least one.")
         places = {}
         for role in ("draft", "judge"):
-            places[role], *more = map(find_device, _several(named.get(role, target[0])))
+            place, *more = map(find_device, _several(named.get(role, target[0])))
             if more:
-                raise SettingError(
-                    f"the {role} is spread over {len(more) + 1} ranks; only a target can be."
-                )
+                ranks = len(more) + 1
+                raise SettingError(f"the {role} is spread over {ranks} ranks; only a target can.")
             others = {_number(rank) for rank in target[1:]} - {_number(target[0])}
-            if places[role].type == "cuda" and _number(places[role]) in others:
+            if place.type == "cuda" and _number(place) in others:
                 raise SettingError(
-                    f"the {role} is to be on {places[role]}, where another process runs a rank of "
-                    "the target; two processes take turns on a GPU. Give another GPU, or "
+                    f"the {role} is to be on {place}, where another process runs a rank of the "
+                    "target; two processes take turns on a GPU. Give another GPU, or "
                     f"{target[0]}, which this process has."
                 )
+            places[role] = place
         torchrun = first if isinstance(first, Torchrun) else None
         return cls(target, places["draft"], places["judge"], torchrun)
 
@@ -109,9 +105,7 @@ def _number(device: torch.device) -> tuple[str, int]:
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """Inside, the work of this thread on a CUDA device goes to a stream of its own, beside those of
-    other threads. Nothing happens on other devices.
-    """
+    """Inside, this thread's work on a CUDA device goes to a stream of its own, beside others'."""
     if device.type != "cuda":
         yield
         return
@@ -121,9 +115,7 @@ def own_stream(device: torch.device) -> Iterator[None]:
 
 
 def find_device(name: str | torch.device) -> torch.device:
-    """The device of that name, tried; "auto": CUDA, else MPS, else the CPU. Raises SettingError for
-    one that is unknown or not in this machine.
-    """
+    """The device of that name, tried; "auto": CUDA, else MPS, else the CPU. Raises SettingError."""
     if name == "auto":
         mps = torch.backends.mps.is_available()
         return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")

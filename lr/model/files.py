@@ -26,32 +26,23 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
-    """The directory of a checkpoint: an existing directory, a tiny model by name, or a download
-    from the Hugging Face hub.
-
-    With `weights=False` only the configuration and the tokenizer are downloaded. Raises
-    CheckpointError.
+    """The directory of a checkpoint: an existing one, a tiny model by name, or a download from the
+    Hugging Face hub (`weights=False`: configuration and tokenizer only). Raises CheckpointError.
     """
-    expected = (
-        f"Give a directory, a hub name such as Qwen/Qwen3-0.6B, or one of {', '.join(CHECKPOINTS)}."
-    )
+    ours = ", ".join(CHECKPOINTS)
+    expected = f"Give a directory, a hub name such as Qwen/Qwen3-0.6B, or one of {ours}."
     if not isinstance(name_or_path, (str, Path)):
         raise CheckpointError(f"{name_or_path!r} names no checkpoint. {expected}")
     name, path = str(name_or_path), Path(name_or_path)
     if max(map(len, path.parts), default=0) > 255:  # no file system has such names
-        raise CheckpointError(
-            f"there is no checkpoint with so long a name: {name[:60]}... {expected}"
-        )
+        raise CheckpointError(f"no checkpoint has so long a name: {name[:60]}... {expected}")
     path = path.expanduser()
     if name in CHECKPOINTS:
         return checkpoint_path(name)
     if path.is_dir():
         return path
     if path.exists():
-        raise CheckpointError(
-            f"{name} is a file; a checkpoint is a directory with config.json and "
-            "model.safetensors. Give the directory."
-        )
+        raise CheckpointError(f"{name} is a file; give the directory that has config.json.")
     if not isinstance(name_or_path, str) or not _HUB_NAME.fullmatch(name):
         raise CheckpointError(
             f"there is no checkpoint {name!r}: no such directory, and not a name on the Hugging "
@@ -78,9 +69,7 @@ def inside(directory: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises CheckpointError if the file is missing, unreadable or not
-    an object.
-    """
+    """The JSON object in a file. Raises CheckpointError."""
     if not path.is_file():
         raise CheckpointError(
             f"{path} does not exist. The directory has {inside(path.parent)}; a checkpoint in "
@@ -92,17 +81,14 @@ def read_json(path: Path) -> dict[str, Any]:
         said = f"{path} cannot be read as JSON ({error}). Fetch the file again."
         raise CheckpointError(said) from error
     if not isinstance(value, dict):
-        raise CheckpointError(
-            f"{path} holds {type(value).__name__}; a JSON object is expected. Fetch the file again."
-        )
+        said = f"{path} holds {type(value).__name__}; a JSON object is expected."
+        raise CheckpointError(f"{said} Fetch the file again.")
     return value
 
 
 def shard_files(directory: Path) -> dict[str, set[str]]:
-    """The safetensors files of a checkpoint, each with the keys its index promises (none where
-    there is no index).
-
-    `model.safetensors` is taken before `model.safetensors.index.json`, as Hugging Face does.
+    """The safetensors files of a checkpoint, each with the keys its index promises. Where there is
+    `model.safetensors`, no index is read, as by Hugging Face.
     """
     if (directory / "model.safetensors").is_file():
         return {"model.safetensors": set()}
@@ -118,11 +104,8 @@ def shard_files(directory: Path) -> dict[str, set[str]]:
         raise CheckpointError(f"{index} has no weight_map (key -> file). Fetch the file again.")
     promised: dict[str, set[str]] = {}
     for key, file in weight_map.items():
-        if (
-            not isinstance(file, str)
-            or Path(file).name != file
-            or len(file.encode("utf-8", "replace")) > 255
-        ):
+        plain = isinstance(file, str) and Path(file).name == file
+        if not plain or len(file.encode("utf-8", "replace")) > 255:
             raise CheckpointError(
                 f"{index} puts {key} into {file!r}; the plain name of a file beside it is expected."
             )

@@ -30,10 +30,10 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from lr.kvcache.cache import PagedKVCache
+from lr.kvcache.cache import PagedKVCache, integers
 from lr.kvcache.table import blocks_for
 from lr.model.attention import RowPages
-from lr.model.batch import RaggedBatch, integers
+from lr.model.batch import RaggedBatch
 from lr.model.qwen import CausalLM
 
 Recorder = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
@@ -43,8 +43,7 @@ ROWS = (1, 2, 4, 8, 16, 24, 32)
 """The numbers of rows that are recorded. A batch of 5 rows wastes three of 8, which costs nothing
 while reading the weights is what takes the time."""
 WARM_UPS = 3
-"""Forwards before recording: libraries choose their algorithms and take their workspaces in the
-first ones."""
+"""Forwards before recording, in which libraries choose their algorithms and take workspaces."""
 _RECORDING = threading.Lock()
 """One thread records at a time, on one stream per device."""
 
@@ -62,7 +61,7 @@ class _Recording:
         )
         self.used = 0  # rows that are not padding
         self.tables: list[list[int]] = []  # of those rows, as they stand in the buffer
-        self.replay: Callable[[], Tensor] | None = None
+        self.replay: Callable[[], Tensor]  # set when it is recorded
 
 
 class StepGraphs:
@@ -98,24 +97,36 @@ class StepGraphs:
         return sorted(self._recordings)
 
     def run(self, batch: RaggedBatch) -> Tensor | None:
-        """Logits [m, v] of the batch's logit rows, a new tensor; None where the batch must go the
-        ordinary way.
-        """
+        """Logits [m, v] of the batch's logit rows, a new tensor; None: go the ordinary way."""
         n = len(batch.tokens)
         recording = self.prepare(n)
         if recording is None:
             return None
-        assert recording.replay is not None
-        self._fill(recording, batch)
+        where, used, padding = recording.where, recording.used, self.padding.blocks[0]
+        for buffer, given, rest in (
+            (recording.tokens, batch.tokens, 0),
+            (where.positions, batch.positions, 0),
+            (where.slots, batch.slots, padding * self.cache.block_size),
+        ):
+            buffer[:n].copy_(given)
+            buffer[n:used].fill_(rest)  # rows that were used the last time, and are not now
+        where.blocks[n:used].fill_(padding)
+        recording.used = n
+        tables: list[list[int]] = []
+        for table, count in zip(batch.tables, batch.counts, strict=True):
+            tables += [table.blocks] * count
+        if tables != recording.tables:  # pages are sent only if a row has others than last time
+            longest = max(map(len, tables))
+            filled = [blocks + blocks[-1:] * (longest - len(blocks)) for blocks in tables]
+            where.blocks[:n, :longest].copy_(integers(filled, batch.tokens.device, torch.int32))
+            recording.tables = [list(blocks) for blocks in tables]
         logits = recording.replay()
         if batch.logit_rows is None:
             return logits[:n].clone()
         return logits.index_select(0, batch.logit_rows)
 
     def prepare(self, n: int) -> _Recording | None:
-        """The recording for n rows, made if there is none yet; None: no size holds them, or
-        recording has failed.
-        """
+        """The recording for n rows, made if there is none; None: no size holds them, or failure."""
         rows = min((rows for rows in self.rows if rows >= n), default=None)
         if rows is None or self.failure is not None:
             return None
@@ -143,30 +154,6 @@ class StepGraphs:
         where, model = recording.where, self.model
         attend = self.attend_rows(where, self.cache)
         return model.logits(model.trunk(recording.tokens, where.positions, attend))
-
-    def _fill(self, recording: _Recording, batch: RaggedBatch) -> None:
-        """Put a batch into the buffers. Pages are sent only where a sequence has other blocks than
-        in the last one.
-        """
-        n, used, where = len(batch.tokens), recording.used, recording.where
-        padding = self.padding.blocks[0]
-        for buffer, given, rest in (
-            (recording.tokens, batch.tokens, 0),
-            (where.positions, batch.positions, 0),
-            (where.slots, batch.slots, padding * self.cache.block_size),
-        ):
-            buffer[:n].copy_(given)
-            buffer[n:used].fill_(rest)  # rows that were used the last time, and are not now
-        where.blocks[n:used].fill_(padding)
-        recording.used = n
-        tables: list[list[int]] = []
-        for table, count in zip(batch.tables, batch.counts, strict=True):
-            tables += [table.blocks] * count
-        if tables != recording.tables:
-            longest = max(map(len, tables))
-            filled = [blocks + blocks[-1:] * (longest - len(blocks)) for blocks in tables]
-            where.blocks[:n, :longest].copy_(integers(filled, batch.tokens.device, torch.int32))
-            recording.tables = [list(blocks) for blocks in tables]
 
 
 def record_eager(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lr.model.config import ModelConfig, YarnScaling
+from lr.model.config import ModelConfig
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """attend(layer, q [n, h, d], k [n, k, d], v [n, k, d]) -> [n, h, d]: store the new keys and values,
@@ -104,9 +104,7 @@ class HeadNorm(RMSNorm):
         self.kept: tuple[Tensor, int, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [n, h + k, d] -> [n, h + k, d]. In inference mode the weights of the heads are kept as
-        long as `weight` stays as it is.
-        """
+        """x [n, h + k, d] -> the same. In inference mode `rows` is kept while `weight` stays."""
         weight = self.weight
         keeping = torch.is_inference_mode_enabled() and not weight.is_inference()
         if keeping and self.kept and self.kept[0] is weight and self.kept[1] == weight._version:
@@ -123,9 +121,7 @@ class HeadNorm(RMSNorm):
 
 
 class Attention(Module):
-    """The projections around attention. q, k and v come from one fused matrix: rows [q heads | k
-    heads | v heads].
-    """
+    """The projections around attention; q, k, v are one matrix: [q heads | k heads | v heads]."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -155,9 +151,7 @@ class Attention(Module):
 
 
 class MLP(Module):
-    """SwiGLU (Shazeer, arXiv 2002.05202): down(silu(gate(x)) * up(x)). Gate and up are one
-    matrix.
-    """
+    """SwiGLU (Shazeer, arXiv 2002.05202): down(silu(gate(x)) * up(x)); gate, up are one matrix."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -198,22 +192,17 @@ class DecoderLayer(Module):
 def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
     """The angle per position of each of the d/2 rotation planes, fp32 [d/2], and the factor on cos
     and sin.
+
+    YaRN (Peng et al., arXiv 2309.00071), section 3.2: planes that turn often keep their frequency,
+    slow ones are divided by `factor`, with a ramp in between. A plane turns r times over the
+    original context if its index is d/2 * log(context / (2 pi r)) / log(theta); the ramp runs from
+    the index for `beta_fast` turns to the one for `beta_slow`. The factor on cos and sin scales
+    attention logits by its square (section 3.4: 0.1 ln(factor) + 1).
     """
-    d = config.head_dim
-    if config.yarn is not None:
-        return _yarn_frequencies(config.yarn, config.rope_theta, d)
-    exponents = torch.arange(0, d, 2, dtype=torch.int64).to(torch.float32) / d
-    return 1.0 / config.rope_theta**exponents, 1.0
-
-
-def _yarn_frequencies(yarn: YarnScaling, theta: float, d: int) -> tuple[Tensor, float]:
-    """YaRN (Peng et al., arXiv 2309.00071), section 3.2: planes that turn often keep their
-    frequency, slow ones are divided by `factor`, with a ramp in between.
-
-    A plane turns r times over the original context if its index is d/2 * log(context / (2 pi r)) /
-    log(theta); the ramp runs from the index for `beta_fast` turns to the one for `beta_slow`. The
-    factor on cos and sin scales attention logits by its square (section 3.4: 0.1 ln(factor) + 1).
-    """
+    d, theta, yarn = config.head_dim, config.rope_theta, config.yarn
+    powers = theta ** (torch.arange(0, d, 2).to(torch.float32) / d)
+    if yarn is None:
+        return 1.0 / powers, 1.0
 
     def plane_of(turns: float) -> float:
         original = yarn.original_max_position_embeddings
@@ -228,7 +217,6 @@ def _yarn_frequencies(yarn: YarnScaling, theta: float, d: int) -> tuple[Tensor, 
     low, high = max(low, 0), min(high, d - 1)
     if low == high:
         high += 0.001  # a ramp of no width would divide by zero
-    powers = theta ** (torch.arange(0, d, 2).to(torch.float32) / d)
     kept = 1 - ((torch.arange(d // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
     # (1 - kept) is rounded once more than the ramp itself; Hugging Face computes it so, and far
     # positions magnify the difference

@@ -44,8 +44,7 @@ class RankLost(LRError):
 @dataclass(frozen=True)
 class Ranks:
     """This process among those that share a model: number `rank` of `size`. All ranks make the same
-    calls in the same order, on a group of `torch.distributed` (None: its default group). Raises
-    `RankLost`.
+    calls in the same order, on a group of `torch.distributed`. Raises `RankLost`.
     """
 
     rank: int
@@ -73,9 +72,7 @@ def together(collective: Callable[..., Any], *arguments: Any, **named: Any) -> A
 
 
 def part_of(config: ModelConfig, ranks: int) -> ModelConfig:
-    """The sizes of one rank's network. Raises `SettingError` if this network cannot be divided
-    among so many ranks.
-    """
+    """The sizes of one rank's network. Raises `SettingError` if it cannot be divided so."""
 
     def wrong(n: int) -> str:
         k = config.num_kv_heads
@@ -120,9 +117,7 @@ def cuts(config: ModelConfig, rank: int, ranks: int) -> list[Piece]:
 
 
 class RowParallelLinear(Linear):
-    """y = sum over the ranks of W_r x_r: every rank has some columns of W, and the part of x that
-    belongs to them.
-    """
+    """y = sum over the ranks of W_r x_r: each has some columns of W, and the part of x for them."""
 
     def __init__(self, columns: int, rows: int, ranks: Ranks) -> None:
         super().__init__(columns, rows, bias=False)
@@ -134,7 +129,8 @@ class RowParallelLinear(Linear):
 
 class VocabParallelEmbedding(nn.Embedding):
     """Rows of the vocabulary: a token whose row is elsewhere is zero here, and the sum over the
-    ranks is its row.
+    ranks is its row. Example: rows 48..63, token 50 is row 2; token 7 is not here: row 0 is read,
+    and put to zero.
     """
 
     def __init__(self, first: int, table: Tensor, ranks: Ranks) -> None:
@@ -142,9 +138,7 @@ class VocabParallelEmbedding(nn.Embedding):
         self.first, self.ranks = first, ranks
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens [n] -> [n, e]. Example: rows 48..63, token 50 is row 2; token 7 is not here: row 0
-        is read, and put to zero.
-        """
+        """Tokens [n] -> [n, e]."""
         here = tokens - self.first
         elsewhere = (here < 0) | (here >= self.num_embeddings)
         x = F.embedding(here.masked_fill(elsewhere, 0), self.weight)
@@ -181,9 +175,8 @@ def load_part(
     dtype: torch.dtype | None,
     network: Callable[[ModelConfig, Ranks], Network],
 ) -> Network:
-    """The part of this rank, frozen and in eval mode: of every tensor only the slice that is its
-    own is read. `source` and `dtype` as in `load_model`; raises as it does, and `SettingError` if
-    the model cannot be divided among so many ranks.
+    """The part of this rank, as `load_model` has the whole: of every tensor only the slice that is
+    its own is read. Raises as it does and as `part_of` does.
     """
     take = partial(cuts, rank=ranks.rank, ranks=ranks.size)
     return load_pieces(source, device, dtype, lambda config: network(config, ranks), take)

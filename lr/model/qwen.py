@@ -40,13 +40,12 @@ class CausalLM(nn.Module):
     """A dense Qwen decoder with weights of one dtype on one device.
 
     Made with `lr.load_model` from a checkpoint, or from a config with random weights. `attention`
-    is how it attends (`attention_choice.py`).
+    is how it attends (`attention_choice.py`); `graphs`: whether small forwards are replayed from
+    CUDA graphs, where that can be.
     """
 
-    frequencies: Tensor
     attention: AttentionKind = SDPA
     graphs: bool = True
-    """Whether small forwards are replayed from CUDA graphs, where that can be."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -60,8 +59,8 @@ class CausalLM(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(config, l) for l in range(config.num_layers))
         self.norm = RMSNorm(e, config.rms_norm_eps)
         self.head = None if config.tie_word_embeddings else nn.Linear(e, v, bias=False)
-        if not table.is_meta:
-            self.set_rotation()
+        with torch.device("cpu"):  # fp32 [d/2]; in no checkpoint, so made for a "meta" model too
+            self.frequencies, self.rotation_factor = inverse_frequencies(config)
 
     @classmethod
     def materialised(
@@ -72,13 +71,7 @@ class CausalLM(nn.Module):
         """
         with torch.device("meta"):
             model = make()
-        model = model.to(dtype).to_empty(device=device)
-        model.set_rotation()  # made on "meta" above; not part of a checkpoint
-        return model.requires_grad_(False).eval()
-
-    def set_rotation(self) -> None:
-        """Make the rotary frequencies (fp32 [d/2], not part of a checkpoint)."""
-        self.frequencies, self.rotation_factor = inverse_frequencies(self.config)
+        return model.to(dtype).to_empty(device=device).requires_grad_(False).eval()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -125,16 +118,9 @@ class CausalLM(nn.Module):
         return self.logits(hidden if batch.logit_rows is None else hidden[batch.logit_rows])
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
-        """An empty cache that fits this model, in its dtype and on its device. Raises
-        `SettingError` for a size below 1.
-        """
-        return PagedKVCache(
-            **self.cache_shape,
-            num_blocks=num_blocks,
-            block_size=block_size,
-            dtype=self.dtype,
-            device=self.device,
-        )
+        """An empty cache that fits this model. Raises `SettingError` for a size below 1."""
+        sizes: dict[str, Any] = {"num_blocks": num_blocks, "block_size": block_size}
+        return PagedKVCache(**sizes, **self.cache_shape, dtype=self.dtype, device=self.device)
 
     @property
     def cache_shape(self) -> dict[str, Any]:

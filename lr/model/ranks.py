@@ -8,11 +8,10 @@ gets a token. Rank 0's cache copies block 5 to 6, and the message of the pass is
 copies=((5, 6),); feed slots=(23, 25), blocks=([5], [6])].
 
 Processes are started here, or by torchrun. Messages go over the default group of
-`torch.distributed` (gloo), in which an idle rank may wait for ever; sums over a group beside it. A
-rank that dies breaks its connections, which ends the collectives of the others; one that hangs does
-so after `patience` seconds. Ranks that have only lost another end without complaint, so what is
-left is the cause: rank 0 names it, ends all of them and raises `WorkerError`, now and at every
-later use.
+`torch.distributed` (gloo), in which an idle rank may wait for ever; sums over a group beside it,
+which fails when a rank dies, or hangs for `patience` seconds. Ranks that have only lost another end
+without complaint, so what is left is the cause: rank 0 names it, ends all of them and raises
+`WorkerError`, now and at every later use.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ PATIENCE, STARTS = 20.0, 10
 """Seconds that a rank waits for the others in a sum; so many times as long for one to start."""
 FOR_EVER = timedelta(days=365)
 AFTERMATH = 3.0
-"""Seconds in which ranks that have only lost another end by themselves; one that still runs then
-hangs."""
+"""Seconds in which ranks that have only lost another end; one that still runs then hangs."""
 
 
 class WorkerError(LRError):
@@ -63,9 +61,7 @@ class WorkerError(LRError):
 
 
 def spread_over(ranks: int, device: str | torch.device) -> tuple[torch.device, ...]:
-    """So many devices from `device` on: cuda:0, cuda:1, ..., or the CPU as often. Raises
-    `SettingError` if there are not so many GPUs.
-    """
+    """So many devices from `device` on: cuda:0, cuda:1, ..., or the CPU as often."""
     device = find_device(device)
     if device.type != "cuda":
         return (device,) * ranks
@@ -86,8 +82,7 @@ def load_parallel(
     patience: float = PATIENCE,
 ) -> LeaderLM:
     """A model over several ranks, as `load_model` on one: a process for each of the `devices`, this
-    one for the first; or those that torchrun has started. Ended by its `close`, or when it is
-    forgotten.
+    one for the first; or those that torchrun has started. Ended as its `Team` is.
 
     Raises as `load_model` does; `SettingError` if it cannot be divided so, before anything is
     started; `WorkerError` if a rank is lost.
@@ -138,14 +133,12 @@ class Team:
             self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
             context = multiprocessing.get_context("spawn")  # a fork of a threaded torch may hang
             for rank, device in enumerate(devices[1:], 1):
-                place = Torchrun(rank, size, device.index or 0)
-                told = place, self._store.port
+                told = Torchrun(rank, size, device.index or 0), self._store.port
                 process = context.Process(target=_process, args=told, daemon=True)
                 with undisturbed():
                     process.start()
                 self._processes.append(process)
-        ended = threading.Event()
-        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._processes, ended)
+        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._processes)
         settings = (self.device.type == "cuda", torch.get_num_threads(), patience)
         with self._guarded():
             late = time.monotonic() + STARTS * patience
@@ -155,7 +148,7 @@ class Team:
                 time.sleep(0.02)
             self.ranks, _ = _join(Torchrun(0, size, self.device.index or 0), self._store, settings)
         if settings[0] and self._processes:
-            watched = self._processes, self.ranks.group, ended
+            watched = self._processes, self.ranks.group, self._finalizer
             threading.Thread(target=_abort_when_one_ends, args=watched, daemon=True).start()
 
     @property
@@ -164,9 +157,7 @@ class Team:
         return [process.pid for process in self._processes if process.pid is not None]
 
     def load(self, source: str | Path, dtype: torch.dtype | None = None) -> LeaderLM:
-        """A model on this team, beside its others. Under torchrun each machine finds `source` for
-        itself.
-        """
+        """Another model on this team. Under torchrun each machine finds `source` for itself."""
         part_of(config_of(source), self.ranks.size)
         if self._processes and not is_dummy(source):
             source = resolve(source).resolve()
@@ -192,9 +183,7 @@ class Team:
                 yield
 
     def close(self, why: str = "this tensor-parallel model was closed.") -> None:
-        """End the other ranks and leave the process group. Its models cannot be used afterwards:
-        they raise `WorkerError` with the reason.
-        """
+        """End the other ranks and leave the group. The models then raise `WorkerError`: `why`."""
         with self._lock:
             self.error = self.error or WorkerError(f"{why} Load it again.")
             self._finalizer()
@@ -237,21 +226,18 @@ class Team:
 
 
 def _abort_when_one_ends(
-    processes: Sequence[SpawnProcess], group: dist.ProcessGroup, ended: threading.Event
+    processes: Sequence[SpawnProcess], group: dist.ProcessGroup, end: weakref.finalize[..., Any]
 ) -> None:
     """NCCL would wait for a rank that is gone; gloo notices by itself."""
     wait([process.sentinel for process in processes])
-    if not ended.is_set():
+    if end.alive:  # it was not rank 0 that ended it
         group.abort()
 
 
-def _end(owner: int, processes: Sequence[SpawnProcess], ended: threading.Event) -> None:
-    """Kill the other ranks, which have nothing to save, and leave the group, which ends those that
-    torchrun has started. Raises nothing.
-    """
+def _end(owner: int, processes: Sequence[SpawnProcess]) -> None:
+    """Kill the other ranks, which have nothing to save; leaving the group ends torchrun's."""
     if os.getpid() != owner:
         return  # a fork of rank 0 that ends: the ranks are not its children
-    ended.set()
     for process in processes:
         process.kill()
         process.join()
@@ -262,9 +248,8 @@ def _end(owner: int, processes: Sequence[SpawnProcess], ended: threading.Event) 
 def _join(
     place: Torchrun, store: dist.Store | None, settings: tuple[bool, int, float] | None = None
 ) -> tuple[Ranks, torch.device]:
-    """Meet the other ranks, through `store` or where torchrun says; what this one does its sums
-    with, and its device. Rank 0 tells the others its `settings`: whether they use GPUs, the threads
-    of each, and its patience in seconds.
+    """Meet the other ranks, through `store` or where torchrun says: what this one does its sums
+    with, and its device. Rank 0 tells its `settings`: GPUs or not, threads of each, patience.
     """
     where = {"store": store, "rank": place.rank, "world_size": place.size}
     together(dist.init_process_group, "gloo", **where, timeout=FOR_EVER)
@@ -283,10 +268,12 @@ def _join(
 class LeaderCache(PagedKVCache):
     """The cache of rank 0's KV heads; the other ranks' caches do what it does."""
 
-    def __init__(self, team: Team, number: int, **sizes: Any) -> None:
-        super().__init__(**sizes)
-        self.queue, self.number = team.queue, number
-        weakref.finalize(self, team.queue.append, ("drop", number)).atexit = False
+    def __init__(self, model: LeaderLM, num_blocks: int, block_size: int) -> None:
+        sizes: dict[str, Any] = {"num_blocks": num_blocks, "block_size": block_size}
+        super().__init__(**sizes, **model.cache_shape, dtype=model.dtype, device=model.device)
+        self.queue, self.number = model.team.queue, next(model.team.numbers)
+        self.queue.append(("cache", model.number, self.number, sizes))
+        weakref.finalize(self, self.queue.append, ("drop", self.number)).atexit = False
 
     def prepare(self, fresh: Sequence[int], copies: Sequence[tuple[int, int]]) -> None:
         super().prepare(fresh, copies)
@@ -299,8 +286,7 @@ class LeaderLM(RankLM):
     """
 
     team: Team
-    number: int
-    """The other ranks of the team have the other parts under this number."""
+    number: int  # under which the other ranks of the team have the other parts
 
     def close(self) -> None:
         """End the team, with all its models."""
@@ -308,23 +294,14 @@ class LeaderLM(RankLM):
 
     def make_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """A cache for the KV heads of all ranks. Raises `SettingError` for a size below 1."""
-        number, sizes = (
-            next(self.team.numbers),
-            {"num_blocks": num_blocks, "block_size": block_size},
-        )
-        how = {**self.cache_shape, **sizes, "dtype": self.dtype, "device": self.device}
-        cache = LeaderCache(self.team, number, **how)
-        self.team.queue.append(("cache", self.number, number, num_blocks, block_size))
-        return cache
+        return LeaderCache(self, num_blocks, block_size)
 
     def forward(
         self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend | None = None
     ) -> Tensor:
         """As that of `CausalLM`; all ranks take part. Raises `WorkerError`."""
         if not isinstance(cache, LeaderCache):
-            raise ProtocolError(
-                "a tensor-parallel model needs a cache that its own make_cache has made."
-            )
+            raise ProtocolError("a tensor-parallel model needs a cache of its own make_cache.")
         blocks = [(table.blocks, table.length) for table in batch.tables]
         how = self.attention.name if backend is None else backend
         with self.team.together(("feed", self.number, cache.number, how, blocks, batch.source)):
@@ -333,8 +310,7 @@ class LeaderLM(RankLM):
 
 def _process(place: Torchrun, port: int) -> None:
     """The life of a process that was started only to follow. It leaves a report if it fails."""
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    code = 0
+    store, code = dist.TCPStore("127.0.0.1", port, is_master=False), 0
     try:
         store.set(f"started {place.rank}", "")
         follow(place, store)
@@ -372,6 +348,7 @@ def _obey(
     models: dict[int, RankLM],
     caches: dict[int, PagedKVCache],
 ) -> None:
+    """A function of its own, so that nothing holds a cache that has been dropped."""
     match order:
         case ("feed", number, cache_number, how, blocks, (tokens, slots, wanted)):
             model, cache = models[number], caches[cache_number]
@@ -382,10 +359,10 @@ def _obey(
             model(batch, cache, None if isinstance(how, str) else how)
         case ("prepare", number, fresh, copies):
             caches[number].prepare(fresh, copies)
-        case ("cache", number, cache_number, num_blocks, block_size):
-            cache = caches[cache_number] = models[number].make_cache(num_blocks, block_size)
-            cache.pool.allocate(num_blocks)  # other ranks count no holders: all blocks are held,
-            cache.keys.zero_()  # and may be read
+        case ("cache", number, cache_number, sizes):
+            cache = caches[cache_number] = models[number].make_cache(**sizes)
+            cache.pool.allocate(cache.num_blocks)  # other ranks count no holders: all blocks are
+            cache.keys.zero_()  # held, and may be read
             cache.values.zero_()
         case ("drop", number):
             del caches[number]

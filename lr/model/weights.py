@@ -10,7 +10,7 @@ its random initial value. Files and downloads: `files.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,13 @@ from typing import Any
 
 import torch
 
-from lr.errors import CheckpointError, SettingError
+from lr.errors import CheckpointError
 from lr.model.config import ModelConfig, read_config
 from lr.model.device import find_device
 from lr.model.files import open_tensors, read_json, resolve
 from lr.model.qwen import CausalLM, Network
 from lr.registry import find, is_dummy
+from lr.types import require
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES.values()}
@@ -47,36 +48,36 @@ class Piece:
 
 
 def pieces(config: ModelConfig) -> list[Piece]:
-    """Every tensor that a checkpoint of this configuration has, in the order of the network. The
-    head only where it is untied.
-    """
-    table = (config.vocab_size, config.hidden_size)
-    listed = [Piece(EMBEDDING_KEY, "embedding.weight", 0, table)]
-    for layer in range(config.num_layers):
-        listed += _layer(config, f"model.layers.{layer}.", f"layers.{layer}.")
-    listed.append(Piece("model.norm.weight", "norm.weight", 0, (config.hidden_size,)))
-    if not config.tie_word_embeddings:
-        listed.append(Piece(HEAD_KEY, "head.weight", 0, table))
-    return listed
-
-
-def _layer(config: ModelConfig, theirs: str, ours: str) -> Iterator[Piece]:
-    e, d, inner = config.hidden_size, config.head_dim, config.intermediate_size
+    """Every tensor of such a checkpoint, in the order of the network; a tied head is not there."""
+    v, e = config.vocab_size, config.hidden_size
+    d, inner = config.head_dim, config.intermediate_size
     h, k = config.num_heads, config.num_kv_heads
-    yield Piece(theirs + "input_layernorm.weight", ours + "attention_norm.weight", 0, (e,))
-    attention, ours_attention = theirs + "self_attn.", ours + "attention."
-    for name, first, heads in (("q", 0, h), ("k", h, k), ("v", h + k, k)):
-        key, rows = f"{attention}{name}_proj.", heads * d
-        yield Piece(key + "weight", ours_attention + "qkv.weight", first * d, (rows, e))
-        if config.qkv_bias:
-            yield Piece(key + "bias", ours_attention + "qkv.bias", first * d, (rows,))
-    for first, name in ((0, "q_norm"), (d, "k_norm")) if config.qk_norm else ():
-        yield Piece(f"{attention}{name}.weight", ours_attention + "qk_norm.weight", first, (d,))
-    yield Piece(attention + "o_proj.weight", ours_attention + "out.weight", 0, (e, h * d))
-    yield Piece(theirs + "post_attention_layernorm.weight", ours + "mlp_norm.weight", 0, (e,))
-    yield Piece(theirs + "mlp.gate_proj.weight", ours + "mlp.gate_up.weight", 0, (inner, e))
-    yield Piece(theirs + "mlp.up_proj.weight", ours + "mlp.gate_up.weight", inner, (inner, e))
-    yield Piece(theirs + "mlp.down_proj.weight", ours + "mlp.down.weight", 0, (e, inner))
+    listed: list[Piece] = []
+
+    def add(key: str, parameter: str, first: int, *shape: int) -> None:
+        listed.append(Piece(key, parameter, first, shape))
+
+    add(EMBEDDING_KEY, "embedding.weight", 0, v, e)
+    for i in range(config.num_layers):
+        theirs, ours = f"model.layers.{i}.", f"layers.{i}."
+        add(theirs + "input_layernorm.weight", ours + "attention_norm.weight", 0, e)
+        for name, first, heads in (("q", 0, h), ("k", h, k), ("v", h + k, k)):
+            key, rows = f"{theirs}self_attn.{name}_proj.", heads * d
+            add(key + "weight", ours + "attention.qkv.weight", first * d, rows, e)
+            if config.qkv_bias:
+                add(key + "bias", ours + "attention.qkv.bias", first * d, rows)
+        if config.qk_norm:
+            add(theirs + "self_attn.q_norm.weight", ours + "attention.qk_norm.weight", 0, d)
+            add(theirs + "self_attn.k_norm.weight", ours + "attention.qk_norm.weight", d, d)
+        add(theirs + "self_attn.o_proj.weight", ours + "attention.out.weight", 0, e, h * d)
+        add(theirs + "post_attention_layernorm.weight", ours + "mlp_norm.weight", 0, e)
+        add(theirs + "mlp.gate_proj.weight", ours + "mlp.gate_up.weight", 0, inner, e)
+        add(theirs + "mlp.up_proj.weight", ours + "mlp.gate_up.weight", inner, inner, e)
+        add(theirs + "mlp.down_proj.weight", ours + "mlp.down.weight", 0, e, inner)
+    add("model.norm.weight", "norm.weight", 0, e)
+    if not config.tie_word_embeddings:
+        add(HEAD_KEY, "head.weight", 0, v, e)
+    return listed
 
 
 def load_model(
@@ -90,15 +91,12 @@ def load_model(
     `name_or_path`: a directory in Hugging Face layout, a name on the hub (downloaded), or
     "tiny-target", "tiny-draft", "tiny-judge"; "dummy:" before a shape's name or a directory with a
     config.json: random weights (`lab/dummy.py`). `dtype` is float64, float32, bfloat16 or float16;
-    None keeps the checkpoint's. Raises CheckpointError if the checkpoint is not one that this
-    project computes exactly or if its keys do not account; SettingError for an impossible device or
-    dtype.
+    None keeps the checkpoint's. Raises CheckpointError for what is not computed exactly here or
+    where a tensor is missing or too many; SettingError for an impossible device or dtype.
     """
     place = find_device(device)
-    if dtype is not None and dtype not in _DTYPES.values():
-        raise SettingError(
-            f"dtype is {dtype!r}; expected one of {', '.join(map(str, _DTYPES.values()))}, or None."
-        )
+    possible = (*_DTYPES.values(), None)
+    require(dtype in possible, "dtype", dtype, f"one of {', '.join(map(str, possible))}")
     return load_pieces(name_or_path, place, dtype, CausalLM)
 
 
@@ -119,7 +117,7 @@ def load_pieces(
 ) -> Network:
     """As `load_model`: the pieces that `take` lists, in the parameters of what `network` makes."""
     directory = Path(source) if is_dummy(source) else resolve(source)
-    config = config_of(source if is_dummy(source) else directory)
+    config = config_of(directory)
     make, taken = partial(network, config), take(config)
     if is_dummy(source):
         model = CausalLM.materialised(make, dtype or torch.bfloat16, device)
@@ -155,27 +153,24 @@ def lay_out(model: Network) -> Network:
 
 
 def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, rows: slice) -> None:
-    """Check that a checkpoint holds exactly the tensors that `config` needs, in the right shapes.
-    Raises CheckpointError.
-
-    A stored head that should be the embedding is compared with it: the `rows` of both that the
-    caller is going to read.
+    """Raise CheckpointError unless a checkpoint holds exactly the tensors that `config` needs, in
+    the right shapes. A stored head that should be the embedding is compared with it: the `rows` of
+    both that the caller is going to read.
     """
-    needed = {piece.key: piece.shape for piece in pieces(config)}
-    there = {key: shape for key, shape in needed.items() if key in tensors}
+    needed = {piece.key: list(piece.shape) for piece in pieces(config)}
+    shapes = {key: tensors[key].get_shape() for key in needed if key in tensors}
+    dtypes = {key: tensors[key].get_dtype() for key in shapes}
     tied_head = config.tie_word_embeddings and HEAD_KEY in tensors and EMBEDDING_KEY in tensors
     known = {*needed, HEAD_KEY} if tied_head else set(needed)
-    unexpected = {k for k in tensors if k not in known and not k.endswith(HARMLESS_SUFFIX)}
-    misshapen = [
-        f"{key} is {tensors[key].get_shape()}, expected {list(shape)}"
-        for key, shape in there.items()
-        if tensors[key].get_shape() != list(shape)
-    ]
-    dtypes = {key: tensors[key].get_dtype() for key in there}
+    unexpected = [k for k in tensors if k not in known and not k.endswith(HARMLESS_SUFFIX)]
     found = {
-        "missing": [key for key in needed if key not in there],
+        "missing": [key for key in needed if key not in shapes],
         "unexpected": sorted(unexpected),
-        "of another shape": misshapen,
+        "of another shape": [
+            f"{k} is {shape}, expected {needed[k]}"
+            for k, shape in shapes.items()
+            if shape != needed[k]
+        ],
         f"of a dtype other than {', '.join(_DTYPES)}": [
             f"{key} is {name}" for key, name in dtypes.items() if name not in _DTYPES
         ],
@@ -191,9 +186,8 @@ def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, ro
         )
     if tied_head and not torch.equal(tensors[HEAD_KEY][rows], tensors[EMBEDDING_KEY][rows]):
         raise CheckpointError(
-            f"{directory} says tie_word_embeddings, but its {HEAD_KEY} differs from "
-            f"{EMBEDDING_KEY}. Set tie_word_embeddings to false in config.json if the head is its "
-            "own."
+            f"{directory} says tie_word_embeddings, but {HEAD_KEY} differs from {EMBEDDING_KEY}. "
+            "If the head is its own, set tie_word_embeddings to false in config.json."
         )
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import BlockTable, block_rows
 from lr.model.attention import LONG, SDPA, AttentionKind, RowPages, reference_attention
-from lr.model.attention_flash import FlashKernels, flash_attention
+from lr.model.attention_flash import flash_attention
 from lr.model.batch import RaggedBatch
 
 CPU = torch.device("cpu")
@@ -30,8 +30,8 @@ LAYERS, HEADS, KV_HEADS, DIM = 2, 6, 2, 8
 
 def kinds(block_size: int, emulated: Emulated | None = None) -> list[AttentionKind]:
     kernels = emulated or Emulated()
-    flash = FlashKernels(kernels.flash_attn_varlen_func, kernels.flash_attn_with_kvcache)
-    return [SDPA, flash_attention(flash, block_size)]
+    flash = kernels.flash_attn_varlen_func, kernels.flash_attn_with_kvcache
+    return [SDPA, flash_attention(*flash, block_size)]
 
 
 def new_cache(block_size: int) -> PagedKVCache:

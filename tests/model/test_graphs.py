@@ -19,7 +19,7 @@ from torch import Tensor
 from lr.engine.runner import ModelRunner, Runners
 from lr.kvcache.branch import Branch
 from lr.model.attention import SDPA
-from lr.model.attention_flash import FlashKernels, flash_attention
+from lr.model.attention_flash import flash_attention
 from lr.model.config import ModelConfig
 from lr.model.graphs import Recorder, StepGraphs, record_eager
 from lr.model.qwen import CausalLM
@@ -28,9 +28,7 @@ from lr.trace import Warned
 
 V = 23
 KERNELS = Emulated()
-FLASH = flash_attention(
-    FlashKernels(KERNELS.flash_attn_varlen_func, KERNELS.flash_attn_with_kvcache), 4
-)
+FLASH = flash_attention(KERNELS.flash_attn_varlen_func, KERNELS.flash_attn_with_kvcache, 4)
 
 
 def random_model(seed: int = 0) -> CausalLM:

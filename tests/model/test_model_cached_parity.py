@@ -51,9 +51,7 @@ def runner_for(model: CausalLM, backend: AttentionBackend, **settings: Any) -> M
     runner = ModelRunner(model, num_blocks=40, backend=backend, **settings)
     c = runner.cache
     runner.cache = PagedKVCache(
-        num_layers=c.num_layers,
-        num_kv_heads=c.num_kv_heads,
-        head_dim=c.head_dim,
+        **model.cache_shape,
         num_blocks=c.num_blocks,
         block_size=c.block_size,
         dtype=model.dtype,
