@@ -21,14 +21,19 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
-from lr.engine.load import THRESHOLDS, VerifierChoice, parse_verifier
 from lr.engine.loop import Told
 from lr.engine.request import Request
 from lr.errors import SettingError
 from lr.lab.endpoint.client import COMPLETIONS, Broken, EndpointError, Refused, read_piece
 from lr.lab.endpoint.models import ServedModel, refuse, refuse_for_logprobs
 from lr.model.codec import Codec
-from lr.parts.verifiers import SCORE_QUESTION, ScoreReading
+from lr.parts.verifiers import (
+    SCORE_QUESTION,
+    THRESHOLDS,
+    ScoreReading,
+    VerifierChoice,
+    parse_verifier,
+)
 from lr.registry import language_of
 from lr.spec.protocol import NodeId
 from lr.spec.verifiers.base import DeferredVerifier, Pair, Requires, Verifier

@@ -15,7 +15,7 @@ The smallest verifier subclasses `Verifier` and has two members:
 
 An exception in `judge` is a bug and is raised. Only a verifier that declares itself `fallible`,
 such as a judge on a server, turns its failures into rejections; these have `Verdict.failed` set and
-are counted. Read next: `simple.py`, `judge.py`; `engine/load.py` lists what there is.
+are counted. Read next: `simple.py`, `judge.py`; `lr/parts/verifiers.py` makes all by name.
 """
 
 from __future__ import annotations
