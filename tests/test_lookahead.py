@@ -31,8 +31,7 @@ from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.rules import MatchRule
 from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.token_sd import Speculation
-from lr.spec.verifiers.base import Pair, Verifier
-from lr.spec.verifiers.simple import ExactVerifier
+from lr.spec.verifiers.base import ExactVerifier, Pair, Verifier
 from lr.types import Coupling, EmittedStep, Finish, Origin, Role, SamplingParams, Step, Verdict
 
 MODELS = [random_model(seed) for seed in range(4)]

@@ -40,7 +40,16 @@ from lr.model.weights import load_model
 from lr.registry import find, language_of
 from lr.rng import Stream, uniform
 from lr.spec.runner import Runner
-from lr.spec.verifiers.base import Pair, Requires, Verifier, at_least, verdicts_of
+from lr.spec.verifiers.base import (
+    Decode,
+    ExactVerifier,
+    NormalisedMatch,
+    Pair,
+    Requires,
+    Verifier,
+    at_least,
+    verdicts_of,
+)
 from lr.spec.verifiers.judge import (
     AnswerTokens,
     AskingVerifier,
@@ -50,7 +59,6 @@ from lr.spec.verifiers.judge import (
     Row,
     step_logprobs,
 )
-from lr.spec.verifiers.simple import Decode, ExactVerifier, NormalisedMatch
 from lr.types import Verdict, require
 
 Embed = Callable[[Sequence[str]], Tensor]

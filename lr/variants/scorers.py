@@ -26,9 +26,8 @@ from lr.parts.verifiers import (
 )
 from lr.reasoner import Reasoner
 from lr.registry import language_of
-from lr.spec.verifiers.base import Verifier
+from lr.spec.verifiers.base import NormalisedMatch, Verifier
 from lr.spec.verifiers.judge import JudgeVerifier
-from lr.spec.verifiers.simple import NormalisedMatch
 
 THRESHOLDS = {"judge": 0.5, "digits": 7.0, "likelihood": -1.0}
 

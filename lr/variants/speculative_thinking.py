@@ -18,8 +18,7 @@ from collections.abc import Sequence
 
 from lr.reasoner import Reasoner
 from lr.spec.variant import Correction, Corrector, Variant
-from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.spec.verifiers.simple import Decode
+from lr.spec.verifiers.base import Decode, Pair, Requires, Verifier
 from lr.types import Verdict
 
 CUES = ("wait", "hmm", "alternatively", "however", "let me check", "let me verify", "actually")

@@ -13,9 +13,8 @@ from lr.errors import SettingError
 from lr.model.codec import Codec
 from lr.parts.verifiers import THRESHOLDS, VerifierChoice, parse_verifier
 from lr.reasoner import Reasoner
-from lr.spec.verifiers.base import Requires, Verifier
+from lr.spec.verifiers.base import NormalisedMatch, Requires, Verifier
 from lr.spec.verifiers.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, JudgeVerifier
-from lr.spec.verifiers.simple import NormalisedMatch
 
 
 def parse(text: str, *, speaks_tiny: bool = True) -> tuple[str, float | None]:

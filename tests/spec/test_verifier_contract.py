@@ -21,9 +21,15 @@ from lr.parts.verifiers import (
     ScoreVerifier,
     TimedVerifier,
 )
-from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
+from lr.spec.verifiers.base import (
+    ExactVerifier,
+    NormalisedMatch,
+    Pair,
+    Requires,
+    Verifier,
+    verdicts_of,
+)
 from lr.spec.verifiers.judge import TINY_JUDGE_PROMPT, JudgeVerifier, PromptedModel
-from lr.spec.verifiers.simple import ExactVerifier, NormalisedMatch
 from lr.tiny.oracle import OracleVerifier, parse
 from lr.types import Verdict
 from lr.variants.confidence_cascade import Cascade

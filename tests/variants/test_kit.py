@@ -25,9 +25,8 @@ from lr.spec.rules import MatchRule, RejectRule
 from lr.spec.sampling import distribution, sample
 from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.variant import StepProposer
-from lr.spec.verifiers.base import Pair, Requires, Verifier
+from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
 from lr.spec.verifiers.judge import PrefixCache
-from lr.spec.verifiers.simple import ExactVerifier
 from lr.testing import ContractError, check, check_variant
 from lr.testing.guard import VariantError
 from lr.testing.tokens import small_model

@@ -21,8 +21,7 @@ from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Draft, Emit, Limits, NodeId, Schedule, SchedulerConfig
 from lr.spec.rules import MatchRule
 from lr.spec.variant import Correction, Corrector, StepProposer, Variant
-from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.spec.verifiers.simple import ExactVerifier
+from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
 from lr.trace import ForwardPass, Stats, StepWritten
 from lr.types import Origin, Role, Step, Verdict
 from lr.variants.choosers import BestScore, Majority

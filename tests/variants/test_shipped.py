@@ -12,7 +12,7 @@ import pytest
 
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Target
-from lr.spec.verifiers.simple import ExactVerifier
+from lr.spec.verifiers.base import ExactVerifier
 from lr.tiny.language import Split, problem
 from lr.trace import Emit, Noted, TokenRound
 from lr.types import Origin, Role

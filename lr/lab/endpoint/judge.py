@@ -36,9 +36,8 @@ from lr.parts.verifiers import (
 )
 from lr.registry import language_of
 from lr.spec.protocol import NodeId
-from lr.spec.verifiers.base import DeferredVerifier, Pair, Requires, Verifier
+from lr.spec.verifiers.base import Decode, DeferredVerifier, Pair, Requires, Verifier
 from lr.spec.verifiers.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT
-from lr.spec.verifiers.simple import Decode
 from lr.types import Verdict, require
 
 LIKELIEST = 20

@@ -4,18 +4,10 @@ A verifier judges pairs (prefix, draft step, target step) in batches; each verdi
 own pair alone. It states what it `requires` of a pair, so the scheduler knows whether the target
 must write a step first. It never decides eligibility (cut steps, ends of text): the scheduler does.
 
-The smallest verifier subclasses `Verifier` and has two members:
-
-    class SameLength(Verifier):
-        name = "same length"
-
-        def judge(self, pairs):
-            equal = [len(pair.draft.tokens) == len(pair.target_step.tokens) for pair in pairs]
-            return [Verdict(same, why="lengths compared") for same in equal]
-
+A verifier of your own subclasses `Verifier` and has a `name` and `judge`, as `ExactVerifier` below.
 An exception in `judge` is a bug and is raised. Only a verifier that declares itself `fallible`,
 such as a judge on a server, turns its failures into rejections; these have `Verdict.failed` set and
-are counted. Read next: `simple.py`, `judge.py`; `lr/parts/verifiers.py` makes all by name.
+are counted. Read next: `judge.py`; `lr/parts/verifiers.py` has others, and all by name.
 """
 
 from __future__ import annotations
@@ -29,6 +21,7 @@ from enum import Flag, auto
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lr.errors import ProtocolError, SettingError
+from lr.kvcache.branch import common_length
 from lr.spec.protocol import Note, silent
 from lr.types import Step, Verdict
 
@@ -38,6 +31,8 @@ if TYPE_CHECKING:
     from lr.rng import Stream
 
 _Found = TypeVar("_Found")
+Decode = Callable[[Sequence[int]], str]
+"""Token ids to text."""
 
 
 class Requires(Flag):
@@ -110,6 +105,48 @@ class Verifier(Protocol):
     def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
         """A cheap first pass, before the target's step is written: None where it is not sure."""
         return [None] * len(pairs)
+
+
+class ExactVerifier(Verifier):
+    """Accepts if the token ids are equal, the end-of-sequence token included. With it Lookahead
+    Reasoning at temperature 0 emits what greedy decoding of the target emits.
+    """
+
+    name = "exact"
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        verdicts = []
+        for draft, target in ((pair.draft.tokens, pair.target_step.tokens) for pair in pairs):
+            differ = f"tokens differ from offset {common_length(draft, target)} on"
+            same = draft == target
+            verdicts.append(Verdict(same, why="equal tokens" if same else differ))
+        return verdicts
+
+
+class NormalisedMatch(Verifier):
+    """Accepts equal texts, ignoring case and outer white space; asks `verifier` about the others.
+
+    A shortcut for verifiers that read text. White space inside a text counts: "x = 1 1" is not
+    "x = 11", unlike in the official code, which deletes all white space.
+    """
+
+    def __init__(self, verifier: Verifier, decode: Decode) -> None:
+        self.name, self.verifier, self.decode = verifier.name, verifier, decode
+        self.requires = verifier.requires | Requires.TARGET_STEP
+        self.fallible = verifier.fallible
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        return self.verifier.passes
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        def text(step: Step) -> str:
+            return self.decode(step.tokens).strip().casefold()
+
+        same = [text(pair.draft) == text(pair.target_step) for pair in pairs]
+        others = [pair for pair, equal in zip(pairs, same, strict=True) if not equal]
+        rest = iter(self.verifier.judge(others) if others else [])
+        return [Verdict(aligned=True, why="equal text") if equal else next(rest) for equal in same]
 
 
 class DeferredVerifier(ABC):

@@ -22,8 +22,7 @@ from torch import Tensor
 from lr.errors import ContextError, LRError, OutOfBlocks, SettingError
 from lr.kvcache.branch import Branch, common_length
 from lr.spec.runner import Runner, fork_longest
-from lr.spec.verifiers.base import Pair, Verifier, at_least
-from lr.spec.verifiers.simple import Decode
+from lr.spec.verifiers.base import Decode, Pair, Verifier, at_least
 from lr.types import Verdict, require
 
 
