@@ -251,20 +251,18 @@ class Run:
     ) -> None:
         if isinstance(question, str) and not question.strip():
             raise SettingError("the question is empty; there is nothing to answer.")
-        self.engine, self.models = engine, engine.models
-        self.question, self.given = question, Variant() if variant is None else variant
-        self.variant = self.given  # its parts, checked as they are used
-        if variant is not None:
+        models, codec = engine.models, engine.models.codec
+        self.engine, self.models, self.question = engine, models, question
+        self.given = self.variant = Variant() if variant is None else variant
+        if variant is not None:  # its parts, checked as they are used
             self.variant = find("lr.testing.guard:guarded")(variant)
             options = find("lr.testing.guard:with_settings")(options, variant)
-        self.options = options
         own = self.variant.verifier
         self.verifier = verifier if own is None else check_verifier(own)
-        self.detailed, self.trace = detailed, Trace(detailed=detailed)
+        self.options, self.detailed, self.trace = options, detailed, Trace(detailed=detailed)
         self.alone = True  # forwards and caches serve this answer only
         self.stopped = False  # set it to break the answer off after the steps so far
         self.steps: list[AnswerStep] = []
-        models, codec = self.models, self.models.codec
         thinking = options.enable_thinking
         self.prompt = codec.chat(question, system=options.system, enable_thinking=thinking)
         self.sampling = options.sampling(recommended_sampling(codec))
@@ -421,8 +419,7 @@ class Run:
             return None
         if self.variant.drafter is not None:
             made = self.variant.drafter(draft_runner, self.sampling)
-            return Speculation(made, rule, options.num_speculative_tokens)
-        if drafter == "ngram":
+        elif drafter == "ngram":
             made = LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
         elif drafter == "suffix":
             made = find("lr.parts.drafters:SuffixDrafter")()
@@ -444,5 +441,5 @@ def recommended_sampling(codec: Codec) -> SamplingParams:
     stated = codec.generation_config
     if stated.get("do_sample") is False:
         return SamplingParams(temperature=0.0)
-    given = {name: stated.get(name) for name in ("temperature", "top_p", "top_k", "min_p")}
-    return SamplingParams(**{name: value for name, value in given.items() if value is not None})
+    names = ("temperature", "top_p", "top_k", "min_p")
+    return SamplingParams(**{n: stated[n] for n in names if stated.get(n) is not None})

@@ -43,7 +43,6 @@ class _Place:
 
     tokens: tuple[int, ...]
     target: Branch | None = None
-    parent: NodeId | None = None
     step: Step | None = None
     logprobs: tuple[float, ...] | None = None
     follow: bool | None = None  # whether drafts may follow, once that was asked
@@ -95,20 +94,17 @@ class Request:
 
     def start(self) -> None:
         """Open the prompt on both sides and carry out the first commands."""
-        root = self.scheduler.root.id
+        root, config = self.scheduler.root.id, self.scheduler.config
         if self.drafts is not None:
-            self.drafts.open(root, self.prompt, self._ahead())
+            # A worker may write steps before they are asked for, if it is to write them all. Not
+            # for a detailed trace, which shows steps that were asked for.
+            plain = self.proposals is None and self.may_follow is None and config.width == 1
+            early = plain and not self.trace.detailed
+            ahead = Ahead(self.streams, config.limits) if early else None
+            self.drafts.open(root, self.prompt, ahead)
         self._places[root] = _Place(tuple(self.prompt))
         self._give(root, self.target.runner.open(self.prompt))
         self._carry_out(self.scheduler.start())
-
-    def _ahead(self) -> Ahead | None:
-        """What a worker needs to write steps before they are asked for. Not for a detailed trace,
-        which shows steps that were asked for.
-        """
-        config = self.scheduler.config
-        plain = self.proposals is None and self.may_follow is None and config.width == 1
-        return Ahead(self.streams, config.limits) if plain and not self.trace.detailed else None
 
     def take(self) -> bool:
         """Hand finished steps to the scheduler, which ignores those it has cancelled meanwhile.
@@ -142,9 +138,7 @@ class Request:
         """Take the verdict on a pair, unless an earlier one has cancelled it."""
         pair = self.asked.pop(node, None)
         if pair is not None:
-            parent = self._places[node].parent
-            assert parent is not None, "a draft step leads there"
-            self._places[parent].judged[node] = pair
+            self._places[self._parent(node)].judged[node] = pair
             self.tell(messages.Judged(node, verdict))
 
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
@@ -157,10 +151,10 @@ class Request:
         """A fork of the target's branch where the draft step that leads to `node` begins; the last
         token before it is still to be computed. Raises what `ModelRunner.forward` raises.
         """
-        parent = self._places[node].parent
-        assert parent is not None, "a draft step leads there"
-        branch = self._fork(parent, len(self._places[parent].tokens) - 1)
-        branch.append(self._places[parent].tokens[-1])
+        parent = self._parent(node)
+        prefix = self._places[parent].tokens
+        branch = self._fork(parent, len(prefix) - 1)
+        branch.append(prefix[-1])
         return branch
 
     def take_reading(self, node: NodeId, branch: Branch) -> None:
@@ -184,6 +178,10 @@ class Request:
         self._places.clear()
         if self.drafts is not None:
             self.drafts.end()
+
+    def _parent(self, node: NodeId) -> NodeId:
+        """The node where the draft step that leads to `node` begins."""
+        return node.parent(self.scheduler.config.width)
 
     def _note(self, node: NodeId) -> messages.Note:
         """How a part of a variant tells the trace something about a node."""
@@ -225,7 +223,11 @@ class Request:
                     if self.controller is not None:
                         self._choose_depth(self.controller)
                 case messages.Release(node):
-                    self._release(node)
+                    place = self._places.pop(node)
+                    if self.drafts is not None:
+                        self.drafts.close(node)
+                    if place.target is not None:
+                        self.target.close(place.target)
         if self.drafts is not None:
             self.drafts.flush()
 
@@ -238,7 +240,7 @@ class Request:
             proposed = self.proposals(tokens, self.scheduler.config.width, limit)
         sources: dict[NodeId, Stream | Step] = {}
         for sibling, child in enumerate(command.children):
-            self._places[child] = _Place(tokens, parent=parent)
+            self._places[child] = _Place(tokens)
             self._drafting.add(child)
             step = proposed[sibling] if sibling < len(proposed) else None
             sources[child] = self.streams.of_draft(parent.index, sibling) if step is None else step
@@ -262,8 +264,8 @@ class Request:
             self.jobs[node] = job
             self.target.begin([job])
         if self.step_drafter is not None:
-            for other, place in self._places.items():
-                if place.parent == node and other not in self._drafting:
+            for other in self._places:
+                if self._parent(other) == node and other not in self._drafting:
                     self._offer(other)
 
     def _correct(self, job: StepJob) -> None:
@@ -310,22 +312,20 @@ class Request:
 
     def _offer(self, node: NodeId) -> None:
         """Show the target how the draft wrote the step to `node` (first alternatives only)."""
-        place = self._places[node]
-        first = node.number % self.scheduler.config.width == 0
-        if self.step_drafter is None or place.parent is None or not first:
+        if self.step_drafter is None or node.number % self.scheduler.config.width:
             return
-        rival = self._places.get(place.parent)
-        if rival is not None and rival.target is not None:
+        rival = self._places[self._parent(node)]
+        if rival.target is not None:
             start = len(rival.tokens)
-            self.step_drafter.offer(rival.target, start, place.tokens[start:])
+            self.step_drafter.offer(rival.target, start, self._places[node].tokens[start:])
 
     def _target_branch(self, node: NodeId) -> Branch:
         """The target's branch of a node: a fork of the parent's with the draft step pending."""
         place = self._places[node]
         if place.target is None:
-            assert place.parent is not None, "the first root has its branch"
-            length = len(self._places[place.parent].tokens)
-            branch = self._fork(place.parent, length)
+            parent = self._parent(node)
+            length = len(self._places[parent].tokens)
+            branch = self._fork(parent, length)
             branch.extend(place.tokens[length:])
             return self._give(node, branch)
         return place.target
@@ -375,11 +375,3 @@ class Request:
         self.guesses = controller.tokens(self.stats)
         self._note(self.scheduler.root.id)("controller", depth=depth, tokens=self.guesses)
         self.scheduler.set_depth(depth)
-
-    def _release(self, node: NodeId) -> None:
-        place = self._places.pop(node, None)
-        if place is not None:
-            if self.drafts is not None:
-                self.drafts.close(node)
-            if place.target is not None:
-                self.target.close(place.target)
