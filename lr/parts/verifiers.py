@@ -9,7 +9,7 @@
   meaning: a threshold that suits one pair of models does not suit another.
 - `EmbeddingVerifier`: cosine of two sentence embeddings (Table 2: thresholds 0.85 and 0.95). Cheap,
   but one wrong digit hardly moves an embedding.
-- `TimedVerifier` wraps another verifier.
+- `NormalisedMatch` and `TimedVerifier` wrap another verifier.
 
 `VerifierChoice` makes verifiers by name: the first four, and those of `lr/spec/verifiers`.
 """
@@ -43,7 +43,6 @@ from lr.spec.runner import Runner
 from lr.spec.verifiers.base import (
     Decode,
     ExactVerifier,
-    NormalisedMatch,
     Pair,
     Requires,
     Verifier,
@@ -59,7 +58,7 @@ from lr.spec.verifiers.judge import (
     Row,
     step_logprobs,
 )
-from lr.types import Verdict, require
+from lr.types import Step, Verdict, require
 
 Embed = Callable[[Sequence[str]], Tensor]
 """n texts to their embeddings [n, e], each of length 1."""
@@ -244,6 +243,32 @@ def load_encoder(name_or_path: str | Path, *, device: str = "cpu") -> Embed:
         return rows
 
     return embed
+
+
+class NormalisedMatch(Verifier):
+    """Accepts equal texts, ignoring case and outer white space; asks `verifier` about the others.
+
+    A shortcut for verifiers that read text. White space inside a text counts: "x = 1 1" is not
+    "x = 11", unlike in the official code, which deletes all white space.
+    """
+
+    def __init__(self, verifier: Verifier, decode: Decode) -> None:
+        self.name, self.verifier, self.decode = verifier.name, verifier, decode
+        self.requires = verifier.requires | Requires.TARGET_STEP
+        self.fallible = verifier.fallible
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        return self.verifier.passes
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        def text(step: Step) -> str:
+            return self.decode(step.tokens).strip().casefold()
+
+        same = [text(pair.draft) == text(pair.target_step) for pair in pairs]
+        others = [pair for pair, equal in zip(pairs, same, strict=True) if not equal]
+        rest = iter(self.verifier.judge(others) if others else [])
+        return [Verdict(aligned=True, why="equal text") if equal else next(rest) for equal in same]
 
 
 class TimedVerifier(Verifier):

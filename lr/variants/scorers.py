@@ -19,6 +19,7 @@ from lr.lab.endpoint.judge import ServedScore
 from lr.lab.endpoint.models import ServedModel, refuse_for_logprobs
 from lr.parts.verifiers import (
     LikelihoodVerifier,
+    NormalisedMatch,
     ScoreReading,
     ScoreVerifier,
     VerifierChoice,
@@ -26,7 +27,7 @@ from lr.parts.verifiers import (
 )
 from lr.reasoner import Reasoner
 from lr.registry import language_of
-from lr.spec.verifiers.base import NormalisedMatch, Verifier
+from lr.spec.verifiers.base import Verifier
 from lr.spec.verifiers.judge import JudgeVerifier
 
 THRESHOLDS = {"judge": 0.5, "digits": 7.0, "likelihood": -1.0}

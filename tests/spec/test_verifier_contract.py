@@ -17,18 +17,12 @@ from lr.errors import ProtocolError
 from lr.parts.verifiers import (
     EmbeddingVerifier,
     LikelihoodVerifier,
+    NormalisedMatch,
     RandomVerifier,
     ScoreVerifier,
     TimedVerifier,
 )
-from lr.spec.verifiers.base import (
-    ExactVerifier,
-    NormalisedMatch,
-    Pair,
-    Requires,
-    Verifier,
-    verdicts_of,
-)
+from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier, verdicts_of
 from lr.spec.verifiers.judge import TINY_JUDGE_PROMPT, JudgeVerifier, PromptedModel
 from lr.tiny.oracle import OracleVerifier, parse
 from lr.types import Verdict

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Says, codec, pair, step
 
 from lr.errors import SettingError
-from lr.parts.verifiers import RandomVerifier, TimedVerifier
+from lr.parts.verifiers import NormalisedMatch, RandomVerifier, TimedVerifier
 from lr.spec.verifiers.base import (
     ExactVerifier,
-    NormalisedMatch,
     Pair,
     Requires,
     Verifier,

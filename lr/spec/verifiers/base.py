@@ -123,32 +123,6 @@ class ExactVerifier(Verifier):
         return verdicts
 
 
-class NormalisedMatch(Verifier):
-    """Accepts equal texts, ignoring case and outer white space; asks `verifier` about the others.
-
-    A shortcut for verifiers that read text. White space inside a text counts: "x = 1 1" is not
-    "x = 11", unlike in the official code, which deletes all white space.
-    """
-
-    def __init__(self, verifier: Verifier, decode: Decode) -> None:
-        self.name, self.verifier, self.decode = verifier.name, verifier, decode
-        self.requires = verifier.requires | Requires.TARGET_STEP
-        self.fallible = verifier.fallible
-
-    @property
-    def passes(self) -> int:  # type: ignore[override]  # it only counts up
-        return self.verifier.passes
-
-    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        def text(step: Step) -> str:
-            return self.decode(step.tokens).strip().casefold()
-
-        same = [text(pair.draft) == text(pair.target_step) for pair in pairs]
-        others = [pair for pair, equal in zip(pairs, same, strict=True) if not equal]
-        rest = iter(self.verifier.judge(others) if others else [])
-        return [Verdict(aligned=True, why="equal text") if equal else next(rest) for equal in same]
-
-
 class DeferredVerifier(ABC):
     """A verifier that is asked elsewhere, for example on a server, and not waited for."""
 
