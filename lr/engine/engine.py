@@ -363,23 +363,18 @@ class Run:
             steps_of = find("lr.parts.drafters:Proposals")
             proposals = steps_of(variant.proposer, segmenter, *ends).after
         control = variant.controller
-        speculation = target.config.speculation
-        offered = None if speculation is None else speculation.drafter
-        streams = Streams(
-            self.stream(Role.TARGET), self.stream(Role.DRAFT), Coupling(options.coupling)
-        )
+        controller = control(self.question) if callable(control) else control
+        both = (self.stream(Role.TARGET), self.stream(Role.DRAFT))
         self._request = Request(
             self.prompt,
             LookaheadScheduler(config),
             target,
             drafts,
-            streams,
+            Streams(*both, Coupling(options.coupling)),
             self.trace,
-            step_drafter=offered if isinstance(offered, StepDrafter) else None,
-            controller=control(self.question) if callable(control) else control,
-            may_follow=variant.may_follow,
-            corrector=variant.corrector if ahead else None,
-            proposals=proposals,
+            variant,
+            controller,
+            proposals,
         )
         return self._request
 

@@ -28,7 +28,7 @@ from lr.spec.drafters import StepDrafter
 from lr.spec.protocol import NodeId, Place, Schedule, Wait
 from lr.spec.runner import read_up_to
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.variant import Controller, Correction, Corrector, MayFollow
+from lr.spec.variant import Controller, Correction, Variant
 from lr.spec.verifiers.base import Pair
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import Stats, StepWritten, Trace, noted, stats_of
@@ -54,11 +54,10 @@ class Request:
     """One question. `emitted`: its steps so far. `asked`: pairs that wait for the verifier, by the
     node that the draft step leads to. `jobs`: the steps that the target is writing.
 
-    `drafts` is None where nothing looks ahead (plain decoding: a scheduler of depth 0). A
-    `step_drafter` is shown how the draft wrote the steps that the target writes. `controller`
-    chooses the depth after every step, `may_follow` whether drafts may follow a draft step;
-    `corrector`: how the target writes after a rejection. `proposals`: draft steps that no model
-    writes.
+    `drafts` is None where nothing looks ahead (plain decoding: a scheduler of depth 0). Of the
+    `variant`, `may_follow` says whether drafts may follow a draft step, and the `corrector` how the
+    target writes after a rejection. `controller` chooses the depth after every step. `proposals`:
+    draft steps that no model writes.
     """
 
     prompt: Sequence[int]
@@ -67,10 +66,8 @@ class Request:
     drafts: DraftSide | None
     streams: Streams
     trace: Trace
-    step_drafter: StepDrafter | None = None
+    variant: Variant = field(default_factory=Variant)
     controller: Controller | None = None
-    may_follow: MayFollow | None = None
-    corrector: Corrector | None = None
     proposals: Callable[[Sequence[int], int, int], list[Step | None]] | None = None
     emitted: list[EmittedStep] = field(default_factory=list)
     asked: dict[NodeId, Pair] = field(default_factory=dict)
@@ -85,7 +82,10 @@ class Request:
         self.correction: Correction | None = None
         self.guesses: int | None = None
         self.trace.news = None if self.controller is None else []
-        follows = None if self.may_follow is None else self._follows
+        speculation = self.target.config.speculation
+        offered = None if speculation is None else speculation.drafter
+        self.step_drafter = offered if isinstance(offered, StepDrafter) else None
+        follows = None if self.variant.may_follow is None else self._follows
         self.scheduler.config = replace(config, chooser=self, may_follow=follows)
 
     @property
@@ -98,7 +98,7 @@ class Request:
         if self.drafts is not None:
             # A worker may write steps before they are asked for, if it is to write them all. Not
             # for a detailed trace, which shows steps that were asked for.
-            plain = self.proposals is None and self.may_follow is None and config.width == 1
+            plain = self.proposals is None and self.variant.may_follow is None and config.width == 1
             early = plain and not self.trace.detailed
             ahead = Ahead(self.streams, config.limits) if early else None
             self.drafts.open(root, self.prompt, ahead)
@@ -255,7 +255,7 @@ class Request:
         job = StepJob(branch, node.index, limit, stream, self.trace, node, guesses=self.guesses)
         root, self.correction = self.scheduler.root, None
         replaces = root.id == node and any(child.verdict for child in root.children)
-        if self.corrector is not None and replaces:
+        if self.variant.corrector is not None and replaces:
             rejected = tuple(self._places[node].judged.values())
             prefix, sampling = self._places[node].tokens, self.target.config.sampling
             self.correction = Correction(prefix, rejected, sampling, note=self._note(node))
@@ -270,9 +270,10 @@ class Request:
 
     def _correct(self, job: StepJob) -> None:
         """Begin to write a step in the place of rejected ones, as the corrector wants it."""
-        assert self.corrector is not None and self.correction is not None and job.node is not None
-        begun = tuple(self.corrector.begin(self.correction))
-        whole = [pair.draft.tokens[: len(begun)] for pair in self.correction.rejected]
+        corrector, correction = self.variant.corrector, self.correction
+        assert corrector is not None and correction is not None and job.node is not None
+        begun = tuple(corrector.begin(correction))
+        whole = [pair.draft.tokens[: len(begun)] for pair in correction.rejected]
         if begun and (begun not in whole or len(begun) >= job.limit):
             raise SettingError(
                 f"the corrector began with the tokens {begun}; expected less than a step of "
@@ -285,11 +286,11 @@ class Request:
 
     def _keeps(self, job: StepJob) -> bool:
         """Whether the corrector keeps a step; else the target is already writing another one."""
-        correction, stream = self.correction, job.stream
-        assert self.corrector is not None and correction is not None and stream is not None
-        number = uniform(stream.fold_in("keep").key(correction.attempt))
+        corrector, correction = self.variant.corrector, self.correction
+        assert corrector is not None and correction is not None
+        number = uniform(job.stream.fold_in("keep").key(correction.attempt))
         drawn = replace(correction, logprobs=tuple(job.logprobs))
-        if self.corrector.keep(drawn, job.step, number):
+        if corrector.keep(drawn, job.step, number):
             self.correction = None
             return True
         correction.note("corrector", keeps=False, attempt=correction.attempt, number=number)
@@ -305,8 +306,9 @@ class Request:
         """Whether drafts may follow the draft step that leads to a node; asked once for each."""
         place = self._places[node]
         if place.follow is None:
-            assert self.may_follow is not None and place.step is not None
-            place.follow = self.may_follow(node, place.step, place.logprobs or ())
+            may_follow = self.variant.may_follow
+            assert may_follow is not None and place.step is not None
+            place.follow = may_follow(node, place.step, place.logprobs or ())
             self._note(node)("may_follow", follows=place.follow)
         return place.follow
 
