@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lr.engine.engine import Models
-from lr.engine.runner import BLOCK_SIZE, ModelRunner, Runners
+from lr.engine.runner import Runners
 from lr.engine.worker import DraftWorker, Parts
 from lr.errors import SettingError
 from lr.model.attention_choice import equip
@@ -25,16 +25,12 @@ from lr.model.codec import Codec, require_same
 from lr.model.device import Device, DeviceMap
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.registry import find, is_served, language_of
+from lr.registry import find, is_served
 from lr.spec.verifiers.base import Verifier, check_verifier
-from lr.spec.verifiers.judge import PromptedModel
 from lr.types import require
 
 if TYPE_CHECKING:
     from lr.lab.endpoint.address import Servers
-
-JUDGE_TOKENS = 8192
-"""Room for the prompts of one batch of pairs; a batch that does not fit is judged in parts."""
 
 
 def load_models(
@@ -169,17 +165,3 @@ def _served(
         return None
     settings = servers or find("lr.lab.endpoint.address:Servers")()
     return find("lr.lab.endpoint.models:ServedModel").open(name, settings, role, codec)
-
-
-def asked_model(model: CausalLM, codec: Codec, num_blocks: int | None = None) -> PromptedModel:
-    """A model as verifiers see it, on a runner of its own with `num_blocks` blocks of 16 tokens;
-    None: room for the longest answer and the questions about its steps.
-    """
-    tokens = model.config.max_position_embeddings + JUDGE_TOKENS
-    if num_blocks is not None:
-        tokens = num_blocks * BLOCK_SIZE
-    blocks = -(-tokens // model.attention.block_size)
-    runner = ModelRunner(model, num_blocks=blocks, vocab_size=codec.vocab_size)
-    model.asked.add(runner)  # so that its forwards are counted
-    chat = partial(codec.chat, enable_thinking=False)  # a judge answers at once
-    return PromptedModel(runner, codec.encode, chat, tiny=language_of(codec) is not None)

@@ -27,7 +27,7 @@ from lr.errors import ProtocolError
 from lr.kvcache.branch import Branch
 from lr.registry import find
 from lr.spec.protocol import NodeId
-from lr.spec.sampling import distribution
+from lr.spec.sampling import distribution, step_logprobs
 from lr.spec.verifiers.base import (
     DeferredVerifier,
     Pair,
@@ -36,7 +36,6 @@ from lr.spec.verifiers.base import (
     early_verdicts_of,
     verdicts_of,
 )
-from lr.spec.verifiers.judge import step_logprobs
 from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, VerifierCall
 from lr.types import Role, Verdict

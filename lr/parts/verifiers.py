@@ -11,7 +11,7 @@
   but one wrong digit hardly moves an embedding.
 - `NormalisedMatch` and `TimedVerifier` wrap another verifier.
 
-`VerifierChoice` makes verifiers by name: the first four, and those of `lr/spec/verifiers`.
+`VerifierChoice` makes verifiers by name: the first four, the judge (`judge.py`), the exact one.
 """
 
 from __future__ import annotations
@@ -30,16 +30,26 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lr.engine.load import JUDGE_TOKENS, asked_model
 from lr.engine.runner import BLOCK_SIZE
 from lr.errors import CheckpointError, ProtocolError, SettingError
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
+from lr.parts.judge import (
+    JUDGE_TOKENS,
+    AnswerTokens,
+    AskingVerifier,
+    JudgeVerifier,
+    PrefixCache,
+    PromptedModel,
+    Row,
+    asked_model,
+)
 from lr.registry import find, language_of
 from lr.rng import Stream, uniform
 from lr.spec.runner import Runner
+from lr.spec.sampling import step_logprobs
 from lr.spec.verifiers.base import (
     Decode,
     ExactVerifier,
@@ -48,15 +58,6 @@ from lr.spec.verifiers.base import (
     Verifier,
     at_least,
     verdicts_of,
-)
-from lr.spec.verifiers.judge import (
-    AnswerTokens,
-    AskingVerifier,
-    JudgeVerifier,
-    PrefixCache,
-    PromptedModel,
-    Row,
-    step_logprobs,
 )
 from lr.types import Step, Verdict, require
 

@@ -13,10 +13,10 @@ digit, so with `digits` they keep nothing.
 
 from __future__ import annotations
 
-from lr.engine.load import asked_model
 from lr.errors import SettingError
 from lr.lab.endpoint.judge import ServedScore
 from lr.lab.endpoint.models import ServedModel, refuse_for_logprobs
+from lr.parts.judge import JudgeVerifier, asked_model
 from lr.parts.verifiers import (
     LikelihoodVerifier,
     NormalisedMatch,
@@ -28,7 +28,6 @@ from lr.parts.verifiers import (
 from lr.reasoner import Reasoner
 from lr.registry import language_of
 from lr.spec.verifiers.base import Verifier
-from lr.spec.verifiers.judge import JudgeVerifier
 
 THRESHOLDS = {"judge": 0.5, "digits": 7.0, "likelihood": -1.0}
 

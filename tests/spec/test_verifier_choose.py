@@ -11,10 +11,10 @@ from verifier_kit import codec, model
 
 from lr.errors import SettingError
 from lr.model.codec import Codec
+from lr.parts.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, JudgeVerifier
 from lr.parts.verifiers import THRESHOLDS, NormalisedMatch, VerifierChoice, parse_verifier
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Requires, Verifier
-from lr.spec.verifiers.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, JudgeVerifier
 
 
 def parse(text: str, *, speaks_tiny: bool = True) -> tuple[str, float | None]:

@@ -12,9 +12,9 @@ import pytest
 import torch
 from door_kit import write_checkpoint
 
-from lr.engine.load import asked_model
 from lr.errors import LRError, ProtocolError, SettingError
 from lr.lab.scripted import ScriptedRun, TextScript, newest, oldest
+from lr.parts.judge import asked_model
 from lr.parts.verifiers import RandomVerifier, ScoreVerifier
 from lr.reasoner import Reasoner
 from lr.spec.drafters import LookupDrafter

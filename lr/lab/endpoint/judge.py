@@ -1,7 +1,7 @@
 """Verifiers whose questions a server answers: the judge (arXiv 2506.19830, section 3.2), and the
 score of SpecReason (arXiv 2504.07891).
 
-The questions are those of `spec/verifiers/judge.py`, and the answer begins in the same way. If the
+The questions are those of `parts/judge.py`, and the answer begins in the same way. If the
 endpoint gives the log-probabilities of the likeliest tokens, the score is the same too: the share
 of the possible answers in one distribution. An answer's probability is that of all likely tokens
 with which it can go on, however the server cuts it: for "aligned]" those that begin with "a", for
@@ -27,6 +27,7 @@ from lr.errors import SettingError
 from lr.lab.endpoint.client import COMPLETIONS, Broken, EndpointError, Refused, read_piece
 from lr.lab.endpoint.models import ServedModel, refuse, refuse_for_logprobs
 from lr.model.codec import Codec
+from lr.parts.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT
 from lr.parts.verifiers import (
     SCORE_QUESTION,
     THRESHOLDS,
@@ -37,7 +38,6 @@ from lr.parts.verifiers import (
 from lr.registry import language_of
 from lr.spec.protocol import NodeId
 from lr.spec.verifiers.base import Decode, DeferredVerifier, Pair, Requires, Verifier
-from lr.spec.verifiers.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT
 from lr.types import Verdict, require
 
 LIKELIEST = 20

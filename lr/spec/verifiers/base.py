@@ -7,7 +7,7 @@ must write a step first. It never decides eligibility (cut steps, ends of text):
 A verifier of your own subclasses `Verifier` and has a `name` and `judge`, as `ExactVerifier` below.
 An exception in `judge` is a bug and is raised. Only a verifier that declares itself `fallible`,
 such as a judge on a server, turns its failures into rejections; these have `Verdict.failed` set and
-are counted. Read next: `judge.py`; `lr/parts/verifiers.py` has others, and all by name.
+are counted. Read next: `lr/parts/judge.py`, `lr/parts/verifiers.py`.
 """
 
 from __future__ import annotations
