@@ -27,9 +27,9 @@ from lr.options import GenerateOptions
 from lr.registry import find
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
+from lr.spec.acceptance import RULES
 from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter, StepDrafter
 from lr.spec.protocol import FIRST_ALIGNED, LateDrafts, Limits, Schedule, SchedulerConfig
-from lr.spec.rules import choose_rule
 from lr.spec.runner import Runner
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
@@ -409,7 +409,7 @@ class Run:
         options, eos_ids = self.options, self.models.codec.eos_ids
         coupling, drafter = Coupling(options.coupling), options.drafter
         made: Drafter
-        rule = choose_rule(options.acceptance) if self.variant.rule is None else self.variant.rule
+        rule = RULES[options.acceptance]() if self.variant.rule is None else self.variant.rule
         if role is Role.DRAFT and (options.drafts_tokens or self.variant.drafter):
             return None
         if self.variant.drafter is not None:

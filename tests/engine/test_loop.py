@@ -16,9 +16,9 @@ from lr.engine.drafts import LocalDrafts, Streams
 from lr.engine.loop import Loop
 from lr.engine.request import Request
 from lr.rng import Stream
+from lr.spec.acceptance import MatchRule
 from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.rules import MatchRule
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation
 from lr.spec.verifiers.base import ExactVerifier, Pair, Verifier

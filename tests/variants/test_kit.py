@@ -19,10 +19,9 @@ from lr.parts.judge import PrefixCache
 from lr.parts.segmenters import FixedSegmenter
 from lr.parts.verifiers import LikelihoodVerifier, RandomVerifier
 from lr.rng import Stream
-from lr.spec.acceptance import EMPTY, AcceptanceRule, Outcome, Proposal
+from lr.spec.acceptance import EMPTY, AcceptanceRule, MatchRule, Outcome, Proposal, RejectRule
 from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter
 from lr.spec.protocol import WAIT, FirstAligned, Place, SchedulerConfig
-from lr.spec.rules import MatchRule, RejectRule
 from lr.spec.sampling import distribution, sample
 from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.variant import StepProposer

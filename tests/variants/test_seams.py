@@ -17,9 +17,9 @@ from lr.lab.scripted import ScriptedRun, TextScript, newest, oldest
 from lr.parts.judge import asked_model
 from lr.parts.verifiers import RandomVerifier, ScoreVerifier
 from lr.reasoner import Reasoner
+from lr.spec.acceptance import MatchRule
 from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Draft, Emit, Limits, NodeId, Schedule, SchedulerConfig
-from lr.spec.rules import MatchRule
 from lr.spec.variant import Correction, Corrector, StepProposer, Variant
 from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
 from lr.trace import ForwardPass, Stats, StepWritten

@@ -1,4 +1,4 @@
-"""The reference solution of block_verification.py. `lr/spec/rules.py` is the rule that runs, with
+"""The reference solution of block_verification.py. `lr/parts/block_rule.py` is the rule that runs, with
 the proof.
 """
 
