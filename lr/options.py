@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Literal, TypedDict, get_args, get_origin, get_type_hints
 
@@ -107,10 +106,10 @@ class GenerateOptions:
     """Handed to chat templates that know it (Qwen3); None leaves it to the template."""
 
     def __post_init__(self) -> None:
-        found = _choices(type(self))  # type: ignore[arg-type]  # classes are hashable
-        for name, choices in found.items():
-            value = getattr(self, name)
-            require(value in choices, name, value, f"one of {', '.join(choices)}")
+        for name, hint in get_type_hints(type(self)).items():
+            if get_origin(hint) is Literal:
+                value, choices = getattr(self, name), get_args(hint)
+                require(value in choices, name, value, f"one of {', '.join(choices)}")
         require_whole("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_GUESSED)
         require_whole("prompt_lookup_min", self.prompt_lookup_min, 1)
         name = "prompt_lookup_max (not below prompt_lookup_min)"
@@ -224,10 +223,3 @@ def make_options(**changes: Unpack[OptionArguments]) -> GenerateOptions:
         raise SettingError(
             f"an option has a value of a wrong kind ({error}); the options given are {changes}."
         ) from error
-
-
-@cache
-def _choices(options: type) -> dict[str, tuple[str, ...]]:
-    """The fields that take one of a few names, with those names."""
-    hints = get_type_hints(options).items()
-    return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}

@@ -12,6 +12,7 @@ that ask a model.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,11 +28,13 @@ from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.registry import language_of
 from lr.spec.runner import Runner, fork_longest
-from lr.spec.verifiers.base import Decode, Pair, Verifier, at_least
+from lr.spec.verifiers.base import Pair, Verifier
 from lr.types import Verdict, require
 
 JUDGE_TOKENS = 8192
 """Room for the prompts of one batch of pairs; a batch that does not fit is judged in parts."""
+Decode = Callable[[Sequence[int]], str]
+"""Token ids to text."""
 
 
 @dataclass(frozen=True)
@@ -259,6 +262,13 @@ class AskingVerifier(Verifier):
     @abstractmethod
     def read(self, pair: Pair, logits: Tensor) -> Verdict:
         """The verdict from the logits [wanted, v] of its row."""
+
+
+def at_least(threshold: float, score: float, why: str) -> Verdict:
+    """Aligned iff the score reaches the threshold. A score that is not a number rejects."""
+    if math.isnan(score):
+        return Verdict(aligned=False, why="the scores are not numbers")
+    return Verdict(score >= threshold, why=why, score=score)
 
 
 class JudgeVerifier(AskingVerifier):

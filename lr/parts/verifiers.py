@@ -40,25 +40,19 @@ from lr.parts.judge import (
     JUDGE_TOKENS,
     AnswerTokens,
     AskingVerifier,
+    Decode,
     JudgeVerifier,
     PrefixCache,
     PromptedModel,
     Row,
     asked_model,
+    at_least,
 )
 from lr.registry import find, language_of
 from lr.rng import Stream, uniform
 from lr.spec.runner import Runner
 from lr.spec.sampling import step_logprobs
-from lr.spec.verifiers.base import (
-    Decode,
-    ExactVerifier,
-    Pair,
-    Requires,
-    Verifier,
-    at_least,
-    verdicts_of,
-)
+from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier, verdicts_of
 from lr.types import Step, Verdict, require
 
 Embed = Callable[[Sequence[str]], Tensor]

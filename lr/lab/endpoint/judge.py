@@ -27,7 +27,7 @@ from lr.errors import SettingError
 from lr.lab.endpoint.client import COMPLETIONS, Broken, EndpointError, Refused, read_piece
 from lr.lab.endpoint.models import ServedModel, refuse, refuse_for_logprobs
 from lr.model.codec import Codec
-from lr.parts.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT
+from lr.parts.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, Decode
 from lr.parts.verifiers import (
     SCORE_QUESTION,
     THRESHOLDS,
@@ -37,7 +37,7 @@ from lr.parts.verifiers import (
 )
 from lr.registry import language_of
 from lr.spec.protocol import NodeId
-from lr.spec.verifiers.base import Decode, DeferredVerifier, Pair, Requires, Verifier
+from lr.spec.verifiers.base import DeferredVerifier, Pair, Requires, Verifier
 from lr.types import Verdict, require
 
 LIKELIEST = 20

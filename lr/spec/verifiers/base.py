@@ -12,7 +12,6 @@ are counted. Read next: `lr/parts/judge.py`, `lr/parts/verifiers.py`.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from lr.rng import Stream
 
 _Found = TypeVar("_Found")
-Decode = Callable[[Sequence[int]], str]
-"""Token ids to text."""
 
 
 class Requires(Flag):
@@ -132,13 +129,6 @@ class DeferredVerifier(ABC):
     def ask(self, pair: Pair, ring: Callable[[], object]) -> Future[Verdict]:
         """Begin to judge a pair; `ring` is called when the verdict is there. Whoever does not want
         it any more cancels it."""
-
-
-def at_least(threshold: float, score: float, why: str) -> Verdict:
-    """Aligned iff the score reaches the threshold. A score that is not a number rejects."""
-    if math.isnan(score):
-        return Verdict(aligned=False, why="the scores are not numbers")
-    return Verdict(score >= threshold, why=why, score=score)
 
 
 def check_verifier(verifier: object) -> Verifier:
