@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args, get_origin, get_type_hints
 
 from lr.errors import SettingError
 from lr.spec.segmenters import SegmenterName
-from lr.types import SamplingParams, require
+from lr.types import SamplingParams, require, require_whole
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -107,33 +106,33 @@ class GenerateOptions:
     """Handed to chat templates that know it (Qwen3); None leaves it to the template."""
 
     def __post_init__(self) -> None:
-        found = _choices(type(self))  # type: ignore[arg-type]  # classes are hashable
-        for name, choices in found.items():
-            value = getattr(self, name)
-            require(value in choices, name, value, f"one of {', '.join(choices)}")
-        _whole("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_GUESSED)
-        _whole("prompt_lookup_min", self.prompt_lookup_min, 1)
+        for name, hint in get_type_hints(type(self)).items():
+            if get_origin(hint) is Literal:
+                value, choices = getattr(self, name), get_args(hint)
+                require(value in choices, name, value, f"one of {', '.join(choices)}")
+        require_whole("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_GUESSED)
+        require_whole("prompt_lookup_min", self.prompt_lookup_min, 1)
         name = "prompt_lookup_max (not below prompt_lookup_min)"
-        _whole(name, self.prompt_lookup_max, self.prompt_lookup_min)
+        require_whole(name, self.prompt_lookup_max, self.prompt_lookup_min)
         likely = self.min_confidence
         require(0 <= likely <= 1, "min_confidence", likely, "a number in [0, 1]")
         require(len(self.branching) > 0, "branching", self.branching, "one number per level")
         for width in self.branching:
-            _whole("a number in branching", width, 1)
+            require_whole("a number in branching", width, 1)
         fewer = f"numbers whose product, the paths of the tree, is at most {MAX_GUESSED}"
         require(prod(self.branching) <= MAX_GUESSED, "branching", self.branching, fewer)
-        _whole("depth", self.depth, 1, MAX_DEPTH)
-        _whole("width", self.width, 1, MAX_WIDTH)
+        require_whole("depth", self.depth, 1, MAX_DEPTH)
+        require_whole("width", self.width, 1, MAX_WIDTH)
         fewer = f"fewer: together they make {self.nodes} nodes, and {MAX_NODES} is the most"
         require(self.nodes <= MAX_NODES, "depth and width", (self.depth, self.width), fewer)
-        _whole("draft_ticks", self.draft_ticks, 1, MAX_TICKS)
+        require_whole("draft_ticks", self.draft_ticks, 1, MAX_TICKS)
         for name in ("max_step_tokens", "segment_tokens"):
-            _whole(name, getattr(self, name), 1)
+            require_whole(name, getattr(self, name), 1)
         for name in ("max_target_rows", "max_tokens"):
             if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), 1)
-        _whole("seed", self.seed)
-        _whole("sample", self.sample, 0)
+                require_whole(name, getattr(self, name), 1)
+        require_whole("seed", self.seed)
+        require_whole("sample", self.sample, 0)
         fits = self.late_drafts == "wait" or self.schedule == "depth"
         expected = f"'wait' with schedule {self.schedule!r}; only 'depth' can reject"
         require(fits, "late_drafts", self.late_drafts, expected)
@@ -224,19 +223,3 @@ def make_options(**changes: Unpack[OptionArguments]) -> GenerateOptions:
         raise SettingError(
             f"an option has a value of a wrong kind ({error}); the options given are {changes}."
         ) from error
-
-
-@cache
-def _choices(options: type) -> dict[str, tuple[str, ...]]:
-    """The fields that take one of a few names, with those names."""
-    hints = get_type_hints(options).items()
-    return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
-
-
-def _whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> None:
-    """Raise `SettingError` unless the value is a whole number in these bounds."""
-    fits, expected = isinstance(value, int) and not isinstance(value, bool), "a whole number"
-    if least is not None:
-        expected += f" >= {least}" if most is None else f" from {least} to {most}"
-        fits = fits and least <= value and (most is None or value <= most)
-    require(fits, name, value, expected)

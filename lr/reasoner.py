@@ -43,7 +43,7 @@ class Reasoner:
     leaves plain decoding only.
 
     `verifier` is a name ("exact", "judge", "embedding:0.95", ...; "oracle" for the tiny languages;
-    `engine/load.py` has all) or a `Verifier`. None takes "judge" where there is one (a
+    `parts/verifiers.py` has all) or a `Verifier`. None takes "judge" where there is one (a
     `judge`, or "tiny-target"), "oracle" for "plans-target", and else "exact". `judge` is the
     checkpoint of a verifier that has one: a language model for "judge", an encoder for "embedding".
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from lr.errors import SettingError
 
@@ -19,6 +20,15 @@ def require(condition: bool, name: str, value: object, expected: str) -> None:
     """
     if not condition:
         raise SettingError(f"{name} is {value!r}, expected {expected}.")
+
+
+def require_whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> None:
+    """Raise `SettingError` unless the value is a whole number in these bounds."""
+    fits, expected = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+    if least is not None:
+        expected += f" >= {least}" if most is None else f" from {least} to {most}"
+        fits = fits and least <= value and (most is None or value <= most)
+    require(fits, name, value, expected)
 
 
 @dataclass(frozen=True)

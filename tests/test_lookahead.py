@@ -26,13 +26,12 @@ from lr.lab.scripted import Prefix, ScriptedRun, cut, shuffled
 from lr.lookahead import Lookahead, Writer, Writing, algorithm_1
 from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform
+from lr.spec.acceptance import MatchRule
 from lr.spec.drafters import LookupDrafter, StepDrafter
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.rules import MatchRule
 from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.token_sd import Speculation
-from lr.spec.verifiers.base import Pair, Verifier
-from lr.spec.verifiers.simple import ExactVerifier
+from lr.spec.verifiers.base import ExactVerifier, Pair, Verifier
 from lr.types import Coupling, EmittedStep, Finish, Origin, Role, SamplingParams, Step, Verdict
 
 MODELS = [random_model(seed) for seed in range(4)]

@@ -184,7 +184,9 @@ def reasoners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reasoners]:
     }
     made: Reasoners = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lr.engine.load.load_model", cache(load_model))
+        load = cache(load_model)
+        for user in ("lr.engine.load", "lr.parts.verifiers"):
+            patch.setattr(f"{user}.load_model", load)
         for pair, verifier in sorted({(case["pair"], case["verifier"]) for case in cases()}):
             judge = "tiny-judge" if verifier == "judge" else None
             made[pair, verifier] = Reasoner(

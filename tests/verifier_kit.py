@@ -13,8 +13,8 @@ from torch import Tensor
 from lr.engine.runner import ModelRunner
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
+from lr.parts.judge import PromptedModel
 from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.spec.verifiers.judge import PromptedModel
 from lr.tiny.vocabulary import build_tokenizer
 from lr.types import Finish, Step, Verdict
 

@@ -234,8 +234,8 @@ class Drift:
     json: Path | None = None  # Also write one entry per problem to this file.
 
     def run(self) -> None:
-        from lr.engine.load import asked_model
         from lr.lab.eval import verifier_eval as ev
+        from lr.parts.judge import asked_model
 
         require_files(json=self.json)
         with Grader() as grader:

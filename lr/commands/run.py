@@ -30,7 +30,7 @@ from lr.options import (
     ScheduleName,
     TokenDrafter,
 )
-from lr.registry import CHECKPOINTS, is_served
+from lr.registry import CHECKPOINTS, is_served, language_of
 from lr.trace import Stats
 from lr.types import require
 
@@ -291,7 +291,6 @@ class Run:
     code_memory_mb: int = 1024  # Memory limit of a program.
 
     def run(self) -> None:
-        from lr.engine.load import speaks_tiny
         from lr.lab.eval import running
 
         mode = self.chosen_mode()
@@ -320,7 +319,7 @@ class Run:
                 with models.load() as reasoner:
                     options = self._options(mode, reasoner.codec.name)
                     sizes = (self.n_samples, self.concurrency, self.max_tokens_len)
-                    how: dict[str, Any] = {"bare": speaks_tiny(reasoner.codec)}
+                    how: dict[str, Any] = {"bare": language_of(reasoner.codec) is not None}
                     how["variant"] = running.variant_of(mode, reasoner, self.own.variant)
                     how["artifacts"] = running.Artifacts(self.save_pairs, self.save_traces)
                     plan = running.Plan(items, mode, options, *sizes, **how)

@@ -188,14 +188,12 @@ class LocalDrafts:
         pass
 
     def take(self) -> list[Written]:
-        finished = [node for node, job in self.jobs.items() if job.finish is not None]
-        keeps, jobs = self.writer.config.keeps_logprobs, [self.jobs.pop(node) for node in finished]
-        for node, job in zip(finished, jobs, strict=True):
+        keeps, written = self.writer.config.keeps_logprobs, []
+        for node in [node for node, job in self.jobs.items() if job.finish is not None]:
+            job = self.jobs.pop(node)
             self._tip = node if job.finish is Finish.BOUNDARY else None
-        return [
-            Written(node, job.step, tuple(job.logprobs) if keeps else None)
-            for node, job in zip(finished, jobs, strict=True)
-        ]
+            written.append(Written(node, job.step, tuple(job.logprobs) if keeps else None))
+        return written
 
     def _drop_unasked(self, parent: NodeId) -> None:
         node = parent.child(0, 1)

@@ -27,9 +27,9 @@ from lr.options import GenerateOptions
 from lr.registry import find
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
+from lr.spec.acceptance import RULES
 from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter, StepDrafter
 from lr.spec.protocol import FIRST_ALIGNED, LateDrafts, Limits, Schedule, SchedulerConfig
-from lr.spec.rules import choose_rule
 from lr.spec.runner import Runner
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
@@ -251,20 +251,18 @@ class Run:
     ) -> None:
         if isinstance(question, str) and not question.strip():
             raise SettingError("the question is empty; there is nothing to answer.")
-        self.engine, self.models = engine, engine.models
-        self.question, self.given = question, Variant() if variant is None else variant
-        self.variant = self.given  # its parts, checked as they are used
-        if variant is not None:
+        models, codec = engine.models, engine.models.codec
+        self.engine, self.models, self.question = engine, models, question
+        self.given = self.variant = Variant() if variant is None else variant
+        if variant is not None:  # its parts, checked as they are used
             self.variant = find("lr.testing.guard:guarded")(variant)
             options = find("lr.testing.guard:with_settings")(options, variant)
-        self.options = options
         own = self.variant.verifier
         self.verifier = verifier if own is None else check_verifier(own)
-        self.detailed, self.trace = detailed, Trace(detailed=detailed)
+        self.options, self.detailed, self.trace = options, detailed, Trace(detailed=detailed)
         self.alone = True  # forwards and caches serve this answer only
         self.stopped = False  # set it to break the answer off after the steps so far
         self.steps: list[AnswerStep] = []
-        models, codec = self.models, self.models.codec
         thinking = options.enable_thinking
         self.prompt = codec.chat(question, system=options.system, enable_thinking=thinking)
         self.sampling = options.sampling(recommended_sampling(codec))
@@ -365,23 +363,18 @@ class Run:
             steps_of = find("lr.parts.drafters:Proposals")
             proposals = steps_of(variant.proposer, segmenter, *ends).after
         control = variant.controller
-        speculation = target.config.speculation
-        offered = None if speculation is None else speculation.drafter
-        streams = Streams(
-            self.stream(Role.TARGET), self.stream(Role.DRAFT), Coupling(options.coupling)
-        )
+        controller = control(self.question) if callable(control) else control
+        both = (self.stream(Role.TARGET), self.stream(Role.DRAFT))
         self._request = Request(
             self.prompt,
             LookaheadScheduler(config),
             target,
             drafts,
-            streams,
+            Streams(*both, Coupling(options.coupling)),
             self.trace,
-            step_drafter=offered if isinstance(offered, StepDrafter) else None,
-            controller=control(self.question) if callable(control) else control,
-            may_follow=variant.may_follow,
-            corrector=variant.corrector if ahead else None,
-            proposals=proposals,
+            variant,
+            controller,
+            proposals,
         )
         return self._request
 
@@ -416,13 +409,12 @@ class Run:
         options, eos_ids = self.options, self.models.codec.eos_ids
         coupling, drafter = Coupling(options.coupling), options.drafter
         made: Drafter
-        rule = choose_rule(options.acceptance) if self.variant.rule is None else self.variant.rule
+        rule = RULES[options.acceptance]() if self.variant.rule is None else self.variant.rule
         if role is Role.DRAFT and (options.drafts_tokens or self.variant.drafter):
             return None
         if self.variant.drafter is not None:
             made = self.variant.drafter(draft_runner, self.sampling)
-            return Speculation(made, rule, options.num_speculative_tokens)
-        if drafter == "ngram":
+        elif drafter == "ngram":
             made = LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
         elif drafter == "suffix":
             made = find("lr.parts.drafters:SuffixDrafter")()
@@ -444,5 +436,5 @@ def recommended_sampling(codec: Codec) -> SamplingParams:
     stated = codec.generation_config
     if stated.get("do_sample") is False:
         return SamplingParams(temperature=0.0)
-    given = {name: stated.get(name) for name in ("temperature", "top_p", "top_k", "min_p")}
-    return SamplingParams(**{name: value for name, value in given.items() if value is not None})
+    names = ("temperature", "top_p", "top_k", "min_p")
+    return SamplingParams(**{n: stated[n] for n in names if stated.get(n) is not None})

@@ -1,14 +1,15 @@
 """From names to models and a verifier, loaded here, spread over ranks, or behind a server.
 
 What is missing or does not fit is said before anything large is loaded: tokenizers first, then the
-verifier's name, then the target, the draft and what the verifier is made of. Models behind servers
-are found through `lr/registry.py`. Read next: `engine.py`.
+verifier's name, then the target, the draft and what the verifier is made of. Verifiers by name
+(`lr/parts/verifiers.py`) and models behind servers are found through `lr/registry.py`. Read next:
+`engine.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lr.engine.engine import Models
-from lr.engine.runner import BLOCK_SIZE, ModelRunner, Runners
+from lr.engine.runner import Runners
 from lr.engine.worker import DraftWorker, Parts
 from lr.errors import SettingError
 from lr.model.attention_choice import equip
@@ -24,22 +25,12 @@ from lr.model.codec import Codec, require_same
 from lr.model.device import Device, DeviceMap
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.registry import find, is_served, language_of
+from lr.registry import find, is_served
 from lr.spec.verifiers.base import Verifier, check_verifier
-from lr.spec.verifiers.judge import JudgeVerifier, PromptedModel
-from lr.spec.verifiers.simple import ExactVerifier, NormalisedMatch
 from lr.types import require
 
 if TYPE_CHECKING:
     from lr.lab.endpoint.address import Servers
-
-JUDGE_TOKENS = 8192
-"""Room for the prompts of one batch of pairs; a batch that does not fit is judged in parts."""
-EXAMPLES = {
-    "judge": "an instruction-tuned Qwen such as Qwen/Qwen2.5-7B-Instruct",
-    "embedding": "a sentence encoder such as sentence-transformers/all-mpnet-base-v2",
-}
-"""The verifiers that have a checkpoint of their own, each with one that would do."""
 
 
 def load_models(
@@ -51,8 +42,8 @@ def load_models(
     dtype: torch.dtype | None,
     num_blocks: int | None,
     servers: Servers | None,
-    attention: str = "auto",
-    graphs: bool = True,
+    attention: str,
+    graphs: bool,
 ) -> tuple[Models, str | Verifier]:
     """All models, and the verifier (its name where nothing is drafted). See `Reasoner`."""
     whole = num_blocks is None or num_blocks > 0
@@ -75,16 +66,15 @@ def load_models(
         dtype = torch.float32
 
     if verifier is None:
-        verifier = usual_verifier(codec, judge)
+        verifier = find("lr.parts.verifiers:usual_verifier")(codec, judge)
     served_judge, choice = _served(judge, servers, "judge"), None
     if not isinstance(verifier, str):
         verifier = check_verifier(verifier)
     elif served_judge is not None:
         verifier = find("lr.lab.endpoint.judge:served_judge")(verifier, codec, served_judge)
     elif draft is not None or judge is not None:
-        how: dict[str, Any] = {"dtype": dtype, "num_blocks": num_blocks}
-        how |= {"attention": attention, "graphs": graphs}
-        choice = VerifierChoice(verifier, codec, judge, device=devices.judge, **how)
+        how = (devices.judge, dtype, num_blocks, attention, graphs)
+        choice = find("lr.parts.verifiers:VerifierChoice")(verifier, codec, judge, *how)
     named = {"target": target, "draft": draft, "judge": judge}
     named["verifier"] = verifier if isinstance(verifier, str) else verifier.name
     names = {role: None if name is None else str(name) for role, name in named.items()}
@@ -175,148 +165,3 @@ def _served(
         return None
     settings = servers or find("lr.lab.endpoint.address:Servers")()
     return find("lr.lab.endpoint.models:ServedModel").open(name, settings, role, codec)
-
-
-# Verifiers
-
-THRESHOLDS = {"judge": 0.5, "embedding": 0.95, "score": 7.0, "likelihood": -1.0, "random": 0.5}
-"""The kinds that take a number, with its default."""
-PLAIN = ("exact", "oracle", "always", "never")
-
-
-def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> tuple[str, float | None]:
-    """Kind and threshold of a verifier: exact, judge, judge:0.8, embedding:0.85, score:9,
-    likelihood:-0.5, random:0.3. Raises `SettingError`, with the choices, if it does not exist or
-    does not suit the checkpoint: "oracle" reads the tiny languages only.
-    """
-    kind, colon, number = text.partition(":")
-    numbered = [f"{known}:{default:g}" for known, default in THRESHOLDS.items()]
-    plain = [known for known in PLAIN if known != "oracle" or speaks_tiny]
-    choices = f"choose one of: {', '.join([*plain[:-2], *numbered, *plain[-2:]])}."
-    if kind == "oracle" and not speaks_tiny:
-        raise SettingError(
-            f"verifier {kind!r} knows only the tiny languages, and {checkpoint} speaks none of "
-            f"them. For this checkpoint {choices}"
-        )
-    if kind not in PLAIN and kind not in THRESHOLDS:
-        raise SettingError(f"there is no verifier {text!r}; {choices}")
-    if not colon:
-        return kind, THRESHOLDS.get(kind)
-    if kind in PLAIN:
-        raise SettingError(f"verifier {text!r}: {kind} takes no number. Say {kind!r}, or {choices}")
-    try:
-        return kind, float(number)
-    except ValueError:
-        raise SettingError(
-            f"verifier {text!r}: {number!r} is not a number. "
-            f"Say for example '{kind}:{THRESHOLDS[kind]:g}'."
-        ) from None
-
-
-@dataclass
-class VerifierChoice:
-    """A verifier by name for the target that speaks `codec`; checked, and not loaded yet.
-
-    `judge` is its extra checkpoint: a language model for "judge" (None: the one that comes with the
-    target's tiny language), an encoder for "embedding". It runs on `device` in `dtype`, a judge
-    with this `attention` and `graphs`. `num_blocks` cache blocks of 16 tokens for the model that
-    the verifier asks; None: as many as it needs. Raises `SettingError` where the verifier makes no
-    sense for this target or with this `judge`.
-    """
-
-    name: str
-    codec: Codec
-    judge: str | Path | None = None
-    device: str | torch.device = "cpu"
-    dtype: torch.dtype | None = None
-    num_blocks: int | None = None
-    attention: str = "auto"
-    graphs: bool = True
-    kind: str = field(init=False)
-    threshold: float | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        codec, tiny = self.codec, speaks_tiny(self.codec)
-        self.kind, self.threshold = parse_verifier(
-            self.name, speaks_tiny=tiny, checkpoint=codec.name
-        )
-        if self.judge is not None and self.kind not in EXAMPLES:
-            raise SettingError(
-                f"judge is {str(self.judge)!r}, but verifier {self.name!r} uses no judge model; "
-                "leave judge out."
-            )
-        if self.judge is None and self.kind == "judge":
-            self.judge = own_judge(codec)
-        if self.judge is None and self.kind in EXAMPLES:
-            raise SettingError(
-                f"verifier {self.name!r} needs a checkpoint of its own: give judge (on the command "
-                f"line --judge_model), {EXAMPLES[self.kind]}."
-            )
-
-    def build(self, target: CausalLM) -> Verifier:
-        """Load what the verifier is made of. Some ask the `target`. Those that compare texts accept
-        equal ones without a model. Raises `SettingError` for an impossible threshold.
-        """
-        kind, decode = self.kind, self.codec.decode
-        threshold = float(kind == "always") if self.threshold is None else self.threshold
-        made: Verifier
-        if kind == "exact":
-            made = ExactVerifier()
-        elif kind == "oracle":
-            language = language_of(self.codec)
-            assert language is not None, "parse_verifier refuses it"
-            made = find("lr.tiny.oracle:OracleVerifier")(decode, language.parse)
-        elif kind == "judge":
-            assert self.judge is not None
-            model = load_model(self.judge, device=self.device, dtype=self.dtype)
-            equip(model, self.attention, graphs=self.graphs)
-            blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
-            asked = asked_model(model, Codec.load(self.judge), blocks)
-            made = JudgeVerifier(asked, decode, threshold=threshold)
-        elif kind == "embedding":
-            embed = find("lr.parts.verifiers:load_encoder")(self.judge, device=str(self.device))
-            made = find("lr.parts.verifiers:EmbeddingVerifier")(embed, decode, threshold)
-        elif kind == "score":
-            asked = asked_model(target, self.codec, self.num_blocks)
-            made = find("lr.parts.verifiers:ScoreVerifier")(asked, threshold=threshold)
-        elif kind == "likelihood":
-            runner = asked_model(target, self.codec, self.num_blocks).runner
-            made = find("lr.parts.verifiers:LikelihoodVerifier")(threshold, runner)
-        else:
-            made = find("lr.parts.verifiers:RandomVerifier")(threshold)
-        return NormalisedMatch(made, decode) if kind in EXAMPLES else made
-
-
-def usual_verifier(codec: Codec, judge: str | Path | None) -> str:
-    """The verifier where none is named: a judge if there is one, else the oracle, else exact."""
-    if judge is not None or own_judge(codec) is not None:
-        return "judge"
-    return "oracle" if speaks_tiny(codec) else "exact"
-
-
-def asked_model(model: CausalLM, codec: Codec, num_blocks: int | None = None) -> PromptedModel:
-    """A model as verifiers see it, on a runner of its own with `num_blocks` blocks of 16 tokens;
-    None: room for the longest answer and the questions about its steps.
-    """
-    tokens = model.config.max_position_embeddings + JUDGE_TOKENS
-    if num_blocks is not None:
-        tokens = num_blocks * BLOCK_SIZE
-    blocks = -(-tokens // model.attention.block_size)
-    runner = ModelRunner(model, num_blocks=blocks, vocab_size=codec.vocab_size)
-    model.asked.add(runner)  # so that its forwards are counted
-    chat = partial(codec.chat, enable_thinking=False)  # a judge answers at once
-    return PromptedModel(runner, codec.encode, chat, tiny=speaks_tiny(codec))
-
-
-def speaks_tiny(codec: Codec) -> bool:
-    """Whether a checkpoint speaks one of the tiny languages, so that there is an oracle."""
-    return language_of(codec) is not None
-
-
-def own_judge(codec: Codec) -> str | None:
-    """The judge that comes with the package for the tiny language of a checkpoint, if any."""
-    language = language_of(codec)
-    if language is None:
-        return None
-    name: str | None = find("lr.tiny.names:companion")(f"{language.family}-target", "judge")
-    return name

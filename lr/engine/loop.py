@@ -27,7 +27,7 @@ from lr.errors import ProtocolError
 from lr.kvcache.branch import Branch
 from lr.registry import find
 from lr.spec.protocol import NodeId
-from lr.spec.sampling import distribution
+from lr.spec.sampling import distribution, step_logprobs
 from lr.spec.verifiers.base import (
     DeferredVerifier,
     Pair,
@@ -36,7 +36,6 @@ from lr.spec.verifiers.base import (
     early_verdicts_of,
     verdicts_of,
 )
-from lr.spec.verifiers.judge import step_logprobs
 from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, VerifierCall
 from lr.types import Role, Verdict
@@ -105,7 +104,9 @@ class Loop:
         took = sum(request.take() for request in self.live)  # proposed steps are there at once
         drafting = self._ticks > 0 and self.draft is not None and self.draft.busy
         if self.told:
-            self._tell(self.told.pop(0))
+            told = self.told.pop(0)
+            told.request.trace.record(VerifierCall(1, told.seconds, told.passes))
+            told.request.judged(told.node, told.verdict)
         elif (self._ticks == self.draft_ticks or not drafting) and self._judge():
             pass
         elif drafting and self.draft is not None:
@@ -135,11 +136,6 @@ class Loop:
         part.poll(0.0 if part.here else self._patience())
         for request in self.live:
             request.take()
-
-    def _tell(self, told: Told) -> None:
-        request = told.request
-        request.trace.record(VerifierCall(1, told.seconds, told.passes))
-        request.judged(told.node, told.verdict)
 
     def _judge(self) -> bool:
         """Ask about all complete pairs of all requests at once. Whether there was any news."""

@@ -28,7 +28,7 @@ from lr.spec.drafters import StepDrafter
 from lr.spec.protocol import NodeId, Place, Schedule, Wait
 from lr.spec.runner import read_up_to
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.variant import Controller, Correction, Corrector, MayFollow
+from lr.spec.variant import Controller, Correction, Variant
 from lr.spec.verifiers.base import Pair
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import Stats, StepWritten, Trace, noted, stats_of
@@ -43,7 +43,6 @@ class _Place:
 
     tokens: tuple[int, ...]
     target: Branch | None = None
-    parent: NodeId | None = None
     step: Step | None = None
     logprobs: tuple[float, ...] | None = None
     follow: bool | None = None  # whether drafts may follow, once that was asked
@@ -55,11 +54,10 @@ class Request:
     """One question. `emitted`: its steps so far. `asked`: pairs that wait for the verifier, by the
     node that the draft step leads to. `jobs`: the steps that the target is writing.
 
-    `drafts` is None where nothing looks ahead (plain decoding: a scheduler of depth 0). A
-    `step_drafter` is shown how the draft wrote the steps that the target writes. `controller`
-    chooses the depth after every step, `may_follow` whether drafts may follow a draft step;
-    `corrector`: how the target writes after a rejection. `proposals`: draft steps that no model
-    writes.
+    `drafts` is None where nothing looks ahead (plain decoding: a scheduler of depth 0). Of the
+    `variant`, `may_follow` says whether drafts may follow a draft step, and the `corrector` how the
+    target writes after a rejection. `controller` chooses the depth after every step. `proposals`:
+    draft steps that no model writes.
     """
 
     prompt: Sequence[int]
@@ -68,10 +66,8 @@ class Request:
     drafts: DraftSide | None
     streams: Streams
     trace: Trace
-    step_drafter: StepDrafter | None = None
+    variant: Variant = field(default_factory=Variant)
     controller: Controller | None = None
-    may_follow: MayFollow | None = None
-    corrector: Corrector | None = None
     proposals: Callable[[Sequence[int], int, int], list[Step | None]] | None = None
     emitted: list[EmittedStep] = field(default_factory=list)
     asked: dict[NodeId, Pair] = field(default_factory=dict)
@@ -86,7 +82,10 @@ class Request:
         self.correction: Correction | None = None
         self.guesses: int | None = None
         self.trace.news = None if self.controller is None else []
-        follows = None if self.may_follow is None else self._follows
+        speculation = self.target.config.speculation
+        offered = None if speculation is None else speculation.drafter
+        self.step_drafter = offered if isinstance(offered, StepDrafter) else None
+        follows = None if self.variant.may_follow is None else self._follows
         self.scheduler.config = replace(config, chooser=self, may_follow=follows)
 
     @property
@@ -95,20 +94,17 @@ class Request:
 
     def start(self) -> None:
         """Open the prompt on both sides and carry out the first commands."""
-        root = self.scheduler.root.id
+        root, config = self.scheduler.root.id, self.scheduler.config
         if self.drafts is not None:
-            self.drafts.open(root, self.prompt, self._ahead())
+            # A worker may write steps before they are asked for, if it is to write them all. Not
+            # for a detailed trace, which shows steps that were asked for.
+            plain = self.proposals is None and self.variant.may_follow is None and config.width == 1
+            early = plain and not self.trace.detailed
+            ahead = Ahead(self.streams, config.limits) if early else None
+            self.drafts.open(root, self.prompt, ahead)
         self._places[root] = _Place(tuple(self.prompt))
         self._give(root, self.target.runner.open(self.prompt))
         self._carry_out(self.scheduler.start())
-
-    def _ahead(self) -> Ahead | None:
-        """What a worker needs to write steps before they are asked for. Not for a detailed trace,
-        which shows steps that were asked for.
-        """
-        config = self.scheduler.config
-        plain = self.proposals is None and self.may_follow is None and config.width == 1
-        return Ahead(self.streams, config.limits) if plain and not self.trace.detailed else None
 
     def take(self) -> bool:
         """Hand finished steps to the scheduler, which ignores those it has cancelled meanwhile.
@@ -142,9 +138,7 @@ class Request:
         """Take the verdict on a pair, unless an earlier one has cancelled it."""
         pair = self.asked.pop(node, None)
         if pair is not None:
-            parent = self._places[node].parent
-            assert parent is not None, "a draft step leads there"
-            self._places[parent].judged[node] = pair
+            self._places[self._parent(node)].judged[node] = pair
             self.tell(messages.Judged(node, verdict))
 
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
@@ -157,10 +151,10 @@ class Request:
         """A fork of the target's branch where the draft step that leads to `node` begins; the last
         token before it is still to be computed. Raises what `ModelRunner.forward` raises.
         """
-        parent = self._places[node].parent
-        assert parent is not None, "a draft step leads there"
-        branch = self._fork(parent, len(self._places[parent].tokens) - 1)
-        branch.append(self._places[parent].tokens[-1])
+        parent = self._parent(node)
+        prefix = self._places[parent].tokens
+        branch = self._fork(parent, len(prefix) - 1)
+        branch.append(prefix[-1])
         return branch
 
     def take_reading(self, node: NodeId, branch: Branch) -> None:
@@ -184,6 +178,10 @@ class Request:
         self._places.clear()
         if self.drafts is not None:
             self.drafts.end()
+
+    def _parent(self, node: NodeId) -> NodeId:
+        """The node where the draft step that leads to `node` begins."""
+        return node.parent(self.scheduler.config.width)
 
     def _note(self, node: NodeId) -> messages.Note:
         """How a part of a variant tells the trace something about a node."""
@@ -225,7 +223,11 @@ class Request:
                     if self.controller is not None:
                         self._choose_depth(self.controller)
                 case messages.Release(node):
-                    self._release(node)
+                    place = self._places.pop(node)
+                    if self.drafts is not None:
+                        self.drafts.close(node)
+                    if place.target is not None:
+                        self.target.close(place.target)
         if self.drafts is not None:
             self.drafts.flush()
 
@@ -238,7 +240,7 @@ class Request:
             proposed = self.proposals(tokens, self.scheduler.config.width, limit)
         sources: dict[NodeId, Stream | Step] = {}
         for sibling, child in enumerate(command.children):
-            self._places[child] = _Place(tokens, parent=parent)
+            self._places[child] = _Place(tokens)
             self._drafting.add(child)
             step = proposed[sibling] if sibling < len(proposed) else None
             sources[child] = self.streams.of_draft(parent.index, sibling) if step is None else step
@@ -253,7 +255,7 @@ class Request:
         job = StepJob(branch, node.index, limit, stream, self.trace, node, guesses=self.guesses)
         root, self.correction = self.scheduler.root, None
         replaces = root.id == node and any(child.verdict for child in root.children)
-        if self.corrector is not None and replaces:
+        if self.variant.corrector is not None and replaces:
             rejected = tuple(self._places[node].judged.values())
             prefix, sampling = self._places[node].tokens, self.target.config.sampling
             self.correction = Correction(prefix, rejected, sampling, note=self._note(node))
@@ -262,15 +264,16 @@ class Request:
             self.jobs[node] = job
             self.target.begin([job])
         if self.step_drafter is not None:
-            for other, place in self._places.items():
-                if place.parent == node and other not in self._drafting:
+            for other in self._places:
+                if self._parent(other) == node and other not in self._drafting:
                     self._offer(other)
 
     def _correct(self, job: StepJob) -> None:
         """Begin to write a step in the place of rejected ones, as the corrector wants it."""
-        assert self.corrector is not None and self.correction is not None and job.node is not None
-        begun = tuple(self.corrector.begin(self.correction))
-        whole = [pair.draft.tokens[: len(begun)] for pair in self.correction.rejected]
+        corrector, correction = self.variant.corrector, self.correction
+        assert corrector is not None and correction is not None and job.node is not None
+        begun = tuple(corrector.begin(correction))
+        whole = [pair.draft.tokens[: len(begun)] for pair in correction.rejected]
         if begun and (begun not in whole or len(begun) >= job.limit):
             raise SettingError(
                 f"the corrector began with the tokens {begun}; expected less than a step of "
@@ -283,11 +286,11 @@ class Request:
 
     def _keeps(self, job: StepJob) -> bool:
         """Whether the corrector keeps a step; else the target is already writing another one."""
-        correction, stream = self.correction, job.stream
-        assert self.corrector is not None and correction is not None and stream is not None
-        number = uniform(stream.fold_in("keep").key(correction.attempt))
+        corrector, correction = self.variant.corrector, self.correction
+        assert corrector is not None and correction is not None
+        number = uniform(job.stream.fold_in("keep").key(correction.attempt))
         drawn = replace(correction, logprobs=tuple(job.logprobs))
-        if self.corrector.keep(drawn, job.step, number):
+        if corrector.keep(drawn, job.step, number):
             self.correction = None
             return True
         correction.note("corrector", keeps=False, attempt=correction.attempt, number=number)
@@ -303,29 +306,28 @@ class Request:
         """Whether drafts may follow the draft step that leads to a node; asked once for each."""
         place = self._places[node]
         if place.follow is None:
-            assert self.may_follow is not None and place.step is not None
-            place.follow = self.may_follow(node, place.step, place.logprobs or ())
+            may_follow = self.variant.may_follow
+            assert may_follow is not None and place.step is not None
+            place.follow = may_follow(node, place.step, place.logprobs or ())
             self._note(node)("may_follow", follows=place.follow)
         return place.follow
 
     def _offer(self, node: NodeId) -> None:
         """Show the target how the draft wrote the step to `node` (first alternatives only)."""
-        place = self._places[node]
-        first = node.number % self.scheduler.config.width == 0
-        if self.step_drafter is None or place.parent is None or not first:
+        if self.step_drafter is None or node.number % self.scheduler.config.width:
             return
-        rival = self._places.get(place.parent)
-        if rival is not None and rival.target is not None:
+        rival = self._places[self._parent(node)]
+        if rival.target is not None:
             start = len(rival.tokens)
-            self.step_drafter.offer(rival.target, start, place.tokens[start:])
+            self.step_drafter.offer(rival.target, start, self._places[node].tokens[start:])
 
     def _target_branch(self, node: NodeId) -> Branch:
         """The target's branch of a node: a fork of the parent's with the draft step pending."""
         place = self._places[node]
         if place.target is None:
-            assert place.parent is not None, "the first root has its branch"
-            length = len(self._places[place.parent].tokens)
-            branch = self._fork(place.parent, length)
+            parent = self._parent(node)
+            length = len(self._places[parent].tokens)
+            branch = self._fork(parent, length)
             branch.extend(place.tokens[length:])
             return self._give(node, branch)
         return place.target
@@ -379,11 +381,3 @@ class Request:
         self.guesses = controller.tokens(self.stats)
         self._note(self.scheduler.root.id)("controller", depth=depth, tokens=self.guesses)
         self.scheduler.set_depth(depth)
-
-    def _release(self, node: NodeId) -> None:
-        place = self._places.pop(node, None)
-        if place is not None:
-            if self.drafts is not None:
-                self.drafts.close(node)
-            if place.target is not None:
-                self.target.close(place.target)

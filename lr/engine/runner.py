@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -37,13 +37,6 @@ RESERVE = 2 << 30
 """Bytes of a CUDA device that caches leave free: results of a forward, logits, CUDA graphs."""
 ForwardObserver = Callable[[int, int, float], None]
 """Called after every forward with the number of branches, of tokens, and the seconds it took."""
-
-
-class Reading(NamedTuple):
-    """Logits [t, v] after each of t tokens, and the hidden states [t, e] they are made from."""
-
-    logits: Tensor
-    hidden: Tensor
 
 
 class ModelRunner:
@@ -77,10 +70,9 @@ class ModelRunner:
         self.vocab_size = rows if vocab_size is None else vocab_size
         expected = f"1 to {rows}, the rows of the embedding"
         require(0 < self.vocab_size <= rows, "vocab_size", vocab_size, expected)
-        self.known_tokens = self.vocab_size
-        if known_tokens is not None:
-            require(known_tokens > 0, "known_tokens", known_tokens, "a whole number > 0, or None")
-            self.known_tokens = min(known_tokens, self.vocab_size)
+        known = self.vocab_size if known_tokens is None else known_tokens
+        require(known > 0, "known_tokens", known, "a whole number > 0, or None")
+        self.known_tokens = min(known, self.vocab_size)
         self.model, self.max_batch_tokens, self.observer = model, max_batch_tokens, observer
         self.kind = model.attention  # also when the model gets another one
         size = self.kind.block_size if block_size is None else block_size
@@ -169,9 +161,9 @@ class ModelRunner:
         rows = [self._in_pieces(branch, r) for branch, r in zip(branches, wanted, strict=True)]
         return [row[0] for row in rows] if logits == "last" else rows
 
-    def read(self, branches: Sequence[Branch]) -> list[Reading]:
-        """As `forward` with logits "all", and with the hidden states that the logits are made from:
-        what a forward hook on the last norm sees. No forward is replayed.
+    def read(self, branches: Sequence[Branch]) -> list[tuple[Tensor, Tensor]]:
+        """As `forward` with logits "all" [t, v], and with the hidden states [t, e] that they are
+        made from: what a forward hook on the last norm sees. No forward is replayed.
         """
         if not branches:
             return []
@@ -185,7 +177,7 @@ class ModelRunner:
             hook.remove()
             self.graphs = graphs
         hidden = torch.cat(seen).split(lengths)  # the pieces of a long prompt come one by one
-        return [Reading(*both) for both in zip(logits, hidden, strict=True)]
+        return list(zip(logits, hidden, strict=True))
 
     def _in_pieces(self, branch: Branch, wanted: int) -> Tensor:
         """The last `wanted` rows [wanted, v] of one branch, fed at most `max_batch_tokens` tokens
@@ -301,8 +293,8 @@ class Runners:
 
     def bytes_of(self, tokens: int) -> int:
         """Bytes of so many tokens in a cache."""
-        shape, dtype = self.model.cache_shape, self.model.dtype
-        return bytes_per_block(**shape, block_size=tokens, dtype=dtype)
+        model = self.model
+        return bytes_per_block(**model.cache_shape, block_size=tokens, dtype=model.dtype)
 
     def lend(self, blocks: int) -> ModelRunner:
         """A runner with an empty cache of at least so many blocks of 16 tokens."""
@@ -315,12 +307,9 @@ class Runners:
                 self.idle.remove(runner)
                 return runner
         self.end()  # their memory is free before more is taken
+        rows, known = self.vocab_size, self.known_tokens
         return ModelRunner(
-            self.model,
-            num_blocks=wanted,
-            block_size=size,
-            vocab_size=self.vocab_size,
-            known_tokens=self.known_tokens,
+            self.model, num_blocks=wanted, block_size=size, vocab_size=rows, known_tokens=known
         )
 
     def end(self) -> None:

@@ -24,8 +24,15 @@ from lr.lab.exact import (
     round_distribution,
     total_variation,
 )
-from lr.spec.acceptance import ROOT, AcceptanceRule, Outcome, Proposal, residual_certain, untried
-from lr.spec.rules import RejectRule
+from lr.spec.acceptance import (
+    ROOT,
+    AcceptanceRule,
+    Outcome,
+    Proposal,
+    RejectRule,
+    residual_certain,
+    untried,
+)
 from lr.spec.sampling import distribution
 from lr.types import SamplingParams
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 
-from lr.engine.load import JUDGE_TOKENS
 from lr.engine.runner import BLOCK_SIZE, RESERVE, blocks_for
 from lr.errors import CheckpointError, LRError
 from lr.kvcache.cache import bytes_per_block
@@ -28,6 +27,7 @@ from lr.model.config import ModelConfig, read_config
 from lr.model.files import read_json, resolve
 from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, pieces
 from lr.options import GenerateOptions
+from lr.parts.judge import JUDGE_TOKENS
 from lr.registry import is_dummy
 
 GIB = 2**30

@@ -1,3 +1,3 @@
-"""Other parts for the method than those of the core: verifiers, segmenters, drafters, an acceptance
-rule. The core finds each by its name when an option asks for it.
+"""Parts that the core finds by their names when an option asks for them: the judge and other
+verifiers, segmenters, drafters, an acceptance rule.
 """

@@ -6,8 +6,14 @@ from functools import partial
 
 from torch import Tensor
 
-from lr.spec.acceptance import AcceptanceRule, Outcome, Proposal, accept_prob
-from lr.spec.rules import probs_of_tokens, replacement
+from lr.spec.acceptance import (
+    AcceptanceRule,
+    Outcome,
+    Proposal,
+    accept_prob,
+    probs_of_tokens,
+    replacement,
+)
 
 
 class BlockRule(AcceptanceRule):

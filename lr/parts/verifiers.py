@@ -1,4 +1,4 @@
-"""Other verifiers than the judge: those that the paper compares it with, and a time limit.
+"""All verifiers by name; those that the paper compares the judge with; and a time limit.
 
 - `RandomVerifier`: accepts with probability rho, whatever the steps say; the control of the paper's
   Table 2 (arXiv 2506.19830).
@@ -9,9 +9,9 @@
   meaning: a threshold that suits one pair of models does not suit another.
 - `EmbeddingVerifier`: cosine of two sentence embeddings (Table 2: thresholds 0.85 and 0.95). Cheap,
   but one wrong digit hardly moves an embedding.
-- `TimedVerifier` wraps another verifier.
+- `NormalisedMatch` and `TimedVerifier` wrap another verifier.
 
-`lr/engine/load.py` makes the first four by name, and loads this file only then.
+`VerifierChoice` makes verifiers by name: the first four, the judge (`judge.py`), the exact one.
 """
 
 from __future__ import annotations
@@ -22,26 +22,38 @@ import threading
 from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
-from lr.errors import CheckpointError, ProtocolError
-from lr.rng import Stream, uniform
-from lr.spec.runner import Runner
-from lr.spec.verifiers.base import Pair, Requires, Verifier, at_least, verdicts_of
-from lr.spec.verifiers.judge import (
+from lr.engine.runner import BLOCK_SIZE
+from lr.errors import CheckpointError, ProtocolError, SettingError
+from lr.model.attention_choice import equip
+from lr.model.codec import Codec
+from lr.model.qwen import CausalLM
+from lr.model.weights import load_model
+from lr.parts.judge import (
+    JUDGE_TOKENS,
     AnswerTokens,
     AskingVerifier,
+    Decode,
+    JudgeVerifier,
     PrefixCache,
     PromptedModel,
     Row,
-    step_logprobs,
+    asked_model,
+    at_least,
 )
-from lr.spec.verifiers.simple import Decode
-from lr.types import Verdict, require
+from lr.registry import find, language_of
+from lr.rng import Stream, uniform
+from lr.spec.runner import Runner
+from lr.spec.sampling import step_logprobs
+from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier, verdicts_of
+from lr.types import Step, Verdict, require
 
 Embed = Callable[[Sequence[str]], Tensor]
 """n texts to their embeddings [n, e], each of length 1."""
@@ -228,6 +240,32 @@ def load_encoder(name_or_path: str | Path, *, device: str = "cpu") -> Embed:
     return embed
 
 
+class NormalisedMatch(Verifier):
+    """Accepts equal texts, ignoring case and outer white space; asks `verifier` about the others.
+
+    A shortcut for verifiers that read text. White space inside a text counts: "x = 1 1" is not
+    "x = 11", unlike in the official code, which deletes all white space.
+    """
+
+    def __init__(self, verifier: Verifier, decode: Decode) -> None:
+        self.name, self.verifier, self.decode = verifier.name, verifier, decode
+        self.requires = verifier.requires | Requires.TARGET_STEP
+        self.fallible = verifier.fallible
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        return self.verifier.passes
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        def text(step: Step) -> str:
+            return self.decode(step.tokens).strip().casefold()
+
+        same = [text(pair.draft) == text(pair.target_step) for pair in pairs]
+        others = [pair for pair, equal in zip(pairs, same, strict=True) if not equal]
+        rest = iter(self.verifier.judge(others) if others else [])
+        return [Verdict(aligned=True, why="equal text") if equal else next(rest) for equal in same]
+
+
 class TimedVerifier(Verifier):
     """`verifier` with at most `seconds` for each batch; after that every pair is rejected.
 
@@ -263,3 +301,135 @@ class TimedVerifier(Verifier):
             answer.set_result(verdicts_of(self.verifier, pairs))
         except BaseException as error:
             answer.set_exception(error)
+
+
+# By name
+
+EXAMPLES = {
+    "judge": "an instruction-tuned Qwen such as Qwen/Qwen2.5-7B-Instruct",
+    "embedding": "a sentence encoder such as sentence-transformers/all-mpnet-base-v2",
+}
+"""The verifiers that have a checkpoint of their own, each with one that would do."""
+THRESHOLDS = {"judge": 0.5, "embedding": 0.95, "score": 7.0, "likelihood": -1.0, "random": 0.5}
+"""The kinds that take a number, with its default."""
+PLAIN = ("exact", "oracle", "always", "never")
+
+
+def parse_verifier(text: str, *, speaks_tiny: bool, checkpoint: str) -> tuple[str, float | None]:
+    """Kind and threshold of a verifier: exact, judge, judge:0.8, embedding:0.85, score:9,
+    likelihood:-0.5, random:0.3. Raises `SettingError`, with the choices, if it does not exist or
+    does not suit the checkpoint: "oracle" reads the tiny languages only.
+    """
+    kind, colon, number = text.partition(":")
+    numbered = [f"{known}:{default:g}" for known, default in THRESHOLDS.items()]
+    plain = [known for known in PLAIN if known != "oracle" or speaks_tiny]
+    choices = f"choose one of: {', '.join([*plain[:-2], *numbered, *plain[-2:]])}."
+    if kind == "oracle" and not speaks_tiny:
+        raise SettingError(
+            f"verifier {kind!r} knows only the tiny languages, and {checkpoint} speaks none of "
+            f"them. For this checkpoint {choices}"
+        )
+    if kind not in PLAIN and kind not in THRESHOLDS:
+        raise SettingError(f"there is no verifier {text!r}; {choices}")
+    if not colon:
+        return kind, THRESHOLDS.get(kind)
+    if kind in PLAIN:
+        raise SettingError(f"verifier {text!r}: {kind} takes no number. Say {kind!r}, or {choices}")
+    try:
+        return kind, float(number)
+    except ValueError:
+        raise SettingError(
+            f"verifier {text!r}: {number!r} is not a number. "
+            f"Say for example '{kind}:{THRESHOLDS[kind]:g}'."
+        ) from None
+
+
+@dataclass
+class VerifierChoice:
+    """A verifier by name for the target that speaks `codec`; checked, and not loaded yet.
+
+    `judge` is its extra checkpoint: a language model for "judge" (None: the one that comes with the
+    target's tiny language), an encoder for "embedding". It runs on `device` in `dtype`, a judge
+    with this `attention` and `graphs`. `num_blocks` cache blocks of 16 tokens for the model that
+    the verifier asks; None: as many as it needs. Raises `SettingError` where the verifier makes no
+    sense for this target or with this `judge`.
+    """
+
+    name: str
+    codec: Codec
+    judge: str | Path | None = None
+    device: str | torch.device = "cpu"
+    dtype: torch.dtype | None = None
+    num_blocks: int | None = None
+    attention: str = "auto"
+    graphs: bool = True
+    kind: str = field(init=False)
+    threshold: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        codec, tiny = self.codec, language_of(self.codec) is not None
+        self.kind, self.threshold = parse_verifier(
+            self.name, speaks_tiny=tiny, checkpoint=codec.name
+        )
+        if self.judge is not None and self.kind not in EXAMPLES:
+            raise SettingError(
+                f"judge is {str(self.judge)!r}, but verifier {self.name!r} uses no judge model; "
+                "leave judge out."
+            )
+        if self.judge is None and self.kind == "judge":
+            self.judge = own_judge(codec)
+        if self.judge is None and self.kind in EXAMPLES:
+            raise SettingError(
+                f"verifier {self.name!r} needs a checkpoint of its own: give judge (on the command "
+                f"line --judge_model), {EXAMPLES[self.kind]}."
+            )
+
+    def build(self, target: CausalLM) -> Verifier:
+        """Load what the verifier is made of. Some ask the `target`. Those that compare texts accept
+        equal ones without a model. Raises `SettingError` for an impossible threshold.
+        """
+        kind, decode = self.kind, self.codec.decode
+        threshold = float(kind == "always") if self.threshold is None else self.threshold
+        made: Verifier
+        if kind == "exact":
+            made = ExactVerifier()
+        elif kind == "oracle":
+            language = language_of(self.codec)
+            assert language is not None, "parse_verifier refuses it"
+            made = find("lr.tiny.oracle:OracleVerifier")(decode, language.parse)
+        elif kind == "judge":
+            assert self.judge is not None
+            model = load_model(self.judge, device=self.device, dtype=self.dtype)
+            equip(model, self.attention, graphs=self.graphs)
+            blocks = self.num_blocks or -(-JUDGE_TOKENS // BLOCK_SIZE)
+            asked = asked_model(model, Codec.load(self.judge), blocks)
+            made = JudgeVerifier(asked, decode, threshold=threshold)
+        elif kind == "embedding":
+            assert self.judge is not None
+            embed = load_encoder(self.judge, device=str(self.device))
+            made = EmbeddingVerifier(embed, decode, threshold)
+        elif kind == "score":
+            asked = asked_model(target, self.codec, self.num_blocks)
+            made = ScoreVerifier(asked, threshold=threshold)
+        elif kind == "likelihood":
+            runner = asked_model(target, self.codec, self.num_blocks).runner
+            made = LikelihoodVerifier(threshold, runner)
+        else:
+            made = RandomVerifier(threshold)
+        return NormalisedMatch(made, decode) if kind in EXAMPLES else made
+
+
+def usual_verifier(codec: Codec, judge: str | Path | None) -> str:
+    """The verifier where none is named: a judge if there is one, else the oracle, else exact."""
+    if judge is not None or own_judge(codec) is not None:
+        return "judge"
+    return "exact" if language_of(codec) is None else "oracle"
+
+
+def own_judge(codec: Codec) -> str | None:
+    """The judge that comes with the package for the tiny language of a checkpoint, if any."""
+    language = language_of(codec)
+    if language is None:
+        return None
+    name: str | None = find("lr.tiny.names:companion")(f"{language.family}-target", "judge")
+    return name

@@ -28,7 +28,7 @@ from lr.kvcache.branch import Branch, common_length
 from lr.spec.acceptance import EMPTY, Draws, Proposal
 from lr.spec.runner import Runner, fork_longest
 from lr.spec.sampling import distribution, sample
-from lr.types import Coupling, SamplingParams, require
+from lr.types import Coupling, SamplingParams, require, require_whole
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,8 @@ class LookupDrafter(Drafter):
 
     def __init__(self, prompt_lookup_max: int = 2, prompt_lookup_min: int = 1) -> None:
         low, high = prompt_lookup_min, prompt_lookup_max
-        require(low >= 1, "prompt_lookup_min", low, "a whole number >= 1")
-        expected = f"a whole number >= prompt_lookup_min, which is {low}"
-        require(high >= low, "prompt_lookup_max", high, expected)
+        require_whole("prompt_lookup_min", low, 1)
+        require(high >= low, "prompt_lookup_max", high, f"at least {low}, prompt_lookup_min")
         self.longest, self.shortest = high, low
 
     def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:

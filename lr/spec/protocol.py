@@ -28,7 +28,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from lr.errors import SettingError
-from lr.types import EmittedStep, Role, Step, Verdict, require
+from lr.types import EmittedStep, Role, Step, Verdict, require, require_whole
 
 if TYPE_CHECKING:
     from lr.spec.verifiers.base import Pair
@@ -195,7 +195,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "max_step_tokens"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "a whole number > 0")
+            require_whole(name, getattr(self, name), 1)
 
     def step_limit(self, written: int) -> int:
         """The longest next step after `written` tokens; 0 when nothing more may come."""
@@ -337,9 +337,9 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         rows, paper = self.max_target_rows, self.schedule is Schedule.PAPER
-        _check_whole("depth", self.depth, 1 if paper else 0)
-        _check_whole("width", self.width, 1)
-        _check_whole("max_target_rows", 1 if rows is None else rows, 1)
+        require_whole("depth", self.depth, 1 if paper else 0)
+        require_whole("width", self.width, 1)
+        require_whole("max_target_rows", 1 if rows is None else rows, 1)
         wait = self.late_drafts is LateDrafts.WAIT
         possible = wait or (self.schedule is Schedule.DEPTH and self.needs_target_step)
         expected = 'wait: "reject" needs schedule "depth" and a verifier that sees both steps'
@@ -374,8 +374,3 @@ class SchedulerConfig:
                 f"number from 1 to {self.width}, the width of the run."
             )
         return found
-
-
-def _check_whole(name: str, value: int, least: int) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    require(whole and value >= least, name, value, f"a whole number >= {least}")

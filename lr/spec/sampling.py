@@ -100,6 +100,13 @@ def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
     return ids
 
 
+def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
+    """The natural log-probabilities of a step's t `tokens`, from the logits [t, v] before each."""
+    chosen = torch.as_tensor(tokens, device=logits.device)[:, None]
+    picked: list[float] = torch.log_softmax(logits.double(), -1).gather(-1, chosen)[:, 0].tolist()
+    return tuple(picked)
+
+
 def tainted(probs: Tensor, logits: Tensor) -> Tensor:
     """The probabilities, or NaN if the largest logit is not finite. The host does not wait."""
     return probs + 0 * logits.amax().to(probs.dtype)

@@ -14,7 +14,7 @@ versions; here the likelihood chooses, and `floor` says what is good enough.
 
 from __future__ import annotations
 
-from lr.engine.load import asked_model
+from lr.parts.judge import asked_model
 from lr.parts.verifiers import LikelihoodVerifier
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant

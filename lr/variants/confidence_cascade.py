@@ -14,8 +14,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lr.engine.load import asked_model
 from lr.errors import SettingError
+from lr.parts.judge import asked_model
 from lr.parts.verifiers import LikelihoodVerifier, ScoreVerifier
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant

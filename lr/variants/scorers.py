@@ -13,15 +13,21 @@ digit, so with `digits` they keep nothing.
 
 from __future__ import annotations
 
-from lr.engine.load import VerifierChoice, asked_model, own_judge, speaks_tiny
 from lr.errors import SettingError
 from lr.lab.endpoint.judge import ServedScore
 from lr.lab.endpoint.models import ServedModel, refuse_for_logprobs
-from lr.parts.verifiers import LikelihoodVerifier, ScoreReading, ScoreVerifier
+from lr.parts.judge import JudgeVerifier, asked_model
+from lr.parts.verifiers import (
+    LikelihoodVerifier,
+    NormalisedMatch,
+    ScoreReading,
+    ScoreVerifier,
+    VerifierChoice,
+    own_judge,
+)
 from lr.reasoner import Reasoner
+from lr.registry import language_of
 from lr.spec.verifiers.base import Verifier
-from lr.spec.verifiers.judge import JudgeVerifier
-from lr.spec.verifiers.simple import NormalisedMatch
 
 THRESHOLDS = {"judge": 0.5, "digits": 7.0, "likelihood": -1.0}
 
@@ -31,7 +37,7 @@ def make_scorer(reasoner: Reasoner, kind: str | None, threshold: float | None) -
     codec, target = reasoner.codec, reasoner.models.target
     if kind is None:
         tiny = "judge" if own_judge(codec) is not None else "likelihood"
-        kind = tiny if speaks_tiny(codec) else "digits"
+        kind = "digits" if language_of(codec) is None else tiny
     if kind not in THRESHOLDS:
         raise SettingError(f"scorer is {kind!r}, expected one of {', '.join(THRESHOLDS)}.")
     least = THRESHOLDS[kind] if threshold is None else threshold

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lr.parts.judge import Decode
 from lr.reasoner import Reasoner
 from lr.spec.variant import Correction, Corrector, Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.spec.verifiers.simple import Decode
 from lr.types import Verdict
 
 CUES = ("wait", "hmm", "alternatively", "however", "let me check", "let me verify", "actually")

@@ -17,13 +17,13 @@ import math
 from array import array
 from collections.abc import Sequence
 
-from lr.engine.load import asked_model
 from lr.errors import SettingError
+from lr.parts.judge import PrefixCache, Row, asked_model
 from lr.reasoner import Reasoner
 from lr.spec.drafters import earlier_end
+from lr.spec.sampling import step_logprobs
 from lr.spec.segmenters import BlankLineSegmenter, TokenBytes
 from lr.spec.variant import StepProposer, Variant
-from lr.spec.verifiers.judge import PrefixCache, Row, step_logprobs
 from lr.types import require
 
 

@@ -29,8 +29,8 @@ from lr.options import GenerateOptions, make_options
 from lr.parts.drafters import TreeDrafter
 from lr.reasoner import Reasoner
 from lr.rng import Stream
+from lr.spec.acceptance import RULES
 from lr.spec.drafters import LookupDrafter, ModelDrafter
-from lr.spec.rules import choose_rule
 from lr.spec.sampling import distribution as distribution_of
 from lr.spec.token_sd import Speculation
 from lr.spec.write import StepJob, WriterConfig
@@ -182,7 +182,7 @@ class distribution:
             "ngram": LookupDrafter(),
         }[kind]
         made = writer(Role.TARGET, target, num_blocks=30 * self.at_once)
-        speculation = Speculation(drafter, choose_rule(rule), rng.randint(1, 3))
+        speculation = Speculation(drafter, RULES[rule](), rng.randint(1, 3))
         made.config = WriterConfig(Role.TARGET, sampling, frozenset(), Never, speculation)
         prompt, seed, seen = rng.choices(range(11), k=6), rng.getrandbits(32), Counter[Any]()
         for start in range(0, self.many, self.at_once):

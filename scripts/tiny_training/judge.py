@@ -24,9 +24,9 @@ from transformers import PreTrainedTokenizerFast
 
 from lr.model.codec import Codec
 from lr.model.weights import load_model
+from lr.parts.judge import TINY_JUDGE_PROMPT, AnswerTokens
 from lr.rng import Stream
 from lr.spec.verifiers.base import Pair
-from lr.spec.verifiers.judge import TINY_JUDGE_PROMPT, AnswerTokens
 from lr.tiny.evaluate import BATCH, EvalSettings, Voice, grow_chains
 from lr.tiny.grammar import Style, unglue
 from lr.tiny.language import Problem, Split

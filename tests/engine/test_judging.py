@@ -18,8 +18,7 @@ from lr.model.batch import RaggedBatch
 from lr.parts.verifiers import LikelihoodVerifier
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
-from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.spec.verifiers.simple import ExactVerifier
+from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
 from lr.trace import StepWritten
 from lr.types import Role, Verdict
 from lr.variants.confidence_cascade import Cascade

@@ -16,13 +16,12 @@ from lr.engine.drafts import LocalDrafts, Streams
 from lr.engine.loop import Loop
 from lr.engine.request import Request
 from lr.rng import Stream
+from lr.spec.acceptance import MatchRule
 from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
-from lr.spec.rules import MatchRule
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation
-from lr.spec.verifiers.base import Pair, Verifier
-from lr.spec.verifiers.simple import ExactVerifier
+from lr.spec.verifiers.base import ExactVerifier, Pair, Verifier
 from lr.trace import Trace
 from lr.types import Coupling, EmittedStep, Role, Verdict
 

@@ -20,8 +20,7 @@ from lr.engine.runner import ModelRunner
 from lr.engine.worker import DraftWorker
 from lr.spec.protocol import Limits, NodeId, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.verifiers.base import Verifier
-from lr.spec.verifiers.simple import ExactVerifier
+from lr.spec.verifiers.base import ExactVerifier, Verifier
 from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, StepWritten, Trace
 from lr.types import Coupling, EmittedStep, Finish, Role, Step, Verdict

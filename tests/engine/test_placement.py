@@ -18,9 +18,8 @@ from lr.model.device import DeviceMap
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.rng import Stream
-from lr.spec.acceptance import Decision, Draws
+from lr.spec.acceptance import Decision, Draws, RejectRule
 from lr.spec.drafters import Context, ModelDrafter
-from lr.spec.rules import RejectRule
 from lr.spec.token_sd import Speculation, speculate
 from lr.types import SamplingParams
 

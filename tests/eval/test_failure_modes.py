@@ -17,8 +17,7 @@ from lr.lab.eval.failure_modes import (
 from lr.lab.eval.verifier_eval import Recorder, replay
 from lr.lab.page import emission
 from lr.parts.verifiers import RandomVerifier
-from lr.spec.verifiers.base import Requires, Verifier
-from lr.spec.verifiers.simple import ExactVerifier
+from lr.spec.verifiers.base import ExactVerifier, Requires, Verifier
 from lr.tiny.oracle import OracleVerifier, parse
 from lr.trace import Event, ForwardPass, Trace
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict

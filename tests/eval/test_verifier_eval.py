@@ -170,7 +170,7 @@ def test_verify(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_ledger_is_what_one_forward_says(
     runs: dict[str, Path], reasoner: Reasoner, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from lr.engine.load import asked_model
+    from lr.parts.judge import asked_model
 
     with Grader() as grader:
         run, plain = (read_run(runs[name], grader) for name in ("lr", "ar"))

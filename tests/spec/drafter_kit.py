@@ -13,9 +13,8 @@ from lr.kvcache.branch import Branch
 from lr.model.qwen import CausalLM
 from lr.parts.block_rule import BlockRule
 from lr.parts.drafters import SuffixDrafter, TreeDrafter
-from lr.spec.acceptance import EMPTY, AcceptanceRule, Proposal
+from lr.spec.acceptance import EMPTY, AcceptanceRule, MatchRule, Proposal, RejectRule
 from lr.spec.drafters import Context, Drafter, LookupDrafter, ModelDrafter, StepDrafter
-from lr.spec.rules import MatchRule, RejectRule
 from lr.types import Coupling, SamplingParams
 
 DRAFT = random_model(7)

@@ -1,4 +1,4 @@
-"""What every acceptance rule must do. A new rule is a class, a line in `lr/spec/rules.py`,
+"""What every acceptance rule must do. A new rule is a class, a line in `lr/spec/acceptance.py`,
 and passes this file.
 """
 
@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import get_args
 
 import pytest
 import torch
@@ -15,8 +16,8 @@ from torch import Tensor
 
 from lr.errors import ProtocolError, SettingError
 from lr.lab.exact import certain_drafts, drawn_drafts, plain_distribution, round_distribution
-from lr.spec.acceptance import EMPTY, ROOT, AcceptanceRule, Decision, Draws, Proposal
-from lr.spec.rules import RULES, choose_rule
+from lr.options import Acceptance, make_options
+from lr.spec.acceptance import EMPTY, ROOT, RULES, AcceptanceRule, Decision, Draws, Proposal
 from lr.spec.sampling import sample
 
 FALSE_ALARM = 1e-6
@@ -25,7 +26,7 @@ V = 5
 
 @pytest.fixture(params=RULES)
 def rule(request: pytest.FixtureRequest) -> AcceptanceRule:
-    return choose_rule(request.param)
+    return RULES[request.param]()
 
 
 Round = tuple[list[Tensor], list[Proposal], list[Draws]]
@@ -53,8 +54,10 @@ def test_has_its_papers(rule: AcceptanceRule) -> None:
 
 
 def test_an_unknown_rule_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"no acceptance rule 'nonesuch'.*match, reject, block"):
-        choose_rule("nonesuch")
+    expected = r"acceptance is 'nonesuch', expected one of reject, block, match"
+    with pytest.raises(SettingError, match=expected):
+        make_options(acceptance="nonesuch")  # type: ignore[arg-type]
+    assert set(RULES) == set(get_args(Acceptance))
 
 
 def test_nothing_proposed_is_plain_sampling(rule: AcceptanceRule) -> None:

@@ -12,8 +12,7 @@ from acceptance_kit import CHAINS, EXACT, KINDS, pair
 
 from lr.lab.exact import Model, certain_drafts, context_free, drawn_drafts, expected_accepted
 from lr.parts.block_rule import BlockRule, block_weights
-from lr.spec.acceptance import ROOT
-from lr.spec.rules import MatchRule, RejectRule
+from lr.spec.acceptance import ROOT, MatchRule, RejectRule
 
 
 def prefixes(v: int, longest: int) -> list[tuple[int, ...]]:

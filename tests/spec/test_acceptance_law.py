@@ -19,11 +19,10 @@ from lr.lab.exact import (
     round_distribution,
     target_rows,
 )
-from lr.spec.acceptance import Proposal
-from lr.spec.rules import RULES, choose_rule, follow
+from lr.spec.acceptance import RULES, Proposal, follow
 
-LOSSLESS = [name for name in RULES if choose_rule(name).lossless]
-FOR_TREES = [name for name in LOSSLESS if choose_rule(name).trees]
+LOSSLESS = [name for name in RULES if RULES[name]().lossless]
+FOR_TREES = [name for name in LOSSLESS if RULES[name]().trees]
 
 
 def depth(parents: tuple[int, ...]) -> int:
@@ -41,7 +40,7 @@ def largest_error(rule: str, target: Model, drafts: Drafts, length: int) -> floa
     assert sum(weight for weight, _ in drafts) == pytest.approx(1, abs=EXACT)
     return float(
         (
-            round_distribution(choose_rule(rule), target, drafts, length)
+            round_distribution(RULES[rule](), target, drafts, length)
             - plain_distribution(target, length)
         )
         .abs()
@@ -107,7 +106,7 @@ def test_worked_example() -> None:
     draft: Model = lambda text: torch.tensor([0.8, 0.2], dtype=torch.float64)  # noqa: E731
     [(first, a), (second, b)] = drawn_drafts(draft, (-1,))
     assert (first, a.tokens, second, b.tokens) == (0.8, (0,), 0.2, (1,))
-    rejected, kept = choose_rule("reject").outcomes(target_rows(target, a), a)
+    rejected, kept = RULES["reject"]().outcomes(target_rows(target, a), a)
     assert kept.probability == pytest.approx(0.625) and kept.nodes == (0,) and kept.untouched
     assert (
         rejected.probability == pytest.approx(0.375)
@@ -115,5 +114,5 @@ def test_worked_example() -> None:
         and not rejected.untouched
     )
     assert [
-        outcome.probability for outcome in choose_rule("reject").outcomes(target_rows(target, b), b)
+        outcome.probability for outcome in RULES["reject"]().outcomes(target_rows(target, b), b)
     ] == [0, 1]

@@ -21,8 +21,7 @@ from lr.lab.exact import (
     total_variation,
 )
 from lr.rng import Stream
-from lr.spec.acceptance import EMPTY, Draws, Proposal
-from lr.spec.rules import MatchRule, follow
+from lr.spec.acceptance import EMPTY, Draws, MatchRule, Proposal, follow
 from lr.spec.sampling import sample
 
 FALSE_ALARM = 1e-6

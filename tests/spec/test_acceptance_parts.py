@@ -13,12 +13,13 @@ from lr.spec.acceptance import (
     ROOT,
     Outcome,
     Proposal,
+    RejectRule,
     accept_prob,
+    acceptance_chances,
     pick,
     residual,
     residual_certain,
 )
-from lr.spec.rules import RejectRule, acceptance_chances
 
 
 def law(*numbers: float) -> torch.Tensor:

@@ -23,8 +23,7 @@ from lr.lab.exact import (
     total_variation,
 )
 from lr.parts.block_rule import BlockRule
-from lr.spec.acceptance import ROOT, AcceptanceRule, Proposal
-from lr.spec.rules import RULES, choose_rule
+from lr.spec.acceptance import ROOT, RULES, AcceptanceRule, Proposal
 
 STATED = {
     "greedy draft, softmax q in the ratio": 0.302,
@@ -77,9 +76,9 @@ def test_fails_the_test_of_the_real_rules(one: Counterexample) -> None:
 @pytest.mark.parametrize("drafts", DRAFTERS)
 @pytest.mark.parametrize("rule", RULES)
 def test_the_same_measure_finds_nothing_wrong_with_the_real_rules(rule: str, drafts: str) -> None:
-    if "three" in drafts and not choose_rule(rule).trees:
+    if "three" in drafts and not RULES[rule]().trees:
         return
-    honest = Counterexample("honest", "", choose_rule(rule), DRAFTERS[drafts])
+    honest = Counterexample("honest", "", RULES[rule](), DRAFTERS[drafts])
     assert bias(honest, cases=10) < EXACT
 
 
@@ -133,11 +132,9 @@ def test_old_noise_in_a_new_round(rule: str) -> None:
     q = p.flip(0)
     right = plain_distribution(context_free(p), 4)
     assert (
-        total_variation(rounds_distribution(choose_rule(rule), p, q, 4, reuse_noise=False), right)
+        total_variation(rounds_distribution(RULES[rule](), p, q, 4, reuse_noise=False), right)
         < EXACT
     )
-    reused = total_variation(
-        rounds_distribution(choose_rule(rule), p, q, 4, reuse_noise=True), right
-    )
-    assert (reused > 0.01) == choose_rule(rule).needs_fresh_noise
+    reused = total_variation(rounds_distribution(RULES[rule](), p, q, 4, reuse_noise=True), right)
+    assert (reused > 0.01) == RULES[rule]().needs_fresh_noise
     assert reused == pytest.approx(7 / 108, abs=EXACT) if rule == BlockRule.name else reused < EXACT

@@ -16,9 +16,8 @@ from lr.kvcache.branch import Branch, common_length
 from lr.kvcache.table import BlockTable
 from lr.parts.drafters import SuffixDrafter, TreeDrafter
 from lr.rng import Stream
-from lr.spec.acceptance import Draws
+from lr.spec.acceptance import Draws, follow
 from lr.spec.drafters import Context, LookupDrafter, ModelDrafter, StepDrafter
-from lr.spec.rules import follow
 from lr.spec.sampling import distribution, sample
 from lr.types import Coupling, SamplingParams
 

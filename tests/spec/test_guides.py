@@ -17,7 +17,7 @@ from tests_root import ROOT
 from verifier_kit import codec
 
 from lr.lab.counterexamples import bias, counterexamples
-from lr.spec.rules import RULES
+from lr.spec.acceptance import RULES
 
 VARIANTS = (ROOT / "docs" / "variants.md").read_text(encoding="utf-8")
 TOKEN_LEVEL = (ROOT / "docs" / "token_level.md").read_text(encoding="utf-8")

@@ -20,10 +20,9 @@ from lr.errors import SettingError
 from lr.parts.block_rule import BlockRule
 from lr.parts.drafters import TreeDrafter
 from lr.reasoner import Reasoner
-from lr.spec.acceptance import Proposal
+from lr.spec.acceptance import MatchRule, Proposal
 from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter
 from lr.spec.protocol import Limits
-from lr.spec.rules import MatchRule
 from lr.spec.sampling import distribution
 from lr.spec.token_sd import Speculation, run_target
 from lr.tiny.language import Split, problem

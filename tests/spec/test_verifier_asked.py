@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, pair
 
 from lr.errors import ContextError, OutOfBlocks, ProtocolError, SettingError
+from lr.parts.judge import AnswerTokens, PrefixCache, Row
 from lr.parts.verifiers import SCORE_QUESTION, LikelihoodVerifier, ScoreReading, ScoreVerifier
+from lr.spec.sampling import step_logprobs
 from lr.spec.verifiers.base import Pair, Requires
-from lr.spec.verifiers.judge import AnswerTokens, PrefixCache, Row, step_logprobs
 from lr.types import Finish, Step
 
 TEXTS = [ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN]

@@ -9,13 +9,12 @@ import torch
 from door_kit import write_checkpoint, write_foreign_checkpoint
 from verifier_kit import codec, model
 
-from lr.engine.load import THRESHOLDS, VerifierChoice, parse_verifier
 from lr.errors import SettingError
 from lr.model.codec import Codec
+from lr.parts.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, JudgeVerifier
+from lr.parts.verifiers import THRESHOLDS, NormalisedMatch, VerifierChoice, parse_verifier
 from lr.reasoner import Reasoner
 from lr.spec.verifiers.base import Requires, Verifier
-from lr.spec.verifiers.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, JudgeVerifier
-from lr.spec.verifiers.simple import NormalisedMatch
 
 
 def parse(text: str, *, speaks_tiny: bool = True) -> tuple[str, float | None]:

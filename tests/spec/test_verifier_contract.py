@@ -14,16 +14,16 @@ from torch.nn import functional as F
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, pair
 
 from lr.errors import ProtocolError
+from lr.parts.judge import TINY_JUDGE_PROMPT, JudgeVerifier, PromptedModel
 from lr.parts.verifiers import (
     EmbeddingVerifier,
     LikelihoodVerifier,
+    NormalisedMatch,
     RandomVerifier,
     ScoreVerifier,
     TimedVerifier,
 )
-from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
-from lr.spec.verifiers.judge import TINY_JUDGE_PROMPT, JudgeVerifier, PromptedModel
-from lr.spec.verifiers.simple import ExactVerifier, NormalisedMatch
+from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier, verdicts_of
 from lr.tiny.oracle import OracleVerifier, parse
 from lr.types import Verdict
 from lr.variants.confidence_cascade import Cascade

@@ -9,8 +9,8 @@ import torch
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, pair
 
 from lr.errors import SettingError
+from lr.parts.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, JudgePrompt, JudgeVerifier
 from lr.spec.verifiers.base import verdicts_of
-from lr.spec.verifiers.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, JudgePrompt, JudgeVerifier
 
 PROMPT = JudgePrompt("Which of the two has more coins than the other?\n\n{first}\n\n{second}")
 TEXTS = [(ADD_OTHERWISE, ADD), (ADD_WRONG, ADD), (GIVEN, ADD), (ADD, GIVEN)]

@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Says, codec, pair, step
 
 from lr.errors import SettingError
-from lr.parts.verifiers import RandomVerifier, TimedVerifier
-from lr.spec.verifiers.base import Pair, Requires, Verifier, check_verifier, verdicts_of
-from lr.spec.verifiers.simple import ExactVerifier, NormalisedMatch
+from lr.parts.verifiers import NormalisedMatch, RandomVerifier, TimedVerifier
+from lr.spec.verifiers.base import (
+    ExactVerifier,
+    Pair,
+    Requires,
+    Verifier,
+    check_verifier,
+    verdicts_of,
+)
 from lr.tiny.oracle import OracleVerifier, parse
 from lr.types import Finish, Step, Verdict
 from lr.variants.confidence_cascade import Cascade

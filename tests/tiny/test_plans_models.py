@@ -13,11 +13,11 @@ from tiny_training.rows import RESULT_WEIGHT, RowMaker
 
 from lr.commands.cli import main
 from lr.commands.run import RunModels
-from lr.engine.load import VerifierChoice, usual_verifier
 from lr.errors import SettingError
 from lr.lab.eval.datasets import Task, load_items
 from lr.lab.eval.grading import Grader
 from lr.model.codec import Codec
+from lr.parts.verifiers import VerifierChoice, usual_verifier
 from lr.reasoner import Reasoner
 from lr.registry import language_of
 from lr.tiny.evaluate import EvalSettings, evaluate

@@ -15,9 +15,8 @@ from tiny_training.judge import RUNNING_WEIGHT, JudgeRows, as_pair
 from tiny_training.pairs import TextPair, agreeing_prefix, change, grammar_pair, kind_of_difference
 from tiny_training.trainer import Recipe, Trainer, fresh_model
 
-from lr.engine.load import asked_model
 from lr.model.codec import Codec
-from lr.spec.verifiers.judge import JudgeVerifier
+from lr.parts.judge import JudgeVerifier, asked_model
 from lr.tiny.grammar import Style, render, unglue
 from lr.tiny.language import Meaning, Split, problem
 from lr.tiny.names import tiny_config

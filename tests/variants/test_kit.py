@@ -15,19 +15,17 @@ from lr.engine.runner import ModelRunner
 from lr.lab.counterexamples import counterexamples
 from lr.parts.block_rule import BlockRule
 from lr.parts.drafters import SuffixDrafter, TreeDrafter
+from lr.parts.judge import PrefixCache
 from lr.parts.segmenters import FixedSegmenter
 from lr.parts.verifiers import LikelihoodVerifier, RandomVerifier
 from lr.rng import Stream
-from lr.spec.acceptance import EMPTY, AcceptanceRule, Outcome, Proposal
+from lr.spec.acceptance import EMPTY, AcceptanceRule, MatchRule, Outcome, Proposal, RejectRule
 from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter
 from lr.spec.protocol import WAIT, FirstAligned, Place, SchedulerConfig
-from lr.spec.rules import MatchRule, RejectRule
 from lr.spec.sampling import distribution, sample
 from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.variant import StepProposer
-from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.spec.verifiers.judge import PrefixCache
-from lr.spec.verifiers.simple import ExactVerifier
+from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
 from lr.testing import ContractError, check, check_variant
 from lr.testing.guard import VariantError
 from lr.testing.tokens import small_model

@@ -17,10 +17,9 @@ from door_kit import write_checkpoint
 from lr.errors import LRError
 from lr.parts.verifiers import RandomVerifier
 from lr.reasoner import Reasoner
-from lr.spec.acceptance import EMPTY, AcceptanceRule, Outcome, Proposal
+from lr.spec.acceptance import EMPTY, AcceptanceRule, Outcome, Proposal, RejectRule
 from lr.spec.drafters import Drafter
 from lr.spec.protocol import WAIT, SchedulerConfig
-from lr.spec.rules import RejectRule
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Requires, Verifier
 from lr.types import Coupling, Role, Verdict

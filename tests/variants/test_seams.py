@@ -12,17 +12,16 @@ import pytest
 import torch
 from door_kit import write_checkpoint
 
-from lr.engine.load import asked_model
 from lr.errors import LRError, ProtocolError, SettingError
 from lr.lab.scripted import ScriptedRun, TextScript, newest, oldest
+from lr.parts.judge import asked_model
 from lr.parts.verifiers import RandomVerifier, ScoreVerifier
 from lr.reasoner import Reasoner
+from lr.spec.acceptance import MatchRule
 from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Draft, Emit, Limits, NodeId, Schedule, SchedulerConfig
-from lr.spec.rules import MatchRule
 from lr.spec.variant import Correction, Corrector, StepProposer, Variant
-from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.spec.verifiers.simple import ExactVerifier
+from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
 from lr.trace import ForwardPass, Stats, StepWritten
 from lr.types import Origin, Role, Step, Verdict
 from lr.variants.choosers import BestScore, Majority

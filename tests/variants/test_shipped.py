@@ -13,7 +13,7 @@ import pytest
 
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Schedule, Target
-from lr.spec.verifiers.simple import ExactVerifier
+from lr.spec.verifiers.base import ExactVerifier
 from lr.theory.calibration import CalibrationError, exactly
 from lr.theory.paper import paper_calibration
 from lr.theory.planner import plan

@@ -22,9 +22,8 @@ from lr.lab.exact import (
 from lr.parts.block_rule import BlockRule
 from lr.reasoner import Reasoner
 from lr.rng import Stream
-from lr.spec.acceptance import ROOT, Draws
+from lr.spec.acceptance import ROOT, Draws, RejectRule
 from lr.spec.drafters import Context
-from lr.spec.rules import RejectRule
 from lr.testing import check
 from lr.testing.tokens import small_model, table
 from lr.types import SamplingParams

@@ -23,7 +23,6 @@ from typing import Any
 import torch
 
 from lr.engine.engine import Run
-from lr.engine.load import JUDGE_TOKENS
 from lr.engine.runner import ModelRunner
 from lr.lab.bench.decode import written_steps
 from lr.lab.bench.report import Spread, Way, conditions, timed, wait_for
@@ -34,6 +33,7 @@ from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, load_model, pieces
 from lr.options import LOOKAHEAD, GenerateOptions
+from lr.parts.judge import JUDGE_TOKENS
 from lr.reasoner import Reasoner
 from lr.trace import ForwardPass, Stats, summarise
 from lr.types import Role, SamplingParams

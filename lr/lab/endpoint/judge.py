@@ -1,7 +1,7 @@
 """Verifiers whose questions a server answers: the judge (arXiv 2506.19830, section 3.2), and the
 score of SpecReason (arXiv 2504.07891).
 
-The questions are those of `spec/verifiers/judge.py`, and the answer begins in the same way. If the
+The questions are those of `parts/judge.py`, and the answer begins in the same way. If the
 endpoint gives the log-probabilities of the likeliest tokens, the score is the same too: the share
 of the possible answers in one distribution. An answer's probability is that of all likely tokens
 with which it can go on, however the server cuts it: for "aligned]" those that begin with "a", for
@@ -21,19 +21,23 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
-from lr.engine.load import THRESHOLDS, VerifierChoice, parse_verifier
 from lr.engine.loop import Told
 from lr.engine.request import Request
 from lr.errors import SettingError
 from lr.lab.endpoint.client import COMPLETIONS, Broken, EndpointError, Refused, read_piece
 from lr.lab.endpoint.models import ServedModel, refuse, refuse_for_logprobs
 from lr.model.codec import Codec
-from lr.parts.verifiers import SCORE_QUESTION, ScoreReading
+from lr.parts.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT, Decode
+from lr.parts.verifiers import (
+    SCORE_QUESTION,
+    THRESHOLDS,
+    ScoreReading,
+    VerifierChoice,
+    parse_verifier,
+)
 from lr.registry import language_of
 from lr.spec.protocol import NodeId
 from lr.spec.verifiers.base import DeferredVerifier, Pair, Requires, Verifier
-from lr.spec.verifiers.judge import JUDGE_PROMPT, TINY_JUDGE_PROMPT
-from lr.spec.verifiers.simple import Decode
 from lr.types import Verdict, require
 
 LIKELIEST = 20

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from lr.engine.load import VerifierChoice
 from lr.errors import SettingError
 from lr.lab.eval.datasets import Item, fingerprint
 from lr.lab.eval.figure import Bars, Panel, draw
@@ -38,6 +37,7 @@ from lr.lab.eval.sandbox import Limits
 from lr.lab.eval.store import Store
 from lr.lab.eval.verifier_eval import SavedPair, load_pairs
 from lr.options import GenerateOptions
+from lr.parts.verifiers import VerifierChoice
 from lr.reasoner import Reasoner
 from lr.registry import language_of
 from lr.spec.variant import Variant

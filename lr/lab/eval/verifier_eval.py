@@ -29,9 +29,10 @@ from lr.errors import LRError, SettingError
 from lr.lab.eval.datasets import Item
 from lr.lab.eval.report import RunResults
 from lr.lab.eval.store import Key, Store
+from lr.parts.judge import PrefixCache, Row
 from lr.spec.runner import Runner
+from lr.spec.sampling import step_logprobs
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
-from lr.spec.verifiers.judge import PrefixCache, Row, step_logprobs
 from lr.types import Step, Verdict
 
 # ---------------------------------------------------------------- pairs on disk

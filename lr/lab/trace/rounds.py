@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Proposal
-from lr.spec.rules import probs_of_tokens
+from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Proposal, probs_of_tokens
 from lr.trace import Guess, RoundDetail
 
 

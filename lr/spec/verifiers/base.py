@@ -4,23 +4,14 @@ A verifier judges pairs (prefix, draft step, target step) in batches; each verdi
 own pair alone. It states what it `requires` of a pair, so the scheduler knows whether the target
 must write a step first. It never decides eligibility (cut steps, ends of text): the scheduler does.
 
-The smallest verifier subclasses `Verifier` and has two members:
-
-    class SameLength(Verifier):
-        name = "same length"
-
-        def judge(self, pairs):
-            equal = [len(pair.draft.tokens) == len(pair.target_step.tokens) for pair in pairs]
-            return [Verdict(same, why="lengths compared") for same in equal]
-
+A verifier of your own subclasses `Verifier` and has a `name` and `judge`, as `ExactVerifier` below.
 An exception in `judge` is a bug and is raised. Only a verifier that declares itself `fallible`,
 such as a judge on a server, turns its failures into rejections; these have `Verdict.failed` set and
-are counted. Read next: `simple.py`, `judge.py`; `engine/load.py` lists what there is.
+are counted. Read next: `lr/parts/judge.py`, `lr/parts/verifiers.py`.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -29,6 +20,7 @@ from enum import Flag, auto
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lr.errors import ProtocolError, SettingError
+from lr.kvcache.branch import common_length
 from lr.spec.protocol import Note, silent
 from lr.types import Step, Verdict
 
@@ -112,6 +104,22 @@ class Verifier(Protocol):
         return [None] * len(pairs)
 
 
+class ExactVerifier(Verifier):
+    """Accepts if the token ids are equal, the end-of-sequence token included. With it Lookahead
+    Reasoning at temperature 0 emits what greedy decoding of the target emits.
+    """
+
+    name = "exact"
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        verdicts = []
+        for draft, target in ((pair.draft.tokens, pair.target_step.tokens) for pair in pairs):
+            differ = f"tokens differ from offset {common_length(draft, target)} on"
+            same = draft == target
+            verdicts.append(Verdict(same, why="equal tokens" if same else differ))
+        return verdicts
+
+
 class DeferredVerifier(ABC):
     """A verifier that is asked elsewhere, for example on a server, and not waited for."""
 
@@ -121,13 +129,6 @@ class DeferredVerifier(ABC):
     def ask(self, pair: Pair, ring: Callable[[], object]) -> Future[Verdict]:
         """Begin to judge a pair; `ring` is called when the verdict is there. Whoever does not want
         it any more cancels it."""
-
-
-def at_least(threshold: float, score: float, why: str) -> Verdict:
-    """Aligned iff the score reaches the threshold. A score that is not a number rejects."""
-    if math.isnan(score):
-        return Verdict(aligned=False, why="the scores are not numbers")
-    return Verdict(score >= threshold, why=why, score=score)
 
 
 def check_verifier(verifier: object) -> Verifier:

@@ -1,5 +1,5 @@
-"""The reference solution of block_verification.py. `lr/spec/rules.py` is the rule that runs, with
-the proof.
+"""The reference solution of block_verification.py. `lr/parts/block_rule.py` is the rule that runs,
+with the proof.
 """
 
 from __future__ import annotations

@@ -6,25 +6,35 @@ It sees the texts of the two steps, not the problem or the chain. It generates n
 answers are known, so the answer is begun for the model, and the probability of each way to go on is
 read from one row of logits (`AnswerTokens`). Prompts share long beginnings, which are computed once
 and forked (`PrefixCache`). One ragged forward decides all pairs of a batch. A pair that does not
-fit the model's context or cache is rejected alone, with that reason. `lr/parts/verifiers.py` has
-others that ask a model.
+fit the model's context or cache is rejected alone, with that reason. `verifiers.py` has others
+that ask a model.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from lr.engine.runner import BLOCK_SIZE, ModelRunner
 from lr.errors import ContextError, LRError, OutOfBlocks, SettingError
 from lr.kvcache.branch import Branch, common_length
+from lr.model.codec import Codec
+from lr.model.qwen import CausalLM
+from lr.registry import language_of
 from lr.spec.runner import Runner, fork_longest
-from lr.spec.verifiers.base import Pair, Verifier, at_least
-from lr.spec.verifiers.simple import Decode
+from lr.spec.verifiers.base import Pair, Verifier
 from lr.types import Verdict, require
+
+JUDGE_TOKENS = 8192
+"""Room for the prompts of one batch of pairs; a batch that does not fit is judged in parts."""
+Decode = Callable[[Sequence[int]], str]
+"""Token ids to text."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,20 @@ class PromptedModel:
     encode: Callable[[str], list[int]]
     chat: Callable[[str], list[int]]
     tiny: bool = False
+
+
+def asked_model(model: CausalLM, codec: Codec, num_blocks: int | None = None) -> PromptedModel:
+    """A model as verifiers see it, on a runner of its own with `num_blocks` blocks of 16 tokens;
+    None: room for the longest answer and the questions about its steps.
+    """
+    tokens = model.config.max_position_embeddings + JUDGE_TOKENS
+    if num_blocks is not None:
+        tokens = num_blocks * BLOCK_SIZE
+    blocks = -(-tokens // model.attention.block_size)
+    runner = ModelRunner(model, num_blocks=blocks, vocab_size=codec.vocab_size)
+    model.asked.add(runner)  # so that its forwards are counted
+    chat = partial(codec.chat, enable_thinking=False)  # a judge answers at once
+    return PromptedModel(runner, codec.encode, chat, tiny=language_of(codec) is not None)
 
 
 @dataclass(frozen=True)
@@ -240,6 +264,13 @@ class AskingVerifier(Verifier):
         """The verdict from the logits [wanted, v] of its row."""
 
 
+def at_least(threshold: float, score: float, why: str) -> Verdict:
+    """Aligned iff the score reaches the threshold. A score that is not a number rejects."""
+    if math.isnan(score):
+        return Verdict(aligned=False, why="the scores are not numbers")
+    return Verdict(score >= threshold, why=why, score=score)
+
+
 class JudgeVerifier(AskingVerifier):
     """Accepts if the judge's score is at least `threshold`.
 
@@ -285,10 +316,3 @@ class JudgeVerifier(AskingVerifier):
             why = f"the judge answers something else (the two answers hold {mass:.1e})"
             return Verdict(aligned=False, why=why)
         return at_least(self.threshold, score, f"aligned with {score:.3f} for the judge")
-
-
-def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
-    """The natural log-probabilities of a step's t `tokens`, from the logits [t, v] before each."""
-    chosen = torch.as_tensor(tokens, device=logits.device)[:, None]
-    picked: list[float] = torch.log_softmax(logits.double(), -1).gather(-1, chosen)[:, 0].tolist()
-    return tuple(picked)
