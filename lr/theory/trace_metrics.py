@@ -103,7 +103,8 @@ class Load:
 
 @dataclass
 class Answers:
-    """What was seen of answers in one way of decoding, added up over their traces."""
+    """What was seen of answers in one way of decoding, added up over their traces. `judged`,
+    `accepted`: of the first alternatives."""
 
     judged: int = 0
     accepted: int = 0
@@ -129,8 +130,8 @@ class Answers:
                     rounds[role].append(event)
                 case Emit(emitted, verdicts):
                     steps += 1
-                    self.judged += len(verdicts)
-                    self.accepted += sum(verdict.aligned for verdict in verdicts)
+                    self.judged += bool(verdicts)
+                    self.accepted += bool(verdicts) and verdicts[0].aligned
                     self.emitted.append(len(emitted.step.tokens))
         for role, found in rounds.items():
             self.rounds[role] += TokenRounds.of(found)
