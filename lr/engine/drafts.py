@@ -42,13 +42,15 @@ class Streams:
 
 
 class Written(NamedTuple):
-    """A finished draft step, the node that it leads to, and the log-probabilities of its tokens
-    under the draft's sampling distribution, where they are kept.
+    """A finished draft step (None: there will be none), the node that it leads to, and where they
+    are kept the log-probabilities of its tokens and the mean entropy, under the draft's sampling
+    distribution.
     """
 
     node: NodeId
-    step: Step
+    step: Step | None
     logprobs: tuple[float, ...] | None = None
+    entropy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ class LocalDrafts:
         for node, job in zip(finished, jobs, strict=True):
             self._tip = node if job.finish is Finish.BOUNDARY else None
         return [
-            Written(node, job.step, tuple(job.logprobs) if keeps else None)
+            Written(node, job.step, tuple(job.logprobs) if keeps else None, job.entropy)
             for node, job in zip(finished, jobs, strict=True)
         ]
 

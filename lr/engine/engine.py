@@ -258,7 +258,8 @@ class Run:
             self.variant = find("lr.testing.guard:guarded")(variant)
             options = find("lr.testing.guard:with_settings")(options, variant)
         self.options = options
-        own = self.variant.verifier
+        control, own = self.variant.controller, self.variant.verifier
+        self.controller = control(question) if callable(control) else control
         self.verifier = verifier if own is None else check_verifier(own)
         self.detailed, self.trace = detailed, Trace(detailed=detailed)
         self.alone = True  # forwards and caches serve this answer only
@@ -364,7 +365,6 @@ class Run:
             ends = (codec.eos_ids, codec.vocab_size)
             steps_of = find("lr.parts.drafters:Proposals")
             proposals = steps_of(variant.proposer, segmenter, *ends).after
-        control = variant.controller
         speculation = target.config.speculation
         offered = None if speculation is None else speculation.drafter
         streams = Streams(
@@ -378,7 +378,7 @@ class Run:
             streams,
             self.trace,
             step_drafter=offered if isinstance(offered, StepDrafter) else None,
-            controller=control(self.question) if callable(control) else control,
+            controller=self.controller,
             may_follow=variant.may_follow,
             corrector=variant.corrector if ahead else None,
             proposals=proposals,
@@ -409,7 +409,8 @@ class Run:
                 f"mode {options.mode!r} guesses the {role.value}'s tokens, and the variant asks "
                 "for their log-probabilities, which are not kept then; use mode 'lr'."
             )
-        return WriterConfig(role, self.sampling, eos_ids, segmenter, speculation, keeps)
+        entropy = self.controller is not None and self.controller.entropies
+        return WriterConfig(role, self.sampling, eos_ids, segmenter, speculation, keeps, entropy)
 
     def speculation(self, role: Role, draft_runner: Runner | None) -> Speculation | None:
         """How this role's tokens are guessed; None: not at all. New drafters are added here."""

@@ -4,6 +4,7 @@ rule can be seen in its verdicts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Target
+from lr.spec.variant import StepStats
 from lr.spec.verifiers.simple import ExactVerifier
 from lr.tiny.language import Split, problem
 from lr.trace import Emit, Noted, TokenRound
 from lr.types import Origin, Role
+from lr.variants.adaptive import Halving
 from lr.variants.door import SHIPPED, load_variant
 
 HOW: dict[str, Any] = {"max_tokens": 160, "seed": 1}
@@ -131,6 +134,19 @@ def test_adaptive_looks_less_far_after_a_rejection_and_changes_no_step(
         for before, now, grew in zip([2, *depths], depths, kept, strict=False):
             assert now == (min(8, before + 1) if grew else max(1, before // 2))
     assert drafted["adaptive(floor=0.0)"] < drafted["adaptive(floor=-99.0)"]
+
+
+def test_adaptive_is_as_wide_as_the_draft_hesitates(reasoner: Reasoner, question: str) -> None:
+    how = HOW | {"mode": "lr", "coupling": "shared", "temperature": 1.0}
+    plain = reasoner.generate(question, **how | {"mode": "ar"})
+    variant = load_variant("adaptive(floor=-99.0, width=3)", reasoner)
+    variant = replace(variant, verifier=ExactVerifier())
+    run = reasoner.run(question, variant=variant, detailed=True, **how)
+    assert run.finish().tokens == plain.tokens and run.options.width == 3
+    noted = [e for _, e in run.trace.events if isinstance(e, Noted) and e.name == "controller"]
+    widths = [note.fields["width"] for note in noted]
+    assert any(widths) and all(one is None or one >= 1 for one in widths)
+    assert Halving(wide=True).width(StepStats(draft_entropy=math.log(2.6))) == 3
 
 
 def test_adaptive_guesses_as_many_tokens_as_stay(reasoner: Reasoner, question: str) -> None:
