@@ -302,9 +302,10 @@ class TheoryReality:
             "conditions": conditions(),
             "rows": [asdict(row) | {"way": row.way.name, "gap": row.gap} for row in rows],
         }
-        for at, one in found.items() if saved is not None else ():
-            path = saved.with_stem(f"{saved.stem}_{at:g}") if self.draw else saved
-            path.write_text(one.to_json(), encoding="utf-8")
+        if saved is not None:
+            for at, one in found.items():
+                path = saved.with_stem(f"{saved.stem}_{at:g}") if self.draw else saved
+                path.write_text(one.to_json(), encoding="utf-8")
         write_json(document, self.json)
         for path in draw_validation(document, self.figure) if self.figure is not None else ():
             out.print(f"drawn: {path}")

@@ -3,7 +3,8 @@ rejection, as TCP does with its window; nothing is drafted after a step of which
 unsure; in mode lr+sd so many tokens are guessed as stay on average; and with `width`, so many
 alternatives are drafted as the draft hesitated between in its last step.
 
-    lr generate --variant "adaptive(floor=-0.3, width=3)"
+    lr generate --variant "adaptive(floor=-0.3)"
+    lr generate --variant "adaptive(most=4, width=3)"
 
 Two seams: a controller, made anew for each answer, and `may_follow`. In the schedules without a
 barrier neither changes what is emitted (but a verifier that is not exact may accept one of more

@@ -279,7 +279,7 @@ def free_world(**changes: Estimate) -> Calibration:
     nothing = dict.fromkeys(("target_row", "target_token", "verdict", "draft_row"), exactly(0.0))
     none = dict.fromkeys(("target_lengths", "draft_lengths", "chain_lengths"), ())
     one = {"target_first": exactly(1.0), "plain_token": exactly(1.0), "draft_first": exactly(0.2)}
-    return replace(Calibration.load(TINY), **nothing, **none, **one, **changes)
+    return replace(Calibration.load(TINY), **(nothing | none | one | changes))
 
 
 @pytest.mark.parametrize("schedule", Schedule)

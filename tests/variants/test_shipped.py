@@ -139,7 +139,7 @@ def test_adaptive_looks_less_far_after_a_rejection_and_changes_no_step(
 def test_adaptive_is_as_wide_as_the_draft_hesitates(reasoner: Reasoner, question: str) -> None:
     how = HOW | {"mode": "lr", "coupling": "shared", "temperature": 1.0}
     plain = reasoner.generate(question, **how | {"mode": "ar"})
-    variant = load_variant("adaptive(floor=-99.0, width=3)", reasoner)
+    variant = load_variant("adaptive(floor=-99.0, most=4, width=3)", reasoner)
     variant = replace(variant, verifier=ExactVerifier())
     run = reasoner.run(question, variant=variant, detailed=True, **how)
     assert run.finish().tokens == plain.tokens and run.options.width == 3
