@@ -42,9 +42,8 @@ class Streams:
 
 
 class Written(NamedTuple):
-    """A finished draft step (None: there will be none), the node that it leads to, and where they
-    are kept the log-probabilities of its tokens and the mean entropy, under the draft's sampling
-    distribution.
+    """A finished draft step (None: it will not come), the node that it leads to and, of the draft's
+    sampling distribution, its tokens' log-probabilities and the mean entropy, where they are kept.
     """
 
     node: NodeId

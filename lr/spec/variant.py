@@ -1,5 +1,4 @@
-"""A variant of the method as one bundle, and the controller: how far to look ahead from here, and
-how widely.
+"""A variant of the method as one bundle, and the controller: how far and how widely to look ahead.
 
 The other extension points are protocols where they are used: `Router` (`protocol.py`), `Segmenter`
 (`segmenters.py`), `Verifier` (`verifiers/base.py`), `Drafter` and `AcceptanceRule` on tokens,

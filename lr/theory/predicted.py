@@ -106,7 +106,7 @@ def drawn_ways(
         mode, width = chance.choice(("sd", "lr", "lr+sd")), chance.choice(list(DEEPEST))
         tokens = 0 if mode == "lr" else chance.randint(1, 6)
         schedule, depth = chance.choice(list(Schedule)), chance.randint(1, DEEPEST[width])
-        where: Driver = driver or chance.choice(get_args(Driver))
+        where: Driver = chance.choice(get_args(Driver)) if driver is None else driver
         way = Tried(schedule, depth, tokens, width, where, at)
         ways[Tried(tokens=tokens, temperature=at) if mode == "sd" else way] = None
     return list(ways)

@@ -158,17 +158,17 @@ class Answers:
 
 @dataclass
 class Seen:
-    """What the runs of one problem showed; problems are the independent units of a calibration."""
+    """What the runs of one problem showed; problems are the independent units of a calibration.
+    `start`: the prompt, for both models. `second_asked`: positions whose first alternative was
+    rejected and whose second was judged."""
 
     plain: Passes = field(default_factory=dict)
     target: list[Passes] = field(default_factory=list)
     draft: list[Passes] = field(default_factory=list)
     start: float = 0.0
-    """The prompt, for both models."""
     lookahead: Answers = field(default_factory=Answers)
     rounds: TokenRounds = field(default_factory=TokenRounds)
     second_asked: int = 0
-    """Positions whose first alternative was rejected and whose second was judged."""
     second_accepted: int = 0
     target_lengths: list[int] = field(default_factory=list)
 
