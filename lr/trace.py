@@ -274,7 +274,7 @@ class Stats:
     unjudged: int = 0
 
     def __add__(self, other: Stats) -> Stats:
-        names = self.__dataclass_fields__
+        names = Stats.__dataclass_fields__
         return Stats(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,13 +19,14 @@ from lr.errors import SettingError
 from lr.lab.bench.report import conditions, in_turn, write_json
 from lr.lab.viz.style import require_matplotlib
 from lr.lab.viz.theory_figures import draw_all, draw_validation
+from lr.options import Driver
 from lr.spec.protocol import Schedule
 from lr.theory import predicted
 from lr.theory.calibration import Calibration, calibrate
 from lr.theory.formula_vs_simulation import FORMULAS, Point
 from lr.theory.paper import paper_calibration
 from lr.theory.planner import PLAIN, Advice, Plan, compare, plan, simulated
-from lr.theory.predicted import Compared, Way
+from lr.theory.predicted import Compared, Tried, drawn_ways
 from lr.theory.trace_metrics import Answers, Seen, Timed
 from lr.tiny.language import Split
 from lr.tiny.languages import DATASETS
@@ -134,6 +135,7 @@ class Calibrate:
     """How many tokens the draft model guesses ahead in the token-level run, at least 2; a second
     run guesses one."""
     max_tokens: int | None = None  # Longest answer. None: 400; in long problems the context.
+    temperature: float | None = None  # Of both models, 0 is greedy. None: what the models ask for.
     seed: int = 1  # Same seed: same answers.
     clock: Literal["auto", "cpu", "wall"] = "auto"
     """cpu: processor time of this process, which others on the machine do not disturb; wall: what a
@@ -143,36 +145,33 @@ class Calibrate:
     def run(self) -> None:
         at_least(self, problems=4, num_speculative_tokens=2)
         require_files(output=self.output)
-        asked = self.asked()
-        reasoner = self.models.load(needs_draft=True)
-        reasoner.generate(asked[0], max_tokens=40)  # warm up: the first call allocates
-        seen = []
-        with progress("measuring", len(asked)) as advance:
-            for question in asked:
-                seen.append(self.see(reasoner, question))
-                advance()
-        found, out = self.estimate(reasoner, seen, conditions()), console()
+        asked, out = self.asked(), console()
+        found = self.measure(self.models.load(needs_draft=True), asked)
         out.print(_calibration_table(found))
         if self.output is not None:
             self.output.write_text(found.to_json(), encoding="utf-8")
             out.print(f"written: {self.output}")
 
-    def estimate(
-        self, reasoner: Reasoner, seen: Sequence[Seen], conditions: dict[str, Any]
-    ) -> Calibration:
-        verifier = reasoner.verifier
-        names = ("problems", "dataset", "depth", "num_speculative_tokens", "max_tokens", "seed")
-        facts = {name: getattr(self, name) for name in names} | {
-            "clock": clock_for(self.clock, reasoner).__name__,
-            "verifier": verifier if isinstance(verifier, str) else verifier.name,
-        }
+    def measure(self, reasoner: Reasoner, asked: Sequence[str]) -> Calibration:
+        """The calibration, from these questions."""
+        reasoner.generate(asked[0], max_tokens=40)  # warm up: the first call allocates
+        seen, verifier, facts = [], reasoner.verifier, asdict(self)
+        with progress("calibrating", len(asked)) as advance:
+            for question in asked:
+                seen.append(self.see(reasoner, question))
+                advance()
+        for name in ("output", "questions", "models"):
+            del facts[name]
+        facts["clock"] = clock_for(self.clock, reasoner).__name__
+        facts["verifier"] = verifier if isinstance(verifier, str) else verifier.name
         models = f"{self.models.model} / {self.models.drafting()}"
-        return calibrate(seen, models, facts | conditions)
+        return calibrate(seen, models, facts | conditions())
 
     def see(self, reasoner: Reasoner, question: str) -> Seen:
         """One question, run five times."""
         limit = None if self.dataset == "stories" else 400
         own: dict[str, Any] = {"seed": self.seed, "max_tokens": self.max_tokens or limit}
+        own["temperature"] = self.temperature
         clock = clock_for(self.clock, reasoner)
 
         def events(**options: object) -> list[Timed]:
@@ -232,31 +231,37 @@ def _calibration_table(found: Calibration) -> Table:
 
 NOTES = """\
 closed form: the formula. expected: the scheduler, simulated at the calibrated pass costs.
-predicted: the same with acceptance and lengths of these very answers, so that only times are
+replayed: the same with acceptance and lengths of these very answers, so that only times are
 predicted. off: expected against measured. ±: standard error over problems."""
 
 
 @dataclass(frozen=True)
 class TheoryReality:
     """Compare what a calibration predicts with what the models do, on other problems than those it
-    was made from."""
+    was made from, in the ways of a list or, with --draw, in ways that nobody could know before."""
 
+    draw: int = 0
+    """Instead of the list, draw so many ways when the calibration is there: mode, schedule, depth,
+    width 1 to 3, tokens, temperature and, unless it is given, driver."""
+    temperatures: tuple[float, ...] = (0.0, 0.6, 1.0)
+    """With --draw: calibrate at each of these, and draw one for every way."""
     calibration: Path | None = None
-    """A file that `lr calibrate --output` wrote, of the same models on the same machine. None:
-    calibrate in the same run, a training problem before every measured one, so that what the
-    machine does meanwhile meets both alike."""
-    save_calibration: Path | None = None  # Write the calibration of the same run to this file.
+    """A file that `lr calibrate --output` wrote, of the same models on the same machine; all ways
+    have its temperature. None: calibrate first, on as many training problems."""
+    save_calibration: Path | None = None
+    """Write the calibration of this run to this file; with --draw one per temperature, which is
+    added to the name."""
     problems: int = 16  # How many held-out problems to solve, in every way.
     dataset: Literal["tiny", "stories"] = "tiny"  # Short ones, or long ones.
     depths: tuple[int, ...] = (1, 2, 4, 8)  # Lookahead depths.
     tokens: tuple[int, ...] = (1, 2, 4)  # Drafted tokens of token-level speculation alone.
     inner: int = 4  # Drafted tokens where both are combined; 0: leave that out.
     schedules: tuple[Literal["sync", "paper", "depth"], ...] = ("sync", "depth")  # To try.
-    driver: Literal["lockstep", "overlapped"] = "lockstep"
+    driver: Driver | None = None
     """overlapped: the draft in a process of its own, the clock on the wall, and a prediction in
     which the models have a machine each. It needs idle cores and a calibration by the same clock.
-    """
-    seed: int = 2  # Same seed: same answers.
+    None: lockstep; with --draw either, all by the clock on the wall."""
+    seed: int = 2  # Same seed: same answers, and the same ways from the same calibration.
     clock: Literal["auto", "cpu", "wall"] = "auto"  # As in `lr calibrate`.
     json: Path | None = None  # Also write every figure to this file.
     figure: Path | None = None  # Also draw them, as PNG and SVG. Needs the extra `plot`.
@@ -265,85 +270,108 @@ class TheoryReality:
     def run(self) -> None:
         least = 4 if self.calibration is None else 2  # for intervals, for a standard error
         at_least(self, problems=least)
+        require(0 <= self.draw <= 64, "draw", self.draw, "0 (none) to 64 ways")
+        require(len(self.temperatures) > 0, "temperatures", self.temperatures, "at least one")
         saved, none = self.save_calibration, "none beside --calibration: none is made then"
         require(saved is None or self.calibration is None, "save_calibration", str(saved), none)
         require_files(json=self.json, figure=self.figure, save_calibration=saved)
         given = None if self.calibration is None else Calibration.load(self.calibration)
         rows, found = self._compare(self.models.load(needs_draft=True), given)
         out = console()
-        columns = ("way", "closed form", "expected", "predicted", "measured", "±", "off")
+        columns = ("way", "closed form", "expected", "replayed", "measured", "±", "off")
         cells = (
             [row.way.name, *(f"{x:.2f}" for x in values), f"{row.gap:+.1%}"]
             for row in rows
-            for values in [(row.formula, row.expected, row.predicted, row.measured, row.error)]
+            for values in [(row.formula, row.expected, row.replayed, row.measured, row.error)]
         )
-        out.print(table(columns, cells, title="speedup over plain decoding"))
+        how = f"; ways drawn after the calibration, seed {self.seed}" if self.draw else ""
+        out.print(table(columns, cells, title=f"speedup over plain decoding{how}"))
         out.print(NOTES, style="dim")
         gaps = [row.gap for row in rows], [1 / row.measured - 1 for row in rows]
         blind, trivial = (fmean(map(abs, one)) for one in gaps)
+        near = sum(abs(row.gap) <= 0.1 for row in rows)
         out.print(f"off on average: expected {blind:.1%}; 1.00 for every way {trivial:.1%}")
+        out.print(f"expected is within 10 % in {near} of {len(rows)} ways")
         document = {
-            "calibration": found.name,
+            "calibration": next(iter(found.values())).name,
             "same_run": given is None,
             "driver": self.driver,
+            "draw": self.draw,
+            "seed": self.seed,
+            "off": {"expected": blind, "1.00": trivial},
             "conditions": conditions(),
             "rows": [asdict(row) | {"way": row.way.name, "gap": row.gap} for row in rows],
         }
         if saved is not None:
-            saved.write_text(found.to_json(), encoding="utf-8")
+            for at, one in found.items():
+                path = saved.with_stem(f"{saved.stem}_{at:g}") if self.draw else saved
+                path.write_text(one.to_json(), encoding="utf-8")
         write_json(document, self.json)
         for path in draw_validation(document, self.figure) if self.figure is not None else ():
             out.print(f"drawn: {path}")
 
-    def ways(self) -> list[Way]:
-        """Everything that is compared with plain decoding."""
-        tokens = [Way(tokens=k) for k in self.tokens]
-        steps = [Way(Schedule(name), depth) for name in self.schedules for depth in self.depths]
-        both = [Way(way.schedule, way.depth, self.inner) for way in steps if self.inner]
-        return [*tokens, *steps, *both]
+    def ways(self, at: float | None) -> list[Tried]:
+        """The list, at this temperature."""
+        tokens = [Tried(tokens=k) for k in self.tokens]
+        steps = [Tried(Schedule(name), depth) for name in self.schedules for depth in self.depths]
+        steps = [replace(way, driver=self.driver or "lockstep") for way in steps]
+        both = [replace(way, tokens=self.inner) for way in steps if self.inner]
+        return [replace(way, temperature=at) for way in (*tokens, *steps, *both)]
 
     def _compare(
         self, reasoner: Reasoner, given: Calibration | None
-    ) -> tuple[list[Compared], Calibration]:
-        every = [Way(), *self.ways()]
-        own = Calibrate(
-            problems=self.problems, dataset=self.dataset, clock=self._clock(), models=self.models
-        )
-        training = own.asked()
-        seen: list[Seen] = []
-        self._run(reasoner, 0, every[-1])  # warm up: the first run allocates, and starts a process
-        spent: dict[Way, list[float]] = {way: [] for way in every}
+    ) -> tuple[list[Compared], dict[float | None, Calibration]]:
+        """A row for every way, and the calibrations by their temperatures."""
+        found: dict[float | None, Calibration] = {}
+        if given is None:
+            sizes: dict[str, Any] = {"problems": self.problems, "dataset": self.dataset}
+            for at in self.temperatures if self.draw else (None,):
+                one = Calibrate(**sizes, temperature=at, clock=self._clock(), models=self.models)
+                found[at] = one.measure(reasoner, one.asked())
+        else:
+            clock = clock_for(self._clock(), reasoner).__name__
+            its, wanted = given.conditions.get("clock", clock), f"{clock} (--clock, --driver)"
+            require(its == clock, "the clock of the calibration", its, wanted)
+            found[given.conditions.get("temperature")] = given
+        ways = drawn_ways(self.draw, self.seed, list(found.values()), self.driver)
+        ways = ways or self.ways(next(iter(found)))
+        plain = {way: Tried(temperature=way.temperature) for way in ways}
+        every = [*dict.fromkeys(plain.values()), *ways]
+        # warm up: the first run allocates, and starts a process
+        self._run(reasoner, 0, max(ways, key=lambda way: way.driver == "overlapped"))
+        spent: dict[Tried, list[float]] = {way: [] for way in every}
         answers = {way: Answers() for way in every}
         with progress("measuring", self.problems) as advance:
             for number in range(self.problems):
-                if given is None:
-                    seen.append(own.see(reasoner, training[number]))
                 for way in in_turn(every, number):
                     events = self._run(reasoner, number, way)
                     answers[way].add(events)
                     spent[way].append(events[-1][0] / answers[way].chain_lengths[-1])
                 advance()
-        found = own.estimate(reasoner, seen, conditions()) if given is None else given
-        ticks = predicted.DRAFT_TICKS if self.driver == "lockstep" else None
-        rows, start = [], found.start.value
-        plain = answers[every[0]].load(lookup=False, start=start)
-        for way in every[1:]:
-            measured, error = predicted.ratio_with_error(spent[every[0]], spent[way])
-            loads = answers[way].load(lookup=False, start=start), plain
-            expected = predicted.predicted_speedup(way, found, ticks)
-            foreseen = predicted.predicted_speedup(way, found, ticks, loads)
-            rows.append(Compared(way, measured, error, way.formula(found), expected, foreseen))
+        rows = []
+        for way in ways:
+            own, base = found[way.temperature], plain[way]
+            measured, error = predicted.ratio_with_error(spent[base], spent[way])
+            start = own.start.value
+            works = [answers[each].load(lookup=False, start=start) for each in (way, base)]
+            ticks = None if way.driver == "overlapped" else predicted.DRAFT_TICKS
+            expected = predicted.predicted_speedup(way, own, ticks)
+            replayed = predicted.predicted_speedup(way, own, ticks, (works[0], works[1]))
+            rows.append(Compared(way, measured, error, way.formula(own), expected, replayed))
         return rows, found
 
     def _clock(self) -> Literal["auto", "cpu", "wall"]:
         """Two processes have no processor time in common."""
-        return "wall" if self.driver == "overlapped" else self.clock
+        two = self.driver == "overlapped" or (self.draw > 0 and self.driver is None)
+        return "wall" if two else self.clock
 
-    def _run(self, reasoner: Reasoner, number: int, way: Way) -> list[Timed]:
+    def _run(self, reasoner: Reasoner, number: int, way: Tried) -> list[Timed]:
         modes = {(0, 0): "ar", (0, 1): "sd", (1, 0): "lr", (1, 1): "lr+sd"}
         options: dict[str, Any] = {"mode": modes[way.depth > 0, way.tokens > 0], "drafter": "draft"}
+        options["temperature"] = way.temperature
         if way.depth:
-            options |= {"depth": way.depth, "schedule": way.schedule.value, "driver": self.driver}
+            options |= {"depth": way.depth, "width": way.width, "schedule": way.schedule.value}
+            options["driver"] = way.driver
         if way.tokens:
             options |= {"num_speculative_tokens": way.tokens}
         question = DATASETS[self.dataset](Split.TEST, number, 0).question

@@ -42,13 +42,14 @@ class Streams:
 
 
 class Written(NamedTuple):
-    """A finished draft step, the node that it leads to, and the log-probabilities of its tokens
-    under the draft's sampling distribution, where they are kept.
+    """A finished draft step (None: it will not come), the node that it leads to and, of the draft's
+    sampling distribution, its tokens' log-probabilities and the mean entropy, where they are kept.
     """
 
     node: NodeId
-    step: Step
+    step: Step | None
     logprobs: tuple[float, ...] | None = None
+    entropy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,8 @@ class LocalDrafts:
         for node in [node for node, job in self.jobs.items() if job.finish is not None]:
             job = self.jobs.pop(node)
             self._tip = node if job.finish is Finish.BOUNDARY else None
-            written.append(Written(node, job.step, tuple(job.logprobs) if keeps else None))
+            logprobs = tuple(job.logprobs) if keeps else None
+            written.append(Written(node, job.step, logprobs, job.entropy))
         return written
 
     def _drop_unasked(self, parent: NodeId) -> None:

@@ -257,7 +257,8 @@ class Run:
         if variant is not None:  # its parts, checked as they are used
             self.variant = find("lr.testing.guard:guarded")(variant)
             options = find("lr.testing.guard:with_settings")(options, variant)
-        own = self.variant.verifier
+        control, own = self.variant.controller, self.variant.verifier
+        self.controller = control(question) if callable(control) else control
         self.verifier = verifier if own is None else check_verifier(own)
         self.options, self.detailed, self.trace = options, detailed, Trace(detailed=detailed)
         self.alone = True  # forwards and caches serve this answer only
@@ -362,8 +363,6 @@ class Run:
             ends = (codec.eos_ids, codec.vocab_size)
             steps_of = find("lr.parts.drafters:Proposals")
             proposals = steps_of(variant.proposer, segmenter, *ends).after
-        control = variant.controller
-        controller = control(self.question) if callable(control) else control
         both = (self.stream(Role.TARGET), self.stream(Role.DRAFT))
         self._request = Request(
             self.prompt,
@@ -373,7 +372,7 @@ class Run:
             Streams(*both, Coupling(options.coupling)),
             self.trace,
             variant,
-            controller,
+            self.controller,
             proposals,
         )
         return self._request
@@ -402,7 +401,8 @@ class Run:
                 f"mode {options.mode!r} guesses the {role.value}'s tokens, and the variant asks "
                 "for their log-probabilities, which are not kept then; use mode 'lr'."
             )
-        return WriterConfig(role, self.sampling, eos_ids, segmenter, speculation, keeps)
+        entropy = self.controller is not None and self.controller.entropies
+        return WriterConfig(role, self.sampling, eos_ids, segmenter, speculation, keeps, entropy)
 
     def speculation(self, role: Role, draft_runner: Runner | None) -> Speculation | None:
         """How this role's tokens are guessed; None: not at all. New drafters are added here."""

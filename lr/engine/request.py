@@ -28,11 +28,11 @@ from lr.spec.drafters import StepDrafter
 from lr.spec.protocol import NodeId, Place, Schedule, Wait
 from lr.spec.runner import read_up_to
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.variant import Controller, Correction, Variant
+from lr.spec.variant import Controller, Correction, StepStats, Variant
 from lr.spec.verifiers.base import Pair
 from lr.spec.write import StepJob, StepWriter
 from lr.trace import Stats, StepWritten, Trace, noted, stats_of
-from lr.types import EmittedStep, Role, Step, Verdict
+from lr.types import EmittedStep, Origin, Role, Step, Verdict
 
 
 @dataclass
@@ -73,8 +73,11 @@ class Request:
     asked: dict[NodeId, Pair] = field(default_factory=dict)
     jobs: dict[NodeId, StepJob] = field(default_factory=dict)
     _drafting: set[NodeId] = field(default_factory=set)
-    _proposed: dict[NodeId, Step] = field(default_factory=dict)  # not told to the scheduler yet
+    # not told to the scheduler yet; None: the controller wants no such alternative
+    _proposed: dict[NodeId, Step | None] = field(default_factory=dict)
     _places: dict[NodeId, _Place] = field(default_factory=dict)
+    _widths: dict[int, int | None] = field(default_factory=dict)  # by the index of the new root
+    _entropies: dict[tuple[Role, NodeId], float | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         config = self.scheduler.config
@@ -115,8 +118,9 @@ class Request:
             drafts = [Written(node, step, ()) for node, step in self._proposed.items()] + drafts
             self._proposed.clear()
         written = [node for node, job in self.jobs.items() if job.finish is not None]
-        for node, step, logprobs in drafts:
-            if node in self._drafting:
+        for node, step, logprobs, entropy in drafts:
+            self._entropies[Role.DRAFT, node] = entropy
+            if step is not None and node in self._drafting:
                 self._drafting.discard(node)
                 self._places[node].tokens += step.tokens
                 self._places[node].step, self._places[node].logprobs = step, logprobs
@@ -125,7 +129,9 @@ class Request:
         for node in written:
             # A step that was finished with it may have cancelled it.
             if node in self.jobs and (self.correction is None or self._keeps(self.jobs[node])):
-                self.tell(messages.Targeted(node, self.jobs.pop(node).step))
+                job = self.jobs.pop(node)
+                self._entropies[Role.TARGET, node] = job.entropy
+                self.tell(messages.Targeted(node, job.step))
         return bool(drafts or written)
 
     def tell(self, event: messages.Event) -> None:
@@ -221,12 +227,12 @@ class Request:
                     if root is not None:
                         self._move_root(node, root)
                     if self.controller is not None:
-                        self._choose_depth(self.controller)
+                        self._ask(self.controller, command)
                 case messages.Release(node):
-                    place = self._places.pop(node)
-                    if self.drafts is not None:
+                    place = self._places.pop(node, None)  # None: an alternative not wanted
+                    if place is not None and self.drafts is not None:
                         self.drafts.close(node)
-                    if place.target is not None:
+                    if place is not None and place.target is not None:
                         self.target.close(place.target)
         if self.drafts is not None:
             self.drafts.flush()
@@ -239,7 +245,10 @@ class Request:
         if self.proposals is not None:
             proposed = self.proposals(tokens, self.scheduler.config.width, limit)
         sources: dict[NodeId, Stream | Step] = {}
-        for sibling, child in enumerate(command.children):
+        # the controller's last answer that came before this node could begin, whoever is faster
+        width = self._widths.get(max(parent.stem, parent.index - self.most + 1))
+        self._proposed |= dict.fromkeys(command.children[width:] if width else ())
+        for sibling, child in enumerate(command.children[:width]):
             self._places[child] = _Place(tokens)
             self._drafting.add(child)
             step = proposed[sibling] if sibling < len(proposed) else None
@@ -299,7 +308,8 @@ class Request:
         self.target.runner.rewind(job.branch, len(prefix) - 1)
         job.branch.append(prefix[-1])
         stream = self.streams.target.fold_in(job.index, "correction", correction.attempt + 1)
-        self._correct(replace(job, stream=stream, tokens=[], logprobs=[], finish=None))
+        job = replace(job, stream=stream, tokens=[], logprobs=[], entropies=[], finish=None)
+        self._correct(job)
         return False
 
     def _follows(self, node: NodeId) -> bool:
@@ -371,13 +381,20 @@ class Request:
         self._places[root] = place
         self._give(root, place.target)
 
-    def _choose_depth(self, controller: Controller) -> None:
+    def _ask(self, controller: Controller, emit: messages.Emit) -> None:
         """The controller is told what is known as of this step, whatever else is decided by now."""
         news, self.trace.news = self.trace.news or [], []
         last, new = self.stats.seconds, stats_of(news)
         self.stats = replace(self.stats + new, seconds=max(last, new.seconds))
-        least = 1 if self.scheduler.config.schedule is Schedule.PAPER else 0
-        depth = max(least, min(controller.depth(self.stats), self.most))
-        self.guesses = controller.tokens(self.stats)
-        self._note(self.scheduler.root.id)("controller", depth=depth, tokens=self.guesses)
+        config, kept = self.scheduler.config, emit.emitted.origin is Origin.ACCEPTED
+        place = emit.node.parent(config.width) if kept else emit.node
+        draft = self._entropies.get((Role.DRAFT, place.child(0, config.width)))
+        target = self._entropies.get((Role.TARGET, place))
+        told = StepStats(**vars(self.stats), draft_entropy=draft, target_entropy=target)
+        least = 1 if config.schedule is Schedule.PAPER else 0
+        depth = max(least, min(controller.depth(told), self.most))
+        self.guesses, width = controller.tokens(told), controller.width(told)
+        self._widths[emit.emitted.index + 1] = width
+        note = self._note(self.scheduler.root.id)
+        note("controller", depth=depth, tokens=self.guesses, width=width)
         self.scheduler.set_depth(depth)

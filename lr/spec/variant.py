@@ -1,4 +1,4 @@
-"""A variant of the method as one bundle, and the controller: how far to look ahead from here.
+"""A variant of the method as one bundle, and the controller: how far and how widely to look ahead.
 
 The other extension points are protocols where they are used: `Router` (`protocol.py`), `Segmenter`
 (`segmenters.py`), `Verifier` (`verifiers/base.py`), `Drafter` and `AcceptanceRule` on tokens,
@@ -22,10 +22,25 @@ from lr.trace import Stats
 from lr.types import SamplingParams, Step
 
 
-class Controller(Protocol):
-    """Adapts the run while it runs, from what its trace says."""
+@dataclass(frozen=True)
+class StepStats(Stats):
+    """The statistics as of a step, and the mean entropies, in nats, of the distributions from which
+    the tokens of its first draft step and of the target's step were drawn (None: not asked for, no
+    such step, or not drawn token by token).
+    """
 
-    def depth(self, stats: Stats) -> int:
+    draft_entropy: float | None = None
+    target_entropy: float | None = None
+
+
+class Controller(Protocol):
+    """Adapts the run while it runs, from what its trace says. Only `depth` need be there.
+    `entropies`: whether it looks at them; they take a little time in every pass.
+    """
+
+    entropies: bool = False
+
+    def depth(self, stats: StepStats) -> int:
         """How many steps to look ahead from now on: 0 (`paper`: 1) to the depth that the run began
         with; beyond that it is clipped.
 
@@ -35,10 +50,17 @@ class Controller(Protocol):
         """
         ...
 
-    def tokens(self, stats: Stats) -> int | None:
+    def tokens(self, stats: StepStats) -> int | None:
         """How many tokens the target's drafter may guess in a round (k) in the steps that begin
         from now on; None, and at most: as many as the run says. Asked after `depth`, with the same
-        statistics. It need not be there.
+        statistics.
+        """
+        return None
+
+    def width(self, stats: StepStats) -> int | None:
+        """How many alternatives may follow a node, at least 1; None, and at most: as many as the
+        run and its schedule say. It holds where drafts cannot have begun before: in a new tree, and
+        where a window slides so many steps ahead as it is deep. So who is faster changes nothing.
         """
         return None
 

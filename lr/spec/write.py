@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import log
+from statistics import fmean
 from typing import ClassVar
 
 import torch
@@ -39,8 +40,8 @@ class StepJob:
     `stream` is the step's randomness: token t is drawn with the key (stream, t). `trace` records
     the step, `node` names it there. `tokens`: what is written; those that it begins with are on the
     branch. `finish` is None until it is written. `logprobs`: of the tokens that were drawn, under
-    the sampling distribution, if the writer keeps them. `segmenter` finds the boundary; the writer
-    makes it. `guesses`: how many tokens a round may guess, if fewer than the writer would.
+    the sampling distribution, and `entropies` of it, if the writer keeps them. `segmenter` finds
+    the boundary; the writer makes it. `guesses`: how many tokens a round may guess, if fewer.
     """
 
     branch: Branch
@@ -52,6 +53,7 @@ class StepJob:
     tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
     logprobs: list[float] = field(default_factory=list)
+    entropies: list[float] = field(default_factory=list)
     guesses: int | None = None
     segmenter: Segmenter = field(init=False, repr=False)
 
@@ -60,6 +62,11 @@ class StepJob:
         """How many tokens may be guessed now; one of the step is always the model's own."""
         left = self.limit - len(self.tokens) - 1
         return left if self.guesses is None else min(left, self.guesses)
+
+    @property
+    def entropy(self) -> float | None:
+        """The mean of the entropies."""
+        return fmean(self.entropies) if self.entropies else None
 
     @property
     def step(self) -> Step:
@@ -74,7 +81,8 @@ class WriterConfig:
     the boundary of a step, from the function that maps a token id to its bytes.
 
     With `speculation` the tokens inside each step are guessed ahead; without it every token takes
-    one forward. `keeps_logprobs`: the log-probabilities of the tokens drawn are kept.
+    one forward. `keeps_logprobs`: the log-probabilities of the tokens drawn are kept, and with
+    `keeps_entropies` the entropies, in nats, of what they are drawn from.
     """
 
     role: Role
@@ -83,6 +91,7 @@ class WriterConfig:
     segmenter: Callable[[TokenBytes], Segmenter] = BlankLineSegmenter
     speculation: Speculation | None = None
     keeps_logprobs: bool = False
+    keeps_entropies: bool = False
 
 
 @dataclass
@@ -167,6 +176,10 @@ class StepWriter:
             for job, token, p, key in zip(self.live, tokens, likely, keys, strict=True):
                 self._report(job, len(job.tokens), token, p, key)
                 job.logprobs += [log(p)] if self.config.keeps_logprobs else []
+        if self.config.keeps_entropies:
+            nats = torch.special.entr(probs).sum(-1).tolist()  # -p log p, 0 where p is 0
+            for job, entropy in zip(self.live, nats, strict=True):
+                job.entropies.append(entropy)
         for job, token in zip(self.live, tokens, strict=True):
             job.branch.append(token)
             self._take(job, token)

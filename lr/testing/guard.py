@@ -23,9 +23,8 @@ from lr.spec.drafters import Context, Drafter
 from lr.spec.protocol import NodeId, Place, SchedulerConfig, Wait
 from lr.spec.runner import Runner
 from lr.spec.segmenters import Segmenter, TokenBytes
-from lr.spec.variant import Correction, Corrector, Variant
+from lr.spec.variant import Correction, Corrector, StepStats, Variant
 from lr.spec.verifiers.base import DeferredVerifier, Pair, Requires, Verifier, check_verifier
-from lr.trace import Stats
 from lr.types import Role, SamplingParams, Step, Verdict, require
 
 METHODS = {
@@ -351,14 +350,24 @@ class GuardedController:
 
     inner: Any
 
-    def depth(self, stats: Stats) -> int:
+    @property
+    def entropies(self) -> bool:
+        wanted = getattr(self.inner, "entropies", False)
+        if not isinstance(wanted, bool):
+            raise VariantError(
+                f"the variant's controller {called(self.inner)} has entropies = {wanted!r}, "
+                "expected True or False."
+            )
+        return wanted
+
+    def depth(self, stats: StepStats) -> int:
         with seam("controller", self.inner):
             depth = self.inner.depth(stats)
         if not isinstance(depth, int) or isinstance(depth, bool):
             refuse("controller", self.inner, "depth", depth, "a whole number (an int) of steps")
         return depth
 
-    def tokens(self, stats: Stats) -> int | None:
+    def tokens(self, stats: StepStats) -> int | None:
         if not _has(self.inner, "tokens"):
             return None
         with seam("controller", self.inner):
@@ -366,6 +375,17 @@ class GuardedController:
         if k is not None and (type(k) is not int or k < 0):
             refuse("controller", self.inner, "tokens", k, "a whole number (an int) >= 0, or None")
         found: int | None = k
+        return found
+
+    def width(self, stats: StepStats) -> int | None:
+        if not _has(self.inner, "width"):
+            return None
+        with seam("controller", self.inner):
+            width = self.inner.width(stats)
+        if width is not None and (type(width) is not int or width < 1):
+            expected = "a whole number (an int) >= 1 of alternatives, or None"
+            refuse("controller", self.inner, "width", width, expected)
+        found: int | None = width
         return found
 
 

@@ -16,7 +16,7 @@ import torch
 from lr.lab.scripted import ScriptedRun, newest, oldest, shuffled
 from lr.rng import Stream, uniform
 from lr.spec.protocol import Limits, NodeId, Place, Schedule, SchedulerConfig
-from lr.spec.variant import Correction, Variant
+from lr.spec.variant import Correction, StepStats, Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.testing.guard import guarded, guarded_follow, guarded_verifier
 from lr.testing.kit import Checked, keeps_nothing, same_everywhere
@@ -227,28 +227,36 @@ def check_schedule(
 
 
 def check_controller(found: Checked, make: Callable[..., Any], vocab_size: int) -> None:
-    """The same depths for the same history; nothing shared between the answers to two questions."""
-    chance, history = random.Random(4), [Stats()]
+    """The same shape for the same history; nothing shared between the answers to two questions;
+    entropies only where they are asked for, and even there some are None.
+    """
+    chance, now, history = random.Random(4), Stats(), list[StepStats]()
+    asks: Any = guarded(Variant(controller=make)).controller
+    wanted = asks("a").entropies
     for _ in range(40):
         kept = chance.random() < 0.6
-        history.append(history[-1] + Stats(0.01, 1, 9, int(kept), 1, 2, 3, 8, 0.01, 0.01))
+        now += Stats(0.01, 1, 9, int(kept), 1, 2, 3, 8, 0.01, 0.01)
+        known = wanted and chance.random() < 0.8
+        nats = [2 * chance.random() if known else None for _ in range(2)]
+        history.append(StepStats(**vars(now), draft_entropy=nats[0], target_entropy=nats[1]))
 
     def fresh(question: str) -> Any:
         control: Any = guarded(Variant(controller=make)).controller
         return control(question)
 
-    def depths(control: Any) -> list[Any]:
-        return [(control.depth(stats), control.tokens(stats)) for stats in history[1:]]
+    def answers(control: Any, stats: StepStats) -> tuple[Any, ...]:
+        return control.depth(stats), control.tokens(stats), control.width(stats)
 
     control, started = fresh("a"), time.perf_counter()
-    alone = depths(control)
+    alone = [answers(control, stats) for stats in history]
     found.seconds = (time.perf_counter() - started) / len(alone)
-    found.must(depths(fresh("a")) == alone, "a new controller decides alike", "different depths")
+    control = fresh("a")
+    again = [answers(control, stats) for stats in history]
+    found.must(again == alone, "a new controller decides alike", f"{again} and {alone}")
     one, other, mixed = fresh("a"), fresh("b"), []
-    for stats in history[1:]:
-        mixed.append((one.depth(stats), one.tokens(stats)))
-        other.depth(Stats(1.0, 3, 3, 0, 3))
-        other.tokens(Stats(1.0, 3, 3, 0, 3))
+    for stats in history:
+        mixed.append(answers(one, stats))
+        answers(other, StepStats(1.0, 3, 3, 0, 3))
     found.must(mixed == alone, "two controllers share no state", f"{mixed} and {alone}")
 
 

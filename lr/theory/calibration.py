@@ -54,37 +54,33 @@ def exactly(value: float) -> Estimate:
 
 @dataclass(frozen=True)
 class Calibration:
-    """One pair of models on one machine."""
+    """One pair of models on one machine. All times are in seconds.
+
+    `alpha1`, `alpha2`: accepted draft steps per judged one, draft tokens per tried one.
+    `second_chance`: where the first of two alternatives was rejected, how often the second was
+    accepted. `plain_token`: a token of plain decoding. `target_first`: a target pass of one row and
+    token in runs with speculation, `target_row`: each further row, `target_token`: each token more
+    than one per row; the same for the draft. `verdict`: per pair. `start`: the prompt, for both
+    models. `lookup`: draft tokens are looked up in the text and cost nothing. `..._lengths`: tokens
+    of steps (none: a step is the unit, of one token), steps of answers (none: they are endless)."""
 
     name: str
     alpha1: Estimate
-    """Accepted draft steps per judged one."""
     alpha2: Estimate
-    """Accepted draft tokens per tried one."""
     second_chance: Estimate
-    """Where the first of two alternatives was rejected: how often the second was accepted."""
     plain_token: Estimate
-    """A token of plain decoding, in seconds."""
     target_first: Estimate
-    """A target pass of one row and token in runs with speculation, in seconds ..."""
     target_row: Estimate
-    """... each further row ..."""
     target_token: Estimate
-    """... each token more than one per row."""
     draft_first: Estimate
     draft_row: Estimate
     draft_token: Estimate
     verdict: Estimate
-    """Seconds per pair."""
     start: Estimate
-    """The prompt, for both models, in seconds."""
     lookup: bool = False
-    """Draft tokens are looked up in the text and cost nothing."""
     target_lengths: tuple[Length, ...] = ()
-    """Tokens of target steps; without any, a step is the unit, of one token."""
     draft_lengths: tuple[Length, ...] = ()
     chain_lengths: tuple[Length, ...] = ()
-    """Steps of whole answers; without any, chains are endless."""
     conditions: Mapping[str, Any] = field(default_factory=dict)
     version: int = VERSION
 

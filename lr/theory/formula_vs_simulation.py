@@ -40,28 +40,17 @@ class Point:
 
     alpha: float = 0.6
     """Acceptance rate of draft steps (of tokens in sd_...; p in judged_acceptance, wrong_share)."""
-    c: float = 0.1
-    """Time of a draft step."""
-    k: int = 4
-    """Draft steps per cycle, pairs in flight, unverified drafts or drafted tokens."""
-    v: float = 0.0
-    """Time of a verdict."""
-    b: float = 0.0
-    """A further row makes a synchronous batch slower by this."""
-    width: int = 2
-    """Alternatives per position."""
-    beta: float = 0.6
-    """p + q of the siblings' Beta distribution: small is alike, large independent."""
-    false_reject: float = 0.1
-    """The verifier rejects an equivalent step."""
-    false_accept: float = 0.1
-    """The verifier accepts another."""
-    k2: int = 4
-    """Positions per target pass (hybrid)."""
-    steps: int = 4000
-    """Steps to simulate."""
-    seed: int = 0
-    """Of the simulation."""
+    c: float = 0.1  # Time of a draft step.
+    k: int = 4  # Draft steps per cycle, pairs in flight, unverified drafts or drafted tokens.
+    v: float = 0.0  # Time of a verdict.
+    b: float = 0.0  # A further row makes a synchronous batch slower by this.
+    width: int = 2  # Alternatives per position.
+    beta: float = 0.6  # p + q of the siblings' Beta(p, q): small is alike, large independent.
+    false_reject: float = 0.1  # The verifier rejects an equivalent step.
+    false_accept: float = 0.1  # The verifier accepts another.
+    k2: int = 4  # Positions per target pass (hybrid).
+    steps: int = 4000  # Steps to simulate.
+    seed: int = 0  # Of the simulation.
 
 
 @dataclass(frozen=True)

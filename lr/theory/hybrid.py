@@ -77,15 +77,14 @@ def hybrid_speedup(
 
 @dataclass(frozen=True)
 class Split:
-    """The best split of a budget: `k1` steps in flight, `k2` positions per pass; smallest first."""
+    """The best split of a budget: `k1` steps in flight, `k2` positions per pass; smallest first.
+    Others at their best: token-level speculation alone (k1 = 1), lookahead alone (k2 = 1)."""
 
     k1: int
     k2: int
     speedup: float
     token_only_speedup: float
-    """k1 = 1: token-level speculation alone, at its best."""
     step_only_speedup: float
-    """k2 = 1: Lookahead Reasoning alone, at its best."""
 
     @property
     def hybrid_wins(self) -> bool:

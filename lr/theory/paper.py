@@ -104,15 +104,14 @@ def fit_speedups(pair: Pair) -> SpeedFit:
 
 @dataclass(frozen=True)
 class WidthFit:
-    """A row of Table 3 fitted: siblings from Beta(`p`, `q`), and the cycle times it implies."""
+    """A row of Table 3 fitted: siblings from Beta(`p`, `q`), and the line through the cycle times
+    G_3(alpha_W) / speedup: `base_time` at one alternative, `per_row` per further target row."""
 
     p: float
     q: float
     predicted: tuple[float, ...]
     base_time: float
-    """The line through the cycle times G_3(alpha_W) / speedup: at one alternative ..."""
     per_row: float
-    """... and per further target row."""
 
 
 def fit_width(row: WidthRow) -> WidthFit:

@@ -25,9 +25,8 @@ from lr.spec.protocol import Schedule
 from lr.theory.acceptance import beta_width_acceptance, tree_cycle_time, tree_rows
 from lr.theory.asynchronous import lr_async_speedup
 from lr.theory.calibration import Calibration
-from lr.theory.distributions import BetaSiblings
 from lr.theory.domain import DomainError, geometric, probability, whole
-from lr.theory.predicted import Way, plain_seconds, seconds_per_step
+from lr.theory.predicted import Way, predicted_speedup, siblings
 from lr.theory.synchronous import lr_sync_cycle_speedup
 
 WIDTHS = (1, 2, 3, 4)
@@ -40,10 +39,9 @@ SERIAL = 0.1
 
 @dataclass(frozen=True)
 class Plan(Way):
-    """A way of decoding, and its predicted speedup over plain decoding."""
+    """A way of decoding, its target `rows` at a time, and its speedup over plain decoding."""
 
     rows: int = 1
-    """Target rows at a time, at most."""
     speedup: float = 1.0
 
     @property
@@ -104,18 +102,6 @@ def plan(found: Calibration, budget: int) -> Advice:
     return Advice(tuple(plans))
 
 
-def siblings(found: Calibration) -> tuple[float, float]:
-    """Beta(p, q) with mean alpha1 under which a second alternative is accepted as measured.
-
-    P(second | first not) = p / (p + q + 1) = alpha1 s / (s + 1) with s = p + q, kept between 10^-3
-    (all alike) and 10^6 (independent)."""
-    a = min(max(found.alpha1.value, 1e-6), 1 - 1e-6)
-    again = found.second_chance.value
-    s = again / (a - again) if again < a else 1e6
-    s = min(max(s, 1e-3), 1e6)
-    return a * s, (1 - a) * s
-
-
 def token_gain(found: Calibration, tokens: int) -> float:
     """G_(k+1) / time of a round: speedup of one row by k draft tokens, ends of steps ignored."""
     if not tokens:
@@ -126,20 +112,15 @@ def token_gain(found: Calibration, tokens: int) -> float:
     return decided * found.plain_token.value / round_seconds
 
 
-def simulated(found: Calibration, plan: Plan, steps: int = 2000) -> float:
+def simulated(found: Calibration, plan: Plan) -> float:
     """The speedup of a plan with lookahead on the clock, draft and target having a machine each.
 
     Others as predicted."""
-    if not plan.depth:
-        return plan.speedup
-    load, drawn = found.expected_load(plan.tokens), BetaSiblings(*siblings(found))
-    costs = found.target, found.draft
-    seconds = seconds_per_step(plan, load, costs, None, acceptance=drawn, steps=steps)
-    return plain_seconds(found) / seconds
+    return predicted_speedup(plan, found, None) if plan.depth else plan.speedup
 
 
 def _plans(found: Calibration, budget: int) -> Iterator[Plan]:
-    p, q = siblings(found)
+    p, q = siblings(found.alpha1.value, found.second_chance.value)
     rates = {width: float(beta_width_acceptance(p, q, width)) for width in WIDTHS}
     for tokens in range(min(budget, MOST_TOKENS + 1)):
         gain = token_gain(found, tokens)
@@ -201,14 +182,12 @@ def share_from(few: int, many: int, gain: float) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All times relative to plain decoding on `calibrated_on` GPUs."""
+    """Speedups of plain decoding with all GPUs and on those besides the draft's, over that on
+    `calibrated_on` GPUs; `advice` is relative to plain decoding on those besides the draft's."""
 
     all_for_target: float
-    """Speedup of plain decoding with every GPU."""
     left_for_target: float
-    """Speedup of plain decoding on the GPUs besides the draft's."""
     advice: Advice
-    """Relative to plain decoding on those."""
 
     @property
     def with_speculation(self) -> float:

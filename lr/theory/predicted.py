@@ -19,16 +19,19 @@ rows in flight on average: a step takes 20 (4 + 2 * 0.5) = 100 ms. Read next: `p
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import fmean
-from typing import TypeVar
+from typing import TypeVar, get_args
 
+from lr.options import Driver
 from lr.spec.protocol import Kind, Limits, Schedule, SchedulerConfig
+from lr.theory.acceptance import beta_width_acceptance
 from lr.theory.asynchronous import lr_async_speedup
 from lr.theory.calibration import Calibration
-from lr.theory.distributions import Acceptance, Bernoulli, Constant, Resampled
+from lr.theory.distributions import Acceptance, Bernoulli, BetaSiblings, Constant, Resampled
 from lr.theory.simulate import ENDLESS, WorkSpan, World, simulate
 from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup
 from lr.theory.trace_metrics import Load, PassCost
@@ -39,6 +42,8 @@ DRAFT_TICKS = 8
 T = TypeVar("T")
 LONG_CHAIN = 100
 """Steps of a long answer, such as those of the paper's data sets."""
+DEEPEST = {1: 8, 2: 4, 3: 3}
+"""The greatest depth that is drawn for a width: trees of at most 40 nodes."""
 
 
 @dataclass(frozen=True)
@@ -52,22 +57,72 @@ class Way:
 
     @property
     def name(self) -> str:
-        """Such as "sync 4", "sd 2" or "sync 4 + sd 2"."""
-        parts = [f"{self.schedule.value} {self.depth}"] if self.depth else []
+        """Such as "sync 4", "sd 2" or "sync 4, width 3 + sd 2"."""
+        wide = f", width {self.width}" if self.width > 1 else ""
+        parts = [f"{self.schedule.value} {self.depth}{wide}"] if self.depth else []
         parts += [f"sd {self.tokens}"] if self.tokens else []
         return " + ".join(parts) or "ar"
 
     def formula(self, found: Calibration) -> float:
         """The closed form with the calibrated letters; only the target speculates in its steps."""
         tokens = float(sd_speedup(found.alpha2.value, self.tokens, found.c2))
-        a, c = found.alpha1.value, found.c1 * tokens
         if self.depth == 0:
             return tokens
+        beta = siblings(found.alpha1.value, found.second_chance.value)
+        a, c = float(beta_width_acceptance(*beta, self.width)), found.c1 * tokens
         if self.schedule is Schedule.SYNC:
             return tokens * float(lr_sync_cycle_speedup(a, self.depth, c))
-        window = self.schedule.value
+        window, c = self.schedule.value, min(c, 1 - 1e-9)  # from 1 on nothing is gained
         assert window == "paper" or window == "depth"
         return tokens * float(lr_async_speedup(a, self.depth, c, window))
+
+
+@dataclass(frozen=True)
+class Tried(Way):
+    """A way that is run, with what is set besides. `temperature` None: what the models ask for."""
+
+    driver: Driver = "lockstep"
+    temperature: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Such as "sync 4 + sd 2, overlapped, T 0.6"."""
+        where = ", overlapped" if self.driver == "overlapped" else ""
+        at = "" if self.temperature is None else f", T {self.temperature:g}"
+        return f"{super().name}{where}{at}"
+
+
+def drawn_ways(
+    count: int, seed: int, found: Sequence[Calibration], driver: Driver | None = None
+) -> list[Tried]:
+    """`count` different ways: mode, schedule, depth, width, tokens, the temperature of one of the
+    calibrations and, if None, the driver are drawn.
+
+    The draw is a function of `seed` and of every digit of the calibrations: before these were
+    measured nobody could know it, and whoever has their files can repeat it."""
+    chance = random.Random(f"{seed} {[one.to_json() for one in found]}")
+    ways: dict[Tried, None] = {}
+    while len(ways) < count:
+        at = chance.choice(found).conditions.get("temperature")
+        mode, width = chance.choice(("sd", "lr", "lr+sd")), chance.choice(list(DEEPEST))
+        tokens = 0 if mode == "lr" else chance.randint(1, 6)
+        schedule, depth = chance.choice(list(Schedule)), chance.randint(1, DEEPEST[width])
+        where: Driver = chance.choice(get_args(Driver)) if driver is None else driver
+        way = Tried(schedule, depth, tokens, width, where, at)
+        ways[Tried(tokens=tokens, temperature=at) if mode == "sd" else way] = None
+    return list(ways)
+
+
+def siblings(alpha: float, again: float) -> tuple[float, float]:
+    """Beta(p, q) with mean `alpha` under which, where the first alternative was not accepted, the
+    second one is with probability `again`.
+
+    P(second | first not) = p / (p + q + 1) = alpha s / (s + 1) with s = p + q, kept between 10^-3
+    (all alike) and 10^6 (independent)."""
+    a = min(max(alpha, 1e-6), 1 - 1e-6)
+    s = again / (a - again) if again < a else 1e6
+    s = min(max(s, 1e-3), 1e6)
+    return a * s, (1 - a) * s
 
 
 def seconds_per_step(
@@ -162,7 +217,10 @@ def predicted_speedup(
     `loads`: the work of the very answers, in this way and by plain decoding, instead of what the
     calibration expects."""
     load, plain = loads or (found.expected_load(way.tokens), None)
-    seconds = seconds_per_step(way, load, (found.target, found.draft), draft_ticks)
+    alike = BetaSiblings(*siblings(load.acceptance, found.second_chance.value))
+    drawn = alike if way.width > 1 else None
+    costs = found.target, found.draft
+    seconds = seconds_per_step(way, load, costs, draft_ticks, acceptance=drawn)
     return plain_seconds(found, plain) / seconds
 
 
@@ -186,9 +244,9 @@ def what_if(
 
 @dataclass(frozen=True)
 class Compared:
-    """One way: measured speedup with its standard error, closed form, and the predictions.
+    """One way: measured speedup with its standard error, closed form, prediction and replay.
 
-    `expected`: from the calibration, which was made on other problems; `predicted`: with the
+    `expected`: from the calibration, which was made on other problems; `replayed`: with the
     acceptance and the lengths of the answers that were measured, so that only times are predicted.
     """
 
@@ -197,7 +255,7 @@ class Compared:
     error: float
     formula: float
     expected: float
-    predicted: float
+    replayed: float
 
     @property
     def gap(self) -> float:

@@ -21,23 +21,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lr.rng import Stream
-from lr.spec.protocol import (
-    Cancel,
-    Command,
-    Draft,
-    Drafted,
-    Emit,
-    Event,
-    Judge,
-    Judged,
-    Kind,
-    Limits,
-    NodeId,
-    SchedulerConfig,
-    Target,
-    Targeted,
-    Work,
-)
+from lr.spec import protocol as messages
+from lr.spec.protocol import Emit, Kind, Limits, NodeId, SchedulerConfig, Work
 from lr.spec.scheduler import LookaheadScheduler
 from lr.theory.distributions import Acceptance, Constant, Duration, JudgeErrors
 from lr.trace import Stats, StepWritten, Trace
@@ -197,10 +182,10 @@ class World:
 
 
 class Stage(NamedTuple):
-    """From one step of the target to the next: a synchronous cycle, or up to the next rejection."""
+    """From one step of the target to the next: a synchronous cycle, or up to the next rejection. It
+    emits one step more than the draft steps that are accepted."""
 
     accepted: int
-    """Draft steps accepted; the stage emits one step more."""
     seconds: float
 
 
@@ -247,13 +232,13 @@ def simulate(
     return _Simulation(config, world, trace, depth).run(steps)
 
 
-def record_event(trace: Trace, event: Event) -> None:
+def record_event(trace: Trace, event: messages.Event) -> None:
     """Record what a scheduler without models is told, and before it the finished step, which a
     model would have recorded itself."""
     match event:
-        case Drafted(node, Step() as step):
+        case messages.Drafted(node, Step() as step):
             trace.record(StepWritten(Role.DRAFT, node.index - 1, step, node))
-        case Targeted(node, step):
+        case messages.Targeted(node, step):
             trace.record(StepWritten(Role.TARGET, node.index, step, node))
     trace.record(event)
 
@@ -310,19 +295,19 @@ class _Simulation:
         self.now = max(self.now, time)
         return worker.complete(self.now)
 
-    def _obey(self, commands: Sequence[Command], steps: int) -> None:
+    def _obey(self, commands: Sequence[messages.Command], steps: int) -> None:
         for command in commands:
             surplus = isinstance(command, Emit) and self.outcome.steps >= steps
             if self.trace is not None and not surplus:
                 self.trace.record(command)
             match command:
-                case Draft(_, children):
+                case messages.Draft(_, children):
                     self._submit(*(Work(Kind.DRAFT, child) for child in children))
-                case Target(node):
+                case messages.Target(node):
                     self._submit(Work(Kind.TARGET, node))
-                case Judge(node):
+                case messages.Judge(node):
                     self._submit(Work(Kind.JUDGE, node))
-                case Cancel(work):
+                case messages.Cancel(work):
                     self._keep(self.kinds[work.kind][0].cancel(self.now, work))
                 case Emit() if not surplus:
                     self._note(command)
@@ -344,14 +329,14 @@ class _Simulation:
             self.trace.record(Draw(f"time of {work.kind.value}", node, key, drawn))
         return drawn + reading
 
-    def _event(self, work: Work) -> Event:
+    def _event(self, work: Work) -> messages.Event:
         match work.kind:
             case Kind.DRAFT:
-                return Drafted(work.node, STEP)
+                return messages.Drafted(work.node, STEP)
             case Kind.TARGET:
-                return Targeted(work.node, STEP)
+                return messages.Targeted(work.node, STEP)
             case Kind.JUDGE:
-                return Judged(work.node, self._verdict(work.node))
+                return messages.Judged(work.node, self._verdict(work.node))
 
     def _verdict(self, node: NodeId) -> Verdict:
         parent = node.parent(self.width)

@@ -103,7 +103,8 @@ class Load:
 
 @dataclass
 class Answers:
-    """What was seen of answers in one way of decoding, added up over their traces."""
+    """What was seen of answers in one way of decoding, added up over their traces. `judged`,
+    `accepted`: of the first alternatives."""
 
     judged: int = 0
     accepted: int = 0
@@ -129,8 +130,8 @@ class Answers:
                     rounds[role].append(event)
                 case Emit(emitted, verdicts):
                     steps += 1
-                    self.judged += len(verdicts)
-                    self.accepted += sum(verdict.aligned for verdict in verdicts)
+                    self.judged += bool(verdicts)
+                    self.accepted += bool(verdicts) and verdicts[0].aligned
                     self.emitted.append(len(emitted.step.tokens))
         for role, found in rounds.items():
             self.rounds[role] += TokenRounds.of(found)
@@ -157,17 +158,17 @@ class Answers:
 
 @dataclass
 class Seen:
-    """What the runs of one problem showed; problems are the independent units of a calibration."""
+    """What the runs of one problem showed; problems are the independent units of a calibration.
+    `start`: the prompt, for both models. `second_asked`: positions whose first alternative was
+    rejected and whose second was judged."""
 
     plain: Passes = field(default_factory=dict)
     target: list[Passes] = field(default_factory=list)
     draft: list[Passes] = field(default_factory=list)
     start: float = 0.0
-    """The prompt, for both models."""
     lookahead: Answers = field(default_factory=Answers)
     rounds: TokenRounds = field(default_factory=TokenRounds)
     second_asked: int = 0
-    """Positions whose first alternative was rejected and whose second was judged."""
     second_accepted: int = 0
     target_lengths: list[int] = field(default_factory=list)
 

@@ -3,8 +3,9 @@ with the scheduler that runs on models. `lr theory --variant best_of --alpha 0.7
 
 The clock knows how long steps take and whether the verifier would accept them, not what they say.
 So it runs the parts that decide by counts and verdicts: the schedule, the router, the chooser, the
-controller, and what the verifier requires. A chooser is shown scores, uniform on [0, 1), and equal
-log-probabilities. Parts that read steps cannot run; their effect is stated as costs and acceptance.
+controller's depth, and what the verifier requires. A chooser is shown scores, uniform on [0, 1),
+and equal log-probabilities. Parts that read steps cannot run; their effect is stated as costs and
+acceptance.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform
 from lr.spec.protocol import FIRST_ALIGNED, Chooser, Kind, Place, Schedule, SchedulerConfig, Wait
-from lr.spec.variant import Variant
+from lr.spec.variant import StepStats, Variant
 from lr.spec.verifiers.base import Pair, Requires
 from lr.testing.guard import guarded
 from lr.theory.distributions import Bernoulli, BetaSiblings, Constant
@@ -104,7 +105,8 @@ def simulated(variant: Variant, at: Point) -> tuple[SchedulerConfig, Outcome]:
     least = 1 if config.schedule is Schedule.PAPER else 0
 
     def depth(stats: Stats) -> int:
-        return max(least, min(int(made.depth(stats)), config.depth))
+        told = StepStats(**vars(stats))  # there are no distributions here
+        return max(least, min(int(made.depth(told)), config.depth))
 
     return config, simulate(config, world, at.steps, depth=None if made is None else depth)
 

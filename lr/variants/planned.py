@@ -22,11 +22,10 @@ from functools import cache
 from pathlib import Path
 
 from lr.spec.protocol import Schedule
-from lr.spec.variant import Controller, Variant
+from lr.spec.variant import Controller, StepStats, Variant
 from lr.theory.calibration import Calibration, exactly
 from lr.theory.paper import paper_calibration
 from lr.theory.planner import Plan, plan
-from lr.trace import Stats
 from lr.types import require
 
 PRIOR = 10
@@ -40,15 +39,15 @@ class Planned(Controller):
     def __init__(self, best: Callable[[float], Plan], expected: float) -> None:
         self.best, self.expected = best, expected
 
-    def plan(self, stats: Stats) -> Plan:
+    def plan(self, stats: StepStats) -> Plan:
         rate = (stats.accepted + PRIOR * self.expected) / (stats.judged + PRIOR)
         return self.best(round(20 * rate) / 20)
 
-    def depth(self, stats: Stats) -> int:
+    def depth(self, stats: StepStats) -> int:
         """At least 1: where nothing is drafted, no acceptance is seen."""
         return min(DEEPEST, max(1, self.plan(stats).depth))
 
-    def tokens(self, stats: Stats) -> int | None:
+    def tokens(self, stats: StepStats) -> int | None:
         return self.plan(stats).tokens or None
 
 

@@ -22,7 +22,10 @@ from lr.theory.calibration import (
 )
 from lr.theory.distributions import Constant, Replay
 from lr.theory.predicted import (
+    DEEPEST,
+    Tried,
     Way,
+    drawn_ways,
     plain_seconds,
     predicted_speedup,
     ratio_with_error,
@@ -260,17 +263,7 @@ def test_what_if() -> None:
 
 def test_in_the_world_of_the_formula_the_prediction_is_the_formula() -> None:
     """Free rows and verdicts, endless chains, equal steps: 6 standard errors are about 8 %."""
-    nothing = dict.fromkeys(("target_row", "target_token", "verdict"), exactly(0.0))
-    found = replace(
-        Calibration.load(TINY),
-        **nothing,
-        target_first=exactly(1.0),
-        plain_token=exactly(1.0),
-        draft_first=exactly(0.2),
-        target_lengths=(),
-        draft_lengths=(),
-        chain_lengths=(),
-    )
+    found = free_world()
     for depth in (1, 3):
         formula = float(lr_sync_cycle_speedup(found.alpha1.value, depth, 0.2))
         way = Way(Schedule.SYNC, depth)
@@ -279,6 +272,80 @@ def test_in_the_world_of_the_formula_the_prediction_is_the_formula() -> None:
     assert plain_seconds(found) == 1.0
     names = [w.name for w in (Way(), Way(tokens=2), Way(Schedule.SYNC, 4, 2))]
     assert names == ["ar", "sd 2", "sync 4 + sd 2"] and Way().formula(found) == 1.0
+
+
+def free_world(**changes: Estimate) -> Calibration:
+    """Free rows and verdicts, endless chains, steps of one token, a draft step of 0.2 seconds."""
+    nothing = dict.fromkeys(("target_row", "target_token", "verdict", "draft_row"), exactly(0.0))
+    none = dict.fromkeys(("target_lengths", "draft_lengths", "chain_lengths"), ())
+    one = {"target_first": exactly(1.0), "plain_token": exactly(1.0), "draft_first": exactly(0.2)}
+    return replace(Calibration.load(TINY), **(nothing | none | one | changes))
+
+
+@pytest.mark.parametrize("schedule", Schedule)
+def test_alternatives_are_predicted_from_the_second_chance(schedule: Schedule) -> None:
+    """In a world of the formulas, where a place with two alternatives is accepted with probability
+    alpha + (1 - alpha) second_chance; 6 standard errors are about 8 %.
+    """
+    found = free_world(alpha1=exactly(0.5), second_chance=exactly(0.4))
+    one, two = (Way(schedule, 3, width=width) for width in (1, 2))
+    same = replace(found, alpha1=exactly(0.5 + 0.5 * 0.4))
+    assert two.formula(found) == pytest.approx(one.formula(same), rel=1e-5)
+    assert two.formula(found) > 1.05 * one.formula(found)
+    assert predicted_speedup(two, found, None) == pytest.approx(two.formula(found), rel=0.08)
+    alike = replace(found, second_chance=exactly(0.0))
+    assert two.formula(alike) == pytest.approx(one.formula(found), rel=2e-3)
+
+
+def test_first_alternatives_alone_are_the_acceptance_of_answers() -> None:
+    """Second alternatives have a rate of their own: the second chance."""
+    tape = Tape()
+    for index, aligned in enumerate([(True,), (False, True), (False, False), ()]):
+        tape.add(0, judged(index, *aligned) if aligned else emitted(index, 4))
+    answers = Answers()
+    answers.add(tape.events)
+    assert (answers.judged, answers.accepted) == (3, 1)
+    assert answers.load(lookup=False).acceptance == 1 / 3
+
+
+def at(temperature: float, draft: float = 0.2) -> Calibration:
+    found = free_world(draft_first=exactly(draft))
+    return replace(found, conditions={"temperature": temperature})
+
+
+def test_ways_are_drawn_by_the_seed_and_by_what_was_measured() -> None:
+    found = [at(0.0), at(0.6)]
+    ways = drawn_ways(12, 7, found)
+    assert drawn_ways(12, 7, found) == ways and len(set(ways)) == 12
+    again = [Calibration.from_json(one.to_json()) for one in found]
+    assert drawn_ways(12, 7, again) == ways  # from the files, too
+    assert drawn_ways(12, 8, found) != ways
+    assert drawn_ways(12, 7, [at(0.0), at(0.6, draft=0.2 + 1e-12)]) != ways
+    assert {way.driver for way in drawn_ways(12, 7, found, "lockstep")} == {"lockstep"}
+    assert drawn_ways(0, 7, found) == []
+
+
+def test_everything_is_drawn() -> None:
+    """Of 200 ways; that one value of six or fewer is missing has a probability below 1e-6."""
+    ways = drawn_ways(200, 1, [at(0.0), at(0.6), at(1.0)])
+    deep = [way for way in ways if way.depth]
+    assert {way.temperature for way in ways} == {0.0, 0.6, 1.0}
+    assert {way.schedule for way in deep} == set(Schedule)
+    assert {way.driver for way in deep} == {"lockstep", "overlapped"}
+    assert {way.width for way in deep} == {1, 2, 3}
+    assert {way.tokens for way in ways} == set(range(7))
+    assert {way.tokens > 0 for way in deep} == {True, False} and len(deep) < len(ways)
+    assert all(1 <= way.depth <= DEEPEST[way.width] for way in deep)
+    assert all(sum(way.width**level for level in range(way.depth + 1)) <= 40 for way in deep)
+    shallow = [way for way in ways if not way.depth]
+    assert all(way == Tried(tokens=way.tokens, temperature=way.temperature) for way in shallow)
+    assert len({way.name for way in ways}) == 200
+
+
+def test_names_of_ways() -> None:
+    way = Tried(Schedule.PAPER, 3, 2, 2, "overlapped", 0.6)
+    assert way.name == "paper 3, width 2 + sd 2, overlapped, T 0.6"
+    assert Tried(Schedule.SYNC, 4).name == "sync 4" and Tried(tokens=2).name == "sd 2"
 
 
 def test_drawn_rounds() -> None:

@@ -12,6 +12,7 @@ import pytest
 from lr.commands.cli import main
 from lr.theory.calibration import Calibration
 from lr.theory.formula_vs_simulation import FORMULAS, Point
+from lr.theory.predicted import DRAFT_TICKS, drawn_ways, predicted_speedup
 
 TINY = Path(__file__).parents[2] / "docs" / "results" / "tiny_calibration.json"
 
@@ -48,6 +49,8 @@ def test_every_formula_agrees_with_the_clock(one, at: Point) -> None:
         (["theory", "--alpha", "1.5"], "1.5"),
         (["theory", "figures", "--folder", "not/here"], "not/here"),
         (["theory", "reality", "--calibration", "none.json"], "none.json"),
+        (["theory", "reality", "--draw", "65"], "draw is 65"),
+        (["theory", "reality", "--draw", "2", "--temperatures"], "temperatures is ()"),
         (["plan", "--from", "none.json"], "none.json"),
         (["plan", "--budget", "0"], "budget is 0"),
         (["plan", "--dataset", "MNIST"], "MNIST"),
@@ -126,5 +129,34 @@ def test_the_tiny_models_are_calibrated_and_compared(
     assert main(words) == 0
     rows = json.loads(table.read_text(encoding="utf-8"))["rows"]
     assert [row["way"] for row in rows] == ["sd 2", "sync 2"]
-    names = ("formula", "expected", "predicted", "measured")
+    names = ("formula", "expected", "replayed", "measured")
     assert all(0.3 < row[name] < 4 for row in rows for name in names)
+
+
+def test_ways_are_drawn_after_the_calibration_and_reported_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the seed and the calibration files alone everybody draws the same ways and computes the
+    same expectations; none is left out, and the trivial prediction stands beside them.
+    """
+    saved, table = tmp_path / "blind.json", tmp_path / "reality.json"
+    words = ["theory", "reality", "--draw", "3", "--seed", "5", "--problems", "4"]
+    words += ["--driver", "lockstep", "--temperatures", "0", "0.6", "--verifier", "oracle"]
+    assert main([*words, "--save_calibration", str(saved), "--json", str(table)]) == 0
+    found = {t: Calibration.load(tmp_path / f"blind_{t:g}.json") for t in (0.0, 0.6)}
+    assert [one.conditions["temperature"] for one in found.values()] == [0.0, 0.6]
+    document = json.loads(table.read_text(encoding="utf-8"))
+    assert (document["draw"], document["seed"]) == (3, 5)
+    ways = drawn_ways(3, 5, list(found.values()), "lockstep")
+    assert [row["way"] for row in document["rows"]] == [way.name for way in ways]
+    for way, row in zip(ways, document["rows"], strict=True):
+        assert row["expected"] == predicted_speedup(way, found[way.temperature], DRAFT_TICKS)
+    gaps = [abs(row["expected"] / row["measured"] - 1) for row in document["rows"]]
+    trivial = [abs(1 / row["measured"] - 1) for row in document["rows"]]
+    assert document["off"]["expected"] == pytest.approx(sum(gaps) / 3)
+    assert document["off"]["1.00"] == pytest.approx(sum(trivial) / 3)
+    shown = capsys.readouterr().out
+    assert "seed 5" in shown and all(way.name.split(",")[0] in shown for way in ways)
+    words = ["theory", "reality", "--calibration", str(tmp_path / "blind_0.json"), "--draw", "1"]
+    assert main(words) == 2  # one by processor time, and both drivers need the clock on the wall
+    assert "the clock of the calibration is 'process_time'" in capsys.readouterr().err

@@ -32,11 +32,11 @@ def test_the_example_prints_what_it_says(capsys) -> None:
 def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The table of the page, from the rows that `lr theory reality --json` writes."""
     lines = [
-        "| way | closed form | expected | predicted | measured | expected is off by |",
+        "| way | closed form | expected | replayed | measured | expected is off by |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
-        known = (row[name] for name in ("formula", "expected", "predicted"))
+        known = (row[name] for name in ("formula", "expected", "replayed"))
         figures = ["" if x is None else f"{x:.2f}" for x in known]
         figures += [f"{row['measured']:.2f} ± {row['error']:.2f}", f"{row['gap']:+.1%}"]
         lines.append(f"| {' | '.join([row['way'], *figures])} |")

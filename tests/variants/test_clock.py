@@ -11,11 +11,10 @@ import pytest
 from lr.commands.theory import Theory
 from lr.errors import SettingError
 from lr.spec.protocol import Place
-from lr.spec.variant import Variant
+from lr.spec.variant import StepStats, Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.theory.asynchronous import lr_async_speedup
 from lr.theory.formula_vs_simulation import Point, rate
-from lr.trace import Stats
 from lr.types import Role, Step, Verdict
 from lr.variants.choosers import BestScore
 from lr.variants.clock import rows_of, simulated
@@ -36,9 +35,9 @@ class One:
     """Looks one step ahead, and keeps what it was told."""
 
     def __init__(self) -> None:
-        self.told: list[Stats] = []
+        self.told: list[StepStats] = []
 
-    def depth(self, stats: Stats) -> int:
+    def depth(self, stats: StepStats) -> int:
         self.told.append(stats)
         return 1
 
@@ -76,6 +75,7 @@ def test_a_controller_is_told_of_every_step_and_heeded() -> None:
     assert value[0] < 0.9 * speed(Variant())[0]
     assert [stats.steps for stats in one.told[:4]] == [1, 2, 3, 4]
     assert all(stats.accepted <= stats.judged for stats in one.told)
+    assert {stats.draft_entropy for stats in one.told} == {None}  # there are no distributions
     assert speed(Variant(controller=lambda question: One())) == value
 
 

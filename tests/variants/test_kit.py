@@ -89,6 +89,7 @@ GOOD: dict[str, Callable[..., Any]] = {
     "tree": lambda runner, sampling: TreeDrafter(runner, sampling, branching=(2, 2)),
     "narrowing": lambda: narrowing().schedule,
     "halving": Halving,
+    "halving, wide": lambda: Halving(wide=True),
     "blank line": BlankLineSegmenter,
     "fixed": lambda token_bytes: FixedSegmenter(token_bytes, 4),
 }
@@ -300,6 +301,25 @@ class Shared(Careful):
         return 1 + len(self.kept) % 3
 
 
+class Widening(Careful):
+    """Three controllers with one memory, for the width alone."""
+
+    kept: list[int] = []  # noqa: RUF012  # the mistake
+
+    def width(self, stats: Stats) -> int:
+        self.kept.append(stats.accepted)
+        return 1 + len(self.kept) % 3
+
+
+class Trusting(Careful):
+    """Takes it for granted that there is an entropy for every step."""
+
+    entropies = True
+
+    def width(self, stats: Any) -> int:
+        return 1 if stats.draft_entropy < 0.5 else 2
+
+
 class Drifting(SchedulerConfig):
     """A width that depends on chance."""
 
@@ -407,6 +427,7 @@ MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
     "a drafter that goes too deep": (Deep, "at most min"),
     "a router that counts": (Alternating, "same question|order of the questions"),
     "a controller with a shared memory": (Shared, "decides alike|share no state"),
+    "a controller with a shared memory of widths": (Widening, "decides alike|share no state"),
     "a schedule by chance": (Drifting, "same question|global"),
     "a schedule that is too wide": (Vast, "from 1 to 3"),
     "a schedule that cannot go on": (Stuck, "write at the root"),
@@ -424,6 +445,11 @@ def test_planted_mistakes_are_caught(name: str) -> None:
     make, expected = MISTAKES[name]
     with pytest.raises((ContractError, VariantError), match=expected):
         check(make)
+
+
+def test_a_controller_that_takes_entropies_for_granted_meets_none() -> None:
+    with pytest.raises(TypeError, match="NoneType"):
+        check(Trusting)
 
 
 def test_honest_twins_of_the_mistakes_pass() -> None:

@@ -76,6 +76,11 @@ def deciding(value: Any) -> Variant:
     return Variant(controller=part("depth", lambda stats: value))
 
 
+def widening(value: Any, **members: Any) -> Variant:
+    width = {"width": lambda self, stats: value, **members}
+    return Variant(controller=part("depth", lambda stats: 1, **width))
+
+
 def cutting(value: Any) -> Variant:
     return Variant(segmenter=lambda token_bytes: part("feed", lambda token: value))
 
@@ -222,6 +227,14 @@ MISTAKES: dict[str, Case] = {
     "depth is None": (lambda: deciding(None), "controller.*returned None.*whole number"),
     "depth is True": (lambda: deciding(True), "controller.*returned True.*whole number"),
     "depth is of NumPy": (lambda: deciding(np.int64(2)), "controller.*int64.*whole number"),
+    "width is 0": (lambda: widening(0), "controller.*width returned 0.*>= 1"),
+    "width is 1.5": (lambda: widening(1.5), r"controller.*width returned 1\.5.*whole number"),
+    "width is a text": (lambda: widening("2"), "controller.*width returned '2'.*whole number"),
+    "width is True": (lambda: widening(True), "controller.*width returned True.*whole number"),
+    "entropies is a text": (
+        lambda: widening(1, entropies="yes"),
+        "controller.*entropies = 'yes'.*True or False",
+    ),
     "controller: no method": (
         lambda: Variant(controller=object()),
         "controller is.*no method depth",

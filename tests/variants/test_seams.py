@@ -5,6 +5,7 @@ log-probabilities, and that forwards of verifiers are counted.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,10 +21,11 @@ from lr.reasoner import Reasoner
 from lr.spec.acceptance import MatchRule
 from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Draft, Emit, Limits, NodeId, Schedule, SchedulerConfig
-from lr.spec.variant import Correction, Corrector, StepProposer, Variant
+from lr.spec.sampling import distribution
+from lr.spec.variant import Controller, Correction, Corrector, StepProposer, StepStats, Variant
 from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
-from lr.trace import ForwardPass, Stats, StepWritten
-from lr.types import Origin, Role, Step, Verdict
+from lr.trace import ForwardPass, Noted, Stats, StepWritten
+from lr.types import Origin, Role, SamplingParams, Step, Verdict
 from lr.variants.choosers import BestScore, Majority
 from lr.variants.narrowing import narrowing
 
@@ -345,6 +347,154 @@ def test_an_overlapped_run_tells_its_controller_of_the_worker(reasoner: Reasoner
     how = {**HOW, "driver": "overlapped"}
     result = reasoner.generate(QUESTION, variant=Variant(controller=Notes()), depth=3, **how)
     assert seen[-1].draft_passes > 0 and seen[-1].steps == len(result.steps)
+
+
+class Restless(Controller):
+    """Another shape after every step, by chance."""
+
+    entropies = True
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+
+    def depth(self, stats: StepStats) -> int:
+        return self.chance.randint(-1, 5)
+
+    def tokens(self, stats: StepStats) -> int | None:
+        return self.chance.choice((None, 0, 1, 3))
+
+    def width(self, stats: StepStats) -> int | None:
+        return self.chance.choice((None, 1, 2, 5))
+
+
+@pytest.mark.parametrize("schedule", ["sync", "paper", "depth"])
+@pytest.mark.parametrize("mode", ["lr", "lr+sd"])
+def test_with_exact_verification_any_controller_leaves_plain_decoding(
+    reasoner: Reasoner, schedule: str, mode: str
+) -> None:
+    how = {**HOW, "coupling": "shared", "acceptance": "match", "drafter": "ngram"}
+    plain = reasoner.generate(QUESTION, mode="ar", **how)
+    how |= {"mode": mode, "schedule": schedule, "width": 3, "depth": 3}
+    for seed in range(4):
+        shapes = Variant(controller=lambda seed=seed: Restless(seed))
+        result = reasoner.generate(QUESTION, variant=shapes, detailed=True, **how)
+        assert result.tokens == plain.tokens
+        widths = {note.fields["width"] for note in notes_of(result)}
+        assert len(widths) > 2
+
+
+def notes_of(result: Any) -> list[Noted]:
+    found = [event for _, event in result.trace.events if isinstance(event, Noted)]
+    return [note for note in found if note.name == "controller"]
+
+
+class Unsure(Controller):
+    """Another width after every step, by its entropy and by what was accepted."""
+
+    entropies = True
+
+    def __init__(self) -> None:
+        self.told = list[StepStats]()
+
+    def depth(self, stats: StepStats) -> int:
+        return 1 + stats.steps % 3
+
+    def width(self, stats: StepStats) -> int | None:
+        self.told.append(stats)
+        return 1 + (stats.accepted + int(1000 * (stats.draft_entropy or 0.0))) % 3
+
+
+@pytest.mark.parametrize("schedule", ["sync", "paper", "depth"])
+def test_the_tree_is_as_wide_as_the_controller_says(reasoner: Reasoner, schedule: str) -> None:
+    """What holds for a node is the answer after the step before its tree, or before the window of
+    3 in which it can begin at the earliest.
+    """
+    how = {**HOW, "schedule": schedule, "width": 3, "depth": 3}
+    variant, seen, full = Variant(Length(), controller=Unsure), set[int](), 0
+    for seed in range(6):
+        result = reasoner.generate(QUESTION, variant=variant, detailed=True, seed=seed, **how)
+        answers = [3, *(note.fields["width"] for note in notes_of(result))]
+        written = [e for _, e in result.trace.events if isinstance(e, StepWritten)]
+        drafts = {event.node for event in written if event.role is Role.DRAFT}
+        for draft in [event for _, event in result.trace.events if isinstance(event, Draft)]:
+            width = answers[max(draft.node.stem, draft.node.index - 2)]
+            siblings = {child.number % 3 for child in draft.children if child in drafts}
+            assert siblings <= set(range(width))
+            full += siblings == set(range(width))  # none was cancelled meanwhile
+            seen.add(width)
+    assert seen == {1, 2, 3} and full > 6
+
+
+@pytest.mark.parametrize("schedule", ["sync", "paper", "depth"])
+def test_who_is_faster_changes_neither_the_tree_nor_the_answer(
+    reasoner: Reasoner, schedule: str
+) -> None:
+    """With a verifier that is not exact more alternatives are more chances: the answers are the
+    same only if the same nodes have the same alternatives, and the entropies are the same.
+    """
+    how = {**HOW, "schedule": schedule, "width": 3, "depth": 3}
+    ways: list[dict[str, Any]] = [{"draft_ticks": n} for n in (1, 3, 40)]
+    ways += [{"driver": "overlapped"}]
+    seen = []
+    for way in ways:
+        made: list[Unsure] = []
+
+        def control(made: list[Unsure] = made) -> Unsure:
+            made.append(Unsure())
+            return made[-1]
+
+        variant = Variant(Length(Requires.TARGET_STEP), controller=control)
+        result = reasoner.generate(QUESTION, variant=variant, **how, **way)
+        entropies = [(one.draft_entropy, one.target_entropy) for one in made[-1].told]
+        seen.append((result.tokens, [s.origin for s in result.steps], entropies))
+    assert all(one[:2] == seen[0][:2] for one in seen)
+    for one in seen:
+        for nats, others in zip(one[2], seen[0][2], strict=True):
+            assert nats == pytest.approx(others, abs=1e-9)
+    narrow = reasoner.generate(
+        QUESTION, variant=Variant(Length(Requires.TARGET_STEP)), **{**how, "width": 1}
+    )
+    assert narrow.tokens != seen[0][0]
+
+
+def test_entropies_are_those_of_the_sampling_distributions(reasoner: Reasoner) -> None:
+    control = Unsure()
+    how = {**HOW, "temperature": 0.7, "top_k": 5, "depth": 1, "schedule": "sync"}
+    result = reasoner.generate(QUESTION, variant=Variant(controller=control), **how)
+    steps = [e for _, e in result.trace.events if isinstance(e, StepWritten) and e.index == 0]
+    told, params = control.told[0], SamplingParams(0.7, top_k=5)
+    models = {Role.DRAFT: reasoner.models.draft, Role.TARGET: reasoner.models.target}
+    for role, mean in ((Role.DRAFT, told.draft_entropy), (Role.TARGET, told.target_entropy)):
+        runner = asked_model(models[role], reasoner.codec).runner  # type: ignore[arg-type]
+        [step] = [event.step for event in steps if event.role is role]
+        nats = []
+        for offset in range(len(step.tokens)):
+            branch = runner.open([*result.prompt, *step.tokens[:offset]])
+            [logits] = runner.forward([branch])
+            p = distribution(logits[None], params)[0]
+            nats.append(-sum(x * math.log(x) for x in p.tolist() if x > 0))
+            runner.close(branch)
+        assert mean == pytest.approx(sum(nats) / len(nats), abs=1e-9) and mean > 0
+
+
+def test_entropies_that_nobody_asks_for_or_that_are_not_there_are_none(reasoner: Reasoner) -> None:
+    class Quiet(Unsure):
+        entropies = False
+
+    class Always(StepProposer):
+        def propose(self, tokens: Sequence[int], width: int) -> list[Sequence[int] | None]:
+            return [[6] * 20]
+
+    def told(mode: str = "lr", control: type[Unsure] = Unsure, **parts: Any) -> set[Any]:
+        made = control()
+        how = {**HOW, "mode": mode, "drafter": "ngram", "depth": 1, "schedule": "sync"}
+        reasoner.generate(QUESTION, variant=Variant(controller=made, **parts), **how)
+        return {(s.draft_entropy is None, s.target_entropy is None) for s in made.told[:-1]}
+
+    assert told(control=Quiet) == {(True, True)}
+    assert told("lr+sd") == {(True, True)}  # tokens are guessed
+    assert (False, False) in told()
+    assert told(proposer=Always()) == {(True, False)}
 
 
 # Forwards of verifiers

@@ -4,6 +4,7 @@ rule can be seen in its verdicts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,15 @@ import pytest
 
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Schedule, Target
+from lr.spec.variant import StepStats
 from lr.spec.verifiers.base import ExactVerifier
 from lr.theory.calibration import CalibrationError, exactly
 from lr.theory.paper import paper_calibration
 from lr.theory.planner import plan
 from lr.tiny.language import Split, problem
-from lr.trace import Emit, Noted, Stats, TokenRound
+from lr.trace import Emit, Noted, TokenRound
 from lr.types import Origin, Role
+from lr.variants.adaptive import Halving
 from lr.variants.door import SHIPPED, load_variant
 
 HOW: dict[str, Any] = {"max_tokens": 160, "seed": 1}
@@ -146,9 +149,9 @@ def test_planned_asks_the_planner_at_the_acceptance_so_far(
     made = load_variant("planned(budget=8)", reasoner)
     assert callable(made.controller)
     controller = made.controller()
-    sure, doubtful = Stats(accepted=500, judged=500), Stats(accepted=50, judged=500)
+    sure, doubtful = StepStats(accepted=500, judged=500), StepStats(accepted=50, judged=500)
     found = paper_calibration("r1", "GSM8K")
-    for stats, rate in ((sure, 1.0), (doubtful, 0.1), (Stats(), found.alpha1.value)):
+    for stats, rate in ((sure, 1.0), (doubtful, 0.1), (StepStats(), found.alpha1.value)):
         near = replace(found, alpha1=exactly(round(20 * rate) / 20))
         plans = [p for p in plan(near, 8).plans if p.width == 1 and not p.tokens]
         expected = next(p for p in plans if p.depth and p.schedule is Schedule.DEPTH)
@@ -160,6 +163,19 @@ def test_planned_asks_the_planner_at_the_acceptance_so_far(
     assert reasoner.generate(question, variant=exact, **how).tokens == plain.tokens
     with pytest.raises(CalibrationError, match=r"missing\.json"):
         load_variant(f"planned(calibration={str(tmp_path / 'missing.json')!r})", reasoner)
+
+
+def test_adaptive_is_as_wide_as_the_draft_hesitates(reasoner: Reasoner, question: str) -> None:
+    how = HOW | {"mode": "lr", "coupling": "shared", "temperature": 1.0}
+    plain = reasoner.generate(question, **how | {"mode": "ar"})
+    variant = load_variant("adaptive(floor=-99.0, most=4, width=3)", reasoner)
+    variant = replace(variant, verifier=ExactVerifier())
+    run = reasoner.run(question, variant=variant, detailed=True, **how)
+    assert run.finish().tokens == plain.tokens and run.options.width == 3
+    noted = [e for _, e in run.trace.events if isinstance(e, Noted) and e.name == "controller"]
+    widths = [note.fields["width"] for note in noted]
+    assert any(widths) and all(one is None or one >= 1 for one in widths)
+    assert Halving(wide=True).width(StepStats(draft_entropy=math.log(2.6))) == 3
 
 
 def test_adaptive_guesses_as_many_tokens_as_stay(reasoner: Reasoner, question: str) -> None:
