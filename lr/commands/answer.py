@@ -1,29 +1,43 @@
-"""`lr generate`: one question, any checkpoint, the answer as it is decided."""
+"""`lr generate`: one question, any checkpoint, the answer as it is decided. `lr demo`: held-out
+problems in every mode, side by side, offline."""
 
 from __future__ import annotations
 
-import dataclasses
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
+from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from lr.commands import show
 from lr.commands.options import ModelChoice, VariantChoice
+from lr.lab.bench.report import Spread, in_turn
 from lr.lab.eval.failure_modes import DraftBottleneck, failure_modes
+from lr.lab.eval.report import cell
 from lr.lab.trace.file import require_writable
-from lr.options import GenerateOptions
+from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode, ScheduleName
+from lr.registry import language_of
 from lr.result import Result
-from lr.spec.protocol import Emit
+from lr.spec.protocol import Emit, Schedule
+from lr.theory import predicted
+from lr.theory.trace_metrics import Answers, PassCost
+from lr.tiny.language import Problem, Split
+from lr.tiny.languages import QUANTITIES, TinyLanguage
+from lr.trace import Stats
+from lr.types import require
 
 if TYPE_CHECKING:
     from lr.engine.engine import Run
     from lr.model.codec import Codec
+    from lr.reasoner import Reasoner
 
 
 @contextmanager
@@ -61,7 +75,7 @@ class Generate:
     def run(self) -> None:
         options = self.generation
         if self.max_depth is not None:
-            options = dataclasses.replace(options, depth=self.max_depth)
+            options = replace(options, depth=self.max_depth)
         if self.trace is not None:
             require_writable(self.trace)
         out, notes = show.console(), show.console(stderr=True)
@@ -70,7 +84,7 @@ class Generate:
             self.models.question(self.question),
             variant=self.own.load(reasoner),
             detailed=self.trace is not None,
-            **dataclasses.asdict(options),
+            **asdict(options),
         )
         with saving(self.trace, run):
             for step in run:
@@ -98,3 +112,172 @@ class Generate:
                 yield str(found)
         if not result.finished:
             yield "the answer was cut: the token budget (--max_tokens) or the context was reached"
+
+
+COLUMNS = ("mode", "right", "tokens\n/ s", "steps\nkept", "tokens\nkept", "target\npasses")
+NOTES = """\
+ar: plain decoding. sd: tokens guessed ahead. lr: steps written ahead (Lookahead Reasoning).
+lr+sd: both. steps kept: accepted of the draft steps judged; tokens kept: of the tokens guessed.
+speedup: in tokens per second against ar, all modes in turn on every problem; middle half: its
+quartiles over the problems. In lr and lr+sd the draft's steps are written in a second process
+(--driver lockstep: in turns, on one core)."""
+PACE = 0.2  # Seconds that a step stays the last one on a terminal: the pace of a reader.
+GPU, BANDWIDTH = "an H200 (4.8 TB/s)", 4.8e12
+"""Memory bandwidth in bytes a second, from NVIDIA's data sheet of 2024."""
+LARGE = {"Qwen3-32B": 65.5e9, "Qwen3-1.7B": 3.4e9, "Qwen2.5-7B": 15.2e9}
+"""Target, draft and judge of the paper, with the bytes of their weights in bf16: what a pass has to
+read, whatever its rows."""
+
+Solved = list[tuple[Problem[Any], dict[Mode, Result]]]  # Problems, each with its results by mode.
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Watch the tiny models reason through held-out problems: which draft steps are kept, what
+    replaces the others, what it saves."""
+
+    problems: int = 6  # How many problems to solve, each in every mode.
+    seconds: float = 75.0  # No problem is begun after so many; 0: all are solved.
+    show: int = 2  # How many of them to show step by step.
+    dataset: Literal["stories", "tiny", "plans"] | None = None
+    """stories: long problems; tiny: short ones. None: stories, or what the models speak."""
+    depth: int = 6  # How many draft steps to write ahead.
+    max_depth: int | None = None  # The official name of --depth; it counts if both are given.
+    width: int = 1  # How many alternative draft steps per position.
+    schedule: ScheduleName = "depth"  # When target steps begin: see lr generate --help.
+    num_speculative_tokens: int = 4  # How many tokens to guess ahead, in sd and lr+sd.
+    driver: Driver = "overlapped"
+    """overlapped: the draft's steps are written in a process of their own. lockstep: draft and
+    target take turns."""
+    temperature: float | None = None  # None: the checkpoint's own (0.6); 0 is greedy.
+    seed: int = 0  # Same seed: same answers.
+    trace: Path | None = None
+    """Write everything that happens in the first problem's answer in mode lr to this file, as JSON
+    lines, for lr trace."""
+    models: ModelChoice = field(default_factory=ModelChoice)
+
+    def run(self) -> None:
+        show.at_least(self, problems=1, seconds=0)
+        if self.trace is not None:
+            require_writable(self.trace)
+        out, solved = show.console(), Solved()
+        with self.models.load(needs_draft=True) as reasoner:
+            language = language_of(reasoner.codec) or QUANTITIES
+            name = self.dataset or list(language.datasets)[-1]
+            known = f"problems that {reasoner.codec.name} understands"
+            require(name in language.datasets, "dataset", name, known)
+            draw = language.datasets[name]
+            out.print(show.legend(), "")
+            warm_up = language.problem(Split.TEST, 0, 0).question
+            for mode in MODES:  # the first call allocates, and starts the second process
+                reasoner.generate(warm_up, max_tokens=40, **self._options(mode))
+            began = time.monotonic()
+            with show.progress("solving", self.problems) as advance:
+                for index in range(self.problems):
+                    if 0 < self.seconds < time.monotonic() - began:
+                        break
+                    task = draw(Split.TEST, index, 0)
+                    if index < self.show:
+                        out.print(f"[bold]problem {index + 1}[/]  {task.question}", soft_wrap=False)
+                    solved.append((task, self._solve(reasoner, task, index)))
+                    if index < self.show:
+                        _tell(task, solved[-1][1]["lr"], language, out)
+                    advance()
+        out.print(_comparison(solved))
+        out.print(NOTES, "", style="dim")
+        if len(solved) < self.problems:
+            said = f"{len(solved)} of {self.problems} problems in {self.seconds:.0f} seconds"
+            out.print(f"{said}; --seconds 0 solves all.", style="dim")
+        out.print(_conclusion(solved, self), style="bold", soft_wrap=False)
+
+    def _options(self, mode: Mode) -> dict[str, Any]:
+        """The options of one mode. In mode sd nothing is there to overlap."""
+        names = ("width", "schedule", "num_speculative_tokens", "temperature", "seed")
+        driver = self.driver if mode in LOOKAHEAD else "lockstep"
+        own = {"mode": mode, "driver": driver, "depth": self.steps_ahead}
+        return own | {name: getattr(self, name) for name in names}
+
+    @property
+    def steps_ahead(self) -> int:
+        return self.depth if self.max_depth is None else self.max_depth
+
+    def _solve(self, reasoner: Reasoner, task: Problem[Any], index: int) -> dict[Mode, Result]:
+        """One problem in every mode. The modes take turns in going first, so that drifts of the
+        machine's speed cancel."""
+        results: dict[Mode, Result] = {}
+        for mode in in_turn(MODES, index):
+            path = self.trace if index == 0 and mode == "lr" else None
+            run = reasoner.run(task.question, detailed=path is not None, **self._options(mode))
+            with saving(path, run):
+                results[mode] = run.finish()
+        return results
+
+
+def _tell(task: Problem[Any], result: Result, language: TinyLanguage, out: Console) -> None:
+    """Show the steps of an answer, in a terminal at a reader's pace."""
+    for step in result.steps:
+        out.print(show.step_line(step, language), soft_wrap=False)
+        if out.is_terminal:
+            time.sleep(PACE)
+    out.print(f"  answer {result.answer}, expected {task.answer}\n")
+
+
+def _rate(stats: Stats) -> float:
+    return stats.tokens_per_second or 0.0
+
+
+def _total(solved: Solved, mode: Mode) -> tuple[Stats, int]:
+    """The statistics of all answers in one mode, and how many are right."""
+    right = sum(results[mode].answer == str(task.answer) for task, results in solved)
+    return sum((results[mode].stats for _, results in solved), Stats()), right
+
+
+def _conclusion(solved: Solved, demo: Demo) -> str:
+    """What the table says, in words."""
+    (plain, plain_right), (both, right) = _total(solved, "ar"), _total(solved, "lr+sd")
+    per_pass = (both.tokens_per_target_pass or 0) / (plain.tokens_per_target_pass or 1)
+    said = (
+        f"lr+sd: {right} of {len(solved)} answers right (ar: {plain_right}), "
+        f"{1 - 1 / per_pass:.0%} fewer passes of the target per token, "
+        f"{_rate(both) / _rate(plain):.2f} times as fast as ar on this machine."
+    )
+    if demo.width == 1:
+        times = on_a_gpu(solved, demo.steps_ahead, Schedule(demo.schedule))
+        said += (
+            f" The same steps, simulated on the clock of {GPU} where a pass of "
+            f"{', '.join(LARGE)} takes the time to read its weights: {times:.1f} times. "
+            "(The paper measured up to 2.1 times, where at most 0.63 of the steps were kept.)"
+        )
+    return said
+
+
+def on_a_gpu(solved: Solved, depth: int, schedule: Schedule) -> float:
+    """How many times as fast lr+sd would be as ar with the acceptance and the lengths that were
+    seen, by the simulated scheduler, at passes that cost the reading of `LARGE` weights."""
+    target, draft, judge = (PassCost(size / BANDWIDTH) for size in LARGE.values())
+    seconds = []
+    ways: dict[Mode, predicted.Way]
+    ways = {"ar": predicted.Way(), "lr+sd": predicted.Way(schedule, depth)}
+    for mode, way in ways.items():
+        answers = Answers()
+        for _, results in solved:
+            answers.add(results[mode].trace.events)
+        load = replace(answers.load(lookup=False), verdict=judge.first)
+        each = predicted.seconds_per_step(way, load, (target, draft), None)
+        seconds.append(each / fmean(answers.emitted))
+    return seconds[0] / seconds[1]
+
+
+def _comparison(solved: Solved) -> Table:
+    totals = {mode: _total(solved, mode) for mode in MODES}
+    rows = []
+    for mode, (stats, right) in totals.items():
+        ratios = [_rate(results[mode].stats) / _rate(results["ar"].stats) for _, results in solved]
+        spread = Spread.of(ratios).middle_half if len(ratios) >= 4 and mode != "ar" else ""
+        row = [mode, f"{right}/{len(solved)}", f"{_rate(stats):.0f}"]
+        row += [cell(stats.step_acceptance), cell(stats.token_acceptance)]
+        row += [str(stats.target_passes), f"{stats.tokens_per_target_pass or 0:.2f}"]
+        rows.append([*row, f"{_rate(stats) / _rate(totals['ar'][0]):.2f}", spread])
+    title = f"{len(solved)} held-out problem{'s' if len(solved) > 1 else ''}"
+    columns = (*COLUMNS, "tokens\n/ pass", "speedup", "middle\nhalf")
+    return show.table(columns, rows, title=title)

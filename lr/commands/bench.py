@@ -18,7 +18,7 @@ from lr.commands import show
 from lr.commands.options import Device, ModelChoice
 from lr.errors import CheckpointError
 from lr.lab.bench import alpha
-from lr.lab.bench.report import conditions, write_json
+from lr.lab.bench.report import acceptance_of, conditions, write_json
 from lr.lab.eval.report import cell
 from lr.options import MODES, GenerateOptions, Mode
 from lr.tiny.language import Split, problem
@@ -109,9 +109,8 @@ def _print_tables(timings: Sequence[decode.Timing], out: Console) -> None:
                 row += [f"{one.tokens_per_second:.0f}", f"{ratio.median:.2f}", ratio.middle_half]
                 rows.append(row)
             rows.append([])
-        out.print(
-            show.table((*columns, "quartiles"), rows, title=f"{model}, {mine[0].threads} thread(s)")
-        )
+        title = f"{model}, {mine[0].threads} thread(s)"
+        out.print(show.table((*columns, "quartiles"), rows, title=title))
 
 
 @dataclass(frozen=True)
@@ -180,26 +179,15 @@ class BenchToken(Bench):
         total = len(contenders) * len(temperatures) * (self.problems + 1)
         with show.progress("answering", total) as advance, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what transformers says about its own settings
-
-            def ask(contender: token.Answerer, temperature: float, index: int) -> token.Answer:
-                question = problem(Split.TEST, index).question
-                answer = contender.answer(question, temperature, self.seed + index)
-                advance()
-                return answer
-
-            return token.measure(contenders, temperatures, self.problems, ask)
+            return token.measure(contenders, temperatures, self.problems, self.seed, advance)
 
 
 def verdict(rows: Sequence[token.Row]) -> str:
     """Whether we are ahead in every row, and where not."""
-    names = "; ".join(
-        f"{row.name} at temperature {row.temperature:g} ({row.to_peer})"
-        for row in rows
-        if row.behind
-    )
-    if not names:
+    behind = [f"{r.name} at temperature {r.temperature:g} ({r.to_peer})" for r in rows if r.behind]
+    if not behind:
         return "lr is ahead of transformers in tokens/s in every row."
-    return f"lr is NOT ahead of transformers in: {names}."
+    return f"lr is NOT ahead of transformers in: {'; '.join(behind)}."
 
 
 STEP_NOTES = """\
@@ -209,8 +197,7 @@ tokens/s of plain decoding, repeat by repeat, quartiles in brackets. model: tok/
 drafted. tok/pass: tokens per pass of the target. target, draft, verifier: share of the time; with
 the draft in a second process target and draft overlap."""
 STEP_COLUMNS = ("way", "tok/s", "/ ar", "model", "right", "steps", "tokens", "tok/pass")
-MAIN = "lr, overlapped"
-"""The way that the cost model explains."""
+MAIN = "lr, overlapped"  # The way that the cost model explains.
 
 
 @dataclass(frozen=True)
@@ -241,17 +228,13 @@ class BenchStep(Bench):
         cells: list[list[str]] = []
         mode = "ar"
         for row in rows:
-            tally, stats = row.tally, row.tally.stats
+            tally = row.tally
             cells += [] if tally.way.mode == mode else [[]]
             mode = tally.way.mode
-            parts = (stats.target_seconds, stats.draft_seconds, stats.verifier_seconds)
-            cells.append(
-                [tally.way.name, f"{row.rate.median:.0f}", str(row.speedup)]
-                + [cell(row.predicted, ".0f"), f"{tally.accuracy:.3f}"]
-                + [cell(stats.step_acceptance), cell(stats.token_acceptance)]
-                + [f"{stats.tokens_per_target_pass or 0:.2f}"]
-                + [f"{tally.share(part):.2f}" for part in parts]
-            )
+            line = [tally.way.name, f"{row.rate.median:.0f}", str(row.speedup)]
+            line += [cell(row.predicted, ".0f"), f"{tally.accuracy:.3f}"]
+            numbers = (*acceptance_of(tally.stats).values(), *tally.shares.values())
+            cells.append([*line, *map(cell, numbers)])
         out.print(show.table((*STEP_COLUMNS, "target", "draft", "verifier"), cells))
         for role, cost in zip(("target", "draft"), costs, strict=True):
             first, more, each = (1000 * part for part in (cost.first, cost.row, cost.token))
@@ -273,12 +256,8 @@ class BenchStep(Bench):
         from lr.lab.bench import step
         from lr.reasoner import Reasoner
 
-        every = step.ways(self.k, self.step_k)
-        chosen = [
-            way
-            for way in every
-            if not self.only or way.mode == "ar" or any(word in way.name for word in self.only)
-        ]
+        every, only = step.ways(self.k, self.step_k), self.only or ("",)
+        chosen = [w for w in every if w.mode == "ar" or any(word in w.name for word in only)]
         names = "; ".join(way.name for way in every)
         for name in self.variant:
             chosen += [step.Way(f"lr, {name}", "lr", {}, variant=name)]
@@ -293,8 +272,7 @@ class BenchStep(Bench):
             return step.measure(reasoner, chosen, tasks, self.repeats, settings, advance)
 
 
-GOAL = 0.03
-"""A trace may cost this share of the tokens per second."""
+GOAL = 0.03  # A trace may cost this share of the tokens per second.
 
 
 @dataclass(frozen=True)
@@ -324,22 +302,19 @@ class BenchTrace:
             tempfile.TemporaryDirectory() as folder,
         ):
             path = Path(folder, "trace.jsonl")
-            measured = trace_cost.measure(
-                reasoner, questions, settings, self.repeats, path, advance
-            )
+            found = trace_cost.measure(reasoner, questions, settings, self.repeats, path, advance)
         out, rows = show.console(), []
         out.print(show.in_words(conditions()))
-        for one in measured:
+        for one in found:
             row = [one.name, f"{one.tokens / one.seconds:.0f}"]
             for spread in one.spreads.values():
-                row.append(f"{spread.median - 1:+.1%}")
-                row.append(f"{spread.low - 1:+.1%} to {spread.high - 1:+.1%}")
+                half = f"{spread.low - 1:+.1%} to {spread.high - 1:+.1%}"
+                row += [f"{spread.median - 1:+.1%}", half]
             rows.append([*row, f"{one.events / one.tokens:.1f}", f"{one.size / turns / 1000:.0f}"])
         columns = ("mode", "tokens/s, off", "on", "middle half", "on and file", "middle half")
-        out.print(
-            show.table((*columns, "events/token", "kB"), rows, title=f"{turns} turns per row")
-        )
-        over = [one.name for one in measured if one.spreads["on"].median - 1 > GOAL]
+        heads, title = (*columns, "events/token", "kB"), f"{turns} turns per row"
+        out.print(show.table(heads, rows, title=title))
+        over = [one.name for one in found if one.spreads["on"].median - 1 > GOAL]
         met = f"not met by {', '.join(over)}" if over else "met"
         out.print(f"goal: on costs at most {GOAL:.0%}: {met}")
 
@@ -382,9 +357,8 @@ class BenchAlpha(Bench):
             ]
             for p in points
         ]
-        out.print(
-            show.table((*ALPHA_COLUMNS, "off", "emitted"), rows, text=0, title="tokens per round")
-        )
+        columns = (*ALPHA_COLUMNS, "off", "emitted")
+        out.print(show.table(columns, rows, text=0, title="tokens per round"))
         out.print(ALPHA_NOTES, style="dim")
         content["points"] = [asdict(p) | {"gaps": p.gaps} for p in points]
         write_json(content, self.json)

@@ -18,7 +18,7 @@ from lr.commands.options import torchrun_place
 from lr.errors import LRError, SettingError
 
 COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
-    ("demo", "demo:Demo", "watch the tiny models reason, and what lookahead saves"),
+    ("demo", "answer:Demo", "watch the tiny models reason, and what lookahead saves"),
     ("generate", "answer:Generate", "answer one question with any checkpoint"),
     ("step", "trace:StepCommand", "step through an answer, force verdicts, fork what-ifs"),
     ("play", "trace:Play", "an answer as a page to step through in a browser"),

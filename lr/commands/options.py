@@ -15,7 +15,7 @@ from rich.console import Console
 from lr.errors import SettingError
 from lr.registry import CHECKPOINTS, is_served
 from lr.tiny.language import Split
-from lr.tiny.languages import LANGUAGES
+from lr.tiny.languages import LANGUAGES, TinyLanguage
 from lr.tiny.names import companion
 from lr.types import require
 
@@ -64,8 +64,7 @@ def torch_dtype(name: DtypeName | None, device: str = "") -> torch.dtype | None:
     import torch
 
     known = name or ("float32" if device == "cpu" else None)
-    found: torch.dtype | None = None if known is None else getattr(torch, known)
-    return found
+    return None if known is None else getattr(torch, known)
 
 
 @dataclass(frozen=True)
@@ -166,23 +165,26 @@ class ModelChoice:
             servers=self.server.servers(),
         )
 
+    @property
+    def language(self) -> TinyLanguage:
+        """The tiny language that is these models' own, or else the first."""
+        return LANGUAGES[self.model.partition("-")[0] if self.model in CHECKPOINTS else "tiny"]
+
     def sample(self, number: int = 0) -> str:
-        """A sample problem of the tiny language that is these models' own, or else the first."""
-        family = self.model.partition("-")[0] if self.model in CHECKPOINTS else "tiny"
-        return LANGUAGES[family].problem(Split.TEST, number, 0).question
+        """A sample problem of that language."""
+        return self.language.problem(Split.TEST, number, 0).question
 
     def question(self, given: str | None) -> str:
         """What to ask: `given`, or else a sample problem, which is shown on standard error.
 
         Raises `SettingError` for a question that is not in the language of a tiny model: its
         answer would be noise."""
-        family = self.model.partition("-")[0] if self.model in CHECKPOINTS else None
         sample = self.sample()
         if given is None:
             note = f"no question was given; this is a sample: {sample}"
             Console(stderr=True, highlight=False, soft_wrap=True).print(note, style="dim")
             return sample
-        if family is not None and not LANGUAGES[family].asks(given):
+        if self.model in CHECKPOINTS and not self.language.asks(given):
             raise SettingError(
                 f"{self.model} understands only the questions of its small language, and {given!r} "
                 f"is none of them. Other models (--model) do; or ask, for example: {sample}"
@@ -216,9 +218,8 @@ def torchrun_place(environment: Mapping[str, str] = os.environ) -> Torchrun | No
         local_rank = int(environment.get("LOCAL_RANK", rank))
     except ValueError as error:
         said = ", ".join(f"{name}={environment[name]!r}" for name in TORCHRUN)
-        raise SettingError(
-            f"the environment says {said}, expected numbers as torchrun sets them ({error})."
-        ) from error
+        expected = f"expected numbers as torchrun sets them ({error})"
+        raise SettingError(f"the environment says {said}, {expected}.") from error
     return Torchrun(rank, size, local_rank)
 
 
@@ -232,12 +233,9 @@ def spread(
     unless `threads` was given."""
     place = torchrun_place()
     require(ranks is None or ranks > 0, "tensor_parallel", ranks, "a whole number > 0")
-    if place is not None and ranks not in (None, 1, place.size):
-        raise SettingError(
-            f"tensor_parallel is {ranks}, and torchrun has started {place.size} processes; leave "
-            "tensor_parallel out."
-        )
     size = place.size if place is not None else len(devices) if ranks is None else ranks
+    none = f"none: torchrun has started {size} processes"
+    require(place is None or ranks in (None, 1, size), "tensor_parallel", ranks, none)
     if size == 1:
         return (devices[0],)
     from lr.model.ranks import spread_over

@@ -45,15 +45,10 @@ if TYPE_CHECKING:
 OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
 """Target, draft, judge: the defaults of the official tool."""
 TINY = ("tiny-target", "tiny-draft", "tiny-judge")
-PLANS = ("plans-target", "plans-draft", None)
-"""There is no judge for plans: the oracle judges."""
+PLANS = ("plans-target", "plans-draft", None)  # There is no judge for plans: the oracle judges.
 GPU_IDS = ("target_gpu_id", "draft_gpu_id", "judge_gpu_id")
-
-
-MOST_AT_ONCE = 10_000
-"""Samples of a problem, and problems at a time."""
-SHOWN_FROM = 1 << 30
-"""A memory plan of fewer bytes than this is checked, not shown."""
+MOST_AT_ONCE = 10_000  # Samples of a problem, and problems at a time.
+SHOWN_FROM = 1 << 30  # A memory plan of fewer bytes than this is checked, not shown.
 
 
 @dataclass(frozen=True)
@@ -93,11 +88,8 @@ class RunModels:
         if self.judge_port is not None:
             known = 1 <= self.judge_port <= 65535
             require(known, "judge_port", self.judge_port, "a number from 1 to 65535")
-            if is_served(self.judge_model):
-                raise SettingError(
-                    f"judge_port is {self.judge_port} and judge_model {self.judge_model!r}, an "
-                    "address with a port of its own; give one."
-                )
+            expected = "none, as judge_model is an address with a port of its own; give one"
+            require(not is_served(self.judge_model), "judge_port", self.judge_port, expected)
         for name in GPU_IDS:
             value = getattr(self, name)
             numbers = all(part.strip().isdecimal() for part in value.split(","))
@@ -113,11 +105,8 @@ class RunModels:
             family = dataset.partition(":")[0]
             model = {"tiny": TINY[0], "plans": PLANS[0]}.get(family, OFFICIAL[0])
             if model == OFFICIAL[0] and not torch.cuda.is_available():
-                note = (
-                    f"no CUDA device here: the models are {TINY[0]}, {TINY[1]} and {TINY[2]} "
-                    f"instead of {OFFICIAL[0]} and its kin"
-                )
-                model = TINY[0]
+                model, named = TINY[0], ", ".join(TINY)
+                note = f"no CUDA device here: {named} take the place of {OFFICIAL[0]} and its kin"
         _, draft, judge = {TINY[0]: TINY, PLANS[0]: PLANS}.get(model, OFFICIAL)
         draft = draft if self.draft_model is None else self.draft_model
         if self.judge_port is not None:
@@ -160,10 +149,13 @@ class RunModels:
         """The reasoner, of settings from `used_in`."""
         writers, verifier = self._writers(), self.verifier or "exact"
         self.placement.set_threads(*writers)
-        servers = self.server.servers(draft_alone=self.model is None)
-        how: dict[str, Any] = {"judge": self.judge_model, "servers": servers}
-        how["device"] = self.device_map()
-        return self.placement.reasoner(*writers, verifier, **how)
+        return self.placement.reasoner(
+            *writers,
+            verifier,
+            judge=self.judge_model,
+            device=self.device_map(),
+            servers=self.server.servers(draft_alone=self.model is None),
+        )
 
     def _writers(self) -> tuple[str, str | None]:
         """Target and draft; a draft that is alone takes the target's place."""
@@ -197,12 +189,9 @@ class RunModels:
             there = [torch.device("cuda", n) for n in numbers if n < torch.cuda.device_count()]
             devices = there or devices
             needed = len(numbers) if self.tensor_parallel is None else self.tensor_parallel
-            if len(devices) < needed and not usual:
-                raise SettingError(
-                    f"target_gpu_id is {self.target_gpu_id!r}, of which {len(devices)} are in this "
-                    f"machine; {needed} are needed (tensor_parallel: {self.tensor_parallel}). "
-                    "Name as many GPUs as there shall be ranks."
-                )
+            known = f"as many GPUs as ranks ({needed}), of which {len(devices)} are in this machine"
+            enough = usual or len(devices) >= needed
+            require(enough, "target_gpu_id", self.target_gpu_id, known)
         return spread(devices, self.tensor_parallel, self.placement.threads)
 
     def devices(self) -> tuple[str, str, str]:
@@ -216,11 +205,9 @@ class RunModels:
         for name in GPU_IDS:
             value = getattr(self, name)
             first = int(value.split(",")[0])
-            if first >= count and value != getattr(RunModels, name):
-                raise SettingError(
-                    f"{name} is {value!r}, and this machine has {count} CUDA devices, numbered "
-                    "from 0."
-                )
+            there = first < count or value == getattr(RunModels, name)
+            known = f"a number from 0 to {count - 1}: this machine has {count} CUDA devices"
+            require(there, name, value, known)
             places.append(f"cuda:{min(first, count - 1)}")
         return places[0], places[1], places[2]
 
@@ -231,10 +218,9 @@ class RunModels:
         if is_served(writers[0]):
             return None
         names = (*writers, self.judge_model if verifier.startswith("judge") else None)
-        places = self.device_map()
+        places, blocks = self.device_map(), self.placement.num_blocks
         dtype = torch_dtype(self.placement.dtype, str(places.target[0]))
-        how: dict[str, Any] = {"share": share, "num_blocks": self.placement.num_blocks}
-        how["queues"] = True
+        how: dict[str, Any] = {"share": share, "num_blocks": blocks, "queues": True}
         return memory_plan(names, places, dtype, options, tokens, verifier=verifier, **how)
 
 
@@ -336,9 +322,8 @@ class Run:
     def chosen_mode(self) -> str:
         """The mode that flags and switches agree on. Raises `SettingError` where they do not."""
         switches = {"--use_spec": self.use_spec, "--enable_n_gram": self.enable_n_gram}
-        said = {(0, 0): "ar", (1, 0): "lr", (0, 1): "sd", (1, 1): "lr+sd"}[
-            self.use_spec, self.enable_n_gram
-        ]
+        means = {(0, 0): "ar", (1, 0): "lr", (0, 1): "sd", (1, 1): "lr+sd"}
+        said = means[self.use_spec, self.enable_n_gram]
         if self.mode is None:
             return "lr" if said == "ar" and self.own.variant is not None else said
         if said in ("ar", self.mode) or self.mode == "lr+sd":  # each switch is a part of lr+sd
@@ -355,20 +340,16 @@ class Run:
         for name in ("n_samples", "concurrency"):
             value = getattr(self, name)
             require(value <= MOST_AT_ONCE, name, value, f"at most {MOST_AT_ONCE}")
-        wrong = []
-        if self.enable_n_gram and self.drafter != "ngram":
-            means = f"--enable_n_gram means drafter ngram, and --drafter is {self.drafter!r}"
-            wrong.append(f"{means}; leave one of them out.")
-        if self.save_pairs and mode not in LOOKAHEAD:
-            keeps = "--save_pairs keeps the pairs that a verifier judges"
-            wrong.append(f"{keeps}, and mode {mode!r} compares none; use mode lr.")
-        if self.save_pairs and self.n_samples > 1 and self.concurrency > 1:
-            apart = "--save_pairs tells problems apart by their prompts"
-            wrong.append(f"{apart}: take --n_samples 1 or --concurrency 1.")
-        if self.own.variant is not None and mode in ("draft", "specreason"):
-            wrong.append(f"--variant and --mode {mode} exclude each other; use mode lr or lr+sd.")
-        if wrong:
-            raise SettingError(wrong[0])
+        guesses = not self.enable_n_gram or self.drafter == "ngram"
+        require(guesses, "drafter", self.drafter, "'ngram', which is what --enable_n_gram means")
+        judges = not self.save_pairs or mode in LOOKAHEAD
+        keeps = "lr or lr+sd: --save_pairs keeps the pairs that a verifier judges"
+        require(judges, "mode", mode, keeps)
+        apart = not self.save_pairs or 1 in (self.n_samples, self.concurrency)
+        prompts = "1 with several samples: --save_pairs tells answers apart by their prompts"
+        require(apart, "concurrency", self.concurrency, prompts)
+        own = self.own.variant is None or mode not in ("draft", "specreason")
+        require(own, "mode", mode, "lr or lr+sd with --variant")
         self._options(mode)
 
     def _options(self, mode: str, checkpoint: str | None = None) -> GenerateOptions:
@@ -402,27 +383,22 @@ class Run:
 
 @dataclass
 class Tally:
-    """Sums over the answers so far, those of earlier sessions included where they count."""
+    """Sums over the answers so far: `rights` of earlier sessions too, `stats` of this one."""
 
-    graded: int = 0
-    right: int = 0
+    rights: list[bool | None]
     stats: Stats = field(default_factory=Stats)
 
     def add(self, done: running.Done) -> None:
-        self.count(done.record.get("right"))
-        if done.stats is not None:
-            self.stats = self.stats + done.stats
+        self.rights.append(done.record.get("right"))
+        self.stats += done.stats
 
-    def count(self, right: bool | None) -> None:
-        self.graded += right is not None
-        self.right += right is True
-
-    def line(self, evaluation: running.Evaluation) -> str:
+    def line(self, session: dict[str, float]) -> str:
         """Accuracy, speed and acceptance in a few words. Speed: tokens of this session per second
         of its wall time, over all problems together."""
-        parts, session = [], evaluation.session
-        if self.graded:
-            parts.append(f"{self.right}/{self.graded} right ({self.right / self.graded:.0%})")
+        parts, graded = [], [right for right in self.rights if right is not None]
+        if graded:
+            right = sum(graded)
+            parts.append(f"{right}/{len(graded)} right ({right / len(graded):.0%})")
         if session["tokens"] and session["seconds"]:
             parts.append(f"{session['tokens'] / session['seconds']:.0f} tokens/s")
         if self.stats.step_acceptance is not None:
@@ -436,10 +412,8 @@ class Tally:
 
 def watch(evaluation: running.Evaluation, notes: Console) -> None:
     """Run an evaluation to its end with a progress bar, and say at the end how it went."""
-    tally, keys = Tally(), set(evaluation.plan.keys)
-    for key, record in evaluation.store.results():
-        if key in keys:
-            tally.count(record.get("right"))
+    keys, there, session = set(evaluation.plan.keys), evaluation.store.results(), evaluation.session
+    tally = Tally([record.get("right") for key, record in there if key in keys])
     try:
         with (
             progress("answers", len(keys), len(keys) - len(evaluation.missing)) as advance,
@@ -447,11 +421,11 @@ def watch(evaluation: running.Evaluation, notes: Console) -> None:
         ):
             for done in answers:
                 tally.add(done)
-                advance(tally.line(evaluation))
+                advance(tally.line(session))
     finally:
         for done in evaluation.rescued:
             tally.add(done)
-        there, line = len(evaluation.store.done() & keys), tally.line(evaluation)
-        notes.print(f"{there} of {len(keys)} answers" + (f": {line}" if line else ""))
-        if there < len(keys):
+        count, line = len(evaluation.store.done() & keys), tally.line(session)
+        notes.print(f"{count} of {len(keys)} answers" + (f": {line}" if line else ""))
+        if count < len(keys):
             notes.print("the same command again goes on with the others")

@@ -16,7 +16,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
-from lr.errors import SettingError
 from lr.lab.viz.style import TERMINAL_MARKS, TERMINAL_STYLES, require_matplotlib
 from lr.tiny.oracle import difference
 from lr.trace import Stats
@@ -69,8 +68,7 @@ def progress(what: str, total: int, done: int = 0) -> Iterator[Callable[..., Non
     clock, words = "{task.elapsed:.0f} s,", "{task.description}"
     columns = (what, BarColumn(bar_width=30), MofNCompleteColumn(), clock, TimeRemainingColumn())
     off = not shown.is_terminal
-    bar = Progress(*columns, words, console=shown, transient=True, disable=off)
-    with bar:
+    with Progress(*columns, words, console=shown, transient=True, disable=off) as bar:
         task = bar.add_task("", total=total, completed=done)
 
         def advance(said: str = "") -> None:
@@ -90,10 +88,9 @@ def require_files(**files: Path | None) -> None:
     """Raise `SettingError` for a file, given by the name of its flag, whose folder is not there,
     and for a `figure` where matplotlib is missing."""
     for name, path in files.items():
-        if path is not None and not path.parent.is_dir():
-            raise SettingError(
-                f"{name} is {str(path)!r}, but there is no folder {path.parent}; create it first."
-            )
+        if path is not None:
+            none = f"another place: there is no folder {path.parent}; create it first"
+            require(path.parent.is_dir(), name, str(path), none)
     if files.get("figure") is not None:
         require_matplotlib()
 
@@ -114,8 +111,7 @@ def step_line(step: AnswerStep, language: TinyLanguage | None = None) -> Text:
         if language is not None and not language.same_meaning(draft, step.text):
             meanings = language.parse(draft), language.parse(step.text)
             why = why if None in meanings else difference(*meanings)
-        rejected = f"\n    {'rejected':<10} {draft.strip()}  ({why})"
-        line.append(rejected, style="dim")
+        line.append(f"\n    {'rejected':<10} {draft.strip()}  ({why})", style="dim")
     return line
 
 
@@ -126,7 +122,7 @@ def legend() -> Text:
         Origin.CORRECTION: "target's step, already written when the draft's was rejected",
         Origin.BONUS: "target's step after a fully accepted cycle",
     }
-    parts = [Text(f"{MARKS[o]} {o.value}: {words[o]}", style=STYLES[o]) for o in words]
+    parts = [Text(f"{MARKS[o]} {o.value}: {said}", STYLES[o]) for o, said in words.items()]
     return Text("   ").join(parts)
 
 
@@ -151,9 +147,8 @@ def unheeded(codec: Codec) -> str | None:
         for name, nothing in UNHEEDED.items()
         if stated.get(name) not in (None, nothing, [], False)
     )
-    if not asks:
-        return None
-    return f"generation_config.json of {codec.name} asks for {asks}; it is not done here"
+    said = f"generation_config.json of {codec.name} asks for {asks}; it is not done here"
+    return said if asks else None
 
 
 def summary(stats: Stats) -> str:

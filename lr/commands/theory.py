@@ -60,11 +60,8 @@ class Theory:
             notes = [SAID, *(note for _, more in made for note in more)]
             return console().print(*notes, sep="\n", style="dim")
         chosen = [f for f in FORMULAS if self.formula == "all" or f.name.startswith(self.formula)]
-        if not chosen:
-            known = ", ".join(sorted({f.name.split()[0] for f in FORMULAS}))
-            raise SettingError(
-                f"formula is {self.formula!r}, expected all or the beginning of one of {known}."
-            )
+        names = ", ".join(sorted({f.name.split()[0] for f in FORMULAS}))
+        require(bool(chosen), "formula", self.formula, f"all or the beginning of one of {names}")
         rows = []
         for one in chosen:
             value, seen = float(one.value(at)), one.simulated(at) if one.simulated else None
@@ -86,10 +83,7 @@ class TheoryFigures:
     folder: Path = Path("docs/figures")  # Where to write; it must exist. Needs the extra `plot`.
 
     def run(self) -> None:
-        if not self.folder.is_dir():
-            raise SettingError(
-                f"folder is {str(self.folder)!r}, which is not there; create it or name another."
-            )
+        require(self.folder.is_dir(), "folder", str(self.folder), "a folder that is there")
         require_matplotlib()
         for path in draw_all(self.folder):
             console().print(f"drawn: {path}")
@@ -221,8 +215,7 @@ def _calibration_table(found: Calibration) -> Table:
     for name, (meaning, unit) in MEASURED.items():
         one = getattr(found, name)
         rows.append([name, *(f"{x * unit:.4g}" for x in (one.value, one.low, one.high)), meaning])
-    for name, meaning in DERIVED.items():
-        rows.append([name, f"{getattr(found, name):.4g}", "", "", meaning])
+    rows += [[n, f"{getattr(found, n):.4g}", "", "", meaning] for n, meaning in DERIVED.items()]
     title = f"{found.name}, {len(found.chain_lengths)} problems, 95 % intervals"
     made = table(("", "value", "from", "to", "meaning"), rows, title=title)
     made.columns[-1].justify = "left"
@@ -455,9 +448,6 @@ def _sentences(found: Calibration, advice: Advice) -> Iterator[str]:
     if advice.width_gain > 0:
         gain = advice.width_gain - 1
         pays = "pays" if gain > 0.01 else "does not pay"
-        yield (
-            f"More than one alternative per position {pays}: {gain:+.1%} at best (W > 1 against "
-            "W = 1)."
-        )
+        yield f"More than one alternative per position {pays}: {gain:+.1%} at best against W = 1."
     if found.alpha1.value <= found.c1:
         yield "alpha1 <= c1: synchronous lookahead costs more than it gains, at every depth."

@@ -92,22 +92,20 @@ class TraceCommand:
 
     def _replay(self, trace: TraceFile, out: Console) -> None:
         if trace.header.clock == "virtual":
-            (compared, difference), ordered = replay_virtual(trace), True
+            found = replay_virtual(trace)
         else:
             from lr.lab.trace.replay import replay
 
-            outcome = replay(trace, recorded=self.recorded, device=self.device)
-            compared, difference, ordered = outcome.compared, outcome.difference, outcome.ordered
+            found = replay(trace, recorded=self.recorded, device=self.device)
         what, until = "the output, and the steps and verdicts both have", ""
-        if ordered:
+        if found.ordered:
             what = "every event in its order"
-            if difference is not None and compared == _cut(trace):
-                until, difference = ", up to where the trace was cut", None
-        if difference is not None:
-            raise ReplayDiffers(
-                f"the replay of {self.file} differs after {compared} events. {difference}"
-            )
-        out.print(f"replayed: {what} came again the same{until} ({compared} events)")
+        if found.ordered and found.difference is not None and found.compared == _cut(trace):
+            until = ", up to where the trace was cut"
+        elif found.difference is not None:
+            after = f"differs after {found.compared} events. {found.difference}"
+            raise ReplayDiffers(f"the replay of {self.file} {after}")
+        out.print(f"replayed: {what} came again the same{until} ({found.compared} events)")
 
 
 def _cut(trace: TraceFile) -> int | None:
@@ -349,8 +347,7 @@ MOVES: dict[str, Callable[[Session], bool]] = {
     "v": Session.to_verdict,
     "z": Session.to_end,
 }
-MOST = 10_000
-"""Moves that one line may ask for."""
+MOST = 10_000  # Moves that one line may ask for.
 
 
 class Prompt:

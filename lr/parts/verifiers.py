@@ -55,8 +55,7 @@ from lr.spec.sampling import step_logprobs
 from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier, verdicts_of
 from lr.types import Step, Verdict, require
 
-Embed = Callable[[Sequence[str]], Tensor]
-"""n texts to their embeddings [n, e], each of length 1."""
+Embed = Callable[[Sequence[str]], Tensor]  # n texts to their embeddings [n, e], each of length 1.
 SCORE_QUESTION = """\
 How good is the step just written, as a next step towards the right answer? 0 means wrong or \
 useless, 9 means right and useful beyond doubt.
@@ -67,10 +66,8 @@ Score from 0 to 9:"""
 class ScoreReading(Enum):
     """How the ten probabilities of the digits become one score."""
 
-    EXPECTED = "expected"
-    """The mean digit."""
-    LIKELIEST = "likeliest"
-    """The digit that greedy decoding would write."""
+    EXPECTED = "expected"  # The mean digit.
+    LIKELIEST = "likeliest"  # The digit that greedy decoding would write.
 
     def score(self, p: Sequence[float]) -> float:
         """The score that ten probabilities make, 0 to 9."""

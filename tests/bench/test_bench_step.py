@@ -54,7 +54,7 @@ def test_measuring(tmp_path: Path) -> None:
     for row in made:
         stats, tally = row.tally.stats, row.tally
         assert stats.tokens == sum(tally.tokens) == 160
-        assert tally.share(stats.target_seconds) <= 1.0
+        assert tally.shares["target"] <= 1.0
         assert row.figures()["accuracy"] == tally.right / 4
     assert made[2].tally.stats.step_acceptance is not None
 

@@ -18,6 +18,7 @@ from lr.lab.bench.report import in_turn
 from lr.lab.bench.token import Answer, Answerer, counted, measure, rows
 from lr.rng import Stream, uniform
 from lr.theory.synchronous import sd_tokens
+from lr.tiny.language import Split, problem
 from lr.trace import TokenRound, TokenRounds
 from lr.types import Role
 
@@ -113,31 +114,30 @@ def test_passes_of_the_other_side() -> None:
     assert counted(1.0, 10, 3, [10, 1, 1]).acceptance_rate is None
 
 
-def scripted(side: str, name: str, kind: str, seconds: float) -> Answerer:
-    """A contender whose speed is given."""
-    return Answerer(side, name, kind, lambda _, __, seed: Answer(seconds * (1 + seed), 100, 50))
-
-
-FIELD = [
-    scripted("lr", "ar", "plain", 1.0),
-    scripted("transformers", "generate", "plain", 2.0),
-    scripted("lr", "draft", "draft model", 0.5),
-    scripted("transformers", "slow", "draft model", 0.8),
-    scripted("transformers", "fast", "draft model", 0.4),
-]
-
-
 def test_everybody_answers_in_turn_and_is_compared_within_a_problem() -> None:
-    asked: list[tuple[str, float, int]] = []
+    asked: list[tuple[str, int]] = []
 
-    def ask(contender: Answerer, temperature: float, number: int) -> Answer:
-        asked.append((contender.name, temperature, number))
-        return contender.answer("", temperature, number)
+    def scripted(side: str, name: str, kind: str, seconds: float) -> Answerer:
+        """A contender whose speed is given."""
 
-    made = measure(FIELD, [0.6], 3, ask)
-    names = [one.name for one in FIELD]
-    assert [name for name, _, number in asked if number == 3] == names, "the warm-up, dropped"
-    assert [name for name, _, number in asked if number == 1] == [*names[1:], names[0]]
+        def answer(question: str, temperature: float, seed: int) -> Answer:
+            assert question == problem(Split.TEST, seed).question and temperature == 0.6
+            asked.append((name, seed))
+            return Answer(seconds * (1 + seed), 100, 50)
+
+        return Answerer(side, name, kind, answer)
+
+    field = [
+        scripted("lr", "ar", "plain", 1.0),
+        scripted("transformers", "generate", "plain", 2.0),
+        scripted("lr", "draft", "draft model", 0.5),
+        scripted("transformers", "slow", "draft model", 0.8),
+        scripted("transformers", "fast", "draft model", 0.4),
+    ]
+    made = measure(field, [0.6], 3)
+    names = [one.name for one in field]
+    assert [name for name, number in asked if number == 3] == names, "the warm-up, dropped"
+    assert [name for name, number in asked if number == 1] == [*names[1:], names[0]]
     ar, generate, draft, *_ = made
     assert ar.rates == pytest.approx((100, 50, 100 / 3)) and ar.total.tokens == 300
     assert generate.to_plain.median == generate.to_plain.low == 0.5 and generate.peer is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import pickle
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.lab.bench.synthetic import (
     INSTRUCTIONS,
-    LengthsOf,
     Synthetic,
     SyntheticDrafter,
     SyntheticRule,
@@ -66,7 +64,7 @@ def test_steps_are_as_long_as_the_synthetic_says(reasoner: Reasoner) -> None:
 
 def test_lengths_are_a_function_of_the_first_token() -> None:
     synthetic = replace(FIXED, target=Resampled((1.0, 3.0, 9.0)))
-    make = pickle.loads(pickle.dumps(LengthsOf(synthetic, Role.TARGET)))
+    make = pickle.loads(pickle.dumps(synthetic.segmenter(Role.TARGET)))
     seen = set()
     for first in range(60):
         segmenter, count = make(lambda token: b""), 1
@@ -169,4 +167,4 @@ def test_synthetices_from_the_paper_and_from_a_calibration() -> None:
     )
     with pytest.raises(SettingError, match=r"alpha1 is 1.5"):
         Synthetic(1.5, 0.5)
-    assert partial(LengthsOf, synthetic)(Role.DRAFT)(lambda token: b"").length(4) == 2
+    assert synthetic.segmenter(Role.DRAFT)(lambda token: b"").length(4) == 2

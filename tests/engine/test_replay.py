@@ -18,6 +18,7 @@ from door_kit import write_checkpoint
 from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.lab.scripted import ScriptedRun, TextScript, shuffled
+from lr.lab.trace.compare import Replayed
 from lr.lab.trace.file import TraceError, TraceFile, parse_trace, read_trace, trace_lines
 from lr.lab.trace.replay import recorded_verdicts, replay, replay_on, save_trace, trace_of
 from lr.lab.trace.state import state_at
@@ -190,20 +191,20 @@ def test_scripts_and_simulations_come_again(schedule: Schedule) -> None:
     run = ScriptedRun(config, TextScript(["a.", "b.", "c$"], ["A.|x.", "y.|B.", "C$"]), shuffled(5))
     run.run()
     trace = scripted_trace(run)
-    assert replay_virtual(trace) == (len(trace.records), None)
+    assert replay_virtual(trace) == Replayed(len(trace.records), None)
     world = World(Bernoulli(0.6), target=Lognormal(1.0, 0.4), draft=Lognormal(0.2, 0.4), seed=3)
     trace = simulated_trace(SchedulerConfig(ENDLESS, schedule, depth=3), world, 30)
     outcome = simulate(SchedulerConfig(ENDLESS, schedule, depth=3), world, 30)
     assert (trace.stats.steps, trace.stats.judged) == (outcome.steps, outcome.judged)
     assert max(r.time for r in trace.records if r.kind == "emit") == outcome.seconds
-    assert replay_virtual(trace) == (len(trace.records), None)
+    assert replay_virtual(trace) == Replayed(len(trace.records), None)
     other = dataclasses.replace(
         trace,
         header=dataclasses.replace(
             trace.header, depth=3, options=trace.header.options | {"steps": 29}
         ),
     )
-    assert replay_virtual(other)[1] is not None
+    assert replay_virtual(other).difference is not None
 
 
 def test_details_do_not_change_the_statistics() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lr.commands.cli import main
-from lr.lab.eval.ablations import FAMILIES
 from lr.lab.eval.datasets import Item, load_items
 from lr.lab.eval.experiment import Arm, Lab, LabModels
+from lr.tiny.languages import LANGUAGES
 
 WORDS = ["experiment", "domains", "--problems", "2", "--max_tokens", "60", "--threads", "1"]
 
@@ -29,13 +29,13 @@ def test_both_languages_side_by_side_and_nothing_done_twice(
     assert all(len(row) == len(content["columns"]) for row in content["rows"])
     modes = ["ar", "sd", "lr", "lr+sd", "draft"]
     assert [(row["language"], row["mode"]) for row in rows] == [
-        (one, mode) for one in FAMILIES for mode in modes
+        (one, mode) for one in LANGUAGES for mode in modes
     ]
     assert all(0 < row["steps kept"] <= 1 for row in rows if row["mode"].startswith("lr"))
     assert all(row["of orders"] is not None for row in rows if row["mode"] == "lr")
     made = sorted((tmp_path / "work").rglob("[0-9].json"))
     assert {path.relative_to(tmp_path / "work").parts[:2] for path in made} == {
-        ("domains", one) for one in FAMILIES
+        ("domains", one) for one in LANGUAGES
     }
     times = {path: path.stat().st_mtime_ns for path in made}
     lost = tmp_path / "work" / "domains" / "plans" / "lr" / "1.json"

@@ -16,9 +16,9 @@ from lr.lab.eval.datasets import load_items
 from lr.lab.eval.experiment import Finding, Lab, LabModels, Outcome, write_finding
 from lr.lab.eval.experiments import BUDGETS, EXPERIMENTS, budget_arm, splits
 from lr.lab.eval.failure_modes import covered
-from lr.lab.eval.figure import Bars
 from lr.lab.eval.report import RunResults, cell, make_row
 from lr.lab.eval.store import Key
+from lr.lab.viz.plots import Bars
 
 
 def test_an_experiment(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_accuracy_of_verifiers_falls_with_what_they_let_through(
 
 def test_names_and_refusals(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["experiment", "tables"]) == 2
-    assert "choose one of " + ", ".join(EXPERIMENTS) in capsys.readouterr().err
+    assert "expected one of " + ", ".join(EXPERIMENTS) in capsys.readouterr().err
     assert main(["experiment", "speedup", "--model", "some/checkpoint"]) == 2
     assert main(["experiment", "speedup", "--problems", "1"]) == 2
 

@@ -176,7 +176,7 @@ def test_ctrl_c_says_how_to_go_on(
 
     def interrupt(tally: Tally, done: Done) -> None:
         add(tally, done)
-        if tally.graded == 2:
+        if len(tally.rights) == 2:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Tally, "add", interrupt)
@@ -261,7 +261,7 @@ def test_a_disk_that_fills_stops_the_run_cleanly(
             ["--mode", "lr", "--use_spec", "--enable_n_gram"],
             "contradicts --use_spec and --enable_n_gram",
         ),
-        (["--enable_n_gram", "--drafter", "draft"], "leave one of them out"),
+        (["--enable_n_gram", "--drafter", "draft"], "drafter is 'draft', expected 'ngram'"),
         (["--judge_port", "80000"], "expected a number from 1 to 65535"),
         (
             ["--judge_port", "8000", "--judge_model", "openai:http://localhost:8001/judge"],
@@ -270,7 +270,7 @@ def test_a_disk_that_fills_stops_the_run_cleanly(
         (["--target_gpu_id", "one"], "numbers of CUDA devices"),
         (["--max_depth", "0"], "depth is 0"),
         (["--concurrency", "0"], "concurrency is 0"),
-        (["--save_pairs"], "mode 'ar' compares none"),
+        (["--save_pairs"], "mode is 'ar', expected lr or lr+sd: --save_pairs"),
         (["--protocol", "acceptance"], "use mode lr"),
         (["--start_qid", "5"], "has 3"),
         (["--output", os.devnull + "/x"], "cannot be written"),

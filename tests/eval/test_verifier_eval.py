@@ -180,7 +180,7 @@ def test_the_ledger_is_what_one_forward_says(
     target = reasoner.models.target
     made = step_drifts(pairs, asked_model(target, reasoner.codec, 200).runner)
     some = pairs[0].pair
-    for step, value in ((some.draft, made[0].draft), (some.target_step, made[0].target)):
+    for step, value in ((some.draft, made[0][1]), (some.target_step, made[0][2])):
         runner = asked_model(target, reasoner.codec, 100).runner
         branch = runner.open([*some.prefix, *step.tokens])
         logits = runner.forward([branch], "all")[0][len(some.prefix) - 1 : -1]

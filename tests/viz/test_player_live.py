@@ -194,7 +194,7 @@ def test_caches_come_back_after_the_last_side() -> None:
     """Otherwise every question would take memory and never return it."""
     reasoner = Reasoner(verifier="oracle")
     source = LiveSource(reasoner, QUESTION, OPTIONS)
-    session, runners = Session(source), [shared.runner for shared in source.runners]
+    session, runners = Session(source), [runner for _, runner, _ in source.runners]
     session.to_verdict()
     session.fork()
     session.drop()
@@ -202,7 +202,7 @@ def test_caches_come_back_after_the_last_side() -> None:
     session.close()
     assert not any(runner.cache.pool.num_used for runner in runners)
     again = LiveSource(reasoner, QUESTION, OPTIONS)
-    assert {id(shared.runner) for shared in again.runners} == {id(one) for one in runners}
+    assert {id(runner) for _, runner, _ in again.runners} == {id(one) for one in runners}
     again.close()
 
 

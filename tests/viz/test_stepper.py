@@ -183,10 +183,10 @@ def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
     live.to_verdict()
     source = live.active.source
     assert isinstance(source, LiveSource)
-    used = [shared.runner.cache.pool.num_used for shared in source.runners]
+    used = [runner.cache.pool.num_used for _, runner, _ in source.runners]
     held = {name: cache.holders_by_block() for name, cache in live.active.state.caches.items()}
     assert "nothing was computed or copied" in live.fork()
-    assert [shared.runner.cache.pool.num_used for shared in source.runners] == used
+    assert [runner.cache.pool.num_used for _, runner, _ in source.runners] == used
     a, b = live.sides
     assert b.records[: a.place] == a.records[: a.place]
     assert {record.kind for record in b.records[a.place :]} == {"fork", "hold", "close"}, (
@@ -196,10 +196,10 @@ def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
         assert {block: len(who) for block, who in cache.holders_by_block().items()} == {
             block: len(who) for block, who in held[name].items()
         }
-        for shared in source.runners:
-            if shared.recorder.cache == name:
+        for _, runner, recorder in source.runners:
+            if recorder.cache == name:
                 for block, who in held[name].items():
-                    assert shared.runner.cache.pool.refcount(block) == 2 * len(who)
+                    assert runner.cache.pool.refcount(block) == 2 * len(who)
 
 
 @pytest.mark.parametrize("live", ["lr", "lr+sd"], indirect=True)
@@ -254,7 +254,7 @@ def test_forks_in_the_middle_give_all_blocks_back(live: Session) -> None:
         live.next()
         live.move("A")
     live.close()
-    assert [shared.runner.cache.pool.num_used for shared in source.runners] == [0] * len(
+    assert [runner.cache.pool.num_used for _, runner, _ in source.runners] == [0] * len(
         source.runners
     )
 

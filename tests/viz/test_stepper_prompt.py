@@ -195,7 +195,7 @@ def test_over_a_pipe_recorded(tmp_path: Path) -> None:
         [str(as_file(scripted(), tmp_path / "run.jsonl"))], "n\nn\nr\nb\nf\nq\nnever read\n"
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "not say enough to be run again" in " ".join(done.stdout.split())
+    assert "says too little to be run again" in " ".join(done.stdout.split())
     assert "never read" not in done.stdout
 
 

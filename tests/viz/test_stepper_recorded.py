@@ -48,7 +48,7 @@ def test_a_recording_is_walked_and_forked_by_running_it_again(tmp_path: Path) ->
 def test_a_recording_without_models_says_that_there_is_no_what_if() -> None:
     session = Session(Recorded(simulated()))
     assert session.to_verdict()
-    with pytest.raises(StepperError, match="not say enough to be run again"):
+    with pytest.raises(StepperError, match="says too little to be run again"):
         session.fork()
     assert len(session.sides) == 1
     assert session.to_rejection()

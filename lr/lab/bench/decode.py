@@ -38,8 +38,7 @@ PROMPT_TOKENS = 40
 """About a question of the tiny language. Large shapes take 8: the bare loop reads them singly."""
 QWEN3_06B = SHAPES_BY_NAME["Qwen3-0.6B"]
 RANDOM_12 = "random-12"
-OURS, SAMPLED, BARE, THEIRS = "lr", "lr, sampled", "bare loop", "transformers"
-"""The contenders."""
+OURS, SAMPLED, BARE, THEIRS = "lr", "lr, sampled", "bare loop", "transformers"  # The contenders.
 CPU = torch.device("cpu")
 SHAPES = {"0.6b-fp32": torch.float32, "0.6b-bf16": torch.bfloat16}
 NAMES = (*CHECKPOINTS, RANDOM_12, *SHAPES)
@@ -357,8 +356,5 @@ def document(timings: Sequence[Timing], facts: dict[str, Any]) -> dict[str, Any]
         asdict(t) | {"spread": asdict(t.spread), "tokens_per_second": t.tokens_per_second}
         for t in timings
     ]
-    return {
-        "conditions": facts,
-        "timings": rows,
-        "goals": [asdict(goal) for goal in goals(timings)],
-    }
+    made = [asdict(goal) for goal in goals(timings)]
+    return {"conditions": facts, "timings": rows, "goals": made}

@@ -25,7 +25,7 @@ import torch
 from lr.engine.engine import Run
 from lr.engine.runner import ModelRunner
 from lr.lab.bench.decode import written_steps
-from lr.lab.bench.report import Spread, Way, conditions, timed, wait_for
+from lr.lab.bench.report import Spread, Way, acceptance_of, conditions, timed, wait_for
 from lr.lab.bench.synthetic import Synthetic, SyntheticRun, SyntheticVerifier
 from lr.lab.eval.report import cell, table
 from lr.model.attention_choice import equip
@@ -38,8 +38,7 @@ from lr.reasoner import Reasoner
 from lr.trace import ForwardPass, Stats, summarise
 from lr.types import Role, SamplingParams
 
-GOAL = 0.75
-"""Of the bandwidth limit, that plain decoding at batch 1 is to reach on a GPU."""
+GOAL = 0.75  # Of the bandwidth limit, that plain decoding at batch 1 is to reach on a GPU.
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,8 @@ def pass_cost(
     outside = (EMBEDDING_KEY, HEAD_KEY)
     inner = [p for p in pieces(config) if len(p.shape) == 2 and p.key not in outside]
     matrices = sum(prod(p.shape) for p in inner)
-    head = config.vocab_size * config.hidden_size
-    rows = sum(counts)
-    seen = sum(
-        count * (length - (count - 1) / 2) for count, length in zip(counts, lengths, strict=True)
-    )
+    head, rows = config.vocab_size * config.hidden_size, sum(counts)
+    seen = sum(n * (length - (n - 1) / 2) for n, length in zip(counts, lengths, strict=True))
     cached = 2 * config.num_layers * config.num_kv_heads * config.head_dim  # numbers per token
     numbers = matrices + head + rows * config.hidden_size + cached * sum(lengths)
     # q k^T and weights times v
@@ -90,12 +86,9 @@ def pass_cost(
 
 def measure_peaks(device: torch.device, dtype: torch.dtype, *, small: bool = False) -> Peaks:
     """Copy and multiply on `device`; about a second. `small`: sizes for a test."""
-    cuda = device.type == "cuda"
-    size, edge = (1 << 32, 8192) if cuda else (1 << 28, 1024)
-    if cuda:
-        size = min(size, int(torch.cuda.mem_get_info(device)[0]) // 4)
-    if small:
-        size, edge = 1 << 24, 256
+    size, edge = (1 << 24, 256) if small else (1 << 28, 1024)
+    if device.type == "cuda" and not small:
+        size, edge = min(1 << 32, int(torch.cuda.mem_get_info(device)[0]) // 4), 8192
     source = torch.randint(0, 127, (size,), dtype=torch.int8, device=device)
     goal = torch.empty_like(source)
     copied = 2 * size / timed(lambda: goal.copy_(source), device)  # read and written
@@ -109,12 +102,9 @@ class Plan:
 
     options: GenerateOptions
     batches: Sequence[int] = (1, 2, 4, 8)
-    prompt: int = 512
-    """Tokens before the answer."""
-    steps: int = 64
-    """Tokens of plain decoding that are timed at each batch size."""
-    repeats: int = 3
-    """Once more does not count."""
+    prompt: int = 512  # Tokens before the answer.
+    steps: int = 64  # Tokens of plain decoding that are timed at each batch size.
+    repeats: int = 3  # Once more does not count.
 
 
 def time_passes(
@@ -188,17 +178,14 @@ class ModeRow:
 
     def figures(self, plain: ModeRow) -> dict[str, Any]:
         """For a report. `speedup`: over plain decoding, repeat by repeat."""
-        stats = self.stats
         return {
             "way": self.way.name,
             "tokens_per_second": self.rates,
             "spread": asdict(Spread.of(self.rates)),
             "speedup": asdict(Spread.of_ratios(self.rates, plain.rates)),
             "share_of_limit": median(self.shares),
-            "stats": asdict(stats),
-            "step_acceptance": stats.step_acceptance,
-            "token_acceptance": stats.token_acceptance,
-            "tokens_per_target_pass": stats.tokens_per_target_pass,
+            "stats": asdict(self.stats),
+            **acceptance_of(self.stats),
         }
 
 
@@ -267,12 +254,8 @@ def _limit(
     return max(limits.values()) if apart else sum(limits.values())
 
 
-Names = tuple[str, str, str | None]
-"""Shapes or folders of target, draft and judge; without a judge verdicts cost nothing."""
-
-
 def bench(
-    names: Names,
+    names: tuple[str, str, str | None],
     devices: Mapping[str, torch.device],
     dtype: torch.dtype,
     synthetic: Synthetic,
@@ -282,6 +265,7 @@ def bench(
 ) -> dict[str, Any]:
     """Time the passes of both models and the `chosen` ways, plain decoding first; one document.
 
+    `names`: shapes or folders of target, draft and judge; without a judge verdicts cost nothing.
     `devices`: of "target", "draft" and "judge". Every model has random weights in `dtype`."""
     peaks = measure_peaks(devices["target"], dtype)
     apart = devices["draft"] != devices["target"]
@@ -302,9 +286,9 @@ def bench(
             peak = both[model is models.draft]
             passes += time_passes(str(name), model, sampling, plan, peak, progress)
         modes = time_modes(reasoner, chosen, synthetic, plan, both, progress)
+    named = ", ".join(dict.fromkeys(map(str, devices.values())))
     return {
-        "conditions": conditions()
-        | {"devices": ", ".join(dict.fromkeys(map(str, devices.values())))},
+        "conditions": conditions() | {"devices": named},
         "models": dict(zip(("target", "draft", "judge"), names, strict=True)),
         "synthetic": dict(synthetic.facts()),
         "peaks": {"target": asdict(both[0]), "draft": asdict(both[1])},
@@ -318,32 +302,23 @@ def report(document: dict[str, Any]) -> str:
     lines = [", ".join(f"{name} {value}" for name, value in document["conditions"].items()), ""]
     for role, peaks in document["peaks"].items():
         copied, done = peaks["bytes_per_second"] / 1e9, peaks["flops_per_second"] / 1e12
-        lines.append(
-            f"the {role}'s device copies {copied:.1f} GB/s and multiplies {done:.2f} TFLOP/s"
-        )
-    passes = []
+        rates = f"copies {copied:.1f} GB/s and multiplies {done:.2f} TFLOP/s"
+        lines.append(f"the {role}'s device {rates}")
+    passes = [["model", "what", "ms", "quartiles", "tok/s", "limit ms", "bound", "share"]]
     for row in document["passes"]:
-        spread, limit = Spread.of(row["seconds"]), row["limit_seconds"]
-        quartiles = f"{1e3 * spread.low:.3f}-{1e3 * spread.high:.3f}"
-        rate = row["tokens_per_step"] / spread.median
-        cells = [row["model"], row["what"], f"{1e3 * spread.median:.3f}", quartiles, f"{rate:.0f}"]
-        cells += [f"{1e3 * limit:.3f}", row["bound"], f"{row['share_of_limit']:.2f}"]
+        spread = Spread.of([1e3 * seconds for seconds in row["seconds"]])
+        rate = 1e3 * row["tokens_per_step"] / spread.median
+        cells = [row["model"], row["what"], f"{spread.median:.3f}"]
+        cells += [f"{spread.low:.3f}-{spread.high:.3f}", f"{rate:.0f}"]
+        cells += [f"{1e3 * row['limit_seconds']:.3f}", row["bound"], cell(row["share_of_limit"])]
         passes.append(cells)
-    head = ["model", "what", "ms", "quartiles", "tok/s", "limit ms", "bound", "share"]
-    lines += ["", *table([head, *passes]), ""]
     facts = document["synthetic"]
-    lines += [
-        f"steps accepted with {facts['alpha1']:.2f}, tokens with {facts['alpha2']:.3f} "
-        f"({facts['source']}); lengths of steps: {facts['target_lengths']}",
-        "",
-    ]
-    modes = []
+    accepted = f"steps accepted with {facts['alpha1']:.2f}, tokens with {facts['alpha2']:.3f}"
+    lengths = f"({facts['source']}); lengths of steps: {facts['target_lengths']}"
+    lines += ["", *table(passes), "", f"{accepted} {lengths}", ""]
+    modes = [["way", "tok/s", "/ ar", "steps kept", "tok/pass", "share"]]
     for row in document["modes"]:
-        speedup = row["speedup"]
-        cells = [row["way"], f"{row['spread']['median']:.1f}"]
-        cells.append(f"{speedup['median']:.2f} [{speedup['low']:.2f}-{speedup['high']:.2f}]")
-        for name in ("step_acceptance", "tokens_per_target_pass", "share_of_limit"):
-            cells.append(cell(row[name]))
-        modes.append(cells)
-    head = ["way", "tok/s", "/ ar", "steps kept", "tok/pass", "share"]
-    return "\n".join([*lines, *table([head, *modes])])
+        cells = [row["way"], f"{row['spread']['median']:.1f}", str(Spread(**row["speedup"]))]
+        names = ("step_acceptance", "tokens_per_target_pass", "share_of_limit")
+        modes.append([*cells, *(cell(row[name]) for name in names)])
+    return "\n".join([*lines, *table(modes)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +14,9 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lr.errors import SettingError
 from lr.lab.eval.store import Store
+from lr.trace import Stats
+from lr.types import require
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +65,12 @@ class Way:
         return self.settings.get("driver") == "overlapped"
 
 
+def acceptance_of(stats: Stats) -> dict[str, float | None]:
+    """The ratios that every bench of modes keeps."""
+    names = ("step_acceptance", "token_acceptance", "tokens_per_target_pass")
+    return {name: getattr(stats, name) for name in names}
+
+
 def in_turn(all_: Sequence[T], number: int) -> list[T]:
     """All in the order of repeat `number`: everybody begins once. Example: a, b, c in repeat 1: b,
     c, a."""
@@ -99,54 +107,37 @@ def wait_for(device: torch.device) -> None:
 
 
 def conditions() -> dict[str, Any]:
-    """The machine and the versions that a figure belongs to."""
+    """The machine, its first CUDA device and the versions that a figure belongs to."""
     import torch
 
-    return {
-        "cpu": cpu_name(),
+    listing = Path("/proc/cpuinfo")
+    text = listing.read_text(encoding="utf-8", errors="replace") if listing.is_file() else ""
+    named = re.search(r"^model name\s*:\s*(.*)", text, re.MULTILINE)
+    facts = {
+        "cpu": named[1].strip() if named else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "load": [round(load, 2) for load in os.getloadavg()] if hasattr(os, "getloadavg") else None,
         "system": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": version("transformers"),
-        **card_facts(),
     }
-
-
-def cpu_name() -> str:
-    """What the processor calls itself."""
-    listing = Path("/proc/cpuinfo")
-    if listing.is_file():
-        for line in listing.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def card_facts() -> dict[str, Any]:
-    """The first CUDA device; nothing where there is none."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return {}
-    properties = torch.cuda.get_device_properties(0)
-    return {
-        "card": properties.name,
-        "cards": torch.cuda.device_count(),
-        "memory": f"{properties.total_memory / 2**30:.0f} GiB",
-        "capability": f"{properties.major}.{properties.minor}",
-        "cuda": torch.version.cuda,
-    }
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        facts |= {
+            "card": properties.name,
+            "cards": torch.cuda.device_count(),
+            "memory": f"{properties.total_memory / 2**30:.0f} GiB",
+            "capability": f"{properties.major}.{properties.minor}",
+            "cuda": torch.version.cuda,
+        }
+    return facts
 
 
 def write_json(content: dict[str, Any], path: Path | None) -> None:
     """Write the file, if one is wanted, whole or not at all. `SettingError` where the folder does
     not exist."""
-    if path is None:
-        return
-    if not path.parent.is_dir():
-        raise SettingError(
-            f"json is {str(path)!r}, but there is no folder {path.parent}; create it first."
-        )
-    Store(path.parent).write(path.name, content)
+    if path is not None:
+        none = f"another place: there is no folder {path.parent}; create it first"
+        require(path.parent.is_dir(), "json", str(path), none)
+        Store(path.parent).write(path.name, content)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from lr.lab.bench.report import Spread, Way, in_turn
+from lr.lab.bench.report import Spread, Way, acceptance_of, in_turn
 from lr.options import LOOKAHEAD
 from lr.reasoner import Reasoner
 from lr.result import Result
@@ -87,9 +87,12 @@ class Tally:
     def accuracy(self) -> float:
         return self.right / len(self.answers.chain_lengths)
 
-    def share(self, seconds: float) -> float:
-        """Of the time of all answers."""
-        return seconds / sum(self.seconds)
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of the time of all answers, by who was at work."""
+        stats, whole = self.stats, sum(self.seconds)
+        parts = stats.target_seconds, stats.draft_seconds, stats.verifier_seconds
+        return dict(zip(("target", "draft", "verifier"), (x / whole for x in parts), strict=True))
 
     @property
     def load(self) -> Load:
@@ -106,7 +109,7 @@ class StepRow:
     predicted: float | None
 
     def figures(self) -> dict[str, Any]:
-        tally, stats = self.tally, self.tally.stats
+        tally = self.tally
         return {
             "name": tally.way.name,
             "mode": tally.way.mode,
@@ -116,12 +119,8 @@ class StepRow:
             "predicted_tokens_per_second": self.predicted,
             "accuracy": tally.accuracy,
             "answers": len(tally.answers.chain_lengths),
-            "step_acceptance": stats.step_acceptance,
-            "token_acceptance": stats.token_acceptance,
-            "tokens_per_target_pass": stats.tokens_per_target_pass,
-            "target_share": tally.share(stats.target_seconds),
-            "draft_share": tally.share(stats.draft_seconds),
-            "verifier_share": tally.share(stats.verifier_seconds),
+            **acceptance_of(tally.stats),
+            **{f"{role}_share": share for role, share in tally.shares.items()},
         }
 
 
@@ -162,8 +161,7 @@ def measure(
     return tallies
 
 
-Costs = tuple[PassCost, PassCost]
-"""Of a pass of the target, and of the draft."""
+Costs = tuple[PassCost, PassCost]  # Of a pass of the target, and of the draft.
 
 
 def fitted_costs(tallies: Sequence[Tally]) -> Costs:

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,8 +46,7 @@ ASSUMED_LENGTH = Lognormal(32.0, 0.5)
 """Tokens of a step where nobody says. An assumption: the paper prints no lengths."""
 INSTRUCTIONS, FRAME = 180, 32
 """Tokens of a judge's prompt: those that all prompts share, and those around the two steps."""
-JUDGED_AT_ONCE = 8
-"""Pairs of one forward of the judge."""
+JUDGED_AT_ONCE = 8  # Pairs of one forward of the judge.
 
 
 @dataclass(frozen=True)
@@ -74,24 +75,20 @@ class Synthetic:
         )
         return cls(found.alpha1.value, found.alpha2.value, target, draft, found.name)
 
+    def segmenter(self, role: Role) -> Callable[[Callable[[int], bytes]], DrawnLengths]:
+        """Makes the segmenters of a role; it can be sent to the draft's process."""
+        stream = Stream.root(self.seed).fold_in("step length", role.value)
+        return partial(DrawnLengths, self.target if role is Role.TARGET else self.draft, stream)
+
     def facts(self) -> Mapping[str, object]:
-
-        def said(lengths: Duration) -> str:
+        """What a report says of it."""
+        made = {name: getattr(self, name) for name in ("source", "alpha1", "alpha2", "seed")}
+        for role, lengths in (("target", self.target), ("draft", self.draft)):
+            said = f"assumed {lengths}"
             if isinstance(lengths, Resampled):
-                mean = sum(lengths.values) / len(lengths.values)
-                return f"{len(lengths.values)} recorded, mean {mean:.1f}"
-            if isinstance(lengths, Lognormal):
-                return f"assumed lognormal, mean {lengths.mean:g}, variation {lengths.variation:g}"
-            return repr(lengths)
-
-        return {
-            "source": self.source,
-            "alpha1": self.alpha1,
-            "alpha2": self.alpha2,
-            "target_lengths": said(self.target),
-            "draft_lengths": said(self.draft),
-            "seed": self.seed,
-        }
+                said = f"{len(lengths.values)} recorded, mean {fmean(lengths.values):.1f}"
+            made[f"{role}_lengths"] = said
+        return made
 
 
 @dataclass
@@ -103,6 +100,7 @@ class DrawnLengths:
 
     lengths: Duration
     stream: Stream
+    token_bytes: Callable[[int], bytes]
     left: int | None = None
 
     def feed(self, token: int) -> bool:
@@ -113,19 +111,6 @@ class DrawnLengths:
     def length(self, first: int) -> int:
         """Tokens of the step that begins with the token `first`."""
         return max(1, round(self.lengths.draw(self.stream.key(first))))
-
-
-@dataclass(frozen=True)
-class LengthsOf:
-    """Makes the segmenters of a role; it can be sent to the draft's process."""
-
-    synthetic: Synthetic
-    role: Role
-
-    def __call__(self, token_bytes: Callable[[int], bytes]) -> DrawnLengths:
-        stream = Stream.root(self.synthetic.seed).fold_in("step length", self.role.value)
-        target = self.role is Role.TARGET
-        return DrawnLengths(self.synthetic.target if target else self.synthetic.draft, stream)
 
 
 class SyntheticRun(Run):
@@ -146,7 +131,7 @@ class SyntheticRun(Run):
     def writer_config(self, role: Role, guesser: Runner | None = None) -> WriterConfig:
         """As the engine's, but steps have drawn lengths and no token ends the sequence."""
         made = super().writer_config(role, guesser)
-        return replace(made, segmenter=LengthsOf(self.synthetic, role), eos_ids=frozenset())
+        return replace(made, segmenter=self.synthetic.segmenter(role), eos_ids=frozenset())
 
     def speculation(self, role: Role, guesser: Runner | None) -> Speculation | None:
         """As the engine's, with our rule; without a draft model something is always found."""

@@ -20,6 +20,7 @@ import torch
 from lr.lab.bench.decode import hugging_face_model
 from lr.lab.bench.report import Spread, in_turn
 from lr.reasoner import Reasoner
+from lr.tiny.language import Split, problem
 
 MAX_TOKENS = 400
 OURS, THEIRS = "lr", "transformers"
@@ -68,8 +69,7 @@ class Answerer:
     side: str
     name: str
     kind: str
-    answer: Callable[[str, float, int], Answer]
-    """Of a question, a temperature and a seed."""
+    answer: Callable[[str, float, int], Answer]  # Of a question, a temperature and a seed.
 
 
 def ours(
@@ -79,8 +79,7 @@ def ours(
     pure: dict[str, Any] = {"temperature": temperature, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
     started = time.perf_counter()
     result = reasoner.generate(question, seed=seed, max_tokens=MAX_TOKENS, **pure, **settings)
-    seconds, stats = time.perf_counter() - started, result.stats
-    rounds = stats.rounds
+    seconds, stats, rounds = time.perf_counter() - started, result.stats, result.stats.rounds
     counts = rounds.count, rounds.drafted, rounds.accepted
     return Answer(seconds, stats.tokens, stats.target_passes, *counts)
 
@@ -171,10 +170,6 @@ def answerers(reasoner: Reasoner, k: int, branching: tuple[int, ...]) -> list[An
     ]
 
 
-Ask = Callable[[Answerer, float, int], Answer]
-"""A contender's answer at a temperature to the problem of a number."""
-
-
 @dataclass(frozen=True)
 class Row:
     """One contender at one temperature. `to_plain`: its tokens/s over our plain decoding's.
@@ -204,23 +199,30 @@ class Row:
 
 
 def measure(
-    contenders: Sequence[Answerer], temperatures: Sequence[float], problems: int, ask: Ask
+    contenders: Sequence[Answerer],
+    temperatures: Sequence[float],
+    problems: int,
+    seed: int = 0,
+    progress: Callable[[], None] = lambda: None,
 ) -> list[Row]:
-    """All contenders on problems 0, 1, ... at every temperature; problem `problems` warms up."""
-    answers: dict[tuple[float, int], list[Answer]] = {}
-    for temperature in temperatures:
-        for contender in contenders:
-            ask(contender, temperature, problems)
+    """All contenders on held-out problems 0, 1, ... at every temperature, problem n with seed
+    `seed + n`; problem `problems` warms up. `progress` is called after each answer."""
+
+    def ask(contender: Answerer, temperature: float, number: int) -> Answer:
+        question = problem(Split.TEST, number).question
+        answer = contender.answer(question, temperature, seed + number)
+        progress()
+        return answer
+
+    made = {t: [(one, list[Answer]()) for one in contenders] for t in temperatures}
+    for t in made:
+        for one in contenders:
+            ask(one, t, problems)
     for number in range(problems):
-        for temperature in temperatures:
-            for who in in_turn(range(len(contenders)), number):
-                answer = ask(contenders[who], temperature, number)
-                answers.setdefault((temperature, who), []).append(answer)
-    return [
-        row
-        for t in temperatures
-        for row in rows(contenders, t, [answers[t, w] for w in range(len(contenders))])
-    ]
+        for t, lanes in made.items():
+            for one, answers in in_turn(lanes, number):
+                answers.append(ask(one, t, number))
+    return [row for t, lanes in made.items() for row in rows(contenders, t, [a for _, a in lanes])]
 
 
 def rows(
@@ -232,10 +234,8 @@ def rows(
     for one, mine, some in zip(contenders, rates, answers, strict=True):
         peer, to_peer = None, None
         if one.side == OURS:
-            others = [
-                i for i, c in enumerate(contenders) if c.side == THEIRS and c.kind == one.kind
-            ]
-            best = max(others, key=lambda i: median(rates[i]))
+            rivals = [i for i, c in enumerate(contenders) if (c.side, c.kind) == (THEIRS, one.kind)]
+            best = max(rivals, key=lambda i: median(rates[i]))
             peer, to_peer = contenders[best].name, Spread.of_ratios(mine, rates[best])
         to_plain = Spread.of_ratios(mine, rates[0])
         names = (one.side, one.name, one.kind, temperature)

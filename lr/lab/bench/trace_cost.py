@@ -16,8 +16,7 @@ from lr.lab.bench.report import Spread, in_turn
 from lr.lab.trace.replay import save_trace
 from lr.reasoner import Reasoner
 
-WAYS = ("off", "on", "file")
-"""Statistics only; every detail in memory; every detail, and the file."""
+WAYS = ("off", "on", "file")  # Statistics only; every detail in memory; every detail, and the file.
 
 
 @dataclass

@@ -34,30 +34,24 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Raises `SettingError` for what is no address."""
-        parts = urlsplit(text.removeprefix(PREFIX))
-        if not is_served(text) or parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SettingError(
-                f"{text!r} is no address of a served model, expected one such as {EXAMPLE}."
-            )
-        if not text.startswith(PREFIX):
-            raise SettingError(
-                f"{text!r} is a web address; a model behind a server is written {PREFIX}{text}."
-            )
-        if parts.query or parts.fragment or parts.username:
-            raise SettingError(
-                f"{text!r} has a user, a query or a fragment; expected {EXAMPLE}. A key is given "
-                "as api_key (--api_key)."
-            )
+        parts, wrong = urlsplit(text.removeprefix(PREFIX)), ""
+        host = parts.hostname or ""
         try:
             port = parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
-            raise SettingError(
-                f"{text!r} has an impossible port; expected a number from 1 to 65535."
-            ) from None
+            port, wrong = 0, "has an impossible port; expected a number from 1 to 65535"
+        if parts.query or parts.fragment or parts.username:
+            wrong = f"has a user, a query or a fragment; expected {EXAMPLE}. A key is --api_key"
+        if not text.startswith(PREFIX):
+            wrong = f"is a web address; a model behind a server is written {PREFIX}{text}"
+        if not is_served(text) or parts.scheme not in ("http", "https") or not host:
+            wrong = f"is no address of a served model, expected one such as {EXAMPLE}"
+        if wrong:
+            raise SettingError(f"{text!r} {wrong}.")
         base, versioned, name = f"{parts.path}/".partition("/v1/")
         if not versioned:
             base, name = "", parts.path[1:]
-        return cls(parts.scheme, parts.hostname, port, base, name.removesuffix("/") or None)
+        return cls(parts.scheme, host, port, base, name.removesuffix("/") or None)
 
     @property
     def server(self) -> str:

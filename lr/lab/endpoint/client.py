@@ -35,11 +35,9 @@ if TYPE_CHECKING:
     import httpx
 
 COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
-BUSY = (408, 429, 503)
-"""Statuses of a server that merely has too much to do."""
+BUSY = (408, 429, 503)  # Statuses of a server that merely has too much to do.
 CONNECT_SECONDS = 10.0
-AT_ONCE = 64
-"""Requests in flight to one server; further ones wait."""
+AT_ONCE = 64  # Requests in flight to one server; further ones wait.
 LONGEST_ANSWER = 1 << 22
 """Bytes of an answer, or of a line of a stream; more is no completion of ours."""
 Prompt = str | Sequence[int]
@@ -158,10 +156,9 @@ class Client:
                 self._failing_since = min(self._failing_since, began)
                 if number == most or self.given_up:
                     tried = "" if number == 1 else f", {number} times in a row"
-                    raise EndpointError(
-                        f"{self.address.server} {error}{tried}. Is the server up, and is this its "
-                        "address?"
-                    ) from error
+                    said = f"{self.address.server} {error}{tried}"
+                    ask = "Is the server up, and is this its address?"
+                    raise EndpointError(f"{said}. {ask}") from error
                 again(error)
                 await asyncio.sleep(self.retry.wait(number, error.wait))
         raise AssertionError("there is at least one attempt")
@@ -349,17 +346,14 @@ class Endpoint:
         reached, `SettingError` if it lists its models and has no such, or if no model is named and
         it has several."""
         name, listed = client.address.model, client.wait(_listed(client))
+        there = ", ".join(listed)
         if name is None:
             if len(listed) != 1:
-                have = f"it has {', '.join(listed)}" if listed else "it does not list what it has"
-                raise SettingError(
-                    f"{client.address} names no model, and {have}. Put the name after the port."
-                )
-            name = next(iter(listed))
+                have = f"it has {there}" if listed else "it does not list what it has"
+                raise SettingError(f"{client.address} names no model, and {have}; name one there.")
+            name = there
         if listed and name not in listed:
-            raise SettingError(
-                f"{client.address.server} has no model {name!r}; it has {', '.join(listed)}."
-            )
+            raise SettingError(f"{client.address.server} has no model {name!r}; it has {there}.")
         return cls(client, name, listed.get(name))
 
     def __str__(self) -> str:

@@ -42,12 +42,9 @@ from lr.types import Verdict, require
 
 LIKELIEST = 20
 """How many tokens with their log-probabilities are asked for: as many as servers give."""
-FAILURES = 3
-"""Questions that may fail in a row, each after all its attempts."""
-LEAST_MASS = 0.01
-"""Of the probability, that the possible answers together have to hold."""
-Asked = tuple[str, tuple[str, ...]]
-"""A prompt, and the words that its answer may begin with."""
+FAILURES = 3  # Questions that may fail in a row, each after all its attempts.
+LEAST_MASS = 0.01  # Of the probability, that the possible answers together have to hold.
+Asked = tuple[str, tuple[str, ...]]  # A prompt, and the words that its answer may begin with.
 
 
 class Deferred:
@@ -98,19 +95,15 @@ class ServedVerifier(Verifier, DeferredVerifier):
     the score is at least `threshold`, unless the answers together hold less than `LEAST_MASS` of
     the probability: then the model says something else."""
 
-    said: ClassVar[str]
-    """A score in words."""
-    unsaid: ClassVar[str]
-    """That there is none."""
+    said: ClassVar[str]  # A score in words.
+    unsaid: ClassVar[str]  # That there is none.
 
     def __init__(self, model: ServedModel, threshold: float) -> None:
         self.model, self.threshold = model, threshold
         model.can.logprobs  # noqa: B018  # find out now, not in the thread of the requests
-        self.failures = 0
-        """Questions that failed since one was answered."""
+        self.failures = 0  # Questions that failed since one was answered.
         self.passes = 0
-        self.given_up: str | None = None
-        """Why nobody is asked any more."""
+        self.given_up: str | None = None  # Why nobody is asked any more.
 
     def question(self, pair: Pair) -> Asked | Verdict:
         """What is asked about a pair; or the verdict, if it is clear."""
@@ -153,9 +146,8 @@ class ServedVerifier(Verifier, DeferredVerifier):
             settings["logprobs"] = LIKELIEST
         body = model.endpoint.body(prompt, settings)
         try:
-            word, likeliest = self._read(
-                await client.retried(lambda: client.fetch(COMPLETIONS, body))
-            )
+            answer = await client.retried(lambda: client.fetch(COMPLETIONS, body))
+            word, likeliest = self._read(answer)
         except Refused:
             raise
         except EndpointError as error:
@@ -186,9 +178,8 @@ class ServedVerifier(Verifier, DeferredVerifier):
                 raise ValueError(f"{found} are no log-probabilities")
             return word, found
         except (Broken, KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-            raise EndpointError(
-                f"{self.model} gave no answer that can be read ({error})."
-            ) from error
+            said = f"{self.model} gave no answer that can be read ({error})."
+            raise EndpointError(said) from error
 
 
 class ServedJudge(ServedVerifier):
@@ -269,10 +260,8 @@ def served_judge(name: str, codec: Codec, judge: ServedModel) -> Verifier:
     if kind != "judge":
         encodes = kind == "embedding"
         uses = "needs a sentence encoder in this process" if encodes else "uses no judge model"
-        raise SettingError(
-            f"judge is {judge}, but verifier {name!r} {uses}; take verifier judge, or leave the "
-            "judge out."
-        )
+        remedy = "take verifier judge, or leave the judge out"
+        raise SettingError(f"judge is {judge}, but verifier {name!r} {uses}; {remedy}.")
     assert threshold is not None
     if threshold != THRESHOLDS["judge"]:
         remedy = "Take verifier 'judge' without a threshold, which reads the answer as text"

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from lr.lab.endpoint.writer import ServedWriter
     from lr.spec.write import WriterConfig
 
-LONGEST_CONTEXT = 32768
-"""Tokens, if neither the server nor the checkpoint says."""
+LONGEST_CONTEXT = 32768  # Tokens, if neither the server nor the checkpoint says.
 INDEPENDENT = "Use coupling 'independent'"
 
 
@@ -81,8 +80,8 @@ class ServedModel:
                 raise
             raise CheckpointError(
                 f"the tokenizer of {endpoint} is not to be had under that name ({error}) Give "
-                f"{flag} (on the command line --{flag}): the directory or hub name of the "
-                "checkpoint that the server has loaded; its weights are not needed here."
+                f"--{flag}: the directory or hub name of the checkpoint that the server has "
+                "loaded; its weights are not needed here."
             ) from error
         return cls(endpoint, codec, endpoint.context or stated_context(codec), target)
 
@@ -142,19 +141,18 @@ class ServedModel:
         begun = list(self.codec.tokenizer(TEXT)["input_ids"])  # perhaps with such a token
         adds_bos = begun[1:] == ours
         if theirs is not None:
-            found, seen = list(theirs), f"makes the ids {list(theirs[:8])}... of a sample"
+            found, seen = list(theirs), f"the ids {list(theirs[:8])}..."
             agree, adds_bos = found in (ours, begun), adds_bos and found == begun
         elif (count := self.can.prompt_tokens) is not None:
-            seen = f"makes {count} tokens of a sample"
+            seen = f"{count} tokens"
             agree, adds_bos = count in (len(ours), len(begun)), adds_bos and count == len(begun)
         else:
-            agree, seen = True, ""
+            return adds_bos
         if not agree:
             raise SettingError(
-                f"{self.endpoint} {seen}, of which the tokenizer of {self.codec.name} makes "
-                f"{ours[:8]}... ({len(ours)} tokens). Name the checkpoint that the server has "
-                "loaded: tokenizer, draft_tokenizer or judge_tokenizer (on the command line "
-                "--tokenizer, --draft_tokenizer, --judge_tokenizer)."
+                f"{self.endpoint} makes {seen} of a sample, of which the tokenizer of "
+                f"{self.codec.name} makes {ours[:8]}... ({len(ours)} tokens). Name the checkpoint "
+                "that the server has loaded: --tokenizer, --draft_tokenizer or --judge_tokenizer."
             )
         return adds_bos
 
@@ -263,9 +261,7 @@ def exact_ids(codec: Codec, text: str) -> list[int]:
         if codec.decode(own) != character:
             own = [single[piece] for piece in pieces if piece in single]
             if len(own) < len(pieces):
-                raise EndpointError(
-                    f"the tokenizer of {codec.name} has no tokens for {character!r}, which a "
-                    "server wrote."
-                )
+                wrote = f"{character!r}, which a server wrote"
+                raise EndpointError(f"the tokenizer of {codec.name} has no tokens for {wrote}.")
         ids += own
     return ids

@@ -32,8 +32,7 @@ from lr.lab.endpoint.client import (
 TEXT = "The quick brown fox is 12 years old.\n\nIt said: \u201cna\u00efve\u201d, and"
 """The text that is completed: words, digits, a blank line and characters beyond ASCII, so that
 tokenizers differ on it."""
-LENGTH = 12
-"""Tokens of a probing completion."""
+LENGTH = 12  # Tokens of a probing completion.
 
 
 class Seeds(Enum):

@@ -31,8 +31,7 @@ from lr.spec.write import StepJob, StepWriter
 from lr.trace import ForwardPass
 from lr.types import Finish, require
 
-LONGEST_TOKEN = 256
-"""Characters of a text for each token that it may have; more is cut off."""
+LONGEST_TOKEN = 256  # Characters of a text for each token that it may have; more is cut off.
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -63,11 +62,8 @@ class ServedRunner:
 
     def open(self, tokens: Sequence[int]) -> ServedBranch:
         require(len(tokens) > 0, "the number of tokens to open a branch with", 0, "at least one")
-        if len(tokens) > self.model.context:
-            raise ContextError(
-                f"{len(tokens)} tokens do not fit the context of {self.model}, "
-                f"{self.model.context}."
-            )
+        if len(tokens) > (most := self.model.context):
+            raise ContextError(f"{len(tokens)} tokens do not fit {self.model}, which takes {most}.")
         head = self.model.heads.get(tuple(tokens))
         text = self.model.text(tokens) if head is None else head
         return ServedBranch(list(tokens), text, len(tokens))
@@ -89,9 +85,7 @@ class ServedRunner:
         pass
 
     def forward(self, branches: Sequence[Branch], logits: object = "last") -> list[Any]:
-        raise ProtocolError(
-            f"{self.model} is behind a server: it writes steps, but gives no logits."
-        )
+        raise ProtocolError(f"{self.model} is behind a server: it writes steps, but no logits.")
 
 
 @dataclass(eq=False)
@@ -211,16 +205,13 @@ class ServedWriter(StepWriter):
     def _take_ids(self, writing: _Writing, piece: Piece) -> None:
         job, chain = writing.job, self.model.chain
         if piece.ids is None and piece.text:
-            raise EndpointError(
-                f"{self.model} sent text without token ids ({piece.text[:40]!r}), though it has "
-                "them."
-            )
+            sent = f"text without token ids ({piece.text[:40]!r})"
+            raise EndpointError(f"{self.model} sent {sent}, though it has them.")
         for token in piece.ids or ():
             if not 0 <= token < chain.vocab_size:
                 raise EndpointError(
                     f"{self.model} wrote token id {token}; the tokenizer of {chain.name} has ids 0 "
-                    f"to {chain.vocab_size - 1}. They are not of the same checkpoint: name the "
-                    "right tokenizer."
+                    f"to {chain.vocab_size - 1}. Name the tokenizer of the server's checkpoint."
                 )
             if job.finish is None:
                 job.branch.append(token)

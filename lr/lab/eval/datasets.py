@@ -39,12 +39,11 @@ from lr.result import boxed
 from lr.rng import Stream, uniform
 from lr.tiny.language import Split
 from lr.tiny.languages import DATASETS
+from lr.types import require
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-MOST_BYTES = 256 << 20
-"""Of the test cases of a problem, unpacked."""
-MOST_TINY = 100_000
-"""Tiny problems of one data set: they are drawn one by one, and all in memory."""
+MOST_BYTES = 256 << 20  # Of the test cases of a problem, unpacked.
+MOST_TINY = 100_000  # Tiny problems of one data set: they are drawn one by one, and all in memory.
 _TINY = re.compile(rf"({'|'.join(DATASETS)}):(\d+)")
 _HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?(?::([\w.-]+))?")
 _EXPECTED = (
@@ -64,16 +63,11 @@ _PROGRAM = (
 class Task(Enum):
     """How the answer to a problem is graded."""
 
-    MATH = "math"
-    """Equal to the gold answer as mathematics."""
-    CHOICE = "choice"
-    """The letter is the gold letter."""
-    WORD = "word"
-    """The words are the gold ones, whatever their case."""
-    CODE = "code"
-    """The program passes its tests."""
-    FREE = "free"
-    """Not graded: there is no gold answer."""
+    MATH = "math"  # Equal to the gold answer as mathematics.
+    CHOICE = "choice"  # The letter is the gold letter.
+    WORD = "word"  # The words are the gold ones, whatever their case.
+    CODE = "code"  # The program passes its tests.
+    FREE = "free"  # Not graded: there is no gold answer.
 
 
 @dataclass(frozen=True)
@@ -158,17 +152,13 @@ def load_items(
     if chosen := items[slice(start, end)]:
         return chosen
     raise SettingError(
-        f"there is no problem from start_qid {start} to end_qid {end} in {name}, which has "
-        f"{len(items)}. Choose others."
+        f"{name} has {len(items)} problems, and none from start_qid {start} to end_qid {end}."
     )
 
 
 def _tiny(family: str, count: int) -> list[Item]:
-    if not 1 <= count <= MOST_TINY:
-        raise SettingError(
-            f"the data set is '{family}:{count}', expected {family}:N with N of at least 1 and at "
-            f"most {MOST_TINY}."
-        )
+    expected = f"{family}:N with N of at least 1 and at most {MOST_TINY}"
+    require(1 <= count <= MOST_TINY, "the data set", f"{family}:{count}", expected)
     items = []
     for number in range(count):
         one = DATASETS[family](Split.TEST, number, 0)
@@ -188,29 +178,18 @@ def _nearby(path: Path) -> str:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The JSON objects of a file, one per line; empty lines are skipped. Raises `SettingError` with
     the number of the line."""
+    where, lines = str(path), []
     try:
-        texts = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            where = f"line {number} of {path}"
+            if text.strip():
+                lines.append(json.loads(text))
+                if not isinstance(lines[-1], dict):
+                    raise TypeError(f"it holds {type(lines[-1]).__name__}")
+    except (OSError, TypeError, ValueError, RecursionError) as error:  # or no UTF-8
         raise SettingError(
-            f"{path} cannot be read as text ({error}). A data set is UTF-8, one JSON object per "
-            "line."
+            f"{where} cannot be read ({error}). A data set is UTF-8, one JSON object per line."
         ) from error
-    lines = []
-    for number, text in enumerate(texts, 1):
-        if text.strip():
-            try:
-                line = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise SettingError(
-                    f"line {number} of {path} is not JSON ({error}). One JSON object per line is "
-                    "expected."
-                ) from error
-            if not isinstance(line, dict):
-                kind = type(line).__name__
-                raise SettingError(
-                    f"line {number} of {path} holds {kind}; a JSON object is expected."
-                )
-            lines.append(line)
     return lines
 
 
@@ -226,14 +205,7 @@ def _from_hub(name: str, config: str | None, split: str) -> Iterable[dict[str, A
         files = HfApi().list_repo_files(name, repo_type="dataset")
         files = [file for file in files if file.endswith(".jsonl")]
         fitting = [file for file in files if split in file and (config or "") in file] or files
-        if not fitting:
-            raise SettingError(
-                f"the data set {name} is not stored as JSONL; install the package that reads "
-                "other forms: pip install datasets."
-            )
-        return read_lines(Path(hf_hub_download(name, fitting[0], repo_type="dataset")))
-    except SettingError:
-        raise
+        path = Path(hf_hub_download(name, fitting[0], repo_type="dataset")) if fitting else None
     except Exception as error:  # what a failed download raises differs between versions
         said = (str(error).splitlines() or ["no message"])[0]
         raise SettingError(
@@ -241,6 +213,12 @@ def _from_hub(name: str, config: str | None, split: str) -> Iterable[dict[str, A
             f"be read ({type(error).__name__}: {said}). Check the name and the connection, or "
             "download it and give the JSONL file."
         ) from error
+    if path is None:
+        raise SettingError(
+            f"the data set {name} is not stored as JSONL; the package datasets reads other forms: "
+            "pip install datasets."
+        )
+    return read_lines(path)
 
 
 # ---------------------------------------------------------------- from the fields of a line
@@ -250,22 +228,15 @@ def read_item(line: Mapping[str, Any], number: int, seed: int = 0) -> Item:
     """The item of one line. `seed` shuffles the options of a choice. Raises `SettingError` with the
     fields that were found, or with what is wrong in one of them."""
     try:
-        item = _recognise(line, number, seed)
-    except SettingError:
-        raise
+        return _recognise(line, number, seed)
     except Exception as error:  # damaged test cases may fail in base64, zlib, pickle or JSON
-        raise SettingError(
-            f"problem {number} cannot be read ({type(error).__name__}: {str(error)[:200]})."
-        ) from error
-    if item is None:
-        raise SettingError(
-            f"problem {number} has the fields {', '.join(map(str, line)) or '(none)'}, which is no "
-            f"layout known here. Known are: {_EXPECTED}."
-        )
-    return item
+        said = f"cannot be read ({type(error).__name__}: {str(error)[:200]})."
+        said = str(error) if isinstance(error, SettingError) else said
+        raise SettingError(f"problem {number} {said}") from error
 
 
-def _recognise(line: Mapping[str, Any], number: int, seed: int) -> Item | None:
+def _recognise(line: Mapping[str, Any], number: int, seed: int) -> Item:
+    """What is raised goes on the words "problem 3", in `read_item`."""
     fields = {re.sub(r"[\s-]+", "_", str(key).strip().lower()): line[key] for key in line}
     ids = ("task_id", "unique_id", "question_id", "record_id", "id")
     name = next((str(fields[key]) for key in ids if fields.get(key) is not None), "")
@@ -277,18 +248,16 @@ def _recognise(line: Mapping[str, Any], number: int, seed: int) -> Item | None:
         return Item(number, prompt, Task.CODE, tests=tests, starter=prompt, name=name)
     if {"question_content", "public_test_cases"} <= fields.keys():
         starter = str(fields.get("starter_code") or "")
-        content, tests = str(fields["question_content"]), _live_code_bench(fields, number)
+        content, tests = str(fields["question_content"]), _live_code_bench(fields)
         return Item(number, content, Task.CODE, tests=tests, starter=starter, name=name)
     if question is not None and "correct_answer" in fields and "incorrect_answer_1" in fields:
         wrong = [key for key in sorted(fields) if re.fullmatch(r"incorrect_answer_\d+", key)]
         texts = [str(fields[key]) for key in ("correct_answer", *wrong)]
         return _choice(question, texts, 0, number, seed, name)
-    options = next(
-        (fields[k] for k in ("choices", "options") if isinstance(fields.get(k), list)), None
-    )
-    if question is not None and options is not None and fields.get("answer") is not None:
-        texts = [str(choice) for choice in options]
-        right = _right_option(fields["answer"], texts, number)
+    lists = [fields[key] for key in ("choices", "options") if isinstance(fields.get(key), list)]
+    if question is not None and lists and fields.get("answer") is not None:
+        texts = [str(choice) for choice in lists[0]]
+        right = _right_option(fields["answer"], texts)
         return _choice(question, texts, right, number, seed, name)
     if question is not None and (gold := _math_gold(fields)) is not None:
         return Item(number, question, Task.MATH, gold, name=name)
@@ -296,7 +265,10 @@ def _recognise(line: Mapping[str, Any], number: int, seed: int) -> Item | None:
     free = turns[0] if isinstance(turns, list) and turns else fields.get("prompt", question)
     if isinstance(free, str) and not {"answer", "solution", "test", "test_cases"} & fields.keys():
         return Item(number, free, Task.FREE, name=name)
-    return None
+    found = ", ".join(map(str, line)) or "(none)"
+    raise SettingError(
+        f"has the fields {found}, which is no layout known here. Known are: {_EXPECTED}."
+    )
 
 
 def _math_gold(fields: Mapping[str, Any]) -> str | None:
@@ -316,16 +288,14 @@ def _choice(question: str, texts: list[str], right: int, number: int, seed: int,
     """The options are shuffled by random numbers keyed by the seed and the question: the gold
     letter is not always the same, and is the same in every run with that seed."""
     if len(texts) > len(LETTERS):
-        raise SettingError(
-            f"problem {number} has {len(texts)} options, expected at most {len(LETTERS)}."
-        )
+        raise SettingError(f"has {len(texts)} options, expected at most {len(LETTERS)}.")
     stream = Stream.root(seed).fold_in("options", question)
     order = sorted(range(len(texts)), key=lambda place: uniform(stream.key(place)))
     choices = tuple(texts[place].strip() for place in order)
     return Item(number, question, Task.CHOICE, LETTERS[order.index(right)], choices, name=name)
 
 
-def _right_option(answer: object, texts: list[str], number: int) -> int:
+def _right_option(answer: object, texts: list[str]) -> int:
     """Which option is right: a number counts from 0, a letter from A, anything else is its text."""
     if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(texts):
         return answer
@@ -336,12 +306,12 @@ def _right_option(answer: object, texts: list[str], number: int) -> int:
         if 0 <= place < len(texts):
             return place
     raise SettingError(
-        f"problem {number} has the answer {answer!r} to {len(texts)} options, expected a letter, a "
-        "number from 0, or the text of an option."
+        f"has the answer {answer!r} to {len(texts)} options, expected a letter, a number from 0, "
+        "or the text of an option."
     )
 
 
-def _live_code_bench(fields: Mapping[str, Any], number: int) -> CodeTests:
+def _live_code_bench(fields: Mapping[str, Any]) -> CodeTests:
     """Input and output of whole programs; or, for functional tests, Python source that calls the
     method under test with every input (one JSON value per line) and compares."""
     tests = [*_cases(fields["public_test_cases"]), *_cases(fields.get("private_test_cases"))]
@@ -350,9 +320,7 @@ def _live_code_bench(fields: Mapping[str, Any], number: int) -> CodeTests:
     metadata = _json(fields.get("metadata"))
     method = metadata.get("func_name") if isinstance(metadata, dict) else None
     if not isinstance(method, str):
-        raise SettingError(
-            f"problem {number} has functional tests but no func_name in its metadata."
-        )
+        raise SettingError("has functional tests but no func_name in its metadata.")
     cases = [
         ([_json(row) for row in str(test["input"]).splitlines()], _json(test["output"]))
         for test in tests

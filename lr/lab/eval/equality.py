@@ -21,8 +21,7 @@ from typing import Any
 from lr.errors import SettingError
 
 WORKER = Path(__file__).with_name("math_worker.py")
-START_SECONDS = 120.0
-"""sympy is large, and a machine may be busy."""
+START_SECONDS = 120.0  # sympy is large, and a machine may be busy.
 _NUMBER = re.compile(r"(-?)((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?:[eE]([+-]?\d{1,3}))?", re.ASCII)
 _POWER = re.compile(r"\s*\\(?:times|cdot)\s*10\^(?:(\d)$|\{([+-]?\d+)\})")
 

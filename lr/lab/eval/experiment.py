@@ -20,7 +20,6 @@ import torch
 
 from lr.errors import SettingError
 from lr.lab.eval.datasets import Item, fingerprint
-from lr.lab.eval.figure import Bars, Panel, draw
 from lr.lab.eval.grading import grader_for
 from lr.lab.eval.report import (
     Row,
@@ -36,6 +35,7 @@ from lr.lab.eval.running import Artifacts, Evaluation, Plan, engine_options, run
 from lr.lab.eval.sandbox import Limits
 from lr.lab.eval.store import Store
 from lr.lab.eval.verifier_eval import SavedPair, load_pairs
+from lr.lab.viz.plots import Bars, Panel, draw
 from lr.options import GenerateOptions
 from lr.parts.verifiers import VerifierChoice
 from lr.reasoner import Reasoner
@@ -70,10 +70,8 @@ class Arm:
     options: Mapping[str, Any] = field(default_factory=dict)
     verifier: str | None = None
     artifacts: Artifacts = field(default_factory=Artifacts)
-    concurrency: int | None = 1
-    """None: the lab's, where speed is not what is measured."""
-    variant: str | None = None
-    """The name of a variant of the method."""
+    concurrency: int | None = 1  # None: the lab's, where speed is not what is measured.
+    variant: str | None = None  # The name of a variant of the method.
 
 
 @dataclass(frozen=True)
@@ -143,10 +141,7 @@ class Lab:
             models, kind = self.models, name.partition(":")[0]
             extra = {"judge": models.judge, "embedding": models.encoder}.get(kind)
             if kind in ("judge", "embedding") and extra is None:
-                raise SettingError(
-                    f"verifier {name!r} needs a checkpoint (--judge_model, --encoder), and none "
-                    "was given."
-                )
+                raise SettingError(f"verifier {name!r} needs --judge_model or --encoder.")
             plain_cpu = models.dtype is None and models.device == "cpu"
             dtype = torch.float32 if plain_cpu else models.dtype
             reasoner = self.reasoner()
@@ -196,6 +191,36 @@ class Lab:
         return run_head("lr experiment", settings, [self.models.device])
 
 
+class Domains:
+    """One lab per language. What Lookahead Reasoning gains depends on how often two models mean the
+    same, not on mathematics: each language has its own target, draft and oracle, everything else is
+    the same code. The oracle judges in both, so that no judge's mistakes stand between the two."""
+
+    def __init__(self, labs: dict[str, Lab]) -> None:
+        self.labs, first = labs, next(iter(labs.values()))
+        self.items = [item for lab in labs.values() for item in lab.items]
+        self.work, self.verifier = first.work.parent, first.verifier
+
+    def run(self, arms: Sequence[Arm], heard: Callable[[str], None] = lambda name: None) -> Outcome:
+        """Every domain in turn; within a domain the arms take turns, and each is compared with the
+        domain's own plain decoding. The results are named "tiny/lr", "plans/lr"."""
+        runs: dict[str, RunResults] = {}
+        rows: dict[str, Row] = {}
+        for family, lab in self.labs.items():
+
+            def told(name: str, family: str = family) -> None:
+                heard(f"{family}/{name}")
+
+            outcome = lab.run(arms, told)
+            runs |= {f"{family}/{name}": run for name, run in outcome.runs.items()}
+            rows |= {f"{family}/{name}": row for name, row in outcome.rows.items()}
+        return Outcome(runs, rows)
+
+    def close(self) -> None:
+        for lab in self.labs.values():
+            lab.close()
+
+
 # ---------------------------------------------------------------- what an experiment leaves
 
 
@@ -240,6 +265,7 @@ def write_finding(
 
 GUESSED = {"drafter": "draft"}
 """Tokens are guessed by the draft model."""
+GUESSED = {"drafter": "draft"}  # Tokens are guessed by the draft model.
 
 
 def bars(title: str, names: Sequence[str], rows: Sequence[Row], field: str, **how: Any) -> Bars:

@@ -15,6 +15,7 @@ outcome)`, the table and the figure made from their results."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,11 +23,26 @@ from statistics import fmean
 from typing import Any
 
 from lr.errors import SettingError
-from lr.lab.eval import ablations
-from lr.lab.eval.experiment import GUESSED, Arm, Finding, Lab, Outcome, bars, saved_pairs, steps_of
-from lr.lab.eval.figure import Points
+from lr.lab.eval.experiment import (
+    GUESSED,
+    Arm,
+    Domains,
+    Finding,
+    Lab,
+    Outcome,
+    bars,
+    saved_pairs,
+    steps_of,
+)
+from lr.lab.eval.failure_modes import Spans, covered, spans_at_work
 from lr.lab.eval.report import ACCURACY, KEPT, PASSES, SPEEDUP, notes, pick
 from lr.lab.eval.running import Artifacts
+from lr.lab.trace.file import read_trace
+from lr.lab.viz.plots import Bars, Curves, Lanes
+from lr.tiny.language import Kind
+from lr.tiny.languages import LANGUAGES
+from lr.trace import ForwardPass
+from lr.types import Role
 
 # ---------------------------------------------------------------- speedup (Table 1)
 
@@ -121,7 +137,7 @@ def find_verifiers(lab: Lab, outcome: Outcome) -> Finding:
     return Finding(
         f"Verifiers, {plain.problems} problems: what is accepted, and what it costs",
         shown,
-        [Points(title, kept, "right", [("lr", points)], line=plain.accuracy, labels=labels)],
+        [Curves(title, kept, "right", points=[("lr", points)], line=plain.accuracy, labels=labels)],
         [
             "precision, recall: against the oracle, on all pairs that the verifier was asked about "
             "in its own run.",
@@ -142,9 +158,7 @@ def _width_grid(lab: Lab) -> dict[str, list[Arm]]:
     found = {}
     for name in (lab.verifier, "oracle") if lab.language is not None else (lab.verifier,):
         label = name.replace(":", "_")
-        found[name] = [
-            Arm(f"{label}_W{width}", "lr", {"depth": 2, "width": width}, name) for width in WIDTHS
-        ]
+        found[name] = [Arm(f"{label}_W{w}", "lr", {"depth": 2, "width": w}, name) for w in WIDTHS]
     return found
 
 
@@ -175,8 +189,8 @@ def find_width(lab: Lab, outcome: Outcome) -> Finding:
         f"Width at depth 2, {outcome.rows['ar'].problems} problems",
         shown,
         [
-            Points("places at which a draft step was kept", x, "share", kept, joined=True),
-            Points("speedup in tokens/s", x, against, speeds, joined=True, line=1.0),
+            Curves("places at which a draft step was kept", x, "share", kept),
+            Curves("speedup in tokens/s", x, against, speeds, line=1.0),
         ],
         [
             "places kept: of the places where steps were judged, those where one of the W was "
@@ -246,7 +260,7 @@ def find_budget(lab: Lab, outcome: Outcome) -> Finding:
     return Finding(
         f"A budget of M positions per target pass, {problems} problems",
         shown,
-        [Points("k2 = M / k1 positions per step", x, y, series, joined=True)],
+        [Curves("k2 = M / k1 positions per step", x, y, series)],
         [
             "f x g: tokens per pass with k1 steps alone, times those with k2 positions alone. "
             "share: how much of it both together reach."
@@ -304,6 +318,141 @@ def find_segmentation(lab: Lab, outcome: Outcome) -> Finding:
     )
 
 
+# ---------------------------------------------------------------- profile
+
+DRIVERS = ("lockstep", "overlapped")
+NOBODY, TOGETHER = "none of them", "draft and target together"
+LANES = ("target", "draft", "judge", NOBODY, TOGETHER)
+
+
+def profile_arms(lab: Lab) -> list[Arm]:
+    """Lookahead Reasoning with either driver, its traces kept."""
+    save = Artifacts(traces=True, details=False)
+    return [Arm(driver, "lr", {"driver": driver}, artifacts=save) for driver in DRIVERS]
+
+
+def find_profile(lab: Lab, outcome: Outcome) -> Finding:
+    """One row per driver: which model was at work, together with which other. The batch sizes and
+    the picture of one problem are those of the overlapped driver."""
+    shown, sizes, picture = [], Counter[int](), dict[str, Spans]()
+    for driver in DRIVERS:
+        seconds, sizes, busy = 0.0, Counter[int](), dict.fromkeys(LANES, 0.0)
+        for number, key in enumerate(outcome.runs[driver].records):
+            trace = read_trace(lab.work / driver / "traces" / f"{key.file}l")
+            events = [(record.time, record.event) for record in trace.records]
+            spans = spans_at_work(events)
+            picture = spans if number == 0 else picture
+            end = max((time for time, _ in events), default=0.0)
+            seconds += end
+            for lane, some in spans.items():
+                busy[lane] += covered(some)
+            target, draft = spans["target"], spans["draft"]
+            busy[TOGETHER] += covered(target) + covered(draft) - covered([*target, *draft])
+            busy[NOBODY] += end - covered([span for some in spans.values() for span in some])
+            passes = [event for _, event in events if isinstance(event, ForwardPass)]
+            sizes.update(one.branches for one in passes if one.role is Role.TARGET)
+        count, rows = sizes.total(), sum(n * times for n, times in sizes.items())
+        shown.append({
+            "driver": driver,
+            "seconds": seconds,
+            **{who: time / seconds for who, time in busy.items()},
+            "target passes": count,
+            "rows per pass": rows / count if count else math.nan,
+        })  # fmt: skip
+    numbers = range(1, max(sizes, default=0) + 1)
+    passes_by_rows = [sizes[n] / sizes.total() for n in numbers]
+    problems, how = len(outcome.runs[DRIVERS[0]].records), f"depth {lab.options.depth}"
+    return Finding(
+        f"Where the time goes, {problems} problems, {how}, verifier {lab.verifier}",
+        shown,
+        [
+            Bars("target passes by rows", [str(n) for n in numbers], passes_by_rows, percent=True),
+            Lanes("one problem, driver overlapped", "seconds", picture),
+        ],
+        [
+            "target, draft, judge, none: shares of the time in which each was at work; together "
+            "they can exceed 1.",
+            "draft and target together: the share of the time in which both were at work, which "
+            "on one thread cannot be.",
+        ],
+    )
+
+
+# ---------------------------------------------------------------- domains
+
+DOMAIN_COLUMNS = {**ACCURACY, "tokens/s": "speed", **SPEEDUP, "steps kept": "step_acceptance"}
+
+
+def domain_arms(domains: Domains) -> list[Arm]:
+    """The four modes and the draft alone; the same in every domain."""
+    judge = "oracle" if domains.verifier == "judge" else domains.verifier
+    return [
+        Arm("ar", "ar"),
+        Arm("sd", "sd", GUESSED),
+        Arm("lr", "lr", {}, judge, Artifacts(pairs=True)),
+        Arm("lr+sd", "lr+sd", GUESSED, judge),
+        Arm("draft", "draft"),
+    ]
+
+
+def find_domains(domains: Domains, outcome: Outcome) -> Finding:
+    """One row per language and mode."""
+    shown, said = [], []
+    for name, row in outcome.rows.items():
+        family = name.partition("/")[0]
+        lengths = [length for _, length in steps_of(outcome, name)]
+        shown.append({
+            "language": family,
+            "mode": row.mode,
+            **pick(row, DOMAIN_COLUMNS),
+            "of orders": _orders_kept(domains, outcome, name) if row.mode == "lr" else None,
+            "tokens kept": row.token_acceptance,
+            **pick(row, PASSES),
+            "tokens/step": fmean(lengths) if lengths else None,
+            "steps": len(lengths) / row.answers if lengths else None,
+            "wasted": row.wasted_share,
+        })  # fmt: skip
+    for family in domains.labs:
+        own = [row for name, row in outcome.rows.items() if name.startswith(f"{family}/")]
+        said += [f"{family}, {note}" for note in notes(own)]
+
+    def panel(title: str, modes: tuple[str, ...], field: str, **how: Any) -> Bars:
+        some = {name: row for name, row in outcome.rows.items() if row.mode in modes}
+        labels = [name.replace("/", " ") for name in some]
+        return bars(title, labels, list(some.values()), field, **how)
+
+    speculative, lookahead = ("sd", "lr", "lr+sd"), ("lr", "lr+sd")
+    judges = {str(run.settings.get("verifier") or "") for run in outcome.runs.values()} - {""}
+    return Finding(
+        f"Two languages side by side, {next(iter(outcome.rows.values())).problems} problems each",
+        shown,
+        [
+            panel("right (95 % interval)", ("ar", "lr", "draft"), "accuracy", percent=True),
+            panel("draft steps kept", lookahead, "step_acceptance", percent=True),
+            panel("tokens per target pass", speculative, "tokens_per_pass", line=1.0),
+            panel("speedup in tokens/s (95 % interval)", speculative, "speedup", line=1.0),
+        ],
+        [
+            *said,
+            "Speedups are against plain decoding in the same language. Verifier in both: "
+            f"{', '.join(sorted(judges))}. of orders: steps kept among those whose target step is "
+            "an operation (an order carried out), without goal, start and answer.",
+        ],
+    )
+
+
+def _orders_kept(domains: Domains, outcome: Outcome, name: str) -> float | None:
+    """Of the judged pairs whose target step is an operation, the share that was accepted; None if
+    there is none."""
+    family, _, arm = name.partition("/")
+    lab, own, said = domains.labs[family], Outcome({arm: outcome.runs[name]}, {}), []
+    for one in saved_pairs(lab, own, arm):
+        meaning = LANGUAGES[family].parse(lab.decode(one.pair.target_step.tokens))
+        if meaning is not None and meaning.kind is Kind.OPERATION:
+            said.append(one.aligned)
+    return fmean(said) if said else None
+
+
 # ---------------------------------------------------------------- all of them
 
 
@@ -320,8 +469,8 @@ EXPERIMENTS = {
     "speedup": Experiment(60, speedup_arms, find_speedup),
     "verifiers": Experiment(300, verifier_arms, find_verifiers),
     "width": Experiment(24, width_arms, find_width),
-    "profile": Experiment(12, ablations.profile_arms, ablations.find_profile),
+    "profile": Experiment(12, profile_arms, find_profile),
     "budget": Experiment(16, budget_arms, find_budget),
     "segmentation": Experiment(24, segmentation_arms, find_segmentation),
-    "domains": Experiment(48, ablations.domain_arms, ablations.find_domains),
+    "domains": Experiment(48, domain_arms, find_domains),
 }

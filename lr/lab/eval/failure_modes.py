@@ -24,8 +24,7 @@ from lr.spec.protocol import Emit
 from lr.trace import ForwardPass, Trace, VerifierCall
 from lr.types import require
 
-Spans = list[tuple[float, float]]
-"""(begin, end) in seconds."""
+Spans = list[tuple[float, float]]  # (begin, end) in seconds.
 
 
 @dataclass(frozen=True)

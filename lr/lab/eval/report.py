@@ -115,17 +115,12 @@ def read_run(path: Path, grader: Grader) -> RunResults:
     """Read a directory of `lr run` or of the official tool. Answers without a grade are graded.
     Raises `SettingError`."""
     if not path.is_dir():
-        raise SettingError(
-            f"{path} is no directory; give the folders that lr run, or the official tool, has "
-            "written."
-        )
+        raise SettingError(f"{path} is no directory; give the folders that lr run has written.")
     store = Store(path)
     records = dict(store.results())
     if not records:
         inside = ", ".join(sorted(one.name for one in path.iterdir())[:5]) or "nothing"
-        raise SettingError(
-            f"{path} has no results (expected 0.json, 1.json, ...; it has {inside})."
-        )
+        raise SettingError(f"{path} has {inside}, and no results such as 0.json, 1.json.")
     head = store.settings() or {}
     for record in records.values():
         if "right" in record:
@@ -137,8 +132,7 @@ def read_run(path: Path, grader: Grader) -> RunResults:
         task = Task.FREE if gold is None else Task.MATH
         grade = grader.grade(Item(0, "", task, None if gold is None else str(gold)), text)
         record |= {"right": grade.right, "answer": grade.answer, "why": grade.why}
-    settings, devices = head.get("settings", {}), tuple(head.get("devices", ()))
-    return RunResults(path, records, settings, devices)
+    return RunResults(path, records, head.get("settings", {}), tuple(head.get("devices", ())))
 
 
 def choose_baseline(runs: Sequence[RunResults], name: str | None = None) -> RunResults | None:
@@ -149,10 +143,8 @@ def choose_baseline(runs: Sequence[RunResults], name: str | None = None) -> RunR
     for run in runs:
         if name in (run.name, str(run.path), run.mode):
             return run
-    raise SettingError(
-        f"there is no run {name!r} to compare with; the runs are "
-        f"{', '.join(run.name for run in runs)}."
-    )
+    there = ", ".join(run.name for run in runs)
+    raise SettingError(f"there is no run {name!r} to compare with; the runs are {there}.")
 
 
 def require_comparable(run: RunResults, baseline: RunResults) -> None:
@@ -179,12 +171,12 @@ def require_comparable(run: RunResults, baseline: RunResults) -> None:
 # ---------------------------------------------------------------- rows
 
 
-def column(head: str, form: str = "") -> dict[str, str]:
-    """What a field of `Row` is called in tables, and the form of its numbers."""
-    return {"head": head, "form": form}
+def column(head: str, form: str = "", **how: Any) -> Any:
+    """A field of `Row` that tables show: under which head, and the form of its numbers."""
+    return field(metadata={"head": head, "form": form}, **how)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One run in numbers; None if there is nothing to count. Speeds are in tokens per second, times
     in seconds.
@@ -193,35 +185,35 @@ class Row:
     official tool reports them (short answers weigh as much as long ones there). `length_ratio`:
     tokens against the baseline's; an answer that is shorter looks faster."""
 
-    name: str = field(metadata=column("run"))
-    mode: str = field(metadata=column("mode"))
-    answers: int = field(metadata=column("answers"))
+    name: str = column("run")
+    mode: str = column("mode")
+    answers: int = column("answers")
     problems: int
-    accuracy: float | None = field(metadata=column("right", ".1%"))
-    accuracy_interval: Interval | None = field(metadata=column("95 %", ".1%"))
+    accuracy: float | None = column("right", ".1%")
+    accuracy_interval: tuple[float, float] | None = column("95 %", ".1%")
     unread: int
     unfinished: int
     seconds: float
     devices: tuple[str, ...]
-    speed: float | None = field(metadata=column("tokens/s", ".1f"))
-    mean_speed: float | None = field(metadata=column("mean", ".1f"))
-    median_speed: float | None = field(metadata=column("median", ".1f"))
-    speedup: float | None = field(metadata=column("speedup", ".2f"))
-    speedup_interval: Interval | None = field(metadata=column("95 %", ".2f"))
-    step_acceptance: float | None = field(metadata=column("steps kept", ".2f"))
-    token_acceptance: float | None = field(metadata=column("tokens kept", ".2f"))
-    tokens: int = field(metadata=column("tokens"))
-    length_ratio: float | None = field(metadata=column("length", ".2f"))
-    wasted_share: float | None = field(metadata=column("wasted", ".0%"))
-    target_passes: int | None = field(metadata=column("target passes"))
-    tokens_per_pass: float | None = field(metadata=column("tokens/pass", ".2f"))
-    judge: str | None = field(metadata=column("judge s / passes"))
+    speed: float | None = column("tokens/s", ".1f")
+    mean_speed: float | None = column("mean", ".1f")
+    median_speed: float | None = column("median", ".1f")
+    speedup: float | None = column("speedup", ".2f", default=None)
+    speedup_interval: tuple[float, float] | None = column("95 %", ".2f", default=None)
+    step_acceptance: float | None = column("steps kept", ".2f")
+    token_acceptance: float | None = column("tokens kept", ".2f")
+    tokens: int = column("tokens")
+    length_ratio: float | None = column("length", ".2f", default=None)
+    wasted_share: float | None = column("wasted", ".0%")
+    target_passes: int | None = column("target passes")
+    tokens_per_pass: float | None = column("tokens/pass", ".2f")
+    judge: str | None = column("judge s / passes")
     judge_seconds: float | None
     verifier_passes: int | None
     unjudged: Mapping[str, int]
-    time_ratio: float | None
-    flips: tuple[int, int] | None
-    flip_p: float | None
+    time_ratio: float | None = None
+    flips: tuple[int, int] | None = None
+    flip_p: float | None = None
 
 
 def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
@@ -261,16 +253,12 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
         judge=f"{total.get('verifier_seconds', 0.0):.2f} / {passes}" if total else None,
         unjudged=dict(sum((Counter(one.get("unjudged", {})) for one in records), Counter())),
         devices=run.devices,
-        **_compared(run, None if baseline is run else baseline),
+        **({} if baseline is None or baseline is run else _compared(run, baseline)),
     )
 
 
-COMPARED = ("speedup", "speedup_interval", "time_ratio", "length_ratio", "flips", "flip_p")
-
-
-def _compared(run: RunResults, baseline: RunResults | None) -> dict[str, Any]:
-    if baseline is None:
-        return dict.fromkeys(COMPARED)
+def _compared(run: RunResults, baseline: RunResults) -> dict[str, Any]:
+    """The fields of `Row` that a baseline gives."""
     require_comparable(run, baseline)
     sums: dict[int, Any] = {}
     flips = Counter[tuple[bool | None, bool | None]]()
@@ -280,19 +268,19 @@ def _compared(run: RunResults, baseline: RunResults | None) -> dict[str, Any]:
         sums[key.number] = sums.get(key.number, 0) + np.array(numbers, dtype=float)
         flips[mine.get("right"), theirs.get("right")] += 1
     if not sums:
-        raise SettingError(
-            f"{run.name} and {baseline.name} have no answer in common (problem and sample); there "
-            "is nothing to pair."
-        )
+        both = f"{run.name} and {baseline.name}"
+        raise SettingError(f"{both} have no answer in common (problem and sample) to be paired.")
     tokens, seconds, base_tokens, base_seconds = sum(sums.values()).tolist()
     speedup, interval = speedup_of(list(sums.values()))
     better, worse = flips[True, False], flips[False, True]
-    ratios = (
-        base_seconds / seconds if seconds else None,
-        tokens / base_tokens if base_tokens else None,
-    )
-    values = (speedup, interval, *ratios, (better, worse), sign_test(better, worse))
-    return dict(zip(COMPARED, values, strict=True))
+    return {
+        "speedup": speedup,
+        "speedup_interval": interval,
+        "time_ratio": base_seconds / seconds if seconds else None,
+        "length_ratio": tokens / base_tokens if base_tokens else None,
+        "flips": (better, worse),
+        "flip_p": sign_test(better, worse),
+    }
 
 
 def _tokens(record: Record) -> int:
@@ -356,8 +344,7 @@ def pick(row: Row, columns: Mapping[str, str]) -> dict[str, object]:
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """What has to be said beside the numbers."""
-    said = []
-    hardware = {row.devices for row in rows if row.devices}
+    said, hardware = [], {row.devices for row in rows if row.devices}
     if len(hardware) > 1:
         each = [f"{r.name}: {len(r.devices)} ({', '.join(r.devices)})" for r in rows if r.devices]
         said.append(
@@ -380,20 +367,16 @@ def notes(rows: Sequence[Row]) -> list[str]:
                 f"{row.name}: {worse} answers right in the baseline are wrong here, {better} the "
                 f"other way (p = {row.flip_p:.2g})."
             )
-        many = f"of {row.answers}"
+        head, many = f"{row.name}: ", f"of {row.answers}"
         if row.unread:
-            said.append(
-                f"{row.name}: no answer could be read in {row.unread} {many}; they count as wrong."
-            )
+            said.append(f"{head}no answer could be read in {row.unread} {many}: counted as wrong.")
         if row.unfinished:
-            said.append(
-                f"{row.name}: {row.unfinished} {many} answers were cut by the token budget."
-            )
+            said.append(f"{head}{row.unfinished} {many} answers were cut by the token budget.")
         if row.unjudged:
             why, count = max(row.unjudged.items(), key=itemgetter(1))
             said.append(
-                f"{row.name}: {sum(row.unjudged.values())} draft steps could not be judged and "
-                f"count as rejected; {count} times: {why}"
+                f"{head}{sum(row.unjudged.values())} draft steps could not be judged and count as "
+                f"rejected; {count} times: {why}"
             )
     if rows and all(row.speedup is None for row in rows):
         said.append("No speedups: no run in mode ar was given (--baseline names another).")

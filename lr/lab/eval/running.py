@@ -33,19 +33,19 @@ from typing import Any
 import torch
 
 from lr.engine.engine import Run
-from lr.errors import ContextError, LRError, SettingError
+from lr.errors import ContextError, LRError
 from lr.lab.eval.datasets import Item, ask
 from lr.lab.eval.grading import Grade, Grader
 from lr.lab.eval.store import Key, Store
 from lr.lab.eval.verifier_eval import Recorder
 from lr.lab.trace.file import trace_lines
 from lr.lab.trace.replay import trace_of
-from lr.options import GenerateOptions
+from lr.options import LOOKAHEAD, GenerateOptions
 from lr.reasoner import Reasoner
 from lr.result import Result
 from lr.spec.variant import Variant
-from lr.trace import Stats, failures
-from lr.types import Finish, Role
+from lr.trace import Stats, Trace, failures
+from lr.types import Finish, Role, require
 from lr.variants.door import load_variant
 from lr.variants.specreason import specreason
 
@@ -53,20 +53,15 @@ MODES = ("ar", "sd", "lr", "lr+sd", "draft", "specreason")
 QWEN3 = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
 R1_DISTILL = {"temperature": 0.6, "top_p": 0.95, "top_k": 0, "min_p": 0.0}
 PACKAGES = ("lookahead-reasoning", "torch", "transformers", "math-verify")
-WARM_UP = 16
-"""Tokens."""
+WARM_UP = 16  # Tokens.
 
 
 def engine_options(mode: str, protocol: str, options: GenerateOptions) -> GenerateOptions:
     """The engine's settings for a mode. Raises `SettingError` if the protocol does not fit it."""
-    if mode not in MODES:
-        raise SettingError(f"mode is {mode!r}, expected one of {', '.join(MODES)}.")
+    require(mode in MODES, "mode", mode, f"one of {', '.join(MODES)}")
     if protocol == "acceptance":
-        if mode not in ("lr", "lr+sd"):
-            raise SettingError(
-                f"protocol 'acceptance' measures how steps are accepted, and mode {mode!r} judges "
-                "none; use mode lr."
-            )
+        judged = f"'generate': mode {mode!r} judges no steps; use mode lr"
+        require(mode in LOOKAHEAD, "protocol", protocol, judged)
         return replace(options, mode=mode, schedule="paper", depth=1, width=1)  # type: ignore[arg-type]
     if mode == "specreason":
         return replace(options, mode="lr", schedule="sync", depth=1, width=1)
@@ -122,12 +117,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Done:
-    """An answer that is on disk now. `stats` is None if nothing was generated (the prompt did not
-    fit)."""
+    """An answer that is on disk now; nothing was generated if the prompt did not fit."""
 
     key: Key
     record: dict[str, Any]
-    stats: Stats | None
+    stats: Stats
 
 
 class Evaluation:
@@ -150,10 +144,14 @@ class Evaluation:
         when the disk fills."""
         asked, refused = self._prepare()
         session = f"session-{len(list(self.store.path.glob('session-*.json')))}.json"
-        for key, why in refused:
-            record = self._record(key, None, None, Grade(False, None, None, f"not asked: {why}"))
+        for key, why in refused:  # which counts as wrong if the problem has an answer
+            item = self.items[key.number]
+            graded = item.gold is not None or item.tests is not None
+            wrong = Grade(False if graded else None, None, None, f"not asked: {why}")
+            nothing = Result(item.question, self.plan.mode, (), (), Trace())
+            record = self._record(key, nothing, wrong)
             self.store.write(key.file, record)
-            yield Done(key, record, None)
+            yield Done(key, record, Stats())
         self._warm_up(list(asked))
         started = time.perf_counter()
         with ThreadPoolExecutor(1, thread_name_prefix="grading") as pool:
@@ -182,8 +180,9 @@ class Evaluation:
         """The requests, and the keys whose prompt does not fit the context, with the reason."""
         asked: dict[Run, Key] = {}
         refused = []
-        verifier, variant = self.reasoner.verifier, self.plan.variant
+        engine, verifier, variant = self.reasoner.engine, self.reasoner.verifier, self.plan.variant
         artifacts = self.plan.artifacts
+        detailed = artifacts.traces and artifacts.details
         if artifacts.pairs:
             inner = (variant.verifier if variant is not None else None) or verifier
             assert not isinstance(inner, str), "modes that judge have their verifier"
@@ -194,11 +193,8 @@ class Evaluation:
             options = replace(self.plan.options, sample=key.sample)
             try:
                 if self.plan.total_tokens is not None:
-                    options = replace(options, max_tokens=self._max_tokens(question, options))
-                one = Run(
-                    self.reasoner.engine, verifier, question, options, variant,
-                    detailed=artifacts.traces and artifacts.details,
-                )  # fmt: skip
+                    options = self._limited(question, options, self.plan.total_tokens)
+                one = Run(engine, verifier, question, options, variant, detailed=detailed)
                 asked[one] = key
             except ContextError as error:
                 refused.append((key, str(error)))
@@ -215,24 +211,20 @@ class Evaluation:
                 again.blocks = at_once * max(run.blocks for run in asked)
             again.finish()
 
-    def _max_tokens(self, question: str, options: GenerateOptions) -> int:
-        """How many tokens the answer may have, if prompt and answer together have at most
-        `total_tokens`."""
-        assert self.plan.total_tokens is not None
+    def _limited(self, question: str, options: GenerateOptions, total: int) -> GenerateOptions:
+        """The options with so many tokens for the answer that it and the prompt have at most
+        `total`."""
         chat = self.reasoner.codec.chat
         prompt = chat(question, system=options.system, enable_thinking=options.enable_thinking)
-        left = self.plan.total_tokens - len(prompt)
+        left = total - len(prompt)
         if left < 1:
-            raise ContextError(
-                f"the prompt has {len(prompt)} tokens, and max_tokens_len allows "
-                f"{self.plan.total_tokens} for prompt and answer together."
-            )
-        return left if options.max_tokens is None else min(left, options.max_tokens)
+            allowed = f"max_tokens_len allows {total} for prompt and answer together"
+            raise ContextError(f"the prompt has {len(prompt)} tokens, and {allowed}.")
+        return replace(options, max_tokens=min(left, options.max_tokens or left))
 
     def _keep(self, session: str, key: Key, asked: Run, grading: Future[Grade]) -> Done:
         result = asked.result
-        stats = result.stats
-        record = self._record(key, result, stats, grading.result())
+        record = self._record(key, result, grading.result())
         if self.plan.artifacts.traces:
             trace = trace_of(asked)
             self.store.write_lines(f"traces/{key.file}l", trace_lines(trace.header, trace.records))
@@ -241,22 +233,26 @@ class Evaluation:
             self.store.write(f"pairs/{key.file}", pairs)
         self.store.write(key.file, record)
         self.store.write(session, self.session)
-        return Done(key, record, stats)
+        return Done(key, record, result.stats)
 
-    def _record(
-        self, key: Key, result: Result | None, stats: Stats | None, grade: Grade
-    ) -> dict[str, Any]:
-        """One result: the official tool's fields under their names, then ours. `result` None: the
-        problem could not be asked, which counts as wrong if it has an answer."""
-        item, decode = self.items[key.number], self.reasoner.codec.tokenizer.decode
-        record = {
+    def _record(self, key: Key, result: Result, grade: Grade) -> dict[str, Any]:
+        """One result: the official tool's fields under their names, then ours."""
+        item, stats = self.items[key.number], result.stats
+        decode = self.reasoner.codec.tokenizer.decode
+        prompt, unjudged = decode(list(result.prompt)), failures(e for _, e in result.trace.events)
+        ours = sum(len(step.tokens) for step in result.steps if step.author is Role.TARGET)
+        # tokens of finished target steps that are not in the answer
+        wasted = {"wasted_target_tokens": max(0, stats.target_tokens - ours)}
+        return {
             "question_id": key.number,
             "question": item.question,
-            "generation_text": "",
-            "full_text": "",
+            "draft_prompt": prompt,
+            "target_prompt": prompt,
+            "generation_text": result.text,
+            "full_text": prompt + decode(list(result.tokens)),
             "gold": item.gold,
-            "time_taken": 0.0,
-            "speed": 0.0,
+            "time_taken": stats.seconds,
+            "speed": stats.tokens_per_second or 0.0,
             "sample": key.sample,
             "name": item.name,
             "task": item.task.value,
@@ -265,28 +261,10 @@ class Evaluation:
             "answer": grade.answer,
             "where": grade.where,
             "why": grade.why,
-            "finished": False,
-            "generation_tokens": [],
-            "full_tokens": [],
-        }
-        if result is None or stats is None:
-            graded = item.gold is not None or item.tests is not None
-            return record | {"right": False if graded else None}
-        prompt = decode(list(result.prompt))
-        ours = sum(len(step.tokens) for step in result.steps if step.author is Role.TARGET)
-        # tokens of finished target steps that are not in the answer
-        wasted = {"wasted_target_tokens": max(0, stats.target_tokens - ours)}
-        return record | {
-            "draft_prompt": prompt,
-            "target_prompt": prompt,
-            "generation_text": result.text,
-            "full_text": prompt + decode(list(result.tokens)),
-            "time_taken": stats.seconds,
-            "speed": stats.tokens_per_second or 0.0,
             "finished": result.finished,
             "cut_steps": sum(step.finish is Finish.LENGTH for step in result.steps),
             "stats": asdict(stats) | wasted,
-            "unjudged": dict(Counter(failures(e for _, e in result.trace.events)).most_common(5)),
+            "unjudged": dict(Counter(unjudged).most_common(5)),
             "steps": [[step.origin.value, len(step.tokens)] for step in result.steps],
             "generation_tokens": list(result.tokens),
             "full_tokens": [*result.prompt, *result.tokens],

@@ -29,10 +29,8 @@ from lr.lab.eval.sandbox_child import BROKEN
 from lr.types import require
 
 CHILD = Path(__file__).with_name("sandbox_child.py")
-OUTPUT = 1 << 20
-"""Bytes of output that are read; the rest is cut off."""
-FOLDER_BYTES = 64 << 20
-"""Size of the folder in memory that a program may write to."""
+OUTPUT = 1 << 20  # Bytes of output that are read; the rest is cut off.
+FOLDER_BYTES = 64 << 20  # Size of the folder in memory that a program may write to.
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/alternatives")
 """What of the system a program may read, where it exists."""
 
@@ -91,9 +89,7 @@ class Sandbox:
                     env={**names, "OMP_NUM_THREADS": "1"}, start_new_session=True,
                 )  # fmt: skip
                 code = _wait(process, self.limits.seconds)
-            texts = [
-                os.pread(file.fileno(), OUTPUT, 0).decode(errors="replace") for file in (out, err)
-            ]
+            texts = [os.pread(f.fileno(), OUTPUT, 0).decode(errors="replace") for f in (out, err)]
         return Ran(code, *texts)
 
     def _command(self, folder: Path) -> list[str]:
@@ -108,7 +104,8 @@ class Sandbox:
         command += ["--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
         for place in (*SYSTEM, sys.base_prefix, sys.prefix, folder):
             command += ["--ro-bind-try", str(place), str(place)]
-        if "--size" in _help(self.bwrap):  # from version 0.7 on
+        known = subprocess.run([self.bwrap, "--help"], capture_output=True, text=True, check=False)
+        if "--size" in known.stdout:  # from version 0.7 on
             command += ["--size", str(FOLDER_BYTES)]
         return [*command, "--tmpfs", "/box", "--chdir", "/box", *child]
 
@@ -159,10 +156,6 @@ tried = [
 print("contained" if all([refused(call) for call in tried]) else "got out")
 """
 """What must work in a sandbox, and what must fail."""
-
-
-def _help(bwrap: str) -> str:
-    return subprocess.run([bwrap, "--help"], capture_output=True, text=True, check=False).stdout
 
 
 @contextlib.contextmanager

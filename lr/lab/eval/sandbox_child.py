@@ -15,8 +15,7 @@ import struct
 import sys
 from typing import Any
 
-BROKEN = 97
-"""Exit code: the sandbox could not be built."""
+BROKEN = 97  # Exit code: the sandbox could not be built.
 CALLS = {
     # machine: (its number, clone, and: socket, socketpair, ptrace, unshare, setns, the makers of
     # System V memory, semaphores and queues, fork, vfork)

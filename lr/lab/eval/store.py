@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,8 +25,7 @@ from typing import Any, NamedTuple
 from lr.errors import LRError, SettingError
 
 SETTINGS = "run.json"
-LEAST_FREE = 16 << 20
-"""Bytes of free space that a run needs to begin."""
+LEAST_FREE = 16 << 20  # Bytes of free space that a run needs to begin.
 
 
 class StorageError(LRError):
@@ -46,18 +46,14 @@ class Key(NamedTuple):
     def of(cls, file: str) -> Key | None:
         """The key of a file name, or None if it is no result. Example: "7.3.json" is problem 7,
         sample 3."""
-        stem, _, ending = file.rpartition(".")
-        parts = stem.split(".")
-        if ending != "json" or len(parts) > 2 or not all(part.isdecimal() for part in parts):
-            return None
-        return cls(*map(int, parts))
+        found = re.fullmatch(r"([0-9]+)(?:\.([0-9]+))?\.json", file)
+        return None if found is None else cls(int(found[1]), int(found[2] or 0))
 
 
 class Store:
     """The directory of a run. `Store.open` is for writing, `Store(path)` for reading."""
 
-    fresh = False
-    """Whether `open` made the directory."""
+    fresh = False  # Whether `open` made the directory.
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -89,10 +85,8 @@ class Store:
         except OSError as error:
             raise _cannot_write(path, error) from error
         if free < least_free:
-            raise StorageError(
-                f"{path} has {free >> 20} MiB of free space, expected at least "
-                f"{least_free >> 20}. Make room, or choose another --output."
-            )
+            lacks = f"{free >> 20} MiB of free space, expected at least {least_free >> 20}"
+            raise StorageError(f"{path} has {lacks}. Make room, or choose another --output.")
         known = store.settings()
         if known is not None:
             mine, theirs = settings["settings"], known.get("settings", {})
@@ -167,8 +161,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def _cannot_write(path: Path, error: OSError) -> StorageError:
     return StorageError(
         f"{path} cannot be written ({error.strerror or error}). What was written before is whole; "
-        "give a folder that is writable and has room (--output), and run the same command again "
-        "to go on."
+        "give a writable folder with room (--output), or make room and run the same command again."
     )
 
 

@@ -100,9 +100,7 @@ def load_pairs(folder: Path, keys: Collection[Key] | None = None) -> list[SavedP
             pair = pair_from_json(one, content["prompt"])
             found.append(SavedPair(key, pair, bool(one["verdict"]["aligned"])))
     if not found and keys is None:
-        raise SettingError(
-            f"{folder} has no pairs of steps; a run keeps them with lr run --mode lr --save_pairs."
-        )
+        raise SettingError(f"{folder} has no pairs of steps; lr run --save_pairs keeps them.")
     return found
 
 
@@ -123,10 +121,7 @@ class Replayed:
         known = [verdict.score for verdict in self.verdicts if verdict.score is not None]
         low, high = (min(known), max(known)) if known else (0.0, 1.0)
         edge = (0.0, 1.0) if low >= 0 and high <= 1 else (low - 1.0, high + 1.0)
-        return [
-            edge[verdict.aligned] if verdict.score is None else verdict.score
-            for verdict in self.verdicts
-        ]
+        return [edge[one.aligned] if one.score is None else one.score for one in self.verdicts]
 
 
 def replay(verifier: Verifier, pairs: Sequence[Pair], batch: int = 16) -> Replayed:
@@ -269,19 +264,6 @@ def calibration_error(scores: Sequence[float], truth: Sequence[bool]) -> float |
 
 
 @dataclass(frozen=True)
-class StepDrift:
-    """One accepted step: log-probabilities of both versions under the target, in nats."""
-
-    key: Key
-    draft: float
-    target: float
-
-    @property
-    def drift(self) -> float:
-        return self.draft - self.target
-
-
-@dataclass(frozen=True)
 class ProblemDrift:
     """One problem: how many draft steps it kept, their drift, and whether its answer is right here
     and in the baseline (None: not known)."""
@@ -314,8 +296,9 @@ def accepted_pairs(pairs: Sequence[SavedPair], run: RunResults) -> list[SavedPai
     return list(found.values())
 
 
-def step_drifts(pairs: Sequence[SavedPair], runner: Runner) -> list[StepDrift]:
-    """The drift of every pair, in one forward per pair. `runner` runs the target.
+def step_drifts(pairs: Sequence[SavedPair], runner: Runner) -> list[tuple[Key, float, float]]:
+    """Of every pair its answer, and the log-probabilities of draft step and target step under the
+    target, in nats. `runner` runs the target, one forward per pair.
 
     Example: a prefix of 10 and a step of 4: the logits at the last 4 of the first 13 tokens are
     those of the step's tokens."""
@@ -332,20 +315,20 @@ def step_drifts(pairs: Sequence[SavedPair], runner: Runner) -> list[StepDrift]:
                 if isinstance(found, LRError):
                     raise found
                 sums.append(math.fsum(step_logprobs(found, step.tokens)))
-            made.append(StepDrift(one.key, *sums))
+            made.append((one.key, sums[0], sums[1]))
     finally:
         prefixes.close()
     return made
 
 
 def problem_drifts(
-    made: Sequence[StepDrift], run: RunResults, baseline: RunResults | None
+    made: Sequence[tuple[Key, float, float]], run: RunResults, baseline: RunResults | None
 ) -> list[ProblemDrift]:
     """One entry per problem of the run, those that kept no draft step included."""
     plainly, found = {} if baseline is None else baseline.records, []
     for key, record in sorted(run.records.items()):
-        mine, other = [one.drift for one in made if one.key == key], plainly.get(key, {})
-        rights = record.get("right"), other.get("right")
+        mine = [draft - target for of, draft, target in made if of == key]
+        rights = record.get("right"), plainly.get(key, {}).get("right")
         found.append(ProblemDrift(key, len(mine), math.fsum(mine), *rights))
     return found
 

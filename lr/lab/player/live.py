@@ -33,11 +33,9 @@ from lr.errors import LRError, SettingError
 from lr.lab.player.page import page_data, player_page
 from lr.lab.stepper.session import Session, Side
 from lr.lab.stepper.sources import Source, StepperError
-from lr.lab.trace.file import TraceFile
 
 HOST = "127.0.0.1"
-LONGEST = 100_000
-"""Bytes of a request."""
+LONGEST = 100_000  # Bytes of a request.
 MOVES: dict[str, Callable[[Session], bool]] = {
     "next": Session.next,
     "step": Session.to_step,
@@ -74,7 +72,7 @@ class Live:
         self.begin, self.session = begin, Session(begin(question))
 
     def page(self) -> str:
-        return player_page(_trace(self.session.sides[0]), live=True)
+        return player_page(self.session.sides[0].trace, live=True)
 
     def do(self, asked: Asked) -> dict[str, Any]:
         """Do it, from where the page is, and say what is there then."""
@@ -110,16 +108,11 @@ class Live:
 
 
 def _shown(side: Side) -> dict[str, Any]:
-    trace = _trace(side)
-    told = {"place": side.place, "shares": side.shares, "over": trace.complete}
-    data = page_data(trace) | {"live": True}
-    if not trace.complete:  # tour and race are of a whole answer
+    told = {"place": side.place, "shares": side.shares, "over": side.trace.complete}
+    data = page_data(side.trace) | {"live": True}
+    if not side.trace.complete:  # tour and race are of a whole answer
         data |= {"tour": [], "race": []}
     return told | {"data": data}
-
-
-def _trace(side: Side) -> TraceFile:
-    return TraceFile(side.source.header, side.records)
 
 
 class LiveServer(ThreadingHTTPServer):
@@ -172,21 +165,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refused(self, known: bool) -> bool:
         """Whether this is no request of our page; then that is said."""
-        names, origin = self.server.names, self.headers.get("Origin")
+        names, status = self.server.names, HTTPStatus.FORBIDDEN
         tokens = parse_qs(urlsplit(self.path).query).get("token", [""])
-        if self.headers.get("Host") not in names or origin not in (
-            None,
-            *(f"http://{name}" for name in names),
-        ):
+        origins = (None, *(f"http://{name}" for name in names))
+        if self.headers.get("Host") not in names or self.headers.get("Origin") not in origins:
             why = f"this page is served to {' and '.join(sorted(names))} only"
         elif not hmac.compare_digest(tokens[0].encode(), self.server.token.encode()):
             why = "the address lacks the token that lr play --live has printed"
         elif not known:
-            self._send(HTTPStatus.NOT_FOUND, "there is nothing here; the page is at /")
-            return True
+            status, why = HTTPStatus.NOT_FOUND, "there is nothing here; the page is at /"
         else:
             return False
-        self._send(HTTPStatus.FORBIDDEN, why)
+        self._send(status, why)
         return True
 
     def _send(self, status: HTTPStatus, text: str, kind: str = "text/plain") -> None:

@@ -31,8 +31,7 @@ MODES = {
     "lr": "Lookahead Reasoning",
     "lr+sd": "Lookahead Reasoning with token-level speculation",
 }
-EVERY, TOKENS, STEPS = 0, 1, 2
-"""At which setting of "stops" the arrows stop at a kind of event."""
+EVERY, TOKENS, STEPS = 0, 1, 2  # At which setting of "stops" the arrows stop at a kind of event.
 KINDS = {
     "draft": ("draft", "►", STEPS, "The draft writes from the same prefix as the target."),
     "target": ("target", "►", STEPS, "One more row in the target's batch, from the same prefix."),

@@ -7,11 +7,10 @@ fork of all of it.
 
 A fork copies scheduler, request and the steps being written, and forks the branches of the cache:
 no forward, no copied block. Draws are keyed, so A and B go on alike until a verdict differs. They
-share models and caches, and each has a trace of its own, to which the models report while it works
-(`SharedRunner`). The trace of B goes on after a copy of A's: B's branches are forked from A's, and
-A's are closed *there*, while their blocks stay A's. So each trace adds up to the branches of its
-own side. Only driver lockstep can be stopped, and only models of this process. Read next:
-`session.py`."""
+share models and caches, and each has a trace of its own, to which the models report while it
+works. The trace of B goes on after a copy of A's: B's branches are forked from A's, and A's are
+closed *there*, while their blocks stay A's. So each trace adds up to the branches of its own side.
+Only driver lockstep can be stopped, and only models of this process. Read next: `session.py`."""
 
 from __future__ import annotations
 
@@ -25,9 +24,6 @@ from typing import Any
 from lr.engine.engine import Run, Serving
 from lr.engine.loop import Loop
 from lr.engine.request import Request
-from lr.engine.runner import ModelRunner
-from lr.kvcache.cache import PagedKVCache
-from lr.kvcache.table import BlockTable
 from lr.lab.stepper.sources import Source, StepperError
 from lr.lab.trace.cache import CacheRecorder
 from lr.lab.trace.file import records_of
@@ -36,10 +32,8 @@ from lr.model.qwen import CausalLM
 from lr.options import make_options
 from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
-from lr.trace import Ended, ForwardPass, Trace
+from lr.trace import Ended, Trace
 from lr.types import Role
-
-NodeName = tuple[int, int, int]
 
 
 @dataclass
@@ -49,62 +43,6 @@ class RunState:
     trace: Trace
     loop: Loop
     request: Request
-
-
-class SideRecorder(CacheRecorder):
-    """A `CacheRecorder` that knows its side's tables, and which node each belongs to."""
-
-    def __init__(self, trace: Trace, cache: str) -> None:
-        super().__init__(trace, cache)
-        self.nodes: dict[BlockTable, NodeName] = {}
-
-    def tag(self, table: BlockTable, node: NodeName) -> None:
-        super().tag(table, node)
-        self.nodes[table] = node
-
-    def replaced(self, table: BlockTable, heir: BlockTable) -> None:
-        super().replaced(table, heir)
-        if table in self.nodes:
-            self.nodes[heir] = self.nodes.pop(table)
-
-    def closed(self, table: BlockTable, dropped: Any, freed: Any) -> None:
-        super().closed(table, dropped, freed)
-        self.nodes.pop(table, None)
-
-    def beside(
-        self, cache: PagedKVCache, trace: Trace
-    ) -> tuple[SideRecorder, dict[BlockTable, BlockTable]]:
-        """A recorder for a second side with a fork of every table of this one; it observes the
-        cache from now on. `trace`: a copy of this side's trace.
-
-        Example: A holds tables a (blocks 0 1) and b (blocks 0 2); B then holds a' (0 1) and b'
-        (0 2), and the refcounts of blocks 0, 1, 2 are 4, 2, 2."""
-        other = SideRecorder(trace, self.cache)
-        other._numbers, other._sizes = dict(self._numbers), dict(self._sizes)
-        other._count = self._count
-        cache.observer = other
-        forks = {table: cache.fork(table) for table in list(self._numbers)}
-        for table, fork in forks.items():
-            if table in self.nodes:
-                other.tag(fork, self.nodes[table])
-        for table in forks:
-            other.closed(table, tuple(table.blocks), ())
-        return other, forks
-
-
-class SharedRunner:
-    """A model's runner, which A and B both use, and the recorder of one of them."""
-
-    def __init__(self, runner: ModelRunner, role: Role, recorder: SideRecorder) -> None:
-        self.runner, self.role, self.recorder = runner, role, recorder
-
-    def watch(self) -> None:
-        """From now on what the runner does is written to this side's trace."""
-        self.runner.observer = self._saw
-        self.runner.cache.observer = self.recorder
-
-    def _saw(self, branches: int, tokens: int, seconds: float) -> None:
-        self.recorder.trace.record(ForwardPass(self.role, branches, tokens, seconds))
 
 
 class LiveSource(Source):
@@ -129,8 +67,8 @@ class LiveSource(Source):
         request = serving.request(asked)
         self.state = RunState(asked.trace, serving.loop, request)
         roles = {"target": Role.TARGET, "draft": Role.DRAFT, "drafter": Role.DRAFT}
-        self.runners = [
-            SharedRunner(runner, roles[name], SideRecorder(asked.trace, name))
+        self.runners = [  # of the models: both sides use them, each with a recorder of its own
+            (roles[name], runner, CacheRecorder(asked.trace, name))
             for name, runner in serving.borrowed.items()
         ]
         self.others = serving.asked
@@ -167,11 +105,10 @@ class LiveSource(Source):
         trace.start = self.state.trace.start
         memo: dict[int, Any] = {id(self.state.trace): trace}
         made.runners = []
-        for shared in self.runners:
-            recorder, forks = shared.recorder.beside(shared.runner.cache, trace)
-            made.runners.append(SharedRunner(shared.runner, shared.role, recorder))
-            memo |= {id(table): fork for table, fork in forks.items()}
-            memo[id(shared.runner)] = shared.runner
+        for role, runner, own in self.runners:
+            recorder, forks = own.beside(runner.cache, trace)
+            made.runners.append((role, runner, recorder))
+            memo |= {id(table): fork for table, fork in forks.items()} | {id(runner): runner}
         state = self.state
         for same in (self.asked.models.codec, state.loop.verifier, *state.request.asked.values()):
             memo[id(same)] = same
@@ -214,9 +151,10 @@ class LiveSource(Source):
         loop.step()
 
     def _watch(self) -> None:
-        for shared in self.runners:
-            shared.watch()
-        for role, runner in self.others:
+        """From now on what the models do is written to this side's trace."""
+        for _, runner, recorder in self.runners:
+            runner.cache.observer = recorder
+        for role, runner in [(role, runner) for role, runner, _ in self.runners] + self.others:
             runner.observer = partial(self.state.loop.passed, role)
 
     def _resume(self) -> None:
@@ -237,22 +175,16 @@ def _asked(
 ) -> Run:
     """The question, prepared, with room for two in the caches."""
     made = make_options(**options)
+    models, cannot = reasoner.models, None
     if not made.looks_ahead:
-        raise StepperError(
-            f"mode {made.mode!r} has no draft steps, so there is nothing to force or fork. Record "
-            f"it with lr generate --mode {made.mode} --trace FILE, and step through the recording."
-        )
-    if made.driver != "lockstep":
-        raise StepperError(
-            f"driver is {made.driver!r}; only 'lockstep' stops between two pieces of work. A "
-            "recording of it can be stepped."
-        )
-    models = reasoner.models
-    if not all(isinstance(model, CausalLM) for model in (models.target, models.draft)):
-        raise StepperError(
-            "a model behind a server cannot be stopped in the middle. Record the answer with lr "
-            "generate --trace FILE, and step through the recording."
-        )
+        cannot = f"mode {made.mode!r} has no draft steps, so there is nothing to force or fork"
+    elif made.driver != "lockstep":
+        cannot = f"driver is {made.driver!r}; only 'lockstep' stops between two pieces of work"
+    elif not all(isinstance(model, CausalLM) for model in (models.target, models.draft)):
+        cannot = "a model behind a server cannot be stopped in the middle"
+    if cannot is not None:
+        record = f"Record it (lr generate --mode {made.mode} --trace FILE) and step through that."
+        raise StepperError(f"{cannot}. {record}")
     run = Run(reasoner.engine, reasoner.verifier, question, made, variant, detailed=True)
     run.blocks *= 2
     return run

@@ -28,8 +28,7 @@ MOMENTS = frozenset({"draft", "target", "judge", "drafted", "targeted", "judged"
 of them."""
 FOLLOWS = frozenset({"release", "cancel", "fork", "hold", "cut", "close", "replace"})
 """What a step that joins the answer brings about without any further work."""
-SLACK = 100_000
-"""Pieces of work without any event after which a run is taken to hang."""
+SLACK = 100_000  # Pieces of work without any event after which a run is taken to hang.
 
 
 class Side:
@@ -39,7 +38,8 @@ class Side:
     def __init__(self, name: str, source: Source, place: int = 0, *, shares: bool = False) -> None:
         self.name, self.source, self.place, self.shares = name, source, place, shares
         self.records, self.fine = source.records, False
-        self._film = TraceStates(TraceFile(source.header, source.records))
+        self.trace = TraceFile(source.header, source.records)
+        self._film = TraceStates(self.trace)
         plain = source.header.driver == "plain" or not source.header.detailed
         self._kinds = MOMENTS | {"written"} if plain else MOMENTS
 

@@ -25,8 +25,7 @@ from lr.lab.trace.virtual import scripted_trace
 from lr.spec.protocol import Judged, Kind
 from lr.types import Verdict
 
-FORCED = "forced by hand"
-"""How the reason of a verdict begins that was forced."""
+FORCED = "forced by hand"  # How the reason of a verdict begins that was forced.
 
 
 class StepperError(LRError):
@@ -120,18 +119,14 @@ class Recorded(Source):
         self.header, self.records, self.remake = trace.header, trace.records, remake
 
     def force(self, aligned: bool, node: str) -> None:
-        raise StepperError(
-            "a recording is not rewritten; a verdict is forced in a what-if beside it."
-        )
+        raise StepperError("a recording is not rewritten; force a verdict in a what-if beside it.")
 
     def fork(self) -> Source:
         return self.again(len(self.records))
 
     def anew(self) -> Source:
         if self.remake is None:
-            raise StepperError(
-                "this recording does not say enough to be run again, so there is no what-if of it."
-            )
+            raise StepperError("no what-if of it: this recording says too little to be run again.")
         return self.remake()
 
     def again(self, number: int) -> Source:
@@ -143,8 +138,7 @@ class Recorded(Source):
             made.close()
             raise StepperError(
                 f"run again, this answer is another one, so there is no what-if of it. {found}. "
-                "Was it recorded by another version, in another precision, or by a driver other "
-                "than lockstep?"
+                "Was it recorded by another version, precision or driver?"
             )
         return made
 

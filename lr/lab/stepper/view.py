@@ -25,8 +25,7 @@ from lr.lab.trace.state import CacheState, EmittedState, NodeState, State, StepS
 from lr.lab.viz.style import TERMINAL_MARKS, TERMINAL_STYLES
 from lr.lab.viz.tree import Card, Standing, cards_of, words_of
 
-STEPS = 6
-"""Steps of the answer that are shown; all of them with `t`."""
+STEPS = 6  # Steps of the answer that are shown; all of them with `t`.
 STANDINGS = {
     Standing.WRITING: "bright_blue",
     Standing.WRITTEN: "bright_blue",
@@ -73,16 +72,14 @@ def answer_view(emitted: Sequence[EmittedState], most: int) -> Table:
     if hidden:
         table.add_row("", Text(f"… {hidden} earlier steps (t shows all)", style="dim"))
     for one in emitted[hidden:]:
-        words = Text(" ".join(one.step.text.split()), style=TERMINAL_STYLES[one.origin])
+        style = TERMINAL_STYLES[one.origin]
+        words = Text(words_of(one.step), style=style)
         if is_forced(one.verdict):
             words.append(f" [{FORCED}]", style="bold magenta")
         if one.rejected is not None:
             why = "" if one.verdict is None else f" ({one.verdict['why']})"
             words.append(f"\ndraft: {quoted(one.rejected.text)}{why}", style="dim")
-        table.add_row(
-            Text(f"{TERMINAL_MARKS[one.origin]} {one.index}", style=TERMINAL_STYLES[one.origin]),
-            words,
-        )
+        table.add_row(Text(f"{TERMINAL_MARKS[one.origin]} {one.index}", style=style), words)
     return table
 
 
@@ -253,19 +250,15 @@ def _cache(
     if block is not None:
         told = ", ".join(holders.get(block, ["nobody: it is free"]))
         return [Text(f"{title}{name} cache, block {block}: {told}")]
-    first = sides[0][1]
-    shared = sum(len(one) > 1 for one in holders.values())
-    counts = (
-        f"{len(holders)} of {first.total} blocks used, {shared} shared; "
-        f"{first.block_size} tokens in a block"
-    )
+    first, shared = sides[0][1], sum(len(one) > 1 for one in holders.values())
+    counts = f"{len(holders)} of {first.total} blocks used, {shared} shared"
+    counts += f"; {first.block_size} tokens in a block"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("held by", "tokens", "blocks (×: how many hold it)"):
         table.add_column(column, justify="right" if column == "tokens" else "left")
     for side, state in sides:
         for number, branch in sorted(state.branches.items()):
-            blocks = " ".join(
-                f"{b}×{len(holders[b])}" if len(holders[b]) > 1 else str(b) for b in branch.blocks
-            )
+            counted = [(block, len(holders[block])) for block in branch.blocks]
+            blocks = " ".join(f"{b}×{count}" if count > 1 else f"{b}" for b, count in counted)
             table.add_row(who(side, number, state), str(branch.length), Text(blocks or "none yet"))
     return [Text(f"{title}{name} cache: {counts}", style="underline"), table]

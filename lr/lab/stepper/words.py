@@ -17,6 +17,21 @@ ORIGINS = {
     "target": "the target's step, there being no draft step",
 }
 """How a step comes into the answer."""
+SENTENCES = {
+    "target": "the target begins its own step after {node}",
+    "cancel": "cancelled: {work} {node}",
+    "release": "{node} leaves the tree",
+    "draw": "a number is drawn: {purpose}",
+    "open": "{cache} cache: branch {branch} is opened",
+    "fork": "{cache} cache: branch {branch} is forked from {source}; all blocks are shared",
+    "cut": "{cache} cache: branch {branch} is cut back to {length} tokens",
+    "close": "{cache} cache: branch {branch} is closed",
+    "restore": "{cache} cache: branch {branch} is as it was before a failed forward",
+    "hold": "{cache} cache: branch {branch} belongs to {node}",
+    "replace": "{cache} cache: branch {heir} goes on in place of {branch}",
+    "warn": "slower than it should be: {what}",
+}
+"""The kinds of event that need no more words than their fields."""
 
 
 def text_of(step: dict[str, Any]) -> str:
@@ -37,25 +52,20 @@ def visible(piece: str) -> str:
 def say(record: Record) -> str:
     """One event in words; the name of its kind if this version does not know it."""
     kind, data = record.kind, record.data
-    node, role, cache = data.get("node"), data.get("role"), f"{data.get('cache')} cache"
-    branch = data.get("branch")
+    if kind in SENTENCES:
+        return SENTENCES[kind].format_map(data)
+    node, role = data.get("node"), data.get("role")
     match kind:
         case "draft":
             count, children = len(data["children"]), ", ".join(data["children"])
             steps = "a step" if count == 1 else f"{count} alternatives"
             return f"the draft begins {steps} after {node} (to {children})"
-        case "target":
-            return f"the target begins its own step after {node}"
         case "judge":
             against = f"against the target's after {data['parent']}" if data["target"] else "alone"
             return f"the verifier is asked about {node}: the draft's step {against}"
-        case "cancel":
-            return f"cancelled: {data['work']} {node}"
         case "emit":
             how = ORIGINS[data["origin"]]
             return f"step {data['index']} of the answer: {how}: {text_of(data['step'])}"
-        case "release":
-            return f"{node} leaves the tree"
         case "drafted" if data["step"] is None:
             return f"there will be no draft step to {node}"
         case "drafted":
@@ -85,42 +95,19 @@ def say(record: Record) -> str:
         case "span":
             how = "finished" if data["completed"] else "dropped"
             return f"a worker {how} {data['work']} {node}"
-        case "draw":
-            return f"a number is drawn: {data['purpose']}"
         case "note":
             at = "" if node is None else f" at {node}"
             fields = ", ".join(f"{name} {_value(one)}" for name, one in data["fields"].items())
             return f"the variant's {data['name']}{at}" + (f": {fields}" if fields else "")
-        case "open":
-            return f"{cache}: branch {branch} is opened"
-        case "fork":
-            source = data["source"]
-            return f"{cache}: branch {branch} is forked from {source}; all blocks are shared"
         case "grow":
-            copies = [
-                f"branch {number} leaves shared block {old} for its copy {new}"
-                for number, old, new in data["copies"]
-            ]
-            fresh = [f"block {block} to branch {number}" for number, block in data["fresh"]]
-            more = "; ".join([*copies, *fresh])
-            rows = _count(len(data["rows"]), "branch", "es")
-            return f"{cache}: one forward for {rows}" + (f" ({more})" if more else "")
-        case "cut":
-            return f"{cache}: branch {branch} is cut back to {data['length']} tokens"
-        case "close":
-            return f"{cache}: branch {branch} is closed"
-        case "restore":
-            return f"{cache}: branch {branch} is as it was before a failed forward"
-        case "hold":
-            return f"{cache}: branch {branch} belongs to {node}"
-        case "replace":
-            return f"{cache}: branch {data['heir']} goes on in place of {branch}"
-        case "warn":
-            return f"slower than it should be: {data['what']}"
+            copied = "branch {} leaves shared block {} for its copy {}"
+            more = [copied.format(*one) for one in data["copies"]]
+            more += [f"block {block} to branch {number}" for number, block in data["fresh"]]
+            rows, told = _count(len(data["rows"]), "branch", "es"), f" ({'; '.join(more)})"
+            return f"{data['cache']} cache: one forward for {rows}{told if more else ''}"
         case "end":
-            return (
-                "the end of the answer" if data["done"] else f"the run ended early: {data['why']}"
-            )
+            early = f"the run ended early: {data['why']}"
+            return "the end of the answer" if data["done"] else early
     return kind
 
 

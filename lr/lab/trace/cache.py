@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lr.kvcache.table import BlockTable
 from lr.spec.protocol import NodeId
 from lr.trace import Trace
+
+if TYPE_CHECKING:
+    from lr.kvcache.cache import PagedKVCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ class CacheRecorder:
         self.trace, self.cache = trace, cache
         self._numbers: dict[BlockTable, int] = {}
         self._sizes: dict[BlockTable, int] = {}  # how many blocks of it are told
+        self._nodes: dict[BlockTable, tuple[int, int, int]] = {}  # whose prefix it holds
         self._count = 0
 
     def opened(self, table: BlockTable) -> None:
@@ -137,12 +141,37 @@ class CacheRecorder:
     def closed(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None:
         self._tell(BranchClosed, table, tuple(dropped), tuple(freed))
         del self._sizes[table], self._numbers[table]
+        self._nodes.pop(table, None)
 
     def replaced(self, table: BlockTable, heir: BlockTable) -> None:
         self._tell(BranchReplaced, table, self._numbers[heir])
+        if table in self._nodes:
+            self._nodes[heir] = self._nodes.pop(table)
 
     def tag(self, table: BlockTable, node: tuple[int, int, int]) -> None:
         self._tell(BranchHolds, table, NodeId(*node))
+        self._nodes[table] = node
+
+    def beside(
+        self, cache: PagedKVCache, trace: Trace
+    ) -> tuple[CacheRecorder, dict[BlockTable, BlockTable]]:
+        """A recorder for a second side with a fork of every table of this one; it observes the
+        cache from now on. `trace`: a copy of this side's trace.
+
+        Example: A holds tables a (blocks 0 1) and b (blocks 0 2); B then holds a' (0 1) and b'
+        (0 2), and the refcounts of blocks 0, 1, 2 are 4, 2, 2.
+        """
+        other = CacheRecorder(trace, self.cache)
+        other._numbers, other._sizes = dict(self._numbers), dict(self._sizes)
+        other._count = self._count
+        cache.observer = other
+        forks = {table: cache.fork(table) for table in list(self._numbers)}
+        for table, fork in forks.items():
+            if table in self._nodes:
+                other.tag(fork, self._nodes[table])
+        for table in forks:
+            other.closed(table, tuple(table.blocks), ())
+        return other, forks
 
     def _number(self, table: BlockTable) -> None:
         self._numbers[table], self._sizes[table] = self._count, len(table.blocks)

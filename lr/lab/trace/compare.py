@@ -36,6 +36,15 @@ class Difference:
         return f"event {self.number}: {self.key} was {was[:120]}, now {now[:120]}"
 
 
+@dataclass(frozen=True)
+class Replayed:
+    """What came of running a trace again."""
+
+    compared: int  # events that were found the same
+    difference: Difference | None
+    ordered: bool = True  # whether their order counted
+
+
 def compare_in_order(
     expected: Sequence[Record], got: Sequence[Record], start: int = 0, *, virtual: bool = False
 ) -> Difference | None:

@@ -70,8 +70,7 @@ KINDS: dict[str, type] = {
 }
 KIND_OF = {made: name for name, made in KINDS.items()}
 TraceEvent = Event | cache.CacheEvent | cache.BranchesGrew | Draw | WorkSpan
-Bytes = Callable[[int], bytes]
-"""The exact bytes of a token."""
+Bytes = Callable[[int], bytes]  # The exact bytes of a token.
 
 
 class TraceError(LRError):

@@ -16,8 +16,7 @@ from lr.lab.viz.clock import DONE, rows_of, timeline_of
 
 ACTORS = {"draft": 1, "target": 2, "verifier": 3, "output": 4, "cache": 5}
 MICROSECONDS = 1e6
-FORWARDS = 100
-"""The first lane of an actor's forwards (or calls); its work is in those from 1 on."""
+FORWARDS = 100  # The first lane of an actor's forwards (or calls); its work is in those from 1 on.
 
 
 def perfetto(trace: TraceFile) -> dict[str, Any]:

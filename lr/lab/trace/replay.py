@@ -15,18 +15,20 @@ are compared, not the order. Runs without models: `virtual.py`."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import datetime, timezone
 from functools import reduce
 from operator import or_
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lr import __version__
 from lr.engine.engine import Run
 from lr.engine.runner import BLOCK_SIZE
 from lr.errors import SettingError
-from lr.lab.trace.compare import Difference, compare_in_order, compare_outputs
+from lr.lab.trace.compare import Difference, Replayed, compare_in_order, compare_outputs
 from lr.lab.trace.file import (
     Header,
     Needs,
@@ -108,23 +110,14 @@ def save_trace(path: str | Path, run: Run, why: str = "") -> None:
 
 
 def _needs(verifier: Verifier) -> Needs:
-    named = [
-        None if requires is None else [str(one.name).lower() for one in Requires if one & requires]
-        for requires in (verifier.requires, verifier.early_requires)
-    ]
-    return Needs(named[0] or [], named[1])
+    def named(needs: Requires) -> list[str]:
+        return [str(one.name).lower() for one in Requires if one & needs]
+
+    early = verifier.early_requires
+    return Needs(named(verifier.requires), None if early is None else named(early))
 
 
 # From a trace to its run
-
-
-@dataclass(frozen=True)
-class Replayed:
-    """What came of a replay."""
-
-    compared: int  # events that were found the same
-    difference: Difference | None
-    ordered: bool = True  # whether their order counted
 
 
 def replay(trace: TraceFile, *, recorded: bool = False, device: str | None = None) -> Replayed:
@@ -159,17 +152,12 @@ def reasoner_of(header: Header, *, recorded: bool = False, device: str | None = 
             "brings back. Make the run yourself, with detailed=True, and give it to "
             "lr.lab.trace.replay.replay_on."
         )
-    if header.clock == "virtual" or header.question is None or header.models["target"] is None:
-        raise TraceError(
-            "this trace has no models to run again (see lr.lab.trace.virtual for scripts and "
-            "simulations)."
-        )
-    import torch
-
-    models, options = header.models, make_options(**options_of(header))
-    dtype = models.get("dtype")
+    models = header.models
+    if header.clock == "virtual" or header.question is None or models["target"] is None:
+        raise TraceError("this trace has no models to run again (scripts: lr.lab.trace.virtual).")
+    options, dtype = make_options(**options_of(header)), models.get("dtype")
     return Reasoner(
-        header.models["target"],
+        models["target"],
         models["draft"] if options.needs_draft else None,
         "never" if recorded else header.verifier or "exact",
         judge=None if recorded else models.get("judge"),
@@ -221,8 +209,7 @@ class RecordedVerdicts(Verifier):
     def __init__(self, trace: TraceFile) -> None:
         needs = trace.header.needs
         if needs is None:
-            raise SettingError("this trace does not say what its verifier needed, so its verdicts "
-                               "cannot be given again.")  # fmt: skip
+            raise SettingError("this trace does not say what its verifier needed; ask it again.")
         self.name = trace.header.verifier or "recorded"
         self.requires = _requires(needs.judge)
         self.early_requires = None if needs.glance is None else _requires(needs.glance)

@@ -19,7 +19,7 @@ from typing import Any
 
 from lr import __version__
 from lr.lab.scripted import ScriptedRun, TextScript
-from lr.lab.trace.compare import Difference, compare_in_order
+from lr.lab.trace.compare import Difference, Replayed, compare_in_order
 from lr.lab.trace.file import Bytes, Header, TraceError, TraceFile, no_bytes, records_of
 from lr.spec import protocol
 from lr.spec.protocol import Drafted, Judged, Kind, Limits, SchedulerConfig, Targeted, Work
@@ -77,14 +77,13 @@ def _header(driver: Any, unit: str, config: SchedulerConfig, options: dict[str, 
     )
 
 
-def replay_virtual(trace: TraceFile) -> tuple[int, Difference | None]:
-    """How many events came again the same, and the first that did not (None: all did). Raises
-    `TraceError` for a trace that cannot be."""
+def replay_virtual(trace: TraceFile) -> Replayed:
+    """Run it again. Raises `TraceError` for a trace that cannot be."""
     again = rerun(trace).records
     found = compare_in_order(trace.records, again, virtual=True)
     if found is None and len(again) < len(trace.records):
         found = Difference(len(again), "event", trace.records[len(again)].data, None)
-    return len(again) if found is None else found.number, found
+    return Replayed(len(again) if found is None else found.number, found)
 
 
 def rerun(trace: TraceFile) -> TraceFile:

@@ -55,6 +55,12 @@ class Picture:
         return max(4, int(MOST * CELL / self.cell))
 
     @property
+    def width(self) -> float:
+        longest = max((len(one.blocks) for one in self.cache.branches.values()), default=0)
+        columns = min(max(longest, self.strip), self.per_line)
+        return max(columns, round(13 * CELL / self.cell)) * self.cell
+
+    @property
     def height(self) -> float:
         lines = -(-self.strip // self.per_line) + len(self.cache.branches)
         return HEAD + lines * (CELL + 0.08) + 0.12
@@ -106,7 +112,7 @@ def cache_figure(state: State, of: int | None = None) -> Iterator[Any]:
 @contextmanager
 def _drawn(pictures: list[Picture], head: str | None = None) -> Iterator[Any]:
     top = 0.1 if head is None else 0.4
-    width = LABEL + 0.3 + max((_columns(one) * one.cell for one in pictures), default=6)
+    width = LABEL + 0.3 + max((one.width for one in pictures), default=6)
     height = top + sum(one.height for one in pictures) + 0.3
     with figure(width, height, size=9, salt="lr draw") as made:
         axes = inches(made, width, height)
@@ -117,12 +123,6 @@ def _drawn(pictures: list[Picture], head: str | None = None) -> Iterator[Any]:
         if not pictures:
             put(axes, 0.1, top + 0.1, "no branch is live", 9, INK)
         yield made
-
-
-def _columns(picture: Picture) -> int:
-    longest = max((len(one.blocks) for one in picture.cache.branches.values()), default=0)
-    most = max(longest, min(picture.strip, picture.per_line))
-    return max(min(most, picture.per_line), round(13 * CELL / picture.cell))
 
 
 def _draw_cache(axes: Any, picture: Picture, y: float) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from lr.lab.scripted import ScriptedRun
 from lr.lab.trace.file import TraceFile
 from lr.lab.trace.state import ENDS
+from lr.lab.trace.virtual import scripted_trace
 from lr.lab.viz.style import COLOURS, INK, MARKS, ORIGIN_COLOURS, PAPER, SOFT, WASHES, figure, put
 
 if TYPE_CHECKING:
@@ -186,8 +187,6 @@ def rows_of(intervals: Sequence[tuple[float, float]]) -> list[int]:
 def draw_order(run: ScriptedRun) -> Figure:
     """The clock of a scripted run, for notebooks. A turn is one event, so the picture shows an
     order and no durations."""
-    from lr.lab.trace.virtual import scripted_trace
-
     with timeline_figure(scripted_trace(run), width=8.5) as made:
         return made
 

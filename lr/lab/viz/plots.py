@@ -1,27 +1,30 @@
-"""Bars, curves and a field of dots for notebooks, each by one call; and sliders where the front end
-has them.
+"""Bars, curves and a field of dots for notebooks, each by one call; sliders where the front end has
+them; and panels side by side in a file, for reports and experiments.
 
     draw_bars({"p": (0.5, 0.5), "q": (0.8, 0.2)}, ("heads", "tails"), who=("target", "draft"))
     draw_curves({"sync": [(1, 1.0), (2, 1.4)]}, x="depth", y="speedup")
+    draw([Bars("right", ["ar", "lr"], [0.9, 0.8], percent=True)], Path("report.png"))
 
-Each function returns a matplotlib figure, which a notebook shows. It knows nothing of what it
-draws. Figures that are written to files: `lab/eval/figure.py`, `theory_figures.py`."""
+The functions for notebooks return a matplotlib figure, which a notebook shows; `draw` writes files.
+Nothing here knows what it draws. Read next: `theory_figures.py`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lr.lab.viz.style import COLOURS, GRID, INK, SERIES, SOFT, figure
+from lr.lab.viz.style import COLOURS, GRID, INK, SERIES, figure, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CLOSE = 0.06
-"""Points nearer than this, as a share of both axes, share one list of labels."""
-Points = Sequence[tuple[float, float]]
+CLOSE = 0.06  # Points nearer than this, as a share of both axes, share one list of labels.
+Curve = Sequence[tuple[float, float]]
 
 
 def draw_bars(
@@ -68,11 +71,11 @@ def draw_waterfall(levels: Mapping[str, float], *, wholes: Sequence[str], x: str
 
 
 def draw_curves(
-    curves: Mapping[str, Points],
+    curves: Mapping[str, Curve],
     *,
     x: str,
     y: str,
-    points: Mapping[str, Points] | None = None,
+    points: Mapping[str, Curve] | None = None,
     errors: Sequence[float] = (),
     labels: Sequence[str] = (),
     diagonal: bool = False,
@@ -81,22 +84,11 @@ def draw_curves(
 
     `errors`: half lengths of error bars and `labels`: words, one each per point of the last of
     `points`; neighbours share a list of words. `diagonal`: from (0, 0) to (1, 1)."""
+    panel = Curves("", x, y, list(curves.items()), list((points or {}).items()), errors, labels)
     with figure(7.5, 3.4, size=9) as made:
         axes = made.subplots()
-        for i, (name, line) in enumerate(curves.items()):
-            axes.plot(*zip(*line, strict=True), color=SERIES[i % len(SERIES)], label=name)
-        marks = list((points or {}).items())
-        for i, (name, dots) in enumerate(marks, len(curves)):
-            bars = list(errors) if errors and name == marks[-1][0] else None
-            xs, ys = zip(*dots, strict=True)
-            colour = SERIES[i % len(SERIES)]
-            axes.errorbar(xs, ys, yerr=bars, fmt="o", ms=5, capsize=3, color=colour, label=name)
-        if marks:
-            write_labels(axes, marks[-1][1], labels)
-        if diagonal:
-            axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle=":")
-        axes.set(xlabel=x, ylabel=y)
-        _finish(axes, len(curves) + len(marks) > 1)
+        replace(panel, diagonal=diagonal, marked=False).draw(axes)
+        _finish(axes, several=False)
     return made
 
 
@@ -139,7 +131,117 @@ def with_sliders(draw: Callable[..., Figure], **ranges: tuple[float, float, floa
     return widgets.interactive(lambda **values: draw(**values), {"auto_display": True}, **sliders)
 
 
-def write_labels(axes: Any, points: Points, labels: Sequence[str]) -> None:
+# Panels side by side
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One panel of bars. `intervals` are (low, high) per bar, None if there is none; `line` a value
+    to compare with."""
+
+    title: str
+    names: Sequence[str]
+    values: Sequence[float]
+    intervals: Sequence[tuple[float, float] | None] = ()
+    line: float | None = None
+    percent: bool = False
+
+    def draw(self, axes: Any) -> None:
+        places = range(len(self.names))
+        heights = [0.0 if math.isnan(value) else value for value in self.values]
+        colours = [SERIES[place % len(SERIES)] for place in places]
+        axes.bar(places, heights, color=colours, width=0.6)
+        for place, interval in enumerate(self.intervals):
+            if interval is not None and not math.isnan(interval[0]):
+                below, above = heights[place] - interval[0], interval[1] - heights[place]
+                error = [[max(0.0, below)], [max(0.0, above)]]
+                axes.errorbar(place, heights[place], yerr=error, color=INK, capsize=3, lw=1)
+        form = "{:.0%}" if self.percent else "{:.2f}"
+        for place, value in enumerate(self.values):
+            text = "none" if math.isnan(value) else form.format(value)
+            axes.annotate(
+                text, (place, 0), xytext=(0, 3), textcoords="offset points", ha="center",
+                color="white", fontsize=8,
+            )  # fmt: skip
+        turned = {"rotation": 30, "ha": "right"} if len(self.names) > 4 else {}
+        axes.set_xticks(list(places), self.names, **turned)
+        axes.grid(axis="x", visible=False)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """One panel: lines through `lines`, their own points `marked`, and marks without a line at
+    `points`. `errors` (half lengths of error bars) and `labels` (words) are for the last of
+    `points`; `line`: a value to compare with; `diagonal`: from (0, 0) to (1, 1)."""
+
+    title: str
+    x: str
+    y: str
+    lines: Sequence[tuple[str, Curve]] = ()
+    points: Sequence[tuple[str, Curve]] = ()
+    errors: Sequence[float] = ()
+    labels: Sequence[str] = ()
+    line: float | None = None
+    diagonal: bool = False
+    marked: bool = True
+
+    def draw(self, axes: Any) -> None:
+        all_, look = [*self.lines, *self.points], {"marker": "o", "ms": 4} if self.marked else {}
+        for place, (name, curve) in enumerate(all_):
+            xs, ys = zip(*curve, strict=True) if curve else ((), ())
+            how = {"color": SERIES[place % len(SERIES)], "label": name}
+            if place < len(self.lines):
+                axes.plot(xs, ys, **how, **look)
+            else:
+                bars = list(self.errors) if self.errors and place == len(all_) - 1 else None
+                axes.errorbar(xs, ys, yerr=bars, fmt="o", ms=5, capsize=3, **how)
+        if self.points:
+            write_labels(axes, self.points[-1][1], self.labels)
+        if self.diagonal:
+            axes.plot([0, 1], [0, 1], color=INK, lw=1, ls=":")
+        axes.set(xlabel=self.x, ylabel=self.y)
+        if len(all_) > 1:
+            axes.legend(fontsize=8)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """One panel of horizontal lanes; per lane its spans (begin, end)."""
+
+    title: str
+    x: str
+    lanes: Mapping[str, Sequence[tuple[float, float]]]
+    line: None = None
+
+    def draw(self, axes: Any) -> None:
+        for place, (name, spans) in enumerate(self.lanes.items()):
+            widths = [(begin, end - begin) for begin, end in spans]
+            look = {"facecolors": SERIES[place % len(SERIES)], "label": name}
+            axes.broken_barh(widths, (place - 0.35, 0.7), **look)
+        axes.set_yticks(range(len(self.lanes)), list(self.lanes))
+        axes.set(xlabel=self.x)
+        axes.grid(axis="y", visible=False)
+
+
+Panel = Bars | Curves | Lanes
+
+
+def draw(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
+    """Draw panels side by side to `path`, as .png and as .svg; returns both paths."""
+    with figure(4.6 * len(panels), 3.8, size=9) as made:
+        for axes, panel in zip(
+            made.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+        ):
+            panel.draw(axes)
+            if panel.line is not None:
+                axes.axhline(panel.line, color=INK, lw=1, ls=":")
+            axes.set_title(panel.title, fontsize=9)
+        if title:
+            made.suptitle(title, fontsize=10)
+        return write(made, path)
+
+
+def write_labels(axes: Any, points: Curve, labels: Sequence[str]) -> None:
     """Write the words beside their points, towards the middle of the picture where there is room.
     Points that nearly touch share one list, and no list lies upon another."""
     (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()

@@ -20,44 +20,33 @@ from typing import Any
 from lr.errors import SettingError
 
 INK, SOFT, GRID, PAPER = "#222222", "#5b6472", "#dddddd", "#ffffff"
-COLOURS = {
-    "draft": "#0066aa",
-    "target": "#b54708",
-    "verifier": "#7a4ea3",
-    "accepted": "#00735a",
-    "rejected": "#6d7480",
-    "bonus": "#7a6400",
-    "cache": "#4a5568",
+ROLES = {
+    "draft": ("#0066aa", "#e6f1fa"),
+    "target": ("#b54708", "#fdf0e6"),
+    "verifier": ("#7a4ea3", "#f3ecfa"),
+    "accepted": ("#00735a", "#e2f4ee"),
+    "rejected": ("#6d7480", "#eeeef0"),
+    "bonus": ("#7a6400", "#f7f2d8"),
+    "cache": ("#4a5568", "#eceae4"),
 }
-"""The colour of a role. `rejected` is for cancelled work too, and such work is hatched."""
-WASHES = {
-    "draft": "#e6f1fa",
-    "target": "#fdf0e6",
-    "verifier": "#f3ecfa",
-    "accepted": "#e2f4ee",
-    "rejected": "#eeeef0",
-    "bonus": "#f7f2d8",
-    "cache": "#eceae4",
-}
-"""The same roles as a background for words."""
+"""The colour of a role, and the same as a background for words. `rejected` is for cancelled work
+too, and such work is hatched."""
+COLOURS = {role: colour for role, (colour, _) in ROLES.items()}
+WASHES = {role: wash for role, (_, wash) in ROLES.items()}
 SERIES = ("#222222", "#c2247f", "#4f8a10", "#1498b5", "#7b4b2a", "#8a94a0")
 """Colours of curves that stand for no role, in order; none of them is a role's."""
-MARKS = {"accepted": "✓", "correction": "✗", "bonus": "+", "target": "•"}
-"""The sign of each way a step joins the answer."""
+ORIGINS = {
+    "accepted": ("✓", "accepted", "green"),
+    "correction": ("✗", "target", "yellow"),
+    "bonus": ("+", "bonus", "cyan"),
+    "target": ("•", "target", "default"),
+}
+"""By the way a step joins the answer: its sign, the role whose colour that has, and the colour in a
+terminal."""
+MARKS = {origin: mark for origin, (mark, _, _) in ORIGINS.items()}
+ORIGIN_COLOURS = {origin: role for origin, (_, role, _) in ORIGINS.items()}
 TERMINAL_MARKS = MARKS | {"target": "·"}
-TERMINAL_STYLES = {
-    "accepted": "green",
-    "correction": "yellow",
-    "bonus": "cyan",
-    "target": "default",
-}
-ORIGIN_COLOURS = {
-    "accepted": "accepted",
-    "correction": "target",
-    "bonus": "bonus",
-    "target": "target",
-}
-"""The role whose colour that sign has."""
+TERMINAL_STYLES = {origin: style for origin, (_, _, style) in ORIGINS.items()}
 
 
 def require_matplotlib() -> None:

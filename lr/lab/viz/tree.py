@@ -27,6 +27,7 @@ from lr.lab.trace.state import (
     fold,
     state_at,
 )
+from lr.lab.trace.virtual import scripted_trace
 from lr.lab.viz.style import (
     COLOURS,
     INK,
@@ -46,8 +47,7 @@ if TYPE_CHECKING:
 COLUMN, BETWEEN, NAME, HEAD, LINE, LETTERS, LINES = 2.35, 0.4, 0.3, 0.28, 0.16, 28, 7
 """In inches: width of a box, room between boxes, height of a box's name, of a card's head and of a
 line of words; letters in a line, lines in a card."""
-PAST = 3
-"""Decided steps to the left of the tree."""
+PAST = 3  # Decided steps to the left of the tree.
 
 
 class Standing(Enum):
@@ -124,8 +124,6 @@ def telling_moment(film: TraceStates) -> int:
 
 def draw_tree(run: ScriptedRun) -> Figure:
     """The tree of a scripted run as it is now, for notebooks."""
-    from lr.lab.trace.virtual import scripted_trace
-
     trace = scripted_trace(run)
     with tree_figure(state_at(trace, len(trace.records))) as made:
         return made
@@ -136,15 +134,14 @@ def tree_figure(state: State, of: int | None = None) -> Iterator[Any]:
     """The tree of a state, with the last decided steps to its left. `of`: how many events the
     trace has, to be written on the figure."""
     places, bottom = places_of(state)
-    over = not places
-    past = state.emitted[-len(state.emitted) if over else -PAST :]
-    root_index = state.nodes[state.root].index if not over else 0
-    columns = max((index for index, _ in places.values()), default=root_index) - root_index + 1
-    columns = (0 if over else columns) + bool(past)
-    top = 0.12 if of is None else 0.4
-    stacks = [past[i : i + 4] for i in range(0, len(past), 4)] if over else [past] if past else []
-    columns = max(1, columns, len(stacks))
-    tall = max((NAME + sum(_past_height(one) for one in stack) for stack in stacks), default=0)
+    over, top = not places, 0.12 if of is None else 0.4
+    past = state.emitted if over else state.emitted[-PAST:]
+    stacks = [past[i : i + 4] for i in range(0, len(past), 4)]  # PAST is less than 4
+    root_index = 0 if over else state.nodes[state.root].index
+    ahead = 0 if over else max(index for index, _ in places.values()) - root_index + 1
+    columns = max(1, len(stacks) + ahead)
+    decided = [[words for words, *_ in _decided(stack)] for stack in stacks]
+    tall = max((NAME + sum(_height(text) for *_, text in one) for one in decided), default=0)
     width, height = columns * (COLUMN + BETWEEN), max(bottom, tall, NAME + HEAD) + top + 0.1
     with figure(width, height, size=9, salt="lr draw") as made:
         axes = inches(made, width, height)
@@ -252,14 +249,19 @@ def _draw_card(
     put(axes, x + 0.14, y + 0.23, text, 8.5, SOFT if dropped else COLOURS[who], **style)
 
 
-def _past_texts(one: EmittedState) -> tuple[str, str]:
-    """The draft step that was rejected ("" if none was) and the step of the answer."""
-    return _wrapped(words_of(one.rejected)), _wrapped(words_of(one.step))
-
-
-def _past_height(one: EmittedState) -> float:
-    rejected, text = _past_texts(one)
-    return _height(text) + (_height(rejected) if rejected else 0)
+def _decided(past: list[EmittedState]) -> list[tuple[tuple[str, str, str], str, str]]:
+    """The cards of decided steps, as `_draw_card` takes them; a draft step that was rejected stands
+    before its correction."""
+    cards = []
+    for one in past:
+        if rejected := _wrapped(words_of(one.rejected)):
+            said = f"✗ step {one.index} rejected"
+            cards.append((("draft", said, rejected), "rejected", "rejected"))
+        by = "draft" if one.origin == "accepted" else "target"
+        said = f"{MARKS[one.origin]} step {one.index} {one.origin}"
+        words = (by, said, _wrapped(words_of(one.step)))
+        cards.append((words, by, ORIGIN_COLOURS[one.origin]))
+    return cards
 
 
 def _draw_past(axes: Any, past: list[EmittedState], x: float, top: float) -> float:
@@ -267,17 +269,10 @@ def _draw_past(axes: Any, past: list[EmittedState], x: float, top: float) -> flo
     numbers = f"step {past[0].index}" + (f" to {past[-1].index}" if len(past) > 1 else "")
     put(axes, x + 0.12, top + 0.17, f"decided · {numbers}", 8.5, SOFT, weight="bold")
     y = middle = top + NAME + 0.03
-    for one in past:
-        rejected, text = _past_texts(one)
-        if rejected:
-            words = ("draft", f"✗ step {one.index} rejected", rejected)
-            _draw_card(axes, (x + 0.1, y), words, "rejected", "rejected")
-            y += _height(rejected)
-        by = "draft" if one.origin == "accepted" else "target"
-        said = f"{MARKS[one.origin]} step {one.index} {one.origin}"
-        _draw_card(axes, (x + 0.1, y), (by, said, text), by, ORIGIN_COLOURS[one.origin])
-        middle = y + _height(text) / 2
-        y += _height(text)
+    for card in _decided(past):
+        _draw_card(axes, (x + 0.1, y), *card)
+        height = _height(card[0][2])
+        y, middle = y + height, y + height / 2
     return middle
 
 
