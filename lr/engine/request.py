@@ -223,11 +223,7 @@ class Request:
                     if self.controller is not None:
                         self._choose_depth(self.controller)
                 case messages.Release(node):
-                    place = self._places.pop(node)
-                    if self.drafts is not None:
-                        self.drafts.close(node)
-                    if place.target is not None:
-                        self.target.close(place.target)
+                    self._release(node)
         if self.drafts is not None:
             self.drafts.flush()
 
@@ -377,3 +373,11 @@ class Request:
         self.guesses = controller.tokens(self.stats)
         self._note(self.scheduler.root.id)("controller", depth=depth, tokens=self.guesses)
         self.scheduler.set_depth(depth)
+
+    def _release(self, node: NodeId) -> None:
+        place = self._places.pop(node, None)
+        if place is not None:
+            if self.drafts is not None:
+                self.drafts.close(node)
+            if place.target is not None:
+                self.target.close(place.target)
