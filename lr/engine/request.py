@@ -229,11 +229,7 @@ class Request:
                     if self.controller is not None:
                         self._ask(self.controller, command)
                 case messages.Release(node):
-                    place = self._places.pop(node, None)  # None: an alternative not wanted
-                    if place is not None and self.drafts is not None:
-                        self.drafts.close(node)
-                    if place is not None and place.target is not None:
-                        self.target.close(place.target)
+                    self._release(node)
         if self.drafts is not None:
             self.drafts.flush()
 
@@ -398,3 +394,11 @@ class Request:
         note = self._note(self.scheduler.root.id)
         note("controller", depth=depth, tokens=self.guesses, width=width)
         self.scheduler.set_depth(depth)
+
+    def _release(self, node: NodeId) -> None:
+        place = self._places.pop(node, None)
+        if place is not None:
+            if self.drafts is not None:
+                self.drafts.close(node)
+            if place.target is not None:
+                self.target.close(place.target)
