@@ -435,26 +435,21 @@ def test_who_is_faster_changes_neither_the_tree_nor_the_answer(
     how = {**HOW, "schedule": schedule, "width": 3, "depth": 3}
     ways: list[dict[str, Any]] = [{"draft_ticks": n} for n in (1, 3, 40)]
     ways += [{"driver": "overlapped"}]
-    seen = []
-    for way in ways:
-        made: list[Unsure] = []
-
-        def control(made: list[Unsure] = made) -> Unsure:
-            made.append(Unsure())
-            return made[-1]
-
-        variant = Variant(Length(Requires.TARGET_STEP), controller=control)
-        result = reasoner.generate(QUESTION, variant=variant, **how, **way)
-        entropies = [(one.draft_entropy, one.target_entropy) for one in made[-1].told]
-        seen.append((result.tokens, [s.origin for s in result.steps], entropies))
-    assert all(one[:2] == seen[0][:2] for one in seen)
-    for one in seen:
-        for nats, others in zip(one[2], seen[0][2], strict=True):
-            assert nats == pytest.approx(others, abs=1e-9)
-    narrow = reasoner.generate(
-        QUESTION, variant=Variant(Length(Requires.TARGET_STEP)), **{**how, "width": 1}
-    )
-    assert narrow.tokens != seen[0][0]
+    narrower = 0
+    for seed in range(8):
+        seen = []
+        for way in ways if seed < 2 else ways[:3]:
+            control = Unsure()
+            variant = Variant(Length(Requires.TARGET_STEP), controller=control)
+            result = reasoner.generate(QUESTION, variant=variant, seed=seed, **how, **way)
+            nats = [one for s in control.told for one in (s.draft_entropy, s.target_entropy)]
+            rounded = [None if one is None else round(one, 6) for one in nats]
+            seen.append((result.tokens, [step.origin for step in result.steps], rounded))
+        assert all(one == seen[0] for one in seen)
+        one = Variant(Length(Requires.TARGET_STEP))
+        narrow = reasoner.generate(QUESTION, variant=one, seed=seed, **{**how, "width": 1})
+        narrower += narrow.tokens != seen[0][0]
+    assert narrower > 1  # so the width does matter
 
 
 def test_entropies_are_those_of_the_sampling_distributions(reasoner: Reasoner) -> None:
