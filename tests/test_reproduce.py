@@ -10,6 +10,8 @@ import pytest
 
 from lr.commands.cli import main
 from lr.commands.gpu import BenchGpu
+from lr.commands.reproduce import Table1
+from lr.commands.run import RunModels
 
 SMALL = "--model tiny-target --datasets GSM8K --tokens 24 --prompt 20 --repeats 2 --k 2".split()
 
@@ -45,3 +47,10 @@ def test_what_cannot_be_is_said_at_once(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["reproduce", "table1", *flags]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_judge_behind_a_port_is_asked_there(tmp_path: Path) -> None:
+    models = RunModels(model="tiny-target", judge_port=8000)
+    table = Table1(output=tmp_path, models=models)
+    chosen, _ = table._models().chosen("GSM8K")
+    assert chosen.judge_model == "openai:http://localhost:8000/tiny-judge"

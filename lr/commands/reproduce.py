@@ -135,11 +135,9 @@ class Table1:
 
     def _models(self) -> RunModels:
         """The models of the pair, or those that were named."""
-        if self.models.model is None:
-            names = TARGETS[self.pair]
-        else:
-            chosen, _ = self.models.chosen("table1")
+        own, names = self.models, TARGETS[self.pair]
+        if own.model is not None:
+            chosen, _ = replace(own, judge_port=None).chosen("table1")  # `Run` asks the port
             names = (chosen.model or "", chosen.draft_model or "", chosen.judge_model or "")
-        own = self.models
         model, draft, judge = own.model or names[0], own.draft_model or names[1], own.judge_model
         return replace(own, model=model, draft_model=draft, judge_model=judge or names[2])
