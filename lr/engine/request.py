@@ -77,7 +77,7 @@ class Request:
     _proposed: dict[NodeId, Step | None] = field(default_factory=dict)
     _places: dict[NodeId, _Place] = field(default_factory=dict)
     _widths: dict[int, int | None] = field(default_factory=dict)  # by the index of the new root
-    _entropies: dict[tuple[Role, NodeId], float | None] = field(default_factory=dict)
+    _entropies: dict[tuple[Role, NodeId], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         config = self.scheduler.config
@@ -119,7 +119,8 @@ class Request:
             self._proposed.clear()
         written = [node for node, job in self.jobs.items() if job.finish is not None]
         for node, step, logprobs, entropy in drafts:
-            self._entropies[Role.DRAFT, node] = entropy
+            if entropy is not None:
+                self._entropies[Role.DRAFT, node] = entropy
             if step is not None and node in self._drafting:
                 self._drafting.discard(node)
                 self._places[node].tokens += step.tokens
@@ -130,7 +131,8 @@ class Request:
             # A step that was finished with it may have cancelled it.
             if node in self.jobs and (self.correction is None or self._keeps(self.jobs[node])):
                 job = self.jobs.pop(node)
-                self._entropies[Role.TARGET, node] = job.entropy
+                if job.entropy is not None:
+                    self._entropies[Role.TARGET, node] = job.entropy
                 self.tell(messages.Targeted(node, job.step))
         return bool(drafts or written)
 
