@@ -29,6 +29,7 @@ transcript: `docs/scheduler.md`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from lr.errors import ProtocolError
 from lr.spec.protocol import (
@@ -100,7 +101,6 @@ class LookaheadScheduler:
         self._cycle = 0  # index of the node at which the synchronous cycle began
         self._commands: list[Command] = []  # to be returned at the end of this call
         self._in_work: dict[Work, Node] = {}
-        self._rows: set[Work] = set()  # the part of it that occupies rows of the target
         self._cancelled: set[Work] = set()
 
     @property
@@ -111,7 +111,10 @@ class LookaheadScheduler:
     @property
     def rows(self) -> int:
         """Rows of the target in work: target steps, and judgements without target step."""
-        return len(self._rows)
+        return sum(
+            kind is Kind.TARGET or (kind is Kind.JUDGE and self._judged_alone(node))
+            for (kind, _), node in self._in_work.items()
+        )
 
     def start(self) -> list[Command]:
         """The first commands. The first root is NodeId(0, 0)."""
@@ -132,7 +135,7 @@ class LookaheadScheduler:
             self._check_stale(work)
             return []
         self._check_possible(event, node)
-        self._end(work)
+        del self._in_work[work]
         match event:
             case Drafted(_, None):
                 node.awaited = False
@@ -308,18 +311,17 @@ class LookaheadScheduler:
     def _start_rows(self) -> None:
         """Target steps (section 3.2) and lone judgements while rows are free, root first."""
         most = self.config.max_target_rows
+        free = inf if most is None else most - self.rows
         for node in _open_nodes(self.root):
-            if self._target_is_due(node) and (most is None or self.rows < most):
+            if free > 0 and self._target_is_due(node):
+                free -= 1
                 node.target_began = True
-                work = Work(Kind.TARGET, node.id)
-                self._in_work[work] = node
-                self._rows.add(work)
+                self._in_work[Work(Kind.TARGET, node.id)] = node
                 self._commands.append(Target(node.id, node.limit))
             for child in node.children:
-                if not child.unjudged or child.draft is None:
-                    continue
-                if self._judged_alone(child) and (most is None or self.rows < most):
-                    self._rows.add(Work(Kind.JUDGE, child.id))
+                alone = child.unjudged and self._judged_alone(child)
+                if free > 0 and alone and child.draft is not None:
+                    free -= 1
                     self._judge(child, Judge(child.id, node.id, child.draft, None))
 
     # What may happen at a node
@@ -371,18 +373,13 @@ class LookaheadScheduler:
         if node.released:
             return
         for work in [Work(kind, node.id) for kind in Kind]:
-            if work in self._in_work:
-                self._end(work)
+            if self._in_work.pop(work, None) is not None:
                 self._cancelled.add(work)
                 self._commands.append(Cancel(work))
         for child in node.children:
             self._prune(child)
         node.released, node.open = True, False
         self._commands.append(Release(node.id))
-
-    def _end(self, work: Work) -> None:
-        del self._in_work[work]
-        self._rows.discard(work)
 
     # Checks of events
 
