@@ -16,26 +16,14 @@ which makes the parts.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from lr.engine.request import Request
-from lr.engine.runner import ModelRunner
 from lr.engine.worker import RemoteRun
 from lr.errors import ProtocolError
-from lr.kvcache.branch import Branch
 from lr.registry import find
 from lr.spec.protocol import NodeId
-from lr.spec.sampling import distribution, step_logprobs
-from lr.spec.verifiers.base import (
-    DeferredVerifier,
-    Pair,
-    Requires,
-    Verifier,
-    early_verdicts_of,
-    verdicts_of,
-)
+from lr.spec.verifiers.base import DeferredVerifier, Requires, Verifier, all_verdicts_of
 from lr.spec.write import StepWriter
 from lr.trace import ForwardPass, VerifierCall
 from lr.types import Role, Verdict
@@ -146,12 +134,14 @@ class Loop:
         if not waiting:
             return False
         assert self.verifier is not None, "nothing is drafted without one"
-        if self.verifier.requires & READINGS:
-            read_drafts(waiting, sampling=bool(self.verifier.requires & Requires.SAMPLING_LOGPROBS))
+        requires = self.verifier.requires
+        if requires & READINGS:
+            sampling = bool(requires & Requires.SAMPLING_LOGPROBS)
+            find("lr.parts.readings:read_drafts")(waiting, sampling=sampling)
         started, passed = time.perf_counter(), self._passed
         pairs = [request.asked[node] for request, node in waiting]
         before = self.verifier.passes
-        verdicts = verdicts_on(self.verifier, pairs)
+        verdicts = all_verdicts_of(self.verifier, pairs)
         seconds = time.perf_counter() - started - (self._passed - passed)  # forwards are counted
         share = seconds / len(waiting)
         passes = {request: self.verifier.passes - before for request, _ in waiting}
@@ -169,51 +159,3 @@ class Loop:
         elsewhere = sum(part.busy for part in parts)
         elsewhere += self.deferred is not None and self.deferred.wanted(self.live)
         return None if elsewhere < 2 else NAP
-
-
-def verdicts_on(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict | None]:
-    """A verdict on each pair, in order; None: unsure of a draft step without a target step."""
-    alone = [pair for pair in pairs if pair.target is None]
-    whole = [pair for pair in pairs if pair.target is not None]
-    early = iter(early_verdicts_of(verifier, alone) if alone else [])
-    late = iter(verdicts_of(verifier, whole) if whole else [])
-    return [next(early if pair.target is None else late) for pair in pairs]
-
-
-def read_drafts(waiting: Sequence[tuple[Request, NodeId]], *, sampling: bool = False) -> None:
-    """Put into the pairs what the target makes of their draft steps, by one forward over all that
-    were not read yet: the prefill that the target owes them anyway.
-
-    Example: the prefix ends in "x", the draft step is "a b c". Fed are x a b c. The logits after x,
-    a, b are those of a, b, c, and the hidden states after a, b, c are those of the step. Then the
-    branch is cut back by one, since the last token of a branch is always still to be computed.
-    `sampling`: the log-probabilities under the sampling distribution, too.
-    """
-    unread = [(request, node) for request, node in waiting if request.asked[node].logprobs is None]
-    if not unread:
-        return
-    runner = unread[0][0].target.runner
-    assert isinstance(runner, ModelRunner), "a served target has no logits, and was refused"
-    branches: list[Branch] = []
-    try:
-        for request, node in unread:
-            branches.append(request.fork_before(node))
-            branches[-1].extend(request.asked[node].draft.tokens)
-        readings = runner.read(branches)
-    except BaseException:
-        for branch in branches:
-            runner.close(branch)
-        raise
-    for (request, node), branch, (logits, hidden) in zip(unread, branches, readings, strict=True):
-        pair = request.asked[node]
-        tokens = pair.draft.tokens
-        runner.rewind(branch, len(branch) - 1)
-        branch.append(tokens[-1])
-        request.take_reading(node, branch)
-        before = logits[-len(tokens) - 1 : -1]  # [t, v]
-        logprobs, drawn = step_logprobs(before, tokens), None
-        if sampling:
-            probs = distribution(before, request.target.config.sampling)  # [t, v]
-            drawn = step_logprobs(probs.log(), tokens)
-        hidden = hidden[-len(tokens) :]
-        request.asked[node] = replace(pair, logprobs=logprobs, hidden=hidden, target_sampling=drawn)

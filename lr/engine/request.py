@@ -17,26 +17,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from lr.engine.drafts import Ahead, DraftSide, Streams, Written
-from lr.errors import SettingError
 from lr.kvcache.branch import Branch
-from lr.rng import Stream, uniform
+from lr.registry import find
+from lr.rng import Stream
 from lr.spec import protocol as messages
 from lr.spec.drafters import StepDrafter
-from lr.spec.protocol import NodeId, Place, Schedule, Wait
+from lr.spec.protocol import NodeId, Place, Wait
 from lr.spec.runner import read_up_to
 from lr.spec.scheduler import LookaheadScheduler
-from lr.spec.variant import Controller, Correction, StepStats, Variant
+from lr.spec.variant import Controller, Variant
 from lr.spec.verifiers.base import Pair
 from lr.spec.write import StepJob, StepWriter
-from lr.trace import Stats, StepWritten, Trace, noted, stats_of
-from lr.types import EmittedStep, Origin, Role, Step, Verdict
+from lr.trace import StepWritten, Trace, noted
+from lr.types import EmittedStep, Role, Step, Verdict
+
+if TYPE_CHECKING:
+    from lr.parts.steering import Corrections, Steering
 
 
 @dataclass
-class _Place:
+class NodePlace:
     """A node: the tokens of its prefix; the target's branch, once it is needed; the draft step that
     leads there, with its log-probabilities; the pairs of its children that were judged.
     """
@@ -56,8 +59,8 @@ class Request:
 
     `drafts` is None where nothing looks ahead (plain decoding: a scheduler of depth 0). Of the
     `variant`, `may_follow` says whether drafts may follow a draft step, and the `corrector` how the
-    target writes after a rejection. `controller` chooses the depth after every step. `proposals`:
-    draft steps that no model writes.
+    target writes after a rejection. `controller` chooses the depth after every step; both are at
+    work in `parts/steering.py`. `proposals`: draft steps that no model writes.
     """
 
     prompt: Sequence[int]
@@ -75,16 +78,17 @@ class Request:
     _drafting: set[NodeId] = field(default_factory=set)
     # not told to the scheduler yet; None: the controller wants no such alternative
     _proposed: dict[NodeId, Step | None] = field(default_factory=dict)
-    _places: dict[NodeId, _Place] = field(default_factory=dict)
-    _widths: dict[int, int | None] = field(default_factory=dict)  # by the index of the new root
-    _entropies: dict[tuple[Role, NodeId], float] = field(default_factory=dict)
+    places: dict[NodeId, NodePlace] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         config = self.scheduler.config
-        self.most, self.stats, self.chooser = config.depth, Stats(), config.chooser
-        self.correction: Correction | None = None
-        self.guesses: int | None = None
-        self.trace.news = None if self.controller is None else []
+        self.chooser, corrector = config.chooser, self.variant.corrector
+        self.corrections: Corrections | None = None
+        self.steering: Steering | None = None
+        if corrector is not None:
+            self.corrections = find("lr.parts.steering:Corrections")(self, corrector)
+        if self.controller is not None:
+            self.steering = find("lr.parts.steering:Steering")(self, self.controller)
         speculation = self.target.config.speculation
         offered = None if speculation is None else speculation.drafter
         self.step_drafter = offered if isinstance(offered, StepDrafter) else None
@@ -105,8 +109,8 @@ class Request:
             early = plain and not self.trace.detailed
             ahead = Ahead(self.streams, config.limits) if early else None
             self.drafts.open(root, self.prompt, ahead)
-        self._places[root] = _Place(tuple(self.prompt))
-        self._give(root, self.target.runner.open(self.prompt))
+        self.places[root] = NodePlace(tuple(self.prompt))
+        self.give(root, self.target.runner.open(self.prompt))
         self._carry_out(self.scheduler.start())
 
     def take(self) -> bool:
@@ -119,20 +123,21 @@ class Request:
             self._proposed.clear()
         written = [node for node, job in self.jobs.items() if job.finish is not None]
         for node, step, logprobs, entropy in drafts:
-            if entropy is not None:
-                self._entropies[Role.DRAFT, node] = entropy
+            if self.steering is not None:
+                self.steering.entropies[Role.DRAFT, node] = entropy
             if step is not None and node in self._drafting:
                 self._drafting.discard(node)
-                self._places[node].tokens += step.tokens
-                self._places[node].step, self._places[node].logprobs = step, logprobs
+                self.places[node].tokens += step.tokens
+                self.places[node].step, self.places[node].logprobs = step, logprobs
                 self._offer(node)
             self.tell(messages.Drafted(node, step))
         for node in written:
             # A step that was finished with it may have cancelled it.
-            if node in self.jobs and (self.correction is None or self._keeps(self.jobs[node])):
-                job = self.jobs.pop(node)
-                if job.entropy is not None:
-                    self._entropies[Role.TARGET, node] = job.entropy
+            job = self.jobs.get(node)
+            if job is not None and (self.corrections is None or self.corrections.keeps(job)):
+                del self.jobs[node]
+                if self.steering is not None:
+                    self.steering.entropies[Role.TARGET, node] = job.entropy
                 self.tell(messages.Targeted(node, job.step))
         return bool(drafts or written)
 
@@ -146,31 +151,14 @@ class Request:
         """Take the verdict on a pair, unless an earlier one has cancelled it."""
         pair = self.asked.pop(node, None)
         if pair is not None:
-            self._places[self._parent(node)].judged[node] = pair
+            self.places[self.parent(node)].judged[node] = pair
             self.tell(messages.Judged(node, verdict))
 
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
         """The chooser's choice; it is shown what the verifier saw."""
-        judged = self._places[place.node].judged
+        judged = self.places[place.node].judged
         pairs = tuple(map(judged.get, place.children))
-        return self.chooser.choose(replace(place, pairs=pairs, note=self._note(place.node)))
-
-    def fork_before(self, node: NodeId) -> Branch:
-        """A fork of the target's branch where the draft step that leads to `node` begins; the last
-        token before it is still to be computed. Raises what `ModelRunner.forward` raises.
-        """
-        parent = self._parent(node)
-        prefix = self._places[parent].tokens
-        branch = self._fork(parent, len(prefix) - 1)
-        branch.append(prefix[-1])
-        return branch
-
-    def take_reading(self, node: NodeId, branch: Branch) -> None:
-        """Keep `branch`, which has read the draft step, as the node's, unless that has one."""
-        if self._places[node].target is None:
-            self._give(node, branch)
-        else:
-            self.target.runner.close(branch)
+        return self.chooser.choose(replace(place, pairs=pairs, note=self.note(place.node)))
 
     def close(self) -> None:
         """Give everything back, in whatever state the request is."""
@@ -180,18 +168,18 @@ class Request:
         self.asked.clear()
         self._drafting.clear()
         self._proposed.clear()
-        for place in self._places.values():
+        for place in self.places.values():
             if place.target is not None:
                 self.target.close(place.target)
-        self._places.clear()
+        self.places.clear()
         if self.drafts is not None:
             self.drafts.end()
 
-    def _parent(self, node: NodeId) -> NodeId:
+    def parent(self, node: NodeId) -> NodeId:
         """The node where the draft step that leads to `node` begins."""
         return node.parent(self.scheduler.config.width)
 
-    def _note(self, node: NodeId) -> messages.Note:
+    def note(self, node: NodeId) -> messages.Note:
         """How a part of a variant tells the trace something about a node."""
 
         def note(name: str, **fields: object) -> None:
@@ -211,10 +199,10 @@ class Request:
                 case messages.Target(node, limit):
                     self._begin_target(node, limit)
                 case messages.Judge(node, parent, draft, target):
-                    prefix, logprobs = self._places[parent].tokens, self._places[node].logprobs
+                    prefix, logprobs = self.places[parent].tokens, self.places[node].logprobs
                     stream = self.streams.target.fold_in(parent.index, "verdict", node.number)
                     pair = Pair(prefix, draft, target, draft_sampling=logprobs, stream=stream)
-                    self.asked[node] = replace(pair, note=self._note(node))
+                    self.asked[node] = replace(pair, note=self.note(node))
                 case messages.Cancel((messages.Kind.DRAFT, node)):
                     self._drafting.discard(node)
                     assert self.drafts is not None
@@ -228,8 +216,8 @@ class Request:
                     self.emitted.append(emitted)
                     if root is not None:
                         self._move_root(node, root)
-                    if self.controller is not None:
-                        self._ask(self.controller, command)
+                    if self.steering is not None:
+                        self.steering.ask(command)
                 case messages.Release(node):
                     self._release(node)
         if self.drafts is not None:
@@ -237,17 +225,16 @@ class Request:
 
     def _begin_drafts(self, command: messages.Draft) -> None:
         """Proposed steps are there at once, on branches of the draft; it writes the others."""
-        parent, limit, tokens = command.node, command.limit, self._places[command.node].tokens
+        parent, limit, tokens = command.node, command.limit, self.places[command.node].tokens
         assert self.drafts is not None
         proposed: list[Step | None] = []
         if self.proposals is not None:
             proposed = self.proposals(tokens, self.scheduler.config.width, limit)
         sources: dict[NodeId, Stream | Step] = {}
-        # the controller's last answer that came before this node could begin, whoever is faster
-        width = self._widths.get(max(parent.stem, parent.index - self.most + 1))
+        width = None if self.steering is None else self.steering.width(parent)
         self._proposed |= dict.fromkeys(command.children[width:] if width else ())
         for sibling, child in enumerate(command.children[:width]):
-            self._places[child] = _Place(tokens)
+            self.places[child] = NodePlace(tokens)
             self._drafting.add(child)
             step = proposed[sibling] if sibling < len(proposed) else None
             sources[child] = self.streams.of_draft(parent.index, sibling) if step is None else step
@@ -259,95 +246,55 @@ class Request:
 
     def _begin_target(self, node: NodeId, limit: int) -> None:
         branch, stream = self._target_branch(node), self.streams.target.fold_in(node.index)
-        job = StepJob(branch, node.index, limit, stream, self.trace, node, guesses=self.guesses)
-        root, self.correction = self.scheduler.root, None
-        replaces = root.id == node and any(child.verdict for child in root.children)
-        if self.variant.corrector is not None and replaces:
-            rejected = tuple(self._places[node].judged.values())
-            prefix, sampling = self._places[node].tokens, self.target.config.sampling
-            self.correction = Correction(prefix, rejected, sampling, note=self._note(node))
-            self._correct(job)
-        else:
-            self.jobs[node] = job
-            self.target.begin([job])
-        if self.step_drafter is not None:
-            for other in self._places:
-                if self._parent(other) == node and other not in self._drafting:
-                    self._offer(other)
-
-    def _correct(self, job: StepJob) -> None:
-        """Begin to write a step in the place of rejected ones, as the corrector wants it."""
-        corrector, correction = self.variant.corrector, self.correction
-        assert corrector is not None and correction is not None and job.node is not None
-        begun = tuple(corrector.begin(correction))
-        whole = [pair.draft.tokens[: len(begun)] for pair in correction.rejected]
-        if begun and (begun not in whole or len(begun) >= job.limit):
-            raise SettingError(
-                f"the corrector began with the tokens {begun}; expected less than a step of "
-                f"{job.limit} tokens, and the beginning of one of the rejected draft steps."
-            )
-        job.branch.extend(begun)
-        job.tokens += begun
-        self.jobs[job.node] = job
+        guesses = None if self.steering is None else self.steering.guesses
+        job = StepJob(branch, node.index, limit, stream, self.trace, node, guesses=guesses)
+        if self.corrections is not None:
+            self.corrections.begin(job)
+        self.jobs[node] = job
         self.target.begin([job])
-
-    def _keeps(self, job: StepJob) -> bool:
-        """Whether the corrector keeps a step; else the target is already writing another one."""
-        corrector, correction = self.variant.corrector, self.correction
-        assert corrector is not None and correction is not None
-        number = uniform(job.stream.fold_in("keep").key(correction.attempt))
-        drawn = replace(correction, logprobs=tuple(job.logprobs))
-        if corrector.keep(drawn, job.step, number):
-            self.correction = None
-            return True
-        correction.note("corrector", keeps=False, attempt=correction.attempt, number=number)
-        self.correction = replace(correction, attempt=correction.attempt + 1)
-        prefix = correction.prefix
-        self.target.runner.rewind(job.branch, len(prefix) - 1)
-        job.branch.append(prefix[-1])
-        stream = self.streams.target.fold_in(job.index, "correction", correction.attempt + 1)
-        job = replace(job, stream=stream, tokens=[], logprobs=[], entropies=[], finish=None)
-        self._correct(job)
-        return False
+        if self.step_drafter is not None:
+            for other in self.places:
+                if self.parent(other) == node and other not in self._drafting:
+                    self._offer(other)
 
     def _follows(self, node: NodeId) -> bool:
         """Whether drafts may follow the draft step that leads to a node; asked once for each."""
-        place = self._places[node]
+        place = self.places[node]
         if place.follow is None:
             may_follow = self.variant.may_follow
             assert may_follow is not None and place.step is not None
             place.follow = may_follow(node, place.step, place.logprobs or ())
-            self._note(node)("may_follow", follows=place.follow)
+            self.note(node)("may_follow", follows=place.follow)
         return place.follow
 
     def _offer(self, node: NodeId) -> None:
         """Show the target how the draft wrote the step to `node` (first alternatives only)."""
         if self.step_drafter is None or node.number % self.scheduler.config.width:
             return
-        rival = self._places[self._parent(node)]
+        rival = self.places[self.parent(node)]
         if rival.target is not None:
             start = len(rival.tokens)
-            self.step_drafter.offer(rival.target, start, self._places[node].tokens[start:])
+            self.step_drafter.offer(rival.target, start, self.places[node].tokens[start:])
 
     def _target_branch(self, node: NodeId) -> Branch:
         """The target's branch of a node: a fork of the parent's with the draft step pending."""
-        place = self._places[node]
+        place = self.places[node]
         if place.target is None:
-            parent = self._parent(node)
-            length = len(self._places[parent].tokens)
-            branch = self._fork(parent, length)
+            parent = self.parent(node)
+            length = len(self.places[parent].tokens)
+            branch = self.fork(parent, length)
             branch.extend(place.tokens[length:])
-            return self._give(node, branch)
+            return self.give(node, branch)
         return place.target
 
-    def _fork(self, node: NodeId, length: int) -> Branch:
+    def fork(self, node: NodeId, length: int) -> Branch:
         """A fork of the target's branch of a node, cut back to `length` tokens. What the branch has
         not computed of the node's prefix it computes first, the last token excepted, so that forks
         share it instead of repeating it: in the target's next pass, if a row is being written on
         it. Example: two draft steps arrive together. The row after the first begins at once, with
         all the others, and the row after the second one pass later.
         """
-        origin, known = self._target_branch(node), len(self._places[node].tokens) - 1
+        origin, known = self._target_branch(node), len(self.places[node].tokens) - 1
         if node in self.jobs and origin.num_computed_tokens < known:
             self.target.poll()
         read_up_to(self.target.runner, origin, known)
@@ -355,9 +302,9 @@ class Request:
         self.target.runner.rewind(branch, length)
         return branch
 
-    def _give(self, node: NodeId, branch: Branch) -> Branch:
+    def give(self, node: NodeId, branch: Branch) -> Branch:
         """`branch` is the node's on the target's side."""
-        self._places[node].target = branch
+        self.places[node].target = branch
         if self.trace.detailed:
             self.target.runner.tag(branch, node)
         return branch
@@ -369,36 +316,18 @@ class Request:
         if node == root:
             self._target_branch(node)  # made now, because its parent is about to be closed
             return
-        place = self._places.pop(node)
+        place = self.places.pop(node)
         assert place.target is not None
         step = tuple(place.target.tokens[len(place.tokens) :])
         if self.drafts is not None:
             self.drafts.follow(node, root, step)
         place.tokens += step
         place.judged = {}
-        self._places[root] = place
-        self._give(root, place.target)
-
-    def _ask(self, controller: Controller, emit: messages.Emit) -> None:
-        """The controller is told what is known as of this step, whatever else is decided by now."""
-        news, self.trace.news = self.trace.news or [], []
-        last, new = self.stats.seconds, stats_of(news)
-        self.stats = replace(self.stats + new, seconds=max(last, new.seconds))
-        config, kept = self.scheduler.config, emit.emitted.origin is Origin.ACCEPTED
-        place = emit.node.parent(config.width) if kept else emit.node
-        draft = self._entropies.get((Role.DRAFT, place.child(0, config.width)))
-        target = self._entropies.get((Role.TARGET, place))
-        told = StepStats(**vars(self.stats), draft_entropy=draft, target_entropy=target)
-        least = 1 if config.schedule is Schedule.PAPER else 0
-        depth = max(least, min(controller.depth(told), self.most))
-        self.guesses, width = controller.tokens(told), controller.width(told)
-        self._widths[emit.emitted.index + 1] = width
-        note = self._note(self.scheduler.root.id)
-        note("controller", depth=depth, tokens=self.guesses, width=width)
-        self.scheduler.set_depth(depth)
+        self.places[root] = place
+        self.give(root, place.target)
 
     def _release(self, node: NodeId) -> None:
-        place = self._places.pop(node, None)
+        place = self.places.pop(node, None)
         if place is not None:
             if self.drafts is not None:
                 self.drafts.close(node)

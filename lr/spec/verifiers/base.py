@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Flag, auto
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from lr.errors import ProtocolError, SettingError
 from lr.kvcache.branch import common_length
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lr.rng import Stream
-
-_Found = TypeVar("_Found")
 
 
 class Requires(Flag):
@@ -156,40 +154,36 @@ def verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict]:
 
     Raises what any other verifier raises, and `TypeError` if it returns something else.
     """
+    return [verdict for verdict in _asked(verifier, pairs) if verdict is not None]
+
+
+def all_verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict | None]:
+    """As `verdicts_of`, of pairs some of which have no target step: None where it is needed."""
+    early = bool(verifier.requires & Requires.TARGET_STEP)
+    alone = iter(_asked(verifier, [pair for pair in pairs if pair.target is None], early=early))
+    whole = iter(_asked(verifier, [pair for pair in pairs if pair.target is not None]))
+    return [next(alone if pair.target is None else whole) for pair in pairs]
+
+
+def _asked(
+    verifier: Verifier, pairs: Sequence[Pair], *, early: bool = False
+) -> list[Verdict | None]:
+    if not pairs:
+        return []
+    found: Sequence[Verdict | None]
     try:
-        verdicts = verifier.judge(pairs)
+        found = verifier.judge_early(pairs) if early else verifier.judge(pairs)
     except Exception as error:
         if not verifier.fallible:
             raise
         if len(pairs) > 1:
-            return [verdict for pair in pairs for verdict in verdicts_of(verifier, [pair])]
+            return [one for pair in pairs for one in _asked(verifier, [pair], early=early)]
         why = f"verifier {verifier.name} failed: {type(error).__name__}: {error}"
-        return [Verdict(aligned=False, why=why, failed=True) for _ in pairs]
-    return _checked(verifier, verdicts, len(pairs), (Verdict,))
-
-
-def early_verdicts_of(verifier: Verifier, pairs: Sequence[Pair]) -> list[Verdict | None]:
-    """The verdicts that are possible without the target's step; None where that step is needed."""
-    if not verifier.requires & Requires.TARGET_STEP:
-        return list(verdicts_of(verifier, pairs))
-    try:
-        verdicts = verifier.judge_early(pairs)
-    except Exception:
-        if not verifier.fallible:
-            raise
-        if len(pairs) > 1:
-            return [verdict for pair in pairs for verdict in early_verdicts_of(verifier, [pair])]
-        return [None]
-    return _checked(verifier, verdicts, len(pairs), (Verdict, type(None)))
-
-
-def _checked(
-    verifier: Verifier, found: list[_Found], count: int, kinds: tuple[type, ...]
-) -> list[_Found]:
-    good = isinstance(found, list) and len(found) == count
-    if not good or not all(isinstance(one, kinds) for one in found):
+        return [None if early else Verdict(aligned=False, why=why, failed=True)]
+    good = isinstance(found, list) and len(found) == len(pairs)
+    if not good or not all(isinstance(one, Verdict) or (early and one is None) for one in found):
         raise TypeError(
-            f"verifier {verifier.name!r} returned {found!r}; expected a list of {count} verdicts, "
-            "one lr.types.Verdict per pair."
+            f"verifier {verifier.name!r} returned {found!r}; expected a list of {len(pairs)} "
+            "verdicts, one lr.types.Verdict per pair."
         )
-    return found
+    return list(found)
