@@ -28,7 +28,7 @@ from lr.registry import find
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
-from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter, StepDrafter
+from lr.spec.drafters import Drafter, ModelDrafter, StepDrafter
 from lr.spec.protocol import FIRST_ALIGNED, LateDrafts, Limits, Schedule, SchedulerConfig
 from lr.spec.runner import Runner
 from lr.spec.scheduler import LookaheadScheduler
@@ -415,7 +415,8 @@ class Run:
         if self.variant.drafter is not None:
             made = self.variant.drafter(draft_runner, self.sampling)
         elif drafter == "ngram":
-            made = LookupDrafter(options.prompt_lookup_max, options.prompt_lookup_min)
+            longest, shortest = options.prompt_lookup_max, options.prompt_lookup_min
+            made = find("lr.parts.drafters:LookupDrafter")(longest, shortest)
         elif drafter == "suffix":
             made = find("lr.parts.drafters:SuffixDrafter")()
         elif drafter == "step":

@@ -1,4 +1,4 @@
-"""Other drafters: the longest repeated suffix, and trees of the draft model's likeliest tokens. And
+"""Other drafters: lookup in the text so far, and trees of the draft model's likeliest tokens. And
 draft steps without a model, those of a variant's `StepProposer`.
 
 `lr/spec/drafters.py` says what a drafter is; this file is loaded when one of these is asked for.
@@ -7,6 +7,7 @@ draft steps without a model, those of a variant's `StepProposer`.
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,13 +15,58 @@ import torch
 from torch import Tensor
 
 from lr.kvcache.branch import Branch
-from lr.spec.acceptance import ROOT, Proposal
-from lr.spec.drafters import Context, LookupDrafter, OwnBranches, draft_key
+from lr.spec.acceptance import EMPTY, ROOT, Proposal
+from lr.spec.drafters import Context, Drafter, OwnBranches, draft_key
 from lr.spec.runner import Runner, read_up_to
 from lr.spec.sampling import distribution, perturbed
 from lr.spec.segmenters import Segmenter
 from lr.spec.variant import StepProposer
-from lr.types import Coupling, Finish, SamplingParams, Step, require
+from lr.types import Coupling, Finish, SamplingParams, Step, require, require_whole
+
+
+class LookupDrafter(Drafter):
+    """Prompt lookup: if the last few tokens occurred earlier in the branch, prompt included, it
+    proposes what followed them there.
+
+    The paper's token-level method (n-gram speculation; Saxena's prompt lookup decoding, and vLLM's
+    `ngram`). The longest n-gram wins, n from `prompt_lookup_max` down to `prompt_lookup_min`, and
+    of its occurrences the most recent. Example: tokens 5 8 9 1 5 8, n = 2: the pair "5 8" stood at
+    the beginning, so 9 1 5 8 is proposed, cut to k.
+    """
+
+    name = "ngram"
+
+    def __init__(self, prompt_lookup_max: int = 2, prompt_lookup_min: int = 1) -> None:
+        low, high = prompt_lookup_min, prompt_lookup_max
+        require_whole("prompt_lookup_min", low, 1)
+        require(high >= low, "prompt_lookup_max", high, f"at least {low}, prompt_lookup_min")
+        self.longest, self.shortest = high, low
+
+    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
+        return [self._look_up(context.tokens, min(k, context.limit)) for context in contexts]
+
+    def _look_up(self, tokens: Sequence[int], k: int) -> Proposal:
+        text = array("q", tokens).tobytes()
+        # The last `low` tokens occurred before, the last `high + 1` did not (or are too many).
+        low, high = 0, min(self.longest, len(tokens) - 1)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if earlier_end(text, middle) is None:
+                high = middle - 1
+            else:
+                low = middle
+        end = earlier_end(text, low) if low >= self.shortest else None
+        return EMPTY if end is None or k < 1 else Proposal.chain(tokens[end : end + k])
+
+
+def earlier_end(text: bytes, n: int) -> int | None:
+    """After how many tokens of `text` (8 bytes each) its last n ended before; None: nowhere."""
+    pattern, stop = text[-8 * n :], len(text) - 1
+    while (place := text.rfind(pattern, 0, stop)) >= 0:
+        if place % 8 == 0:  # else it is not the beginning of a token
+            return place // 8 + n
+        stop = place + len(pattern) - 1
+    return None
 
 
 class SuffixDrafter(LookupDrafter):

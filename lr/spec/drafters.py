@@ -5,9 +5,9 @@ alone? (Then the output does not depend on what else is in the batch, whatever t
 which distribution were the tokens drawn (`Proposal.q`; None where they were certain)? A wrong q
 makes the output biased; `lr/lab/counterexamples.py` shows how.
 
-Without a model: n-gram lookup, and the draft's version of the same step. With a draft model, which
-has a cache of its own: chains (`ModelDrafter`) after every branch, all branches in one batch, one
-forward per place. `lr/parts/drafters.py` has trees, and the longest repeated suffix.
+Without a model: the draft's version of the same step. With a draft model, which has a cache of its
+own: chains (`ModelDrafter`) after every branch, all branches in one batch, one forward per place.
+`lr/parts/drafters.py` has trees, and lookup in the text so far.
 
 With coupling "independent" the draft model draws with noise of its own, new in every round; with
 "shared" with the very keys with which the target would draw at those places. Neither distribution
@@ -16,7 +16,6 @@ changes, but the two agree far more often (`lr/lab/exact.py`); use it with sampl
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,7 +27,7 @@ from lr.kvcache.branch import Branch, common_length
 from lr.spec.acceptance import EMPTY, Draws, Proposal
 from lr.spec.runner import Runner, fork_longest
 from lr.spec.sampling import distribution, sample
-from lr.types import Coupling, SamplingParams, require, require_whole
+from lr.types import Coupling, SamplingParams, require
 
 
 @dataclass(frozen=True)
@@ -62,51 +61,6 @@ class Drafter(Protocol):
     def forget(self, branches: Iterable[Branch]) -> None:
         """These branches are closed: free what is kept for them, if anything is."""
         return
-
-
-class LookupDrafter(Drafter):
-    """Prompt lookup: if the last few tokens occurred earlier in the branch, prompt included, it
-    proposes what followed them there.
-
-    The paper's token-level method (n-gram speculation; Saxena's prompt lookup decoding, and vLLM's
-    `ngram`). The longest n-gram wins, n from `prompt_lookup_max` down to `prompt_lookup_min`, and
-    of its occurrences the most recent. Example: tokens 5 8 9 1 5 8, n = 2: the pair "5 8" stood at
-    the beginning, so 9 1 5 8 is proposed, cut to k.
-    """
-
-    name = "ngram"
-
-    def __init__(self, prompt_lookup_max: int = 2, prompt_lookup_min: int = 1) -> None:
-        low, high = prompt_lookup_min, prompt_lookup_max
-        require_whole("prompt_lookup_min", low, 1)
-        require(high >= low, "prompt_lookup_max", high, f"at least {low}, prompt_lookup_min")
-        self.longest, self.shortest = high, low
-
-    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        return [self._look_up(context.tokens, min(k, context.limit)) for context in contexts]
-
-    def _look_up(self, tokens: Sequence[int], k: int) -> Proposal:
-        text = array("q", tokens).tobytes()
-        # The last `low` tokens occurred before, the last `high + 1` did not (or are too many).
-        low, high = 0, min(self.longest, len(tokens) - 1)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if earlier_end(text, middle) is None:
-                high = middle - 1
-            else:
-                low = middle
-        end = earlier_end(text, low) if low >= self.shortest else None
-        return EMPTY if end is None or k < 1 else Proposal.chain(tokens[end : end + k])
-
-
-def earlier_end(text: bytes, n: int) -> int | None:
-    """After how many tokens of `text` (8 bytes each) its last n ended before; None: nowhere."""
-    pattern, stop = text[-8 * n :], len(text) - 1
-    while (place := text.rfind(pattern, 0, stop)) >= 0:
-        if place % 8 == 0:  # else it is not the beginning of a token
-            return place // 8 + n
-        stop = place + len(pattern) - 1
-    return None
 
 
 class StepDrafter(Drafter):

@@ -18,9 +18,9 @@ from array import array
 from collections.abc import Sequence
 
 from lr.errors import SettingError
+from lr.parts.drafters import earlier_end
 from lr.parts.judge import PrefixCache, Row, asked_model
 from lr.reasoner import Reasoner
-from lr.spec.drafters import earlier_end
 from lr.spec.sampling import step_logprobs
 from lr.spec.segmenters import BlankLineSegmenter, TokenBytes
 from lr.spec.variant import StepProposer, Variant

@@ -26,11 +26,11 @@ from lr.engine.runner import ModelRunner
 from lr.errors import ContextError, OutOfBlocks
 from lr.model.weights import load_model
 from lr.options import GenerateOptions, make_options
-from lr.parts.drafters import TreeDrafter
+from lr.parts.drafters import LookupDrafter, TreeDrafter
 from lr.reasoner import Reasoner
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
-from lr.spec.drafters import LookupDrafter, ModelDrafter
+from lr.spec.drafters import ModelDrafter
 from lr.spec.sampling import distribution as distribution_of
 from lr.spec.token_sd import Speculation
 from lr.spec.write import StepJob, WriterConfig

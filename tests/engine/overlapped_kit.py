@@ -22,9 +22,9 @@ from lr.engine.runner import ModelRunner, Runners
 from lr.engine.worker import DraftWorker, RemoteRun
 from lr.errors import OutOfBlocks
 from lr.model.qwen import CausalLM
+from lr.parts.drafters import LookupDrafter
 from lr.rng import Stream
 from lr.spec.acceptance import MatchRule
-from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import NodeId, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.segmenters import TokenBytes

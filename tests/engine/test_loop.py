@@ -15,9 +15,9 @@ from spec_kit import KitWriter, answered, decode_plainly, random_model, writer
 from lr.engine.drafts import LocalDrafts, Streams
 from lr.engine.loop import Loop
 from lr.engine.request import Request
+from lr.parts.drafters import LookupDrafter
 from lr.rng import Stream
 from lr.spec.acceptance import MatchRule
-from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.token_sd import Speculation

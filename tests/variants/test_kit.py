@@ -14,13 +14,13 @@ import torch
 from lr.engine.runner import ModelRunner
 from lr.lab.counterexamples import counterexamples
 from lr.parts.block_rule import BlockRule
-from lr.parts.drafters import SuffixDrafter, TreeDrafter
+from lr.parts.drafters import LookupDrafter, SuffixDrafter, TreeDrafter
 from lr.parts.judge import PrefixCache
 from lr.parts.segmenters import FixedSegmenter
 from lr.parts.verifiers import LikelihoodVerifier, RandomVerifier
 from lr.rng import Stream
 from lr.spec.acceptance import EMPTY, AcceptanceRule, MatchRule, Outcome, Proposal, RejectRule
-from lr.spec.drafters import Drafter, LookupDrafter, ModelDrafter
+from lr.spec.drafters import Drafter, ModelDrafter
 from lr.spec.protocol import WAIT, FirstAligned, Place, SchedulerConfig
 from lr.spec.sampling import distribution, sample
 from lr.spec.segmenters import BlankLineSegmenter

@@ -15,11 +15,11 @@ from door_kit import write_checkpoint
 
 from lr.errors import LRError, ProtocolError, SettingError
 from lr.lab.scripted import ScriptedRun, TextScript, newest, oldest
+from lr.parts.drafters import LookupDrafter
 from lr.parts.judge import asked_model
 from lr.parts.verifiers import RandomVerifier, ScoreVerifier
 from lr.reasoner import Reasoner
 from lr.spec.acceptance import MatchRule
-from lr.spec.drafters import LookupDrafter
 from lr.spec.protocol import Draft, Emit, Limits, NodeId, Schedule, SchedulerConfig
 from lr.spec.sampling import distribution
 from lr.spec.variant import Controller, Correction, Corrector, StepProposer, StepStats, Variant
