@@ -10,11 +10,7 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from lr.model.codec import Codec
-    from lr.tiny.languages import TinyLanguage
+from typing import Any
 
 CHECKPOINTS = ("tiny-target", "tiny-draft", "tiny-judge", "plans-target", "plans-draft")
 """The checkpoints that come with the package; `tiny` has their files."""
@@ -62,11 +58,3 @@ def is_served(name: object) -> bool:
 def is_dummy(name: str | Path) -> bool:
     """Whether a checkpoint's name asks for random weights."""
     return str(name).startswith(DUMMY)
-
-
-def language_of(codec: Codec) -> TinyLanguage | None:
-    """The tiny language that a checkpoint speaks, told by its vocabulary; None for all others."""
-    language: TinyLanguage | None = find("lr.tiny.vocabulary:language_of")(
-        codec.tokenizer.get_vocab()
-    )
-    return language

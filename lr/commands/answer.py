@@ -24,13 +24,13 @@ from lr.lab.eval.failure_modes import DraftBottleneck, failure_modes
 from lr.lab.eval.report import cell
 from lr.lab.trace.file import require_writable
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode, ScheduleName
-from lr.registry import language_of
 from lr.result import Result
 from lr.spec.protocol import Emit, Schedule
 from lr.theory import predicted
 from lr.theory.trace_metrics import Answers, PassCost
 from lr.tiny.language import Problem, Split
 from lr.tiny.languages import QUANTITIES, TinyLanguage
+from lr.tiny.names import language_of
 from lr.trace import Stats
 from lr.types import require
 

@@ -30,7 +30,8 @@ from lr.options import (
     ScheduleName,
     TokenDrafter,
 )
-from lr.registry import CHECKPOINTS, is_served, language_of
+from lr.registry import CHECKPOINTS, is_served
+from lr.tiny.names import language_of
 from lr.trace import Stats
 from lr.types import require
 

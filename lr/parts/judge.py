@@ -26,9 +26,9 @@ from lr.errors import ContextError, LRError, OutOfBlocks, SettingError
 from lr.kvcache.branch import Branch, common_length
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
-from lr.registry import language_of
 from lr.spec.runner import Runner, fork_longest
 from lr.spec.verifiers.base import Pair, Verifier
+from lr.tiny.names import language_of
 from lr.types import Verdict, require
 
 JUDGE_TOKENS = 8192

@@ -48,11 +48,12 @@ from lr.parts.judge import (
     asked_model,
     at_least,
 )
-from lr.registry import find, language_of
+from lr.registry import find
 from lr.rng import Stream, uniform
 from lr.spec.runner import Runner
 from lr.spec.sampling import step_logprobs
 from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier, verdicts_of
+from lr.tiny.names import language_of
 from lr.types import Step, Verdict, require
 
 Embed = Callable[[Sequence[str]], Tensor]  # n texts to their embeddings [n, e], each of length 1.

@@ -29,13 +29,13 @@ from lr.model.codec import Codec
 from lr.model.layers import Attend
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
-from lr.registry import language_of
 from lr.rng import Stream
 from lr.spec.protocol import Limits
 from lr.spec.sampling import distribution
 from lr.spec.write import StepJob, StepWriter, WriterConfig
 from lr.tiny.language import Problem, Split
 from lr.tiny.languages import QUANTITIES, TinyLanguage
+from lr.tiny.names import language_of
 from lr.types import Role, SamplingParams, require
 
 KINDS = ("goal", "given", "note", "operation", "answer", "unreadable")

@@ -1,13 +1,20 @@
-"""Where the trained tiny checkpoints lie, which come with the package, and their shape."""
+"""Where the trained tiny checkpoints lie, which come with the package, their shape, and how they
+are told from others.
+"""
 
 from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lr.errors import CheckpointError
 from lr.model.config import ModelConfig
 from lr.registry import CHECKPOINTS
+
+if TYPE_CHECKING:
+    from lr.model.codec import Codec
+    from lr.tiny.languages import TinyLanguage
 
 
 def checkpoint_path(name: str) -> Path:
@@ -33,6 +40,13 @@ def companion(target: str, role: str) -> str | None:
     family, dash, what = target.partition("-")
     name = f"{family}-{role}"
     return name if dash and what == "target" and name in CHECKPOINTS else None
+
+
+def language_of(codec: Codec) -> TinyLanguage | None:
+    """The tiny language that a checkpoint speaks, told by its vocabulary; None for all others."""
+    from lr.tiny import vocabulary  # imports transformers, which takes seconds
+
+    return vocabulary.language_of(codec.tokenizer.get_vocab())
 
 
 def tiny_config(layers: int, vocab_size: int, mlp: int = 384) -> ModelConfig:

@@ -26,8 +26,8 @@ from lr.parts.verifiers import (
     own_judge,
 )
 from lr.reasoner import Reasoner
-from lr.registry import language_of
 from lr.spec.verifiers.base import Verifier
+from lr.tiny.names import language_of
 
 THRESHOLDS = {"judge": 0.5, "digits": 7.0, "likelihood": -1.0}
 

@@ -19,12 +19,11 @@ from lr.lab.eval.grading import Grader
 from lr.model.codec import Codec
 from lr.parts.verifiers import VerifierChoice, usual_verifier
 from lr.reasoner import Reasoner
-from lr.registry import language_of
 from lr.tiny.evaluate import EvalSettings, evaluate
 from lr.tiny.grammar import Style
 from lr.tiny.language import Split
 from lr.tiny.languages import PLANS, QUANTITIES
-from lr.tiny.names import companion
+from lr.tiny.names import companion, language_of
 from lr.tiny.plans import ROOMS
 from lr.tiny.vocabulary import build_tokenizer
 

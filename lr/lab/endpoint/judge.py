@@ -35,9 +35,9 @@ from lr.parts.verifiers import (
     VerifierChoice,
     parse_verifier,
 )
-from lr.registry import language_of
 from lr.spec.protocol import NodeId
 from lr.spec.verifiers.base import DeferredVerifier, Pair, Requires, Verifier
+from lr.tiny.names import language_of
 from lr.types import Verdict, require
 
 LIKELIEST = 20

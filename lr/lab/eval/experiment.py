@@ -39,10 +39,10 @@ from lr.lab.viz.plots import Bars, Panel, draw
 from lr.options import GenerateOptions
 from lr.parts.verifiers import VerifierChoice
 from lr.reasoner import Reasoner
-from lr.registry import language_of
 from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Verifier
 from lr.tiny.languages import TinyLanguage
+from lr.tiny.names import language_of
 
 TURN = 12
 """Problems that an arm answers before the next has its turn; more where arms work on several at
