@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lr.trace import Stats, Trace, summarise
+from lr.trace import Stats, Trace, stats_of
 from lr.types import Finish, Origin, Role, Verdict
 
 BOX = "\\boxed{"
@@ -65,7 +65,7 @@ class Result:
 
     @property
     def stats(self) -> Stats:
-        return summarise(self.trace)
+        return stats_of(self.trace.events)
 
 
 def reply(text: str) -> str:

@@ -330,8 +330,3 @@ def failures(events: Iterable[object]) -> list[str]:
     """Why draft steps could not be judged, one reason for each; they count as rejected."""
     emits = (event for event in events if isinstance(event, Emit))
     return [verdict.why for emit in emits for verdict in emit.verdicts if verdict.failed]
-
-
-def summarise(trace: Trace) -> Stats:
-    """The statistics of one run."""
-    return stats_of(trace.events)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lr.lab.page import emission
@@ -14,7 +16,7 @@ from lr.trace import (
     TokenRounds,
     Trace,
     VerifierCall,
-    summarise,
+    stats_of,
 )
 from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
 
@@ -22,17 +24,17 @@ STEP = Step((1, 2, 3), Finish.BOUNDARY)
 AGREED, REFUSED = Verdict(True, ""), Verdict(False, "")
 
 
-def trace_of(*events: Event) -> Trace:
+def trace_of(*events: Event) -> list[tuple[float, Any]]:
     """One event per second."""
     seconds = iter(range(100))
     trace = Trace(clock=lambda: float(next(seconds)))
     for event in events:
         trace.record(event)
-    return trace
+    return trace.events
 
 
 def test_an_empty_run_has_no_ratios() -> None:
-    stats = summarise(trace_of())
+    stats = stats_of(trace_of())
     assert stats == Stats()
     assert (stats.step_acceptance, stats.tokens_per_second, stats.tokens_per_target_pass) == (
         None,
@@ -43,7 +45,7 @@ def test_an_empty_run_has_no_ratios() -> None:
 
 
 def test_counts_times_and_ratios() -> None:
-    stats = summarise(
+    stats = stats_of(
         trace_of(
             StepWritten(Role.DRAFT, 0, STEP),
             StepWritten(Role.DRAFT, 1, STEP),
@@ -104,7 +106,7 @@ def test_token_rounds_add_up(split: int) -> None:
 
 
 def test_only_the_targets_rounds_count() -> None:
-    stats = summarise(
+    stats = stats_of(
         trace_of(TokenRound(Role.DRAFT, 0, 4, 4, 4, 5), TokenRound(Role.TARGET, 0, 4, 4, 1, 2))
     )
     assert stats.token_acceptance == 0.25

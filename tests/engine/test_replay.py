@@ -29,7 +29,7 @@ from lr.spec.variant import Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.theory.distributions import Bernoulli, Lognormal
 from lr.theory.simulate import ENDLESS, World, simulate
-from lr.trace import STATISTICS, ForwardPass, Trace, summarise
+from lr.trace import STATISTICS, ForwardPass, Trace, stats_of
 from lr.types import Verdict
 
 QUESTION = "At first Ann has 7 coins. How many coins does Ann have?"
@@ -60,7 +60,7 @@ def traced(reasoner: Reasoner, **options: Any) -> TraceFile:
     stats = run.finish().stats
     trace = trace_of(run)
     read = parse_trace(list(trace_lines(trace.header, trace.records)))
-    assert read.stats == stats == summarise(run.trace)
+    assert read.stats == stats == stats_of(run.trace.events)
     return read
 
 
@@ -212,7 +212,7 @@ def test_details_do_not_change_the_statistics() -> None:
     config, world = SchedulerConfig(ENDLESS, Schedule.PAPER, depth=3), World(Bernoulli(0.6))
     for trace in (plain, detailed):
         simulate(config, world, 20, trace=trace)
-    assert summarise(plain) == summarise(detailed)
+    assert stats_of(plain.events) == stats_of(detailed.events)
 
 
 def test_the_command(
@@ -287,7 +287,7 @@ def test_a_failed_run_leaves_its_trace(reasoner: Reasoner, tmp_path: Path) -> No
     end = trace.records[-1].data
     assert (end["event"], end["done"]) == ("end", False)
     assert "KeyboardInterrupt" in end["why"]
-    assert trace.stats == summarise(run.trace)
+    assert trace.stats == stats_of(run.trace.events)
     assert trace.stats.steps > 0
 
 

@@ -35,7 +35,7 @@ from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, load_model, pieces
 from lr.options import LOOKAHEAD, GenerateOptions
 from lr.parts.judge import JUDGE_TOKENS
 from lr.reasoner import Reasoner
-from lr.trace import ForwardPass, Stats, summarise
+from lr.trace import ForwardPass, Stats, stats_of
 from lr.types import Role, SamplingParams
 
 GOAL = 0.75  # Of the bandwidth limit, that plain decoding at batch 1 is to reach on a GPU.
@@ -209,7 +209,7 @@ def time_modes(
                 asked = next(lane)
                 wait_for(reasoner.models.target.device)
                 if repeat:  # the first pays for what is set up once
-                    stats = summarise(asked.trace)
+                    stats = stats_of(asked.trace.events)
                     row.rates.append(stats.tokens / stats.seconds)
                     row.shares.append(_limit(reasoner, asked, stats, plan, peaks) / stats.seconds)
                     row.stats += stats
