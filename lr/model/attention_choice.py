@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from lr.errors import SettingError
-from lr.kvcache.cache import PagedKVCache, integers
-from lr.kvcache.table import block_rows
+from lr.kvcache.cache import PagedKVCache
 from lr.model.attention import REFERENCE, SDPA, AttentionKind, RowPages, reference_attention
 from lr.model.attention_flash import flash_attention
 from lr.model.batch import RaggedBatch
@@ -215,18 +214,10 @@ def distances(
         found = {"ragged": mixed(kind.ragged(batch, cache), needs.dtype)}
         if kind.rows is not None:
             record = cuda_recorder(needs.device) if needs.device.type == "cuda" else record_eager
-            attend = kind.rows(row_pages(batch), cache)
+            attend = kind.rows(RowPages.of(batch), cache)
             replay = record(partial(mixed, attend, needs.dtype))  # must outlive what it computes
             found["rows"] = replay()
         return {
             name: float(((one - expected).norm(dim=1) / expected.norm(dim=1)).max())
             for name, one in found.items()
         }
-
-
-def row_pages(batch: RaggedBatch) -> RowPages:
-    """The rows of a ragged batch, each with the pages of its sequence."""
-    rows = []
-    for blocks, count in zip(block_rows(batch.tables), batch.counts, strict=True):
-        rows += [blocks] * count
-    return RowPages(batch.positions, batch.slots, integers(rows, batch.tokens.device, torch.int32))

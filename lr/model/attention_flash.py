@@ -38,11 +38,10 @@ def flash_attention(varlen: Kernel, with_kvcache: Kernel, block_size: int = 256)
 def _ragged(
     varlen: Kernel, with_kvcache: Kernel, batch: RaggedBatch, cache: PagedKVCache
 ) -> Attend:
-    device, tables = batch.tokens.device, block_rows(batch.tables)
-    table = integers(tables, device, torch.int32)  # [b, nb]
     if max(batch.counts) == 1:
-        used = integers(batch.lengths, device, torch.int32)
-        return _one_each(with_kvcache, cache, batch.slots, used, table)
+        return _rows(with_kvcache, RowPages.of(batch), cache)
+    device = batch.tokens.device
+    table = integers(block_rows(batch.tables), device, torch.int32)  # [b, nb]
     borders = integers(
         [[0, *accumulate(batch.counts)], [0, *accumulate(batch.lengths)]], device, torch.int32
     )
@@ -59,20 +58,13 @@ def _ragged(
 
 
 def _rows(with_kvcache: Kernel, rows: RowPages, cache: PagedKVCache) -> Attend:
-    used = (rows.positions + 1).to(torch.int32)
-    return _one_each(with_kvcache, cache, rows.slots, used, rows.blocks)
-
-
-def _one_each(
-    with_kvcache: Kernel, cache: PagedKVCache, slots: Tensor, used: Tensor, table: Tensor
-) -> Attend:
-    """One query per table: lengths `used` [n], pages `table` [n, nb]."""
+    used = (rows.positions + 1).to(torch.int32)  # the lengths of the sequences, [n]
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        cache.write(layer, slots, k, v)
+        cache.write(layer, rows.slots, k, v)
         keys, values = cache.pages(layer)
         mixed = with_kvcache(
-            q.unsqueeze(1), keys, values, cache_seqlens=used, block_table=table, causal=True
+            q.unsqueeze(1), keys, values, cache_seqlens=used, block_table=rows.blocks, causal=True
         )  # [n, 1, h, d]
         return mixed.squeeze(1)
 

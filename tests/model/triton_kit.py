@@ -12,8 +12,8 @@ from torch import Tensor
 from lr.engine.runner import ModelRunner
 from lr.kvcache.cache import PagedKVCache
 from lr.model import attention_triton, fused
-from lr.model.attention import reference_attention
-from lr.model.attention_choice import ROUNDINGS, AttentionNeeds, find_kernels, probe, row_pages
+from lr.model.attention import RowPages, reference_attention
+from lr.model.attention_choice import ROUNDINGS, AttentionNeeds, find_kernels, probe
 from lr.model.attention_triton import triton_attention
 from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
@@ -57,7 +57,7 @@ def scene(seed: int) -> None:
         expected = reference_attention(batch, exact)(0, q.double(), k.double(), v.double())
         kind = triton_attention(block_size)
         assert kind.rows is not None
-        for attend in (kind.ragged(batch, cache), kind.rows(row_pages(batch), cache)):
+        for attend in (kind.ragged(batch, cache), kind.rows(RowPages.of(batch), cache)):
             off = (attend(0, q, k, v).double() - expected).flatten(1).norm(dim=1)
             worst = (off / expected.flatten(1).norm(dim=1)).max().item()
             assert worst <= ROUNDINGS * torch.finfo(dtype).eps, (seed, block_size, dtype, worst)
