@@ -21,6 +21,7 @@ import torch
 from lr.engine.engine import Engine, Run
 from lr.engine.load import load_models, use_attention
 from lr.model.device import Device, DeviceMap
+from lr.model.qwen import CausalLM
 from lr.options import OptionArguments, make_options
 from lr.registry import find
 from lr.result import Result
@@ -133,8 +134,8 @@ class Reasoner:
         if self.models.worker is not None:
             self.models.worker.close()
         self.engine.forget_caches()
-        if self.models.end_ranks is not None:
-            self.models.end_ranks()
+        if isinstance(self.models.target, CausalLM):
+            self.models.target.close()
 
     def __enter__(self) -> Reasoner:
         return self

@@ -70,7 +70,7 @@ class Models:
     Token ids from `known_tokens` on are known to the target's tokenizer, not to the draft's.
     `num_blocks` cache blocks per model; None: as many as the answers can need. `worker` writes the
     drafts of driver overlapped. `names`: what "target", "draft", "judge" and "verifier" were loaded
-    by. `end_ranks` ends the processes over which a target is spread, for good; None: it is not.
+    by.
     """
 
     codec: Codec
@@ -80,7 +80,6 @@ class Models:
     num_blocks: int | None
     worker: DraftWorker | None = None
     names: Mapping[str, str | None] = field(default_factory=dict)
-    end_ranks: Callable[[], None] | None = None
 
 
 class Engine:

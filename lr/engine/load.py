@@ -79,11 +79,10 @@ def load_models(
     named["verifier"] = verifier if isinstance(verifier, str) else verifier.name
     names = {role: None if name is None else str(name) for role, name in named.items()}
 
-    target_model, end_ranks = served_target, None
+    target_model = served_target
     if devices.ranks > 1:
         spread = find("lr.model.ranks:load_parallel")
         target_model = spread(target, devices.target, dtype, devices.torchrun)
-        end_ranks = target_model.close
     elif served_target is None:
         target_model = load_model(target, device=devices.target[0], dtype=dtype)
     draft_model = served_draft
@@ -95,16 +94,14 @@ def load_models(
                 f"writes {codec.vocab_size}. Choose a draft whose embedding has a row for each of "
                 "the target's tokens."
             )
-    models = Models(
-        codec, target_model, draft_model, known_tokens, num_blocks, names=names, end_ranks=end_ranks
-    )
+    models = Models(codec, target_model, draft_model, known_tokens, num_blocks, names=names)
     if draft is not None and served_draft is None and served_target is None:
         models = replace(models, worker=draft_worker(draft, models, devices))
     try:
         use_attention(models, attention, graphs=graphs)
     except BaseException:
-        if end_ranks is not None:
-            end_ranks()
+        if devices.ranks > 1:
+            target_model.close()
         raise
     if choice is not None and draft is not None:
         build: Any = choice.build
@@ -144,12 +141,10 @@ def load_parts(
 
 
 def use_attention(models: Models, name: str = "auto", *, graphs: bool = True) -> None:
-    """Attention for target, draft and worker. A target spread over ranks has no graphs."""
-    replay = graphs and models.end_ranks is None
-    if isinstance(models.target, CausalLM):
-        equip(models.target, name, graphs=replay)
-    if isinstance(models.draft, CausalLM):
-        equip(models.draft, name, graphs=graphs)
+    """Attention for target, draft and worker."""
+    for model in (models.target, models.draft):
+        if isinstance(model, CausalLM):
+            equip(model, name, graphs=graphs)
     if models.worker is not None:
         models.worker.close()  # the next answer starts another, with this attention
         if not models.worker.as_thread:

@@ -148,7 +148,7 @@ class VocabParallelEmbedding(nn.Embedding):
 class RankLM(CausalLM):
     """One rank's part of a model. `config` is that of the whole; only rank 0 gets logits."""
 
-    graphs = False
+    replayable = False  # there are messages between its kernels
 
     def __init__(self, config: ModelConfig, ranks: Ranks) -> None:
         part = part_of(config, ranks.size)

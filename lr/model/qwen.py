@@ -92,6 +92,9 @@ class CausalLM(nn.Module):
         """Whether its small forwards are to be replayed from CUDA graphs (`graphs.py`)."""
         return self.graphs and self.device.type == "cuda" and self.attention.rows is not None
 
+    def close(self) -> None:
+        """End the other processes over which it is spread (`ranks.py`): none here."""
+
     def trunk(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Final hidden states [n, e] of tokens [n] at positions [n]."""
         if self.frequencies.device != tokens.device:
