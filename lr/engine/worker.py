@@ -3,9 +3,7 @@
 Calls go there as tuples (run, method, arguments), many in one message; steps, events for the trace
 and errors come back. A run is one loop's use of the worker: it has a writer and a cache there, and
 any number of requests, each a `LocalDrafts`, the very object that the loop uses without a worker.
-
-A step that will be asked for next, if all goes well, is written before it is asked for (`AHEAD`),
-so the draft need not wait for the end of the target's forward to hear what to do.
+Only here it also writes steps before they are asked for (`LocalDrafts.write_ahead`).
 
 An error there is raised here, with the worker's traceback if it is not one of ours, and costs that
 run only. A worker that dies, cannot be started or is silent for `patience` seconds raises

@@ -73,10 +73,9 @@ class CacheObserver(Protocol):
 
 
 class Append:
-    """One all-or-nothing growth of a batch; a context manager that yields the slots of the new
-    tokens, in batch order. Inside the `with` the lengths are already the new ones, and `fresh`
-    (blocks that were zeroed), `copies` (pairs from, to) and `moved` (the tables that left a shared
-    block, one per copy) can be read.
+    """See `PagedKVCache.append`. Inside the `with` the lengths are the new ones already, and
+    `fresh` (blocks that were zeroed), `copies` (pairs from, to) and `moved` (the tables that left a
+    shared block, one per copy) can be read.
     """
 
     def __init__(self, cache: PagedKVCache, tables: Tables, counts: Sequence[int]) -> None:
