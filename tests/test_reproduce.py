@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from lr.commands.cli import main
-from lr.commands.gpu import BenchGpu
-from lr.commands.reproduce import Table1
+from lr.commands.gpu import BenchGpu, Table1
 from lr.commands.run import RunModels
 
 SMALL = "--model tiny-target --datasets GSM8K --tokens 24 --prompt 20 --repeats 2 --k 2".split()

@@ -32,7 +32,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class BenchDecode:
+class Bench:
+    """What most benchmarks share."""
+
+    threads: int | None = 1  # CPU threads, of each process.
+    json: Path | None = None  # Also write every single figure to this file.
+
+    def begin(self, **least: int) -> dict[str, Any]:
+        """Refuse impossible flags and set the threads; the head of the JSON file."""
+        show.at_least(self, **least)
+        show.require_files(json=self.json, figure=vars(self).get("figure"))
+        Device(threads=self.threads).set_threads()
+        return {"conditions": conditions(), "settings": show.settings_of(self)}
+
+
+@dataclass(frozen=True)
+class BenchDecode(Bench):
     """Time plain decoding, in ms per step, against transformers' generate and a bare static-cache
     loop, all in one run."""
 
@@ -43,7 +58,6 @@ class BenchDecode:
     tokens: int | None = None  # Steps per measurement. None: 64, and 8 for the large shapes.
     repeats: int = 7  # How often all contenders are measured in turn, after one to warm up.
     threads: int | None = None  # CPU threads. None: one, and all cores for the large shapes.
-    json: Path | None = None  # Also write every single figure to this file.
 
     def run(self) -> None:
         import torch
@@ -57,9 +71,7 @@ class BenchDecode:
         longest = 1024 - decode.PROMPT_TOKENS
         fits = self.tokens is None or 0 < self.tokens <= longest
         require(fits, "tokens", self.tokens, f"1 to {longest}")
-        show.at_least(self, repeats=2, threads=1)
-        show.require_files(json=self.json)
-        facts, out = conditions(), show.console()
+        content, out = self.begin(repeats=2, threads=1), show.console()
         timings: list[decode.Timing] = []
         for names, plan in self._groups():
             torch.set_num_threads(plan.threads)
@@ -73,13 +85,13 @@ class BenchDecode:
                 timings += decode.measure(lanes, plan, advance)
             del lanes
             gc.collect()  # a large model goes before the next one comes
-        out.print(show.in_words(facts))
+        out.print(show.in_words(content["conditions"]))
         _print_tables(timings, out)
         words: dict[bool | None, str] = {True: "met", False: "missed", None: "not measured"}
         out.print("goals")
         for goal in decode.goals(timings):
             out.print(f"  {words[goal.met]:<13} {goal.text}: {goal.measured}")
-        write_json(decode.document(timings, facts), self.json)
+        write_json(content | decode.document(timings), self.json)
 
     def _groups(self) -> Iterator[tuple[list[str], decode.Plan]]:
         """What is measured in turns with each other: all small models; each large one alone, for
@@ -111,21 +123,6 @@ def _print_tables(timings: Sequence[decode.Timing], out: Console) -> None:
             rows.append([])
         title = f"{model}, {mine[0].threads} thread(s)"
         out.print(show.table((*columns, "quartiles"), rows, title=title))
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What the benchmarks of the tiny models share."""
-
-    threads: int = 1  # CPU threads, of each process.
-    json: Path | None = None  # Also write every single figure to this file.
-
-    def begin(self, **least: int) -> dict[str, Any]:
-        """Refuse impossible flags and set the threads; the head of the JSON file."""
-        show.at_least(self, **least)
-        show.require_files(json=self.json, figure=vars(self).get("figure"))
-        Device(threads=self.threads).set_threads()
-        return {"conditions": conditions(), "settings": show.settings_of(self)}
 
 
 TOKEN_NOTES = """\
@@ -161,9 +158,9 @@ class BenchToken(Bench):
                 kind, total, rate = row.kind, row.total, row.rate
                 spread = f"{rate.median:.0f} [{rate.low:.0f}-{rate.high:.0f}]"
                 ratios = [str(row.to_plain), str(row.to_peer or "")]
-                kept = [cell(total.acceptance_rate), cell(total.acceptance_length)]
-                per_pass = f"{total.tokens_per_pass:.2f}"
-                cells.append([f"{row.side}: {row.name}", spread, *ratios, per_pass, *kept])
+                numbers = (total.tokens_per_target_pass, total.token_acceptance)
+                kept = map(cell, (*numbers, total.rounds.mean_acceptance_length))
+                cells.append([f"{row.side}: {row.name}", spread, *ratios, *kept])
             columns = ("who", "tok/s", "/ ar", "/ peer", "tok/pass", "kept", "length")
             out.print(show.table(columns, cells, title=f"temperature {temperature:g}"))
         out.print(TOKEN_NOTES, style="dim")
@@ -306,15 +303,15 @@ class BenchTrace:
         out, rows = show.console(), []
         out.print(show.in_words(conditions()))
         for one in found:
-            row = [one.name, f"{one.tokens / one.seconds:.0f}"]
-            for spread in one.spreads.values():
+            row = [one.name, f"{one.tokens / sum(one.seconds['off']):.0f}"]
+            for spread in map(one.spread, trace_cost.WAYS[1:]):
                 half = f"{spread.low - 1:+.1%} to {spread.high - 1:+.1%}"
                 row += [f"{spread.median - 1:+.1%}", half]
             rows.append([*row, f"{one.events / one.tokens:.1f}", f"{one.size / turns / 1000:.0f}"])
         columns = ("mode", "tokens/s, off", "on", "middle half", "on and file", "middle half")
         heads, title = (*columns, "events/token", "kB"), f"{turns} turns per row"
         out.print(show.table(heads, rows, title=title))
-        over = [one.name for one in found if one.spreads["on"].median - 1 > GOAL]
+        over = [one.name for one in found if one.spread("on").median - 1 > GOAL]
         met = f"not met by {', '.join(over)}" if over else "met"
         out.print(f"goal: on costs at most {GOAL:.0%}: {met}")
 

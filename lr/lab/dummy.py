@@ -29,54 +29,39 @@ END, END_ID = "<|end|>", 256
 _RESIDUAL = ("attention.out.weight", "mlp.down.weight")
 """The ends of the names of the matrices that write into the residual stream."""
 
-_QWEN3 = ModelConfig(
-    vocab_size=151936,
-    hidden_size=1024,
-    intermediate_size=3072,
-    num_layers=28,
-    num_heads=16,
-    num_kv_heads=8,
-    head_dim=128,
-    max_position_embeddings=40960,
-    rms_norm_eps=1e-6,
-    rope_theta=1e6,
-    qkv_bias=False,
-    qk_norm=True,
-    tie_word_embeddings=True,
-)
+
+def _qwen3(hidden: int, mlp: int, layers: int, heads: int, *, tied: bool) -> ModelConfig:
+    """A shape of Qwen3: all have 8 KV heads of 128."""
+    return ModelConfig(
+        vocab_size=151936,
+        hidden_size=hidden,
+        intermediate_size=mlp,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=8,
+        head_dim=128,
+        max_position_embeddings=40960,
+        rms_norm_eps=1e-6,
+        rope_theta=1e6,
+        qkv_bias=False,
+        qk_norm=True,
+        tie_word_embeddings=tied,
+    )
+
+
 SHAPES = {
-    "Qwen3-0.6B": _QWEN3,
-    "Qwen3-1.7B": replace(_QWEN3, hidden_size=2048, intermediate_size=6144),
-    "Qwen3-4B": replace(
-        _QWEN3, hidden_size=2560, intermediate_size=9728, num_layers=36, num_heads=32
-    ),
-    "Qwen3-8B": replace(
-        _QWEN3,
-        hidden_size=4096,
-        intermediate_size=12288,
-        num_layers=36,
-        num_heads=32,
-        tie_word_embeddings=False,
-    ),
-    "Qwen3-32B": replace(
-        _QWEN3,
-        hidden_size=5120,
-        intermediate_size=25600,
-        num_layers=64,
-        num_heads=64,
-        tie_word_embeddings=False,
-    ),
+    "Qwen3-0.6B": _qwen3(1024, 3072, 28, 16, tied=True),
+    "Qwen3-1.7B": _qwen3(2048, 6144, 28, 16, tied=True),
+    "Qwen3-4B": _qwen3(2560, 9728, 36, 32, tied=True),
+    "Qwen3-8B": _qwen3(4096, 12288, 36, 32, tied=False),
+    "Qwen3-32B": _qwen3(5120, 25600, 64, 64, tied=False),
     "Qwen2.5-7B": replace(
-        _QWEN3,
+        _qwen3(3584, 18944, 28, 28, tied=False),
         vocab_size=152064,
-        hidden_size=3584,
-        intermediate_size=18944,
-        num_heads=28,
         num_kv_heads=4,
         max_position_embeddings=32768,
         qkv_bias=True,
         qk_norm=False,
-        tie_word_embeddings=False,
     ),
 }
 """Target, draft and judge of the official tool (Qwen3-32B, Qwen3-1.7B, Qwen2.5-7B-Instruct), and

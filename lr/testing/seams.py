@@ -129,15 +129,15 @@ def places(vocab_size: int) -> Iterator[Place]:
                 yield Place(NodeId(0, 0), *seen)
 
 
+def _fresh(name: str, make: Callable[[], Any]) -> Callable[[], Any]:
+    """Makes new guarded parts of a kind."""
+    return lambda: getattr(guarded(Variant(**{name: make()})), name)
+
+
 def check_chooser(found: Checked, make: Callable[[], Any], vocab_size: int) -> None:
     """A pure choice of an aligned alternative, whatever came first."""
-
-    def fresh() -> Any:
-        return guarded(Variant(chooser=make())).chooser
-
-    same_everywhere(
-        found, fresh, lambda chooser, place: chooser.choose(place), [*places(vocab_size)]
-    )
+    fresh, asked = _fresh("chooser", make), [*places(vocab_size)]
+    same_everywhere(found, fresh, lambda chooser, place: chooser.choose(place), asked)
     for seed in range(4):
         _confluent(found, seed, width=3, chooser=fresh)
 
@@ -146,10 +146,7 @@ def check_router(found: Checked, make: Callable[[], Any], vocab_size: int) -> No
     """A pure function of the number of the step and the step before."""
     chance = random.Random(3)
     asked = [(index, steps(chance, vocab_size) if index else None) for index in range(12)] * 2
-
-    def fresh() -> Any:
-        return guarded(Variant(router=make())).router
-
+    fresh = _fresh("router", make)
     same_everywhere(found, fresh, lambda router, one: router.who_writes(*one), asked)
     for seed in range(4):
         _confluent(found, seed, width=2, router=fresh)
@@ -274,7 +271,7 @@ def check_proposer(found: Checked, make: Callable[[], Any], vocab_size: int) -> 
         found.must(tokens == before, "the tokens are left alone", tokens)
         return [None if step is None else tuple(step) for step in made]
 
-    same_everywhere(found, lambda: guarded(Variant(proposer=make())).proposer, ask, asked)
+    same_everywhere(found, _fresh("proposer", make), ask, asked)
 
 
 def check_corrector(found: Checked, make: Callable[[], Any], vocab_size: int) -> None:
@@ -294,7 +291,7 @@ def check_corrector(found: Checked, make: Callable[[], Any], vocab_size: int) ->
         found.must(begins, "it begins with less than a whole rejected step", f"{begun} of {tokens}")
         return begun, corrector.keep(correction, step, number)
 
-    same_everywhere(found, lambda: guarded(Variant(corrector=make())).corrector, ask, asked)
+    same_everywhere(found, _fresh("corrector", make), ask, asked)
 
 
 def check_may_follow(found: Checked, make: Callable[..., bool], vocab_size: int) -> None:

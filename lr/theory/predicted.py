@@ -34,7 +34,7 @@ from lr.theory.calibration import Calibration
 from lr.theory.distributions import Acceptance, Bernoulli, BetaSiblings, Constant, Resampled
 from lr.theory.simulate import ENDLESS, WorkSpan, World, simulate
 from lr.theory.synchronous import lr_sync_cycle_speedup, sd_speedup
-from lr.theory.trace_metrics import Load, PassCost
+from lr.theory.trace_metrics import Load, PassCost, covered
 from lr.trace import Trace
 
 DRAFT_TICKS = 8
@@ -183,19 +183,12 @@ def seconds_per_step(
 
 def at_work(events: Iterable[tuple[float, object]], kind: Kind) -> tuple[float, float]:
     """How long at least one row of a kind was in work, and the mean number of rows meanwhile."""
-    edges = sorted(
-        edge
+    spans = [
+        (span.start, end)
         for end, span in events
         if isinstance(span, WorkSpan) and span.work.kind is kind
-        for edge in ((span.start, 1), (end, -1))
-    )
-    busy = total = since = 0.0
-    rows = 0
-    for time, change in edges:
-        if rows:
-            busy += time - since
-            total += rows * (time - since)
-        rows, since = rows + change, time
+    ]
+    busy, total = covered(spans), sum(end - begin for begin, end in spans)
     return busy, total / busy if busy else 1.0
 
 

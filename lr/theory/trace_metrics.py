@@ -28,6 +28,8 @@ Timed = tuple[float, Event]
 """(time of the event in seconds, event)."""
 Passes = dict[tuple[int, int], tuple[int, float]]
 """By (rows, tokens more than one per row): how many passes, and their seconds together."""
+Spans = list[tuple[float, float]]
+"""(begin, end) of pieces of work."""
 
 
 def passes_of(events: Iterable[Timed], *, alone: bool = True) -> dict[Role, Passes]:
@@ -49,6 +51,15 @@ def passes_of(events: Iterable[Timed], *, alone: bool = True) -> dict[Role, Pass
             met.add(event.role)
             last = time
     return found
+
+
+def covered(spans: Spans) -> float:
+    """The length of the union of spans (begin, end). Example: (0, 2), (1, 3), (5, 6) cover 4."""
+    total = reached = 0.0
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
 
 
 @dataclass(frozen=True)

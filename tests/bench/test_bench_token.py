@@ -15,11 +15,11 @@ from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.lab.bench.alpha import Places, by_place, constant, measured, point, standard_error
 from lr.lab.bench.report import in_turn
-from lr.lab.bench.token import Answer, Answerer, counted, measure, rows
+from lr.lab.bench.token import Answerer, counted, measure, rows
 from lr.rng import Stream, uniform
 from lr.theory.synchronous import sd_tokens
 from lr.tiny.language import Split, problem
-from lr.trace import TokenRound, TokenRounds
+from lr.trace import Stats, TokenRound, TokenRounds
 from lr.types import Role
 
 
@@ -105,13 +105,10 @@ def test_the_error_counts_problems_not_rounds() -> None:
 def test_passes_of_the_other_side() -> None:
     """The example of the docstring."""
     answer = counted(1.0, 10, 6, [13, 4, 1])
-    assert (answer.passes, answer.rounds, answer.drafted, answer.accepted) == (3, 2, 6, 3)
-    assert (
-        answer.acceptance_rate == 0.5
-        and answer.acceptance_length == 2.5
-        and answer.tokens_per_pass == 2
-    )
-    assert counted(1.0, 10, 3, [10, 1, 1]).acceptance_rate is None
+    assert (answer.target_passes, answer.rounds.count, answer.rounds.drafted) == (3, 2, 6)
+    assert answer.rounds.accepted == 3 and answer.token_acceptance == 0.5
+    assert answer.rounds.mean_acceptance_length == 2.5 and answer.tokens_per_target_pass == 2
+    assert counted(1.0, 10, 3, [10, 1, 1]).token_acceptance is None
 
 
 def test_everybody_answers_in_turn_and_is_compared_within_a_problem() -> None:
@@ -120,10 +117,10 @@ def test_everybody_answers_in_turn_and_is_compared_within_a_problem() -> None:
     def scripted(side: str, name: str, kind: str, seconds: float) -> Answerer:
         """A contender whose speed is given."""
 
-        def answer(question: str, temperature: float, seed: int) -> Answer:
+        def answer(question: str, temperature: float, seed: int) -> Stats:
             assert question == problem(Split.TEST, seed).question and temperature == 0.6
             asked.append((name, seed))
-            return Answer(seconds * (1 + seed), 100, 50)
+            return Stats(seconds * (1 + seed), tokens=100, target_passes=50)
 
         return Answerer(side, name, kind, answer)
 
@@ -158,7 +155,7 @@ def test_everybody_answers_in_turn_and_is_compared_within_a_problem() -> None:
         and "draft at temperature 0.6" in verdict(made)
     )
     assert "in every row" in verdict([ar, generate])
-    assert made[0].figures()["tokens_per_pass"] == 2
+    assert made[0].figures()["tokens_per_target_pass"] == 2
 
 
 def test_in_turn() -> None:
@@ -197,9 +194,9 @@ def test_bench_token_runs_and_both_sides_do_the_same_work(
     ) == 12
     assert len({row["total"]["tokens"] for row in made["rows"]}) == 1
     for row in made["rows"]:
-        assert (row["tokens_per_pass"] == 1) == (row["kind"] == "plain")
+        assert (row["tokens_per_target_pass"] == 1) == (row["kind"] == "plain")
         assert all(math.isfinite(rate) and rate > 0 for rate in row["rates"])
-        assert row["kind"] == "plain" or 0 < row["acceptance_rate"] < 1
+        assert row["kind"] == "plain" or 0 < row["token_acceptance"] < 1
     assert "temperature 0" in capsys.readouterr().out
 
 

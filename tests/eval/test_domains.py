@@ -13,7 +13,7 @@ import pytest
 
 from lr.commands.cli import main
 from lr.lab.eval.datasets import Item, load_items
-from lr.lab.eval.experiment import Arm, Lab, LabModels
+from lr.lab.eval.experiment import Arm, Lab
 from lr.tiny.languages import LANGUAGES
 
 WORDS = ["experiment", "domains", "--problems", "2", "--max_tokens", "60", "--threads", "1"]
@@ -65,7 +65,7 @@ def test_the_fingerprint_of_an_arm_covers_all_its_data(tmp_path: Path) -> None:
     """Any item may change in any way that matters, order included: it is other data."""
 
     def data(items: Sequence[Item]) -> str:
-        lab = Lab(LabModels(), items, tmp_path)
+        lab = Lab(items, tmp_path)
         return str(lab._head(Arm("ar", "ar"))["settings"]["data"])
 
     items = load_items("tiny:4")

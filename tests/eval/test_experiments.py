@@ -13,7 +13,7 @@ import pytest
 
 from lr.commands.cli import main
 from lr.lab.eval.datasets import load_items
-from lr.lab.eval.experiment import Finding, Lab, LabModels, Outcome, write_finding
+from lr.lab.eval.experiment import Finding, Lab, Outcome, write_finding
 from lr.lab.eval.experiments import BUDGETS, EXPERIMENTS, budget_arm, splits
 from lr.lab.eval.failure_modes import covered
 from lr.lab.eval.report import RunResults, cell, make_row
@@ -96,8 +96,8 @@ def test_the_accuracy_of_verifiers_falls_with_what_they_let_through(
     """Eight plans are enough to tell the oracle from no verification at all."""
     monkeypatch.setattr("lr.lab.eval.experiments.VERIFIERS", ("oracle", "always"))
     verifiers = EXPERIMENTS["verifiers"]
-    models = LabModels("plans-target", "plans-draft", judge=None)
-    lab = Lab(models, load_items("plans:8"), tmp_path, concurrency=8)
+    models = {"target": "plans-target", "draft": "plans-draft", "judge": None}
+    lab = Lab(load_items("plans:8"), tmp_path, **models, concurrency=8)
     finding = verifiers.find(lab, lab.run(verifiers.arms(lab)))
     rows: dict[object, Any] = {row["verifier"]: row for row in finding.rows}
     assert rows["plain decoding"]["right"] >= 7 / 8 and rows["oracle"]["right"] >= 7 / 8

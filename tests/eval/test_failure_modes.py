@@ -7,14 +7,8 @@ from collections.abc import Sequence
 import pytest
 from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, codec, pair
 
-from lr.lab.eval.failure_modes import (
-    VerifierDrift,
-    cascade_rejection,
-    draft_bottleneck,
-    failure_modes,
-    verifier_drift,
-)
-from lr.lab.eval.verifier_eval import Recorder, replay
+from lr.lab.eval.failure_modes import cascade_rejection, draft_bottleneck, failure_modes
+from lr.lab.eval.verifier_eval import Quality, Recorder, Replayed, quality, replay
 from lr.lab.page import emission
 from lr.parts.verifiers import RandomVerifier
 from lr.spec.verifiers.base import ExactVerifier, Requires, Verifier
@@ -89,34 +83,6 @@ def test_a_place_is_accepted_if_one_of_its_alternatives_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "reference", "drift", "drifts"),
-    [
-        ("++++", "++++", 0.0, False),
-        ("++++", "++--", 0.5, True),
-        ("+-+-", "+++-", 0.0, False),  # too strict is no drift
-        ("----", "++++", 0.0, False),
-        ("++--", "--++", 0.5, True),  # the same rate, other pairs
-    ],
-)
-def test_accepted_against_the_reference(
-    verdicts: str, reference: str, drift: float, drifts: bool
-) -> None:
-    found = verifier_drift([m == "+" for m in verdicts], [m == "+" for m in reference], least=4)
-    assert found is not None
-    assert (found.drift, found.drifts) == (drift, drifts)
-    assert verifier_drift([True] * 4, [False] * 4) is None
-    assert f"{drift:.0%} were accepted against it" in str(found)
-
-
-def test_the_margin() -> None:
-    verdicts, reference = [True] * 10, [True] * 9 + [False]
-    assert verifier_drift(verdicts, reference).drifts  # type: ignore[union-attr]
-    assert not verifier_drift(verdicts, reference, margin=0.2).drifts  # type: ignore[union-attr]
-    with pytest.raises(ValueError, match="argument 2 is shorter"):
-        verifier_drift(verdicts, reference[1:])
-
-
-@pytest.mark.parametrize(
     ("events", "idle", "drafting", "starves"),
     [
         ([("d", 0, 6), ("t", 6, 10)], 0.6, 0.6, True),
@@ -151,7 +117,7 @@ def test_too_few_events_say_nothing() -> None:
     ]
 
 
-def test_an_audit_changes_no_verdict_and_finds_the_drift() -> None:
+def test_an_audit_changes_no_verdict_and_finds_what_is_accepted_wrongly() -> None:
     pairs = [
         pair(ADD, ADD),
         pair(ADD_OTHERWISE, ADD),
@@ -160,17 +126,15 @@ def test_an_audit_changes_no_verdict_and_finds_the_drift() -> None:
     ] * 2
     oracle = OracleVerifier(codec().decode, parse)
 
-    def drift(verifier: Verifier) -> VerifierDrift:
+    def audited(verifier: Verifier) -> Quality:
         audit = Recorder(verifier, oracle.requires)
         assert audit.requires is Requires.TARGET_STEP and audit.name == verifier.name
         assert [*audit.judge(pairs[:4]), *audit.judge(pairs[4:])] == verifier.judge(pairs)
-        said = [verdict.aligned for _, verdict in audit.seen]
         again = replay(oracle, [pair for pair, _ in audit.seen])
-        found = verifier_drift(said, [verdict.aligned for verdict in again.verdicts])
-        assert found is not None and found.pairs == 8
-        return found
+        said = Replayed(tuple(verdict for _, verdict in audit.seen), 0.0)
+        return quality(said, [verdict.aligned for verdict in again.verdicts])
 
-    loose = drift(RandomVerifier(1.0, 0, requires=Requires.NOTHING))
-    assert loose.drifts and loose.drift == 0.5 and loose.accepted == 1.0
-    strict = drift(ExactVerifier())
-    assert not strict.drifts and strict.accepted < strict.reference
+    loose = audited(RandomVerifier(1.0, 0, requires=Requires.NOTHING))
+    assert (loose.pairs, loose.accepted, loose.error) == (8, 1.0, 0.5)
+    strict = audited(ExactVerifier())
+    assert strict.error == 0.0 and strict.recall == 0.5

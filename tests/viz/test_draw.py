@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import matplotlib as mpl
@@ -291,8 +291,8 @@ def test_a_field_marks_what_holds() -> None:
 
 
 def test_lines_of_a_function_with_and_without_sliders(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(slope: float) -> list[SimpleNamespace]:
-        return [SimpleNamespace(label="line", x=[0, 1], y=[0, slope])]
+    def make(slope: float) -> list[Any]:
+        return [("line", [(0, 0), (1, slope)])]
 
     draw = partial(draw_lines_of, make, x="x", y="y")
     monkeypatch.setattr(plots, "find_spec", lambda name: None)

@@ -20,7 +20,8 @@ from operator import mul
 from pathlib import Path
 from typing import Any
 
-from lr.lab.viz.style import INK, SERIES, figure, write
+from lr.lab.viz import plots
+from lr.lab.viz.plots import Curves
 from lr.theory.predicted import standard_error
 from lr.theory.synchronous import sd_tokens
 from lr.trace import TokenRound
@@ -170,38 +171,24 @@ def draw(document: Mapping[str, Any], path: Path) -> list[Path]:
     """Tokens per round over k and acceptance by place, as PNG and SVG, from the JSON document."""
     points, settings = document["points"], document["settings"]
     last = points[-1]
-    per_place, one_rate = SERIES[:2]
-    with figure(9.6, 4.2, salt="lr bench alpha") as made:
-        left, right = made.subplots(1, 2)
-        ks = [p["k"] for p in points]
-        formula = "predicted: one rate,  (1 − α$^{k+1}$) / (1 − α)"
-        left.plot(ks, [p["constant"] for p in points], color=one_rate, label=formula)
-        places = [p["by_place"] for p in points]
-        left.plot(ks, places, color=per_place, ls="--", label="predicted: one rate per place")
-        dots: dict[str, Any] = {"ms": 4, "capsize": 3}
-        bars = [2 * p["error"] for p in points]
-        label = "measured, ± 2 standard errors"
-        values = [p["measured"] for p in points]
-        left.errorbar(ks, values, yerr=bars, color=INK, fmt="o", label=label, **dots)
-        left.set(xlabel="k, drafts per round", xticks=ks)
-        left.set_ylabel("tokens per round (mean acceptance length)")
-        left.set_ylim(bottom=1)
-        label = f"α = accepted / tried = {last['alpha']:.3f}"
-        right.axhline(last["alpha"], color=one_rate, label=label)
-        place = range(1, last["k"] + 1)
-        bars = [2 * error for error in last["rate_errors"]]
-        label = "by place, ± 2 standard errors"
-        right.errorbar(
-            place, last["rates"], yerr=bars, color=per_place, fmt="s", label=label, **dots
-        )
-        right.set(xlabel=f"place of the draft in a round of k = {last['k']}", xticks=list(place))
-        right.set_ylabel("accepted, given that it was tried")
-        right.set_ylim(0, 1)
-        for axes in (left, right):
-            axes.legend(loc="lower right", fontsize=9)
-        made.suptitle(
-            f"Draft model, rule reject, temperature {settings['temperature']:g}, "
-            f"{settings['problems']} held-out problems",
-            fontsize=11,
-        )
-        return write(made, path)
+    places = range(1, last["k"] + 1)
+
+    def over_k(name: str) -> plots.Curve:
+        return [(p["k"], p[name]) for p in points]
+
+    decided = Curves(
+        "", "k, drafts per round", "tokens per round (mean acceptance length)",
+        [("predicted: one rate,  (1 − α$^{k+1}$) / (1 − α)", over_k("constant")),
+         ("predicted: one rate per place", over_k("by_place"))],
+        [("measured, ± 2 standard errors", over_k("measured"))],
+        [2 * p["error"] for p in points], marked=False, ylim=(1, None),
+    )  # fmt: skip
+    tried = Curves(
+        "", f"place of the draft, in a round of {last['k']}", "accepted, given that it was tried",
+        [(f"α = accepted / tried = {last['alpha']:.3f}", [(x, last["alpha"]) for x in places])],
+        [("by place, ± 2 standard errors", list(zip(places, last["rates"], strict=True)))],
+        [2 * error for error in last["rate_errors"]], marked=False, ylim=(0, 1),
+    )  # fmt: skip
+    how = f"rule reject, temperature {settings['temperature']:g}"
+    title = f"Draft model, {how}, {settings['problems']} held-out problems"
+    return plots.draw([decided, tried], path, title)

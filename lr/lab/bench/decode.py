@@ -350,11 +350,10 @@ def goals(timings: Sequence[Timing]) -> Iterator[Goal]:
             yield Goal(text, f"{times.median:.2f} ({times.middle_half})", good(times.median))
 
 
-def document(timings: Sequence[Timing], facts: dict[str, Any]) -> dict[str, Any]:
-    """Everything that was measured under the conditions `facts`."""
+def document(timings: Sequence[Timing]) -> dict[str, Any]:
+    """Everything that was measured."""
     rows = [
         asdict(t) | {"spread": asdict(t.spread), "tokens_per_second": t.tokens_per_second}
         for t in timings
     ]
-    made = [asdict(goal) for goal in goals(timings)]
-    return {"conditions": facts, "timings": rows, "goals": made}
+    return {"timings": rows, "goals": [asdict(goal) for goal in goals(timings)]}

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lr.lab.eval.store import Store
 from lr.trace import Stats
-from lr.types import require
 
 if TYPE_CHECKING:
     import torch
@@ -135,9 +134,6 @@ def conditions() -> dict[str, Any]:
 
 
 def write_json(content: dict[str, Any], path: Path | None) -> None:
-    """Write the file, if one is wanted, whole or not at all. `SettingError` where the folder does
-    not exist."""
+    """Write the file, if one is wanted, whole or not at all."""
     if path is not None:
-        none = f"another place: there is no folder {path.parent}; create it first"
-        require(path.parent.is_dir(), "json", str(path), none)
         Store(path.parent).write(path.name, content)

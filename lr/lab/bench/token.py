@@ -9,57 +9,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import partial, reduce
-from operator import add
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
 
 from lr.lab.bench.decode import hugging_face_model
-from lr.lab.bench.report import Spread, in_turn
+from lr.lab.bench.report import Spread, acceptance_of, in_turn
 from lr.reasoner import Reasoner
 from lr.tiny.language import Split, problem
+from lr.trace import Stats, TokenRounds
 
 MAX_TOKENS = 400
 OURS, THEIRS = "lr", "transformers"
 KINDS = ("plain", "lookup", "draft model")
-
-
-@dataclass(frozen=True)
-class Answer:
-    """`tokens` written in `seconds` with `passes` of the target; `+` adds the numbers up.
-
-    `rounds` of the passes had drafts, `drafted` in all, of which `accepted` were kept."""
-
-    seconds: float
-    tokens: int
-    passes: int
-    rounds: int = 0
-    drafted: int = 0
-    accepted: int = 0
-
-    def __add__(self, other: Answer) -> Answer:
-        return Answer(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-    @property
-    def rate(self) -> float:
-        return self.tokens / self.seconds
-
-    @property
-    def tokens_per_pass(self) -> float:
-        return self.tokens / self.passes
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """accepted / drafted (for a tree: of all its nodes)."""
-        return self.accepted / self.drafted if self.drafted else None
-
-    @property
-    def acceptance_length(self) -> float | None:
-        """1 + accepted / rounds, vLLM's mean acceptance length."""
-        return 1 + self.accepted / self.rounds if self.rounds else None
 
 
 @dataclass(frozen=True)
@@ -69,24 +34,22 @@ class Answerer:
     side: str
     name: str
     kind: str
-    answer: Callable[[str, float, int], Answer]  # Of a question, a temperature and a seed.
+    answer: Callable[[str, float, int], Stats]  # Of a question, a temperature and a seed.
 
 
 def ours(
     reasoner: Reasoner, settings: Mapping[str, Any], question: str, temperature: float, seed: int
-) -> Answer:
-    """The answer of a `Reasoner` with some settings."""
+) -> Stats:
+    """What a `Reasoner` with some settings does; the time is that of the whole call."""
     pure: dict[str, Any] = {"temperature": temperature, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
     started = time.perf_counter()
     result = reasoner.generate(question, seed=seed, max_tokens=MAX_TOKENS, **pure, **settings)
-    seconds, stats, rounds = time.perf_counter() - started, result.stats, result.stats.rounds
-    counts = rounds.count, rounds.drafted, rounds.accepted
-    return Answer(seconds, stats.tokens, stats.target_passes, *counts)
+    return replace(result.stats, seconds=time.perf_counter() - started)
 
 
 def theirs(
     reasoner: Reasoner, *, assistant: Mapping[str, Any] | None = None, **settings: Any
-) -> Callable[[str, float, int], Answer]:
+) -> Callable[[str, float, int], Stats]:
     """`generate` of transformers. `settings` go to it, `assistant` to the draft model's config.
 
     A hook on the target counts passes. A pass over n new positions had n - 1 drafts; it emits its
@@ -105,7 +68,7 @@ def theirs(
         settings["assistant_model"] = hugging_face_model(models.draft)
         settings["assistant_model"].generation_config.update(**assistant)
 
-    def answer(question: str, temperature: float, seed: int) -> Answer:
+    def answer(question: str, temperature: float, seed: int) -> Stats:
         prompt = codec.chat(question)
         ids = torch.tensor([prompt])
         torch.manual_seed(seed)
@@ -127,14 +90,15 @@ def theirs(
     return answer
 
 
-def counted(seconds: float, prompt: int, tokens: int, positions: list[int]) -> Answer:
+def counted(seconds: float, prompt: int, tokens: int, positions: list[int]) -> Stats:
     """An answer of `tokens` from the positions of each pass, the first with the whole prompt.
 
     Example: a prompt of 10, passes over 13, 4 and 1 positions, 6 tokens: 3, 3 and 0 drafts, and
     6 - 3 = 3 of them accepted."""
     drafts = [positions[0] - prompt, *(n - 1 for n in positions[1:])]
-    passes, rounds = len(positions), sum(n > 0 for n in drafts)
-    return Answer(seconds, tokens, passes, rounds, sum(drafts), max(0, tokens - passes))
+    passes, count = len(positions), sum(n > 0 for n in drafts)
+    rounds = TokenRounds((count,), sum(drafts), accepted=max(0, tokens - passes))
+    return Stats(seconds, tokens=tokens, target_passes=passes, rounds=rounds)
 
 
 def answerers(reasoner: Reasoner, k: int, branching: tuple[int, ...]) -> list[Answerer]:
@@ -182,7 +146,7 @@ class Row:
     kind: str
     temperature: float
     rates: tuple[float, ...]
-    total: Answer
+    total: Stats
     rate: Spread
     to_plain: Spread
     peer: str | None
@@ -194,8 +158,8 @@ class Row:
         return self.to_peer is not None and self.to_peer.median <= 1
 
     def figures(self) -> dict[str, Any]:
-        names = ("tokens_per_pass", "acceptance_rate", "acceptance_length")
-        return asdict(self) | {name: getattr(self.total, name) for name in names}
+        length = self.total.rounds.mean_acceptance_length
+        return asdict(self) | acceptance_of(self.total) | {"acceptance_length": length}
 
 
 def measure(
@@ -208,13 +172,13 @@ def measure(
     """All contenders on held-out problems 0, 1, ... at every temperature, problem n with seed
     `seed + n`; problem `problems` warms up. `progress` is called after each answer."""
 
-    def ask(contender: Answerer, temperature: float, number: int) -> Answer:
+    def ask(contender: Answerer, temperature: float, number: int) -> Stats:
         question = problem(Split.TEST, number).question
         answer = contender.answer(question, temperature, seed + number)
         progress()
         return answer
 
-    made = {t: [(one, list[Answer]()) for one in contenders] for t in temperatures}
+    made = {t: [(one, list[Stats]()) for one in contenders] for t in temperatures}
     for t in made:
         for one in contenders:
             ask(one, t, problems)
@@ -226,10 +190,10 @@ def measure(
 
 
 def rows(
-    contenders: Sequence[Answerer], temperature: float, answers: Sequence[Sequence[Answer]]
+    contenders: Sequence[Answerer], temperature: float, answers: Sequence[Sequence[Stats]]
 ) -> list[Row]:
     """The rows of one temperature; the first contender is our plain decoding."""
-    rates = [tuple(answer.rate for answer in mine) for mine in answers]
+    rates = [tuple(one.tokens / one.seconds for one in mine) for mine in answers]
     made = []
     for one, mine, some in zip(contenders, rates, answers, strict=True):
         peer, to_peer = None, None
@@ -239,5 +203,5 @@ def rows(
             peer, to_peer = contenders[best].name, Spread.of_ratios(mine, rates[best])
         to_plain = Spread.of_ratios(mine, rates[0])
         names = (one.side, one.name, one.kind, temperature)
-        made.append(Row(*names, mine, reduce(add, some), Spread.of(mine), to_plain, peer, to_peer))
+        made.append(Row(*names, mine, sum(some, Stats()), Spread.of(mine), to_plain, peer, to_peer))
     return made

@@ -21,20 +21,18 @@ WAYS = ("off", "on", "file")  # Statistics only; every detail in memory; every d
 
 @dataclass
 class Overhead:
-    """What was measured for one mode. `ratios`: by way, seconds of a turn over those of "off";
-    `seconds`: of all turns with the trace off."""
+    """What was measured for one mode: by way the seconds of every turn, and of all turns together
+    the tokens, the events of "on" and the bytes of the file."""
 
     name: str
-    ratios: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS[1:]})
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
     tokens: int = 0
     events: int = 0
     size: int = 0
-    seconds: float = 0.0
 
-    @property
-    def spreads(self) -> dict[str, Spread]:
-        """Of the ratios, by way: 1.02 is two per cent more time."""
-        return {way: Spread.of(ratios) for way, ratios in self.ratios.items()}
+    def spread(self, way: str) -> Spread:
+        """Of the seconds over those of "off": 1.02 is two per cent more time."""
+        return Spread.of_ratios(self.seconds[way], self.seconds["off"])
 
 
 def measure(
@@ -63,16 +61,14 @@ def measure(
             answer(questions[0], options, way)  # warm up
         for turn in range(repeats * len(questions)):
             question = questions[turn % len(questions)]
-            seconds, tokens = dict[str, float](), set[tuple[int, ...]]()
+            tokens = set[tuple[int, ...]]()
             for way in in_turn(WAYS, turn):
-                seconds[way], written, events = answer(question, options, way)
+                seconds, written, events = answer(question, options, way)
+                overhead.seconds[way].append(seconds)
                 tokens.add(written)
                 overhead.events += events if way == "on" else 0
             assert len(tokens) == 1, "a trace must not change the answer"
-            for way in WAYS[1:]:
-                overhead.ratios[way].append(seconds[way] / seconds["off"])
             overhead.tokens += len(tokens.pop())
-            overhead.seconds += seconds["off"]
             overhead.size += file.stat().st_size
             progress()
         measured.append(overhead)

@@ -50,18 +50,6 @@ once, because the last ones of a turn leave the batch half empty."""
 
 
 @dataclass(frozen=True)
-class LabModels:
-    """What the experiments run on. `encoder` None: verifiers by embedding are left out."""
-
-    target: str = "tiny-target"
-    draft: str | None = "tiny-draft"
-    judge: str | None = "tiny-judge"
-    encoder: str | None = None
-    device: str = "cpu"
-    dtype: torch.dtype | None = None
-
-
-@dataclass(frozen=True)
 class Arm:
     """One way of answering. `options` change the lab's; `verifier` None: the lab's."""
 
@@ -85,12 +73,18 @@ class Outcome:
 
 @dataclass
 class Lab:
-    """Runs arms on problems. `work` holds the run directories; `concurrency`: problems that are
-    worked on together where speed is not what is measured."""
+    """Runs arms on problems with these models; without `encoder`, verifiers by embedding are left
+    out. `work` holds the run directories; `concurrency`: problems that are worked on together where
+    speed is not what is measured."""
 
-    models: LabModels
     items: Sequence[Item]
     work: Path
+    target: str = "tiny-target"
+    draft: str | None = "tiny-draft"
+    judge: str | None = "tiny-judge"
+    encoder: str | None = None
+    device: str = "cpu"
+    dtype: torch.dtype | None = None
     options: GenerateOptions = field(default_factory=GenerateOptions)
     verifier: str = "judge"
     concurrency: int = 1
@@ -125,28 +119,27 @@ class Lab:
 
     def reasoner(self, mode: str = "lr") -> Reasoner:
         """The models for a mode: target and draft, or the draft alone."""
-        models = self.models
-        pair = (models.draft, None) if mode == "draft" else (models.target, models.draft)
+        pair = (self.draft, None) if mode == "draft" else (self.target, self.draft)
         if pair not in self._reasoners:
             target, draft = pair
             if target is None:
                 raise SettingError("mode 'draft' needs a draft model, and none was given.")
-            device, dtype = models.device, models.dtype
-            self._reasoners[pair] = Reasoner(target, draft, "exact", device=device, dtype=dtype)
+            where: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
+            self._reasoners[pair] = Reasoner(target, draft, "exact", **where)
         return self._reasoners[pair]
 
     def verifier_named(self, name: str) -> Verifier:
         """A verifier by name, loaded once. Raises `SettingError` if its checkpoint is missing."""
         if name not in self._verifiers:
-            models, kind = self.models, name.partition(":")[0]
-            extra = {"judge": models.judge, "embedding": models.encoder}.get(kind)
+            kind = name.partition(":")[0]
+            extra = {"judge": self.judge, "embedding": self.encoder}.get(kind)
             if kind in ("judge", "embedding") and extra is None:
                 raise SettingError(f"verifier {name!r} needs --judge_model or --encoder.")
-            plain_cpu = models.dtype is None and models.device == "cpu"
-            dtype = torch.float32 if plain_cpu else models.dtype
+            plain_cpu = self.dtype is None and self.device == "cpu"
+            dtype = torch.float32 if plain_cpu else self.dtype
             reasoner = self.reasoner()
             choice = VerifierChoice(
-                name, reasoner.codec, extra, device=models.device, dtype=dtype, num_blocks=None
+                name, reasoner.codec, extra, device=self.device, dtype=dtype, num_blocks=None
             )
             self._verifiers[name] = choice.build(reasoner.models.target)
         return self._verifiers[name]
@@ -180,15 +173,15 @@ class Lab:
         own = {
             "data": fingerprint(self.items),
             "mode": arm.mode,
-            "model": self.models.draft if arm.mode == "draft" else self.models.target,
-            "draft_model": self.models.draft,
+            "model": self.draft if arm.mode == "draft" else self.target,
+            "draft_model": self.draft,
             "verifier": (arm.verifier or self.verifier) if arm.mode in ("lr", "lr+sd") else None,
             "concurrency": arm.concurrency or self.concurrency,
             "branching": list(self.options.branching),
         }
         own |= {} if arm.variant is None else {"mode": arm.name, "variant": arm.variant}
         settings = asdict(replace(self.options, **arm.options)) | own
-        return run_head("lr experiment", settings, [self.models.device])
+        return run_head("lr experiment", settings, [self.device])
 
 
 class Domains:
@@ -207,11 +200,7 @@ class Domains:
         runs: dict[str, RunResults] = {}
         rows: dict[str, Row] = {}
         for family, lab in self.labs.items():
-
-            def told(name: str, family: str = family) -> None:
-                heard(f"{family}/{name}")
-
-            outcome = lab.run(arms, told)
+            outcome = lab.run(arms, lambda name, at=family: heard(f"{at}/{name}"))  # type: ignore[misc]
             runs |= {f"{family}/{name}": run for name, run in outcome.runs.items()}
             rows |= {f"{family}/{name}": row for name, row in outcome.rows.items()}
         return Outcome(runs, rows)
@@ -263,8 +252,6 @@ def write_finding(
 
 # ---------------------------------------------------------------- what experiments share
 
-GUESSED = {"drafter": "draft"}
-"""Tokens are guessed by the draft model."""
 GUESSED = {"drafter": "draft"}  # Tokens are guessed by the draft model.
 
 

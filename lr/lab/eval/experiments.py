@@ -34,11 +34,12 @@ from lr.lab.eval.experiment import (
     saved_pairs,
     steps_of,
 )
-from lr.lab.eval.failure_modes import Spans, covered, spans_at_work
+from lr.lab.eval.failure_modes import spans_at_work
 from lr.lab.eval.report import ACCURACY, KEPT, PASSES, SPEEDUP, notes, pick
 from lr.lab.eval.running import Artifacts
 from lr.lab.trace.file import read_trace
 from lr.lab.viz.plots import Bars, Curves, Lanes
+from lr.theory.trace_metrics import Spans, covered
 from lr.tiny.language import Kind
 from lr.tiny.languages import LANGUAGES
 from lr.trace import ForwardPass

@@ -1,13 +1,13 @@
-"""How step-level speculation fails, read from the trace of a run: three failure modes.
+"""How step-level speculation fails, read from the trace of a run: two failure modes.
 
 - **Cascade rejection**: one rejection brings the next. Measured as runs of rejected places, and as
   acceptance right after a rejection against acceptance after an acceptance.
-- **Verifier drift**: the verifier accepts far more than agrees with the target. A run alone cannot
-  tell; a second opinion on the judged pairs can (the exact verifier, the oracle of the tiny
-  language, a larger judge). Measured as acceptance minus acceptance that the reference shares.
 - **Draft bottleneck**: the target waits for the draft. Measured as the share of the run's time
   without a target forward, and how much of that the draft was busy. On one thread the two take
   turns, so there the share is what drafting costs, not what it blocks.
+
+A third one, a verifier that accepts far more than agrees with the target, no run alone can show: a
+second opinion on its pairs can (`lr verify`: how much it accepts, and how much of that is wrong).
 
 Every function here is pure; thresholds are arguments, and a failure mode is None if there are too
 few events to judge it. The thresholds are rules of thumb of ours; the paper (arXiv 2506.19830)
@@ -15,16 +15,15 @@ gives none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import fmean
 
 from lr.spec.protocol import Emit
+from lr.theory.trace_metrics import Spans, covered
 from lr.trace import ForwardPass, Trace, VerifierCall
 from lr.types import require
-
-Spans = list[tuple[float, float]]  # (begin, end) in seconds.
 
 
 @dataclass(frozen=True)
@@ -47,30 +46,6 @@ class CascadeRejection:
             rates = f"; after an accepted step {high:.0%} are accepted, "
             rates += f"after a rejected one {low:.0%}"
         return f"{head}: the longest run is {self.longest} of {self.places} judged places{rates}"
-
-
-@dataclass(frozen=True)
-class VerifierDrift:
-    """Of `pairs` that were judged, the shares that the verifier accepted, that the reference
-    accepted, and that both did."""
-
-    pairs: int
-    accepted: float
-    reference: float
-    both: float
-    drifts: bool
-
-    @property
-    def drift(self) -> float:
-        """The share of all pairs that was accepted against the reference."""
-        return self.accepted - self.both
-
-    def __str__(self) -> str:
-        return (
-            f"{'' if self.drifts else 'no '}verifier drift: {self.accepted:.0%} of {self.pairs} "
-            f"pairs were accepted, the reference accepts {self.reference:.0%}; {self.drift:.0%} "
-            "were accepted against it"
-        )
 
 
 @dataclass(frozen=True)
@@ -118,23 +93,6 @@ def cascade_rejection(
     return CascadeRejection(len(outcomes), longest, high, low, longest >= run or drops)
 
 
-def verifier_drift(
-    verdicts: Sequence[bool], reference: Sequence[bool], *, margin: float = 0.1, least: int = 8
-) -> VerifierDrift | None:
-    """A verifier against a reference on the same pairs, in the same order: it drifts if at least
-    `margin` of all pairs were accepted against the reference. None with fewer than `least` pairs.
-
-    `verifier_eval.Recorder` keeps the pairs of a run, and `replay` asks a reference about them. One
-    that is stricter by nature (exact) shows an upper bound."""
-    if len(verdicts) < least:
-        return None
-    pairs = list(zip(verdicts, reference, strict=True))
-    both, against = fmean(a and b for a, b in pairs), fmean(a and not b for a, b in pairs)
-    return VerifierDrift(
-        len(pairs), fmean(verdicts), fmean(reference), both, drifts=against >= margin
-    )
-
-
 def draft_bottleneck(
     trace: Trace, *, idle: float = 0.5, drafting: float = 0.5
 ) -> DraftBottleneck | None:
@@ -166,12 +124,3 @@ def spans_at_work(events: Iterable[tuple[float, object]]) -> dict[str, Spans]:
             lane = event.role.value if isinstance(event, ForwardPass) else "judge"
             spans[lane].append((max(0.0, time - event.seconds), time))
     return spans
-
-
-def covered(spans: Spans) -> float:
-    """The length of the union of spans (begin, end). Example: (0, 2), (1, 3), (5, 6) cover 4."""
-    total = reached = 0.0
-    for begin, end in sorted(spans):
-        total += max(0.0, end - max(begin, reached))
-        reached = max(reached, end)
-    return total

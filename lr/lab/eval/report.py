@@ -21,12 +21,14 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from lr.errors import SettingError
 from lr.lab.eval.datasets import Item, Task
 from lr.lab.eval.grading import Grader
 from lr.lab.eval.store import Key, Store
+from lr.trace import Stats
 
 SAME = ("data", "seed", "temperature", "top_p", "top_k", "min_p", "max_tokens_len", "model")
 """Settings in which runs must agree to be compared; the model may differ if one of them is the
@@ -172,7 +174,7 @@ def require_comparable(run: RunResults, baseline: RunResults) -> None:
 
 
 def column(head: str, form: str = "", **how: Any) -> Any:
-    """A field of `Row` that tables show: under which head, and the form of its numbers."""
+    """A field that tables show: under which head, and the form of its numbers."""
     return field(metadata={"head": head, "form": form}, **how)
 
 
@@ -227,8 +229,9 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
     known, interval = accuracy(list(grades.values())) if grades else (None, None)
     tokens, seconds = sum(map(_tokens, records)), sum(one.get("time_taken", 0.0) for one in records)
     speeds = [record["speed"] for record in records if record.get("speed")]
-    total = _summed(record.get("stats", {}) for record in records)
-    passes = int(total.get("verifier_passes", 0))
+    counted = [record["stats"] for record in records if record.get("stats")]
+    total = sum((msgspec.convert(one, Stats) for one in counted), Stats())
+    wasted = sum(one.get("wasted_target_tokens", 0) for one in counted)
     return Row(
         name=run.name,
         mode=run.mode,
@@ -243,14 +246,14 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
         speed=tokens / seconds if seconds else None,
         mean_speed=fmean(speeds) if speeds else None,
         median_speed=median(speeds) if speeds else None,
-        step_acceptance=_share(total, "accepted", "judged"),
-        token_acceptance=_share(total, "rounds.accepted", "rounds.drafted"),
-        wasted_share=_share(total, "wasted_target_tokens", "target_tokens"),
-        target_passes=int(total["target_passes"]) if total else None,
-        tokens_per_pass=_share(total, "tokens", "target_passes"),
-        judge_seconds=total.get("verifier_seconds") if total else None,
-        verifier_passes=passes if total else None,
-        judge=f"{total.get('verifier_seconds', 0.0):.2f} / {passes}" if total else None,
+        step_acceptance=total.step_acceptance,
+        token_acceptance=total.token_acceptance,
+        wasted_share=wasted / total.target_tokens if total.target_tokens else None,
+        target_passes=total.target_passes if counted else None,
+        tokens_per_pass=total.tokens_per_target_pass,
+        judge_seconds=total.verifier_seconds if counted else None,
+        verifier_passes=total.verifier_passes if counted else None,
+        judge=f"{total.verifier_seconds:.2f} / {total.verifier_passes}" if counted else None,
         unjudged=dict(sum((Counter(one.get("unjudged", {})) for one in records), Counter())),
         devices=run.devices,
         **({} if baseline is None or baseline is run else _compared(run, baseline)),
@@ -285,22 +288,6 @@ def _compared(run: RunResults, baseline: RunResults) -> dict[str, Any]:
 
 def _tokens(record: Record) -> int:
     return len(record.get("generation_tokens", ()))
-
-
-def _summed(stats: Iterable[dict[str, Any]]) -> dict[str, float]:
-    """Statistics added up; nested names with a dot. Empty if no answer has any."""
-    total = Counter[str]()
-    for one in stats:
-        for name, value in one.items():
-            if isinstance(value, dict):
-                total.update({f"{name}.{key}": part for key, part in _summed([value]).items()})
-            elif isinstance(value, int | float):
-                total[name] += value  # type: ignore[assignment]  # a sum of seconds is no integer
-    return dict(total)
-
-
-def _share(total: dict[str, float], part: str, whole: str) -> float | None:
-    return total[part] / total[whole] if total.get(whole) else None
 
 
 # ---------------------------------------------------------------- to be read

@@ -27,7 +27,7 @@ from msgspec import convert, to_builtins
 
 from lr.errors import LRError, SettingError
 from lr.lab.eval.datasets import Item
-from lr.lab.eval.report import RunResults
+from lr.lab.eval.report import RunResults, column
 from lr.lab.eval.store import Key, Store
 from lr.parts.judge import PrefixCache, Row
 from lr.spec.runner import Runner
@@ -152,17 +152,17 @@ class Quality:
     that the reference rejects; `order_flips`, `order_shift`: how many verdicts change, and by how
     much the score, if draft and target are swapped."""
 
-    pairs: int
-    accepted: float
-    error: float | None
-    precision: float | None
-    recall: float | None
-    auc: float | None
-    average_precision: float | None
-    calibration_error: float | None
-    ms_per_pair: float
-    order_flips: float | None = None
-    order_shift: float | None = None
+    pairs: int = column("pairs")
+    accepted: float = column("accepted")
+    error: float | None = column("of them wrong")
+    precision: float | None = column("precision")
+    recall: float | None = column("recall")
+    auc: float | None = column("ROC area")
+    average_precision: float | None = column("PR area")
+    calibration_error: float | None = column("calibration error")
+    ms_per_pair: float = column("ms per pair")
+    order_flips: float | None = column("flips by order", default=None)
+    order_shift: float | None = column("score shift by order", default=None)
 
 
 def quality(made: Replayed, truth: Sequence[bool], other_order: Replayed | None = None) -> Quality:

@@ -93,10 +93,9 @@ def draw_curves(
 
 
 def draw_lines_of(make: Callable[..., Sequence[Any]], *, x: str, y: str, **values: float) -> Figure:
-    """The lines that `make(**values)` gives, each with a `label` and numbers `x` and `y` (such as
-    those of `lab/viz/theory_figures.py`)."""
-    lines = {line.label: list(zip(line.x, line.y, strict=True)) for line in make(**values)}
-    return draw_curves(lines, x=x, y=y)
+    """The curves that `make(**values)` gives, each a label and its points (such as those of
+    `lab/viz/theory_figures.py`)."""
+    return draw_curves(dict(make(**values)), x=x, y=y)
 
 
 def draw_field(rows: Sequence[Sequence[bool]], *, x: str, y: str) -> Figure:
@@ -172,7 +171,8 @@ class Bars:
 class Curves:
     """One panel: lines through `lines`, their own points `marked`, and marks without a line at
     `points`. `errors` (half lengths of error bars) and `labels` (words) are for the last of
-    `points`; `line`: a value to compare with; `diagonal`: from (0, 0) to (1, 1)."""
+    `points`; `line`: a value to compare with; `diagonal`: from (0, 0) to (1, 1); `ylim`: the ends
+    of the axis, each None for what fits."""
 
     title: str
     x: str
@@ -184,6 +184,7 @@ class Curves:
     line: float | None = None
     diagonal: bool = False
     marked: bool = True
+    ylim: tuple[float | None, float | None] | None = None
 
     def draw(self, axes: Any) -> None:
         all_, look = [*self.lines, *self.points], {"marker": "o", "ms": 4} if self.marked else {}
@@ -200,8 +201,10 @@ class Curves:
         if self.diagonal:
             axes.plot([0, 1], [0, 1], color=INK, lw=1, ls=":")
         axes.set(xlabel=self.x, ylabel=self.y)
+        if self.ylim is not None:
+            axes.set_ylim(self.ylim)
         if len(all_) > 1:
-            axes.legend(fontsize=8)
+            axes.legend(fontsize=8, frameon=True, framealpha=1, edgecolor="none")
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ matplotlib (the extra `plot`) only when something is drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lr.lab.viz.plots import Curve, Curves, draw
 from lr.lab.viz.style import INK, SERIES, figure, write
 from lr.theory.acceptance import beta_width_acceptance, tree_sync_speedup, width_acceptance
 from lr.theory.asynchronous import lr_async_limit, lr_async_speedup
@@ -23,16 +23,13 @@ LEVELS = (0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
 LOSES = ("#c53030", "#e57373", "#f6c9c9")
 WINS = ("#e3f1e6", "#bfe0c8", "#8cc79e", "#4fa36c", "#2f855a")
 """Colours below and above 1: red where a pure method is better, green where the hybrid is."""
+Line = tuple[str, Curve]
+"""A label, and the points of a curve."""
 
 
-@dataclass(frozen=True)
-class Line:
-    """A labelled curve. `marks`: single points instead of a line."""
-
-    label: str
-    x: Any
-    y: Any
-    marks: bool = False
+def line(label: str, x: Any, y: Any) -> Line:
+    """From the coordinates of the points."""
+    return label, list(zip(x, y, strict=True))
 
 
 def draft_length() -> list[Line]:
@@ -40,11 +37,11 @@ def draft_length() -> list[Line]:
 
     With M positions in all, floor(M / k2) target steps are in flight (`paper` window)."""
     k2, (alpha1, alpha2, c1, c2) = np.arange(1, 33), (0.6, 0.8, 0.2, 0.05)
-    lines = [Line("SD alone", k2, sd_speedup_of_positions(alpha2, k2, c2))]
+    lines = [line("SD alone", k2, sd_speedup_of_positions(alpha2, k2, c2))]
     for m in (16, 64):
         fits = k2[k2 <= m]
         both = [hybrid_speedup(alpha1, alpha2, c1, c2, m // int(k), int(k), "async") for k in fits]
-        lines.append(Line(f"SD + lookahead, M = {m}", fits, np.array(both)))
+        lines.append(line(f"SD + lookahead, M = {m}", fits, both))
     return lines
 
 
@@ -52,11 +49,11 @@ def schedules(alpha: float = 0.8, c: float = 0.1) -> list[Line]:
     """Speedup against k of the synchronous cycle and the windows, and the limit without one."""
     k = np.arange(1, 17)
     return [
-        Line("sync, g = k drafts (Algorithm 1)", k, lr_sync_cycle_speedup(alpha, k, c)),
-        Line("paper, k pairs in flight", k, lr_async_speedup(alpha, k, c, "paper")),
-        Line("depth, k unverified drafts", k, lr_async_speedup(alpha, k, c, "depth")),
-        Line("cycle of k, asynchronous inside", k, lr_async_speedup(alpha, k, c, "cycle")),
-        Line("no window", k, np.full(len(k), lr_async_limit(alpha, c))),
+        line("sync, g = k drafts (Algorithm 1)", k, lr_sync_cycle_speedup(alpha, k, c)),
+        line("paper, k pairs in flight", k, lr_async_speedup(alpha, k, c, "paper")),
+        line("depth, k unverified drafts", k, lr_async_speedup(alpha, k, c, "depth")),
+        line("cycle of k, asynchronous inside", k, lr_async_speedup(alpha, k, c, "cycle")),
+        line("no window", k, np.full(len(k), lr_async_limit(alpha, c))),
     ]
 
 
@@ -79,60 +76,28 @@ def hybrid_region(schedule: Kind) -> tuple[Any, Any, Any]:
     return rates, rates, np.array([[gain(float(x), float(y)) for x in rates] for y in rates])
 
 
-def width_acceptances() -> list[Line]:
-    """Acceptance against W, two rows of Table 3: printed, correlated as fitted, independent."""
-    w = np.arange(1, 9)
-    lines = []
-    for row in (TABLE_3[0], TABLE_3[2]):
-        fitted = fit_width(row)
-        beta = f"correlated, Beta({fitted.p:.2f}, {fitted.q:.2f})"
-        lines += [
-            Line(f"{row.name}: printed", np.array(WIDTHS), np.array(row.acceptance), marks=True),
-            Line(beta, w, beta_width_acceptance(fitted.p, fitted.q, w)),
-            Line("independent", w, width_acceptance(row.acceptance[0], w)),
-        ]
-    return lines
-
-
-def width_speedups() -> list[Line]:
-    """Speedup of a synchronous cycle against W for batch overheads b; siblings as in Table 3."""
-    fitted, w = fit_width(TABLE_3[0]), np.arange(1, 9)
-    alphas = [(float(beta_width_acceptance(fitted.p, fitted.q, int(n))), int(n)) for n in w]
-    lines = []
-    for b in (0.0, 0.01, 0.05):
-        speedups = [tree_sync_speedup(a, n, 2, 0.1, b, b) for a, n in alphas]
-        lines.append(Line(f"b = {b:g}", w, np.array(speedups)))
-    return lines
-
-
 def draw_all(folder: Path) -> list[Path]:
     """Draw every figure into `folder`; the same version draws the same files."""
     drawings = (draw_draft_length, draw_schedules, draw_hybrid_region, draw_width)
-    return [path for draw in drawings for path in draw(folder)]
+    return [path for one in drawings for path in one(folder)]
 
 
 def draw_draft_length(folder: Path) -> list[Path]:
     """SD alone and SD with lookahead under one budget, against positions per pass."""
-    with figure(6.4, 4.2) as made:
-        axes = made.subplots()
-        _plot(axes, draft_length())
-        across = "k2, token positions per target pass (drafted tokens + 1)"
-        axes.set(xlabel=across, ylabel="speedup")
-        settings = "α1 = 0.6, c1 = 0.2, α2 = 0.8, c2 = 0.05; k1 = ⌊M / k2⌋ target steps in flight"
-        axes.set_title(settings, fontsize=10)
-        return write(made, folder / "theory_draft_length.png")
+    across = "k2, token positions per target pass (drafted tokens + 1)"
+    title = "α1 = 0.6, c1 = 0.2, α2 = 0.8, c2 = 0.05\nk1 = ⌊M / k2⌋ target steps in flight"
+    panel = Curves(title, across, "speedup", draft_length(), marked=False)
+    return draw([panel], folder / "theory_draft_length.png")
 
 
 def draw_schedules(folder: Path) -> list[Path]:
     """The synchronous cycle and the asynchronous windows against k."""
-    with figure(9.6, 4.2) as made:
-        for axes, (alpha, c) in zip(made.subplots(1, 2), ((0.8, 0.1), (0.5, 0.25)), strict=True):
-            _plot(axes, schedules(alpha, c))
-            axes.axhline(1, color=INK, lw=0.8)
-            title = f"α = {alpha:g}, c = {c:g}"
-            axes.set(xlabel="k", ylabel="speedup", title=title, ylim=(0, None))
-            axes.legend(fontsize=8, loc="lower right" if alpha > 0.6 else "lower left")
-        return write(made, folder / "theory_schedules.png")
+    how: dict[str, Any] = {"line": 1.0, "marked": False, "ylim": (0, None)}
+    panels = [
+        Curves(f"α = {alpha:g}, c = {c:g}", "k", "speedup", schedules(alpha, c), **how)
+        for alpha, c in ((0.8, 0.1), (0.5, 0.25))
+    ]
+    return draw(panels, folder / "theory_schedules.png")
 
 
 def draw_hybrid_region(folder: Path) -> list[Path]:
@@ -154,16 +119,28 @@ def draw_hybrid_region(folder: Path) -> list[Path]:
 
 
 def draw_width(folder: Path) -> list[Path]:
-    """Alternatives: the acceptance they buy, the speedup that is left of it."""
-    with figure(10.0, 4.4) as made:
-        left, right = made.subplots(1, 2)
-        across = "W, alternatives per position"
-        _plot(left, width_acceptances(), threes=True)
-        left.set(xlabel=across, ylabel="acceptance of a position", ylim=(0, 1.02))
-        _plot(right, width_speedups())
-        right.set(xlabel=across, ylabel="speedup")
-        right.set_title("sync, depth 2, c = 0.1; a further row costs b", fontsize=10)
-        return write(made, folder / "theory_width.png")
+    """Alternatives: the acceptance that they buy in two rows of Table 3 (printed, correlated as
+    fitted, independent), and the speedup that is left of it, with siblings as in the first."""
+    w, across, panels = np.arange(1, 9), "W, alternatives per position", []
+    for row in (TABLE_3[0], TABLE_3[2]):
+        fitted = fit_width(row)
+        beta = f"correlated, Beta({fitted.p:.2f}, {fitted.q:.2f})"
+        lines = [
+            line(beta, w, beta_width_acceptance(fitted.p, fitted.q, w)),
+            line("independent", w, width_acceptance(row.acceptance[0], w)),
+        ]
+        printed, up = [line("printed", WIDTHS, row.acceptance)], "acceptance of a position"
+        how: dict[str, Any] = {"marked": False, "ylim": (0, 1.02)}
+        panels.append(Curves(row.name, across, up, lines, printed, **how))
+    first = fit_width(TABLE_3[0])
+    alphas = [(float(beta_width_acceptance(first.p, first.q, int(n))), int(n)) for n in w]
+    speedups = [
+        line(f"b = {b:g}", w, [tree_sync_speedup(a, n, 2, 0.1, b, b) for a, n in alphas])
+        for b in (0.0, 0.01, 0.05)
+    ]
+    title = "sync, depth 2, c = 0.1; a further row costs b"
+    panels.append(Curves(title, across, "speedup", speedups, marked=False))
+    return draw(panels, folder / "theory_width.png")
 
 
 def draw_validation(document: Mapping[str, Any], path: Path) -> list[Path]:
@@ -184,12 +161,3 @@ def draw_validation(document: Mapping[str, Any], path: Path) -> list[Path]:
         axes.set_title(f"{document['calibration']}: predicted and measured", fontsize=11)
         axes.legend(loc="upper left", fontsize=9, ncols=3)
         return write(made, path)
-
-
-def _plot(axes: Any, lines: Sequence[Line], *, threes: bool = False) -> None:
-    """All lines, with a legend. `threes`: points, solid and dashed line share a colour."""
-    for i, line in enumerate(lines):
-        colour = SERIES[i // 3 if threes else i]
-        style = "o" if line.marks else ("--" if threes and i % 3 == 2 else "-")
-        axes.plot(line.x, line.y, style, color=colour, label=line.label, ms=5)
-    axes.legend(fontsize=8)
