@@ -106,6 +106,12 @@ def test_cells_are_short_and_define_nothing(path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS[:9], ids=lambda path: path.stem)
+def test_one_question_leads_through_the_course(path: Path) -> None:
+    prose = " ".join(" ".join(cell.source for cell in cells(path, "markdown")).split())
+    assert "why is it not slower to be wrong?" in prose.lower()
+
+
 @each_notebook
 def test_no_output_shows_a_path_or_an_address_of_one_machine(path: Path) -> None:
     for cell in cells(path, "code"):

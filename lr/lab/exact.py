@@ -35,7 +35,7 @@ def context_free(row: Tensor) -> Model:
 
 def round_distribution(rule: AcceptanceRule, target: Model, drafts: Drafts, length: int) -> Tensor:
     """The distribution [v, ..., v] of the first `length` tokens: one round of the rule, then the
-    target alone. `length` must be more than the longest path of any proposal."""
+    target alone. A text that is longer counts with its beginning."""
     emitted: dict[tuple[int, ...], Tensor] = {}
     for weight, proposal in drafts:
         for outcome in rule.outcomes(target_rows(target, proposal), proposal):
@@ -74,12 +74,14 @@ def _continued(target: Model, emitted: dict[tuple[int, ...], Tensor], length: in
     total = torch.zeros([v] * length, dtype=torch.float64)
     while emitted:
         text, mass = emitted.popitem()
-        if len(text) == length - 1:
+        if len(text) >= length:
+            total[text[:length]] += mass.sum()
+        elif len(text) == length - 1:
             total[text] += mass
-            continue
-        for token in range(v):
-            longer = (*text, token)
-            emitted[longer] = emitted.get(longer, 0.0) + mass[token] * target(longer)
+        else:
+            for token in range(v):
+                longer = (*text, token)
+                emitted[longer] = emitted.get(longer, 0.0) + mass[token] * target(longer)
     return total
 
 

@@ -67,6 +67,22 @@ def test_trees(rule: str, kind: str, parents: tuple[int, ...], how: str) -> None
     assert largest_error(rule, target, drafts_of(how, draft, parents), depth(parents) + 1) < EXACT
 
 
+@pytest.mark.parametrize("parents", [CHAINS[2], TREES[2]], ids=str)
+def test_fewer_tokens_than_a_proposal_has(parents: tuple[int, ...]) -> None:
+    """The first tokens are those of a longer law, also where the law is not the target's: here the
+    drafter proposes always the same and says that it drew.
+    """
+    target, draft = pair("random", 3, 3)
+    [(_, drawn), *_] = drawn_drafts(draft, parents)
+    whole = round_distribution(RULES["reject"](), target, [(1.0, drawn)], 4)
+    assert float((whole - plain_distribution(target, 4)).abs().max()) > 0.01
+    for length in (3, 2, 1, 0):
+        whole = whole.sum(-1)
+        found = round_distribution(RULES["reject"](), target, [(1.0, drawn)], length)
+        assert found.shape == whole.shape and float((found - whole).abs().max()) < EXACT
+    assert float(plain_distribution(target, 0)) == pytest.approx(1, abs=EXACT)
+
+
 @pytest.mark.parametrize("rule", LOSSLESS)
 def test_many_random_chains(rule: str) -> None:
     for seed in range(100, 125):

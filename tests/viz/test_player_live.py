@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -21,8 +22,8 @@ from tests_root import ROOT
 
 from lr.commands.cli import main
 from lr.errors import SettingError
-from lr.lab.player.live import MOVES, Asked, Live, LiveServer
-from lr.lab.scripted import ScriptedRun
+from lr.lab.player.live import MOVES, Asked, Live, LiveServer, news
+from lr.lab.scripted import ScriptedRun, TextScript
 from lr.lab.stepper.live import LiveSource
 from lr.lab.stepper.session import Session
 from lr.lab.stepper.sources import ScriptSource, Source
@@ -190,6 +191,38 @@ def test_a_question_that_is_refused_leaves_the_old_one() -> None:
     assert live.session is not before
 
 
+def test_a_page_is_sent_only_what_is_new() -> None:
+    """So a step is as short a message at the end of a long answer as at its beginning."""
+    texts = [f"Now there are {number} coins." for number in range(50)] + ["That is all$"]
+    run = partial(ScriptedRun, SchedulerConfig(Limits(5000), depth=2), TextScript(texts, texts))
+    live, made = Live(lambda question: ScriptSource(run)), {"number": 0}
+    sizes = []
+    while not sizes or not live.sent[0]["over"]:
+        made = live.answer(Asked("step", seen=made["number"]))
+        sizes.append(len(json.dumps(made["sides"])))
+    for seen in (0, made["number"] - 1, made["number"] + 1):  # a new page, or a message was lost
+        assert live.answer(Asked("look", seen=seen))["sides"] == [[live.sent[0]]]
+    assert live.answer(Asked("look", seen=live.number))["sides"] == [{}]
+    assert len(sizes) > 50 and max(sizes[1:-1]) < len(json.dumps(live.sent)) / 10
+    first, second = live.answer(Asked("fork", seen=live.number))["sides"]
+    assert "data" not in first and second == [live.sent[1]]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "change"),
+    [
+        ({"a": [1, 2], "b": 3}, {"a": [1, 5, 6], "b": 3}, {"a": [1, [5, 6]]}),
+        ({"a": [1, 2]}, {"a": [1]}, {"a": [1, []]}),
+        ({"a": {"b": 1}}, {"a": {"b": 1, "c": [2]}}, {"a": {"c": [[2]]}}),
+        ({"a": 1, "b": 2}, {"a": 1}, [{"a": 1}]),
+        ({"a": [1]}, {"a": None}, {"a": [None]}),
+        ({"a": 1}, {"a": 1}, {}),
+    ],
+)
+def test_what_is_new(old: object, new: object, change: object) -> None:
+    assert news(old, new) == change and news(None, new) == [new]
+
+
 def test_caches_come_back_after_the_last_side() -> None:
     """Otherwise every question would take memory and never return it."""
     reasoner = Reasoner(verifier="oracle")
@@ -262,19 +295,19 @@ def test_the_command_serves_until_it_is_interrupted() -> None:
 class Window:
     """The page, and what went wrong in it."""
 
-    def __init__(self, page: Any, address: str) -> None:
-        self.page, self.faults = page, []
+    def __init__(self, page: Any, server: LiveServer) -> None:
+        self.page, self.live, self.faults = page, server.live, []
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on(
             "console",
             lambda said: said.type in ("error", "warning") and self.faults.append(said.text),
         )
-        own = address.partition("?")[0]
+        own = server.address.partition("?")[0]
         page.on(
             "request",
             lambda one: one.url.startswith(own) or self.faults.append(f"wanted {one.url}"),
         )
-        page.goto(address)
+        page.goto(server.address)
         self.rests()
 
     def until(self, script: str) -> None:
@@ -285,7 +318,9 @@ class Window:
         raise AssertionError(f"never came true: {script}")
 
     def rests(self) -> None:
+        """Nothing is asked for, and the page has what the server has, news by news."""
         self.until("!player.live.asking")
+        assert self.page.evaluate("player.live.sides.filter(Boolean)") == self.live.sent
 
     def press(self, name: str) -> None:
         self.page.click(name)
@@ -310,7 +345,7 @@ def browser() -> Iterator[Any]:
 def opened(browser: Any, width: int = 1366) -> Iterator[Window]:
     with served(Live(a_run, QUESTION)) as server:
         page = browser.new_page(viewport={"width": width, "height": 800}, reduced_motion="reduce")
-        window = Window(page, server.address)
+        window = Window(page, server)
         yield window
         page.close()
         assert window.faults == []
@@ -401,7 +436,7 @@ def test_both_sides_fit(browser: Any, width: int) -> None:
 def test_a_server_that_is_gone_is_said(browser: Any) -> None:
     with served(Live(a_script)) as server:
         page = browser.new_page()
-        window = Window(page, server.address)
+        window = Window(page, server)
     window.press("#verdict")
     assert "There is no answer" in window.text("#told")
     page.close()

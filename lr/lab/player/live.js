@@ -1,9 +1,16 @@
 // An answer in the making: asks the engine on this machine (live.py) to go on, to force a verdict,
-// to fork, and shows side B, the what-if, beside side A. Each reply holds all that there is now.
+// to fork, and shows side B, the what-if, beside side A. A reply holds what is new since the last.
+
+// What `old` has become: [all of it], [how many items stay, those that follow], {key: its news}.
+function renewed(old, news) {
+  if (Array.isArray(news)) return news[1] ? [...old.slice(0, news[0]), ...news[1]] : news[0];
+  for (const [key, one] of Object.entries(news)) old[key] = renewed(old[key], one);
+  return old;
+}
 
 class Live {
   constructor(player) {
-    Object.assign(this, { player, over: false, asking: null, beside: null });
+    Object.assign(this, { player, over: false, asking: null, second: new Beside(), seen: 0 });
     byId("live").hidden = false;
     byId("live").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -27,11 +34,11 @@ class Live {
 
   // The engine goes on from where the page is.
   async send(what, more) {
-    const places = { A: this.player.n, ...(this.beside && { B: this.beside.n }) };
+    const { seen } = this, places = { A: this.player.n, ...(this.beside && { B: this.beside.n }) };
     try {
       const reply = await fetch(`do${location.search}`, {
         method: "POST", headers: { "Content-Type": "application/json" },
-        body: JSON.stringify({ what, places: what === "look" ? {} : places, ...more }),
+        body: JSON.stringify({ what, seen, places: what === "look" ? {} : places, ...more }),
       });
       if (!reply.ok) throw new Error(await reply.text());
       this.take(await reply.json());
@@ -41,11 +48,11 @@ class Live {
     }
   }
 
-  take({ said, forked, sides: [a, b] }) {
-    const { player } = this;
+  take({ said, forked, number, sides }) {
+    const { player } = this, [a, b] = sides.map((news, i) => renewed((this.sides || [])[i], news));
+    Object.assign(this, { seen: number, sides: [a, b] });
     this.over = a.over && (!b || (b.over && b.place >= b.data.events.length));
     player.load(a.data);
-    if (b) this.second = this.second || new Beside();
     this.beside = b ? this.second : null;
     if (b) this.beside.take(b, a.place, forked);
     document.body.classList.toggle("two", Boolean(b));

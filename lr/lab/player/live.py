@@ -6,7 +6,8 @@
 
 The page is that of `page.py`. What its buttons ask for goes to the same `Session` as the letters of
 `lr step`, and the answer to each request is what every side is now, folded and put into words as
-for a recorded trace. So the page shows and asks, and knows no more of the engine than before.
+for a recorded trace. So the page shows and asks, and knows no more of the engine than before. A
+page that has taken in the message before is sent only what is new (`news`), any other all of it.
 
 Who may ask: only a request with the secret token of the address, for this machine's own name and
 from this page. A page of another site does not know the token; and one whose name was made to
@@ -54,7 +55,8 @@ HEADERS = {
 
 class Asked(msgspec.Struct, forbid_unknown_fields=True):
     """What the page asks for: a move, or to force a verdict, fork, drop side B, take another
-    question. `places`: after how many events the page shows each side, by name."""
+    question. `places`: after how many events the page shows each side, by name. `seen`: the
+    number of the last message that it has taken in, 0 for none."""
 
     what: str
     places: dict[str, int] = {}
@@ -62,6 +64,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     side: str = "A"
     node: str | None = None
     aligned: bool = True
+    seen: int = 0
 
 
 class Live:
@@ -70,9 +73,19 @@ class Live:
 
     def __init__(self, begin: Callable[[str | None], Source], question: str | None = None) -> None:
         self.begin, self.session = begin, Session(begin(question))
+        self.number = 0  # of the last message
+        self.sent: list[Any] = []  # its sides
 
     def page(self) -> str:
         return player_page(self.session.sides[0].trace, live=True)
+
+    def answer(self, asked: Asked) -> dict[str, Any]:
+        """Do it, and the message that says so to the page."""
+        made = json.loads(json.dumps(self.do(asked)))  # as the page has it, and a copy
+        known = self.sent if asked.seen == self.number else []
+        self.number, self.sent = self.number + 1, made["sides"]
+        sides = [news(old, new) for old, new in zip([*known, None, None], self.sent, strict=False)]
+        return made | {"number": self.number, "sides": sides}
 
     def do(self, asked: Asked) -> dict[str, Any]:
         """Do it, from where the page is, and say what is there then."""
@@ -113,6 +126,21 @@ def _shown(side: Side) -> dict[str, Any]:
     if not side.trace.complete:  # tour and race are of a whole answer
         data |= {"tour": [], "race": []}
     return told | {"data": data}
+
+
+def news(old: Any, new: Any) -> Any:
+    """What makes `new` of `old`: [new]; of lists [how many items stay, those that follow]; of
+    objects {key: its news}, for the keys that are new or have changed.
+
+    Example: from {"a": [1, 2], "b": 3} to {"a": [1, 5, 6], "b": 3}: {"a": [1, [5, 6]]}."""
+    if isinstance(old, dict) and isinstance(new, dict) and old.keys() <= new.keys():
+        changed = [key for key in new if key not in old or old[key] != new[key]]
+        return {key: news(old.get(key), new[key]) for key in changed}
+    if isinstance(old, list) and isinstance(new, list):
+        pairs = enumerate(zip(old, new, strict=False))
+        same = next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
+        return [same, new[same:]]
+    return [new]
 
 
 class LiveServer(ThreadingHTTPServer):
@@ -160,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (ValueError, msgspec.DecodeError) as error:
             return self._send(HTTPStatus.BAD_REQUEST, f"not a request of this page: {error}")
         with self.server.lock:
-            made = self.server.live.do(asked)
+            made = self.server.live.answer(asked)
         self._send(HTTPStatus.OK, json.dumps(made, ensure_ascii=False), "application/json")
 
     def _refused(self, known: bool) -> bool:
