@@ -227,6 +227,9 @@ closed form: the formula. expected: the scheduler, simulated at the calibrated p
 replayed: the same with acceptance and lengths of these very answers, so that only times are
 predicted. off: expected against measured. ±: standard error over problems."""
 
+LISTED = ("depths", "tokens", "inner", "schedules")
+"""Flags that make the list of ways; they mean nothing where ways are drawn."""
+
 
 @dataclass(frozen=True)
 class TheoryReality:
@@ -265,6 +268,14 @@ class TheoryReality:
         at_least(self, problems=least)
         require(0 <= self.draw <= 64, "draw", self.draw, "0 (none) to 64 ways")
         require(len(self.temperatures) > 0, "temperatures", self.temperatures, "at least one")
+        if self.draw:
+            named = [f"--{n}" for n in LISTED if getattr(self, n) != getattr(TheoryReality, n)]
+            none = f"0 beside {' and '.join(named)}: drawn ways come from no list"
+            require(not named, "draw", self.draw, none)
+        usual = self.temperatures == TheoryReality.temperatures
+        drawn = self.draw > 0 and self.calibration is None
+        none = "none: it counts with --draw alone, and not beside --calibration"
+        require(usual or drawn, "temperatures", self.temperatures, none)
         saved, none = self.save_calibration, "none beside --calibration: none is made then"
         require(saved is None or self.calibration is None, "save_calibration", str(saved), none)
         require_files(json=self.json, figure=self.figure, save_calibration=saved)
