@@ -98,9 +98,7 @@ def wrong(script: object, config: object) -> object:
 @pytest.mark.parametrize(
     "verifier", ["exact", "always", "never", "random:0.5", "likelihood:-3", "score:4", "judge"]
 )
-def test_no_question_changes_the_answer_of_another(
-    exact: Any, verifier: str
-) -> None:
+def test_no_question_changes_the_answer_of_another(exact: Any, verifier: str) -> None:
     """Short questions beside one that fills the context, in fp64, with every verifier that a name
     makes for any checkpoint."""
     assert verifier in sys.modules["attacks.models"].VERIFIERS

@@ -70,7 +70,7 @@ class Table1:
         for name in self.datasets:
             require(name in DATASETS, "datasets", name, f"names among {', '.join(DATASETS)}")
         require(bool(self.datasets), "datasets", self.datasets, "at least one")
-        show.at_least(self, depth=1, k=1, problems=1)
+        show.at_least(self, depth=1, k=1, problems=1, prompt=1, tokens=1, repeats=1)
         missing = [str(self._file(n)) for n in self.datasets if not self._file(n).is_file()]
         if missing and not self.dummy:
             raise SettingError(

@@ -217,8 +217,8 @@ class files:
         load_items(str(path))
 
     def evaluation(self, rng: Random) -> None:
-        """A whole run on lines of which one is broken: it is refused and leaves nothing, or the line
-        is answered like the others."""
+        """A whole run on lines of which one is broken: it is refused and leaves nothing, or the
+        line is answered like the others."""
         broken = rng.choice([line for line in self.lines if "test" not in str(line)])
         lines = [b'{"problem": "1 + 1?", "answer": 2}', broken_json(rng, broken)]
         path, output = self.folder / "data.jsonl", self.folder / "output"

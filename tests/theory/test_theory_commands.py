@@ -52,7 +52,7 @@ def test_every_formula_agrees_with_the_clock(one, at: Point) -> None:
         (["theory", "reality", "--draw", "65"], "draw is 65"),
         (["theory", "reality", "--draw", "2", "--temperatures"], "temperatures is ()"),
         (["theory", "reality", "--draw", "2", "--depths", "3"], "expected 0 beside --depths"),
-        (["theory", "reality", "--draw", "2", "--inner", "1", "--tokens", "3"], "--tokens and --inner"),
+        (["theory", "reality", "--draw", "2", "--inner", "1", "--tokens", "3"], "and --inner"),
         (["theory", "reality", "--temperatures", "0.3"], "temperatures is (0.3,)"),
         (["plan", "--from", "none.json"], "none.json"),
         (["plan", "--budget", "0"], "budget is 0"),
