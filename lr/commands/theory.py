@@ -23,6 +23,7 @@ from lr.options import Driver
 from lr.spec.protocol import Schedule
 from lr.theory import predicted
 from lr.theory.calibration import Calibration, calibrate
+from lr.theory.domain import DomainError, probability
 from lr.theory.formula_vs_simulation import FORMULAS, Point
 from lr.theory.paper import paper_calibration
 from lr.theory.planner import PLAIN, Advice, Plan, compare, plan, simulated
@@ -62,17 +63,27 @@ class Theory:
         chosen = [f for f in FORMULAS if self.formula == "all" or f.name.startswith(self.formula)]
         names = ", ".join(sorted({f.name.split()[0] for f in FORMULAS}))
         require(bool(chosen), "formula", self.formula, f"all or the beginning of one of {names}")
-        rows = []
+        probability("alpha", at.alpha)
+        rows: list[list[str]] = []
+        outside: dict[str, DomainError] = {}
         for one in chosen:
-            value, seen = float(one.value(at)), one.simulated(at) if one.simulated else None
+            try:
+                value, seen = float(one.value(at)), one.simulated(at) if one.simulated else None
+            except DomainError as error:
+                outside[one.name] = error
+                continue
             rows.append([one.name, one.text, f"{value:.4f}"])
             if seen is not None:
                 off = f"{(seen.value - value) / seen.error:+.1f}" if seen.error else ""
                 rows[-1] += [f"{seen.value:.4f}", f"{seen.error:.4f}", off]
+        if not rows:
+            raise next(iter(outside.values()))
         out, columns = console(), ("function", "formula", "value", "simulated", "± s.e.", "off")
         out.print(table(columns, rows, text=2))
         said = "off: in standard errors. No figure: no schedule does what the formula says."
         out.print(said, style="dim")
+        for name, why in outside.items():
+            out.print(f"{name} is not defined there: {why}", style="dim")
 
 
 @dataclass(frozen=True)

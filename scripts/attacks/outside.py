@@ -334,13 +334,15 @@ class faults:
         number = rng.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
         program.send_signal(number)
         _, said = program.communicate(timeout=SLOW)
-        assert program.returncode in (0, 128 + number), (number, program.returncode, said)
+        ended, there = program.returncode, answers_in(output)
+        # the system's own way, before our handlers are there and after they are gone
+        assert ended in (0, 128 + number, -number), (number, ended, said)
         assert "Traceback" not in said, said
         assert gone(program.pid), "something is left"
-        late = program.returncode == 0
-        assert not late or answers_in(output) == self.answers, "it ended well and is not whole"
+        heard = ended == 128 + number
+        assert heard or (there or self.answers) == self.answers, "half of it is there"
         shutil.rmtree(output, ignore_errors=True)
-        return "stopped too late" if late else "stopped"
+        return "stopped" if heard else "stopped before or after"
 
     def server(self, rng: Random) -> str:
         name = rng.choice([*WAYS, *FINAL])

@@ -209,5 +209,5 @@ def test_a_line_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
     ],
 )
 def test_half_a_character_is_refused_when_it_is_read(line: dict) -> None:
-    with pytest.raises(SettingError, match="problem 3 cannot be read .*surrogates"):
+    with pytest.raises(SettingError, match=r"problem 3 cannot be read .*surrogates"):
         read_item(line, 3)

@@ -10,15 +10,7 @@ from scipy.stats import chisquare
 
 from lr.errors import NumericalError, SettingError
 from lr.rng import Stream, mix64
-from lr.spec.sampling import (
-    HEAD,
-    _mix64,
-    _signed,
-    distribution,
-    perturbed,
-    sample,
-    tainted,
-)
+from lr.spec.sampling import HEAD, _mix64, _signed, distribution, perturbed, sample, tainted
 from lr.types import SamplingParams
 
 FALSE_ALARM = 1e-6
