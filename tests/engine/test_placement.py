@@ -89,7 +89,7 @@ CHAINS, RULES = ("draft", "ngram", "suffix"), ("reject", "block", "match")
 GUESSING: list[dict] = [
     *({"mode": "sd", "drafter": name, "acceptance": rule} for name in CHAINS for rule in RULES),
     *({"mode": "sd", "drafter": "tree", "acceptance": rule} for rule in ("reject", "match")),
-    *({"mode": "lr+sd", "drafter": "step", "acceptance": rule} for rule in RULES),
+    *({"mode": "lr+sd", "drafter": "step", "acceptance": r, "schedule": "sync"} for r in RULES),
     *({"mode": "lr+sd", "drafter": "tree", "acceptance": rule} for rule in ("reject", "match")),
 ]
 """Every drafter with every rule that it goes with; in the last ones the draft's steps come from a
@@ -116,9 +116,9 @@ def test_real_runs_with_models_in_several_processes(
     drivers = ["overlapped", "lockstep"] if way["mode"] == "lr+sd" else ["lockstep"] * 2
     seen = []
     for reasoner, driver in zip(several, drivers, strict=True):
-        result = reasoner.generate(QUESTION, max_tokens=40, depth=2, driver=driver, **way)
-        assert result.stats.rounds > 0
+        result = reasoner.generate(QUESTION, max_tokens=24, depth=2, driver=driver, **way)
         seen.append([(step.tokens, step.origin) for step in result.steps])
+    assert result.stats.rounds.drafted > 0
     assert seen[0] == seen[1]
 
 
@@ -131,7 +131,7 @@ def test_verifiers_read_models_in_several_processes(
     for reasoner, driver in zip(several, ("overlapped", "lockstep"), strict=True):
         models, codec = reasoner.models, reasoner.codec
         made = VerifierChoice(verifier, codec, dtype=torch.float64).build(models.target)
-        options = make_options(mode="lr", depth=2, width=1, max_tokens=40, driver=driver)
+        options = make_options(mode="lr", depth=2, max_tokens=24, driver=driver)
         run = Run(reasoner.engine, made, QUESTION, options)
         seen.append([(step.tokens, step.origin) for step in run.finish().steps])
     assert seen[0] == seen[1]
