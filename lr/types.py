@@ -6,7 +6,6 @@ Plain frozen data, no torch. The words are those of the glossary; Lookahead Reas
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -31,6 +30,10 @@ def require_whole(name: str, value: Any, least: int | None = None, most: int | N
     require(fits, name, value, expected)
 
 
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """How a distribution is made from logits. Temperature 0 is greedy. The filters apply in the
@@ -48,12 +51,14 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         t, k, all_ = self.temperature, self.top_k, "keeps every token"
-        possible = isinstance(t, (int, float)) and math.isfinite(t) and (t == 0 or t >= 1e-6)
-        require(possible, "temperature", t, "0 (greedy) or a finite number from 1e-6 on")
-        whole = isinstance(k, int) and k >= 0
+        possible = _number(t) and (t == 0 or 1e-6 <= t <= 1e6)
+        require(possible, "temperature", t, "0 (greedy) or a number from 1e-6 to 1e6")
+        whole = isinstance(k, int) and _number(k) and k >= 0
         require(whole, "top_k", k, f"a whole number >= 0 (0 {all_})")
-        require(0 < self.top_p <= 1, "top_p", self.top_p, f"a number in (0, 1] (1 {all_})")
-        require(0 <= self.min_p <= 1, "min_p", self.min_p, f"a number in [0, 1] (0 {all_})")
+        fits = _number(self.top_p) and 0 < self.top_p <= 1
+        require(fits, "top_p", self.top_p, f"a number in (0, 1] (1 {all_})")
+        fits = _number(self.min_p) and 0 <= self.min_p <= 1
+        require(fits, "min_p", self.min_p, f"a number in [0, 1] (0 {all_})")
 
     @property
     def greedy(self) -> bool:

@@ -58,6 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module, usual, _ = ATTACKS[asked.name]
     count = asked.count or (usual if asked.seconds is None else sys.maxsize)
     numbers = range(count) if asked.only is None else [asked.only]
+    import torch
+
+    torch.set_num_threads(1)  # the tensors are tiny: threads only get in each other's way
     tried, findings = Counter[str](), 0
     with tempfile.TemporaryDirectory(prefix="lr-attack-") as folder:
         attack = getattr(import_module(f"attacks.{module}"), asked.name)(Path(folder))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -31,6 +33,16 @@ def attack() -> ModuleType:
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     return script
+
+
+@pytest.fixture(scope="module")
+def exact(attack: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", list(sys.path))
+        assert attack.main(["exact", "--count", "1"]) == 0
+        made = sys.modules["attacks.models"].exact(tmp_path_factory.mktemp("exact"))
+        yield made
+        made.close()
 
 
 def test_every_attack_has_a_short_run(attack: ModuleType) -> None:
@@ -81,3 +93,14 @@ def test_a_finding_is_reported_and_can_be_had_again(
 
 def wrong(script: object, config: object) -> object:
     raise AssertionError("the oracle knows better")
+
+
+@pytest.mark.parametrize(
+    "verifier", ["exact", "always", "never", "random:0.5", "likelihood:-3", "score:4", "judge"]
+)
+def test_no_question_changes_the_answer_of_another(exact: Any, verifier: str) -> None:
+    """Short questions beside one that fills the context, in fp64, with every verifier that a name
+    makes for any checkpoint."""
+    assert verifier in sys.modules["attacks.models"].VERIFIERS
+    for number in range(3):
+        assert exact.company(Random(f"{verifier} {number}"), verifier) == "in company"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from lr.commands import show
 from lr.commands.options import ModelChoice, VariantChoice
@@ -88,12 +88,12 @@ class Generate:
         )
         with saving(self.trace, run):
             for step in run:
-                out.print(step.text, style=show.STYLES[step.origin], end="", markup=False)
+                out.print(step.text, style=show.STYLES[step.origin], end="")
         result = run.finish()
         if not result.text.endswith("\n"):
             out.print()
         for note in self._notes(result, reasoner.codec):
-            notes.print(f"[dim]{escape(note)}[/]")
+            notes.print(note, style="dim")
 
     def _notes(self, result: Result, codec: Codec) -> Iterator[str]:
         stats = result.stats
@@ -178,7 +178,8 @@ class Demo:
                         break
                     task = draw(Split.TEST, index, 0)
                     if index < self.show:
-                        out.print(f"[bold]problem {index + 1}[/]  {task.question}", soft_wrap=False)
+                        head = Text(f"problem {index + 1}", "bold")
+                        out.print(head, "", task.question, soft_wrap=False)
                     solved.append((task, self._solve(reasoner, task, index)))
                     if index < self.show:
                         _tell(task, solved[-1][1]["lr"], language, out)

@@ -66,8 +66,8 @@ class BenchDecode(Bench):
 
         for name in self.models:
             require(name in decode.NAMES, "models", name, f"names among {', '.join(decode.NAMES)}")
-        positive = all(batch > 0 for batch in self.batches or ())
-        require(positive, "batches", self.batches, "whole numbers > 0")
+        positive = all(0 < batch <= 10_000 for batch in self.batches or ())
+        require(positive, "batches", self.batches, "whole numbers from 1 to 10000")
         longest = 1024 - decode.PROMPT_TOKENS
         fits = self.tokens is None or 0 < self.tokens <= longest
         require(fits, "tokens", self.tokens, f"1 to {longest}")
@@ -286,7 +286,7 @@ class BenchTrace:
     def run(self) -> None:
         from lr.lab.bench import trace_cost
 
-        show.at_least(self, problems=1)
+        show.at_least(self, problems=1, repeats=1)
         turns = self.problems * self.repeats
         require(turns >= 2, "repeats", self.repeats, "enough for two turns, to have a spread")
         settings: dict[str, dict[str, Any]] = {mode: {"mode": mode} for mode in self.modes}

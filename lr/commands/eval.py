@@ -281,7 +281,7 @@ class Experiment:
         names = list(EXPERIMENTS) if self.name == "all" else [self.name]
         known = f"one of {', '.join(EXPERIMENTS)}, or all"
         require(names[0] in EXPERIMENTS, "name", self.name, known)
-        at_least(self, problems=2)
+        at_least(self, problems=2, concurrency=1, max_tokens=1)
         rows = self.name == "speedup" or not self.variant
         none = f"none in {self.name}: only experiment speedup has rows for variants"
         require(rows, "variant", self.variant, none)
@@ -315,7 +315,7 @@ class Experiment:
             machine = conditions()
             facts = {key: machine[key] for key in ("cpu", "cores", "load", "python", "torch")}
             files = write_finding(name, finding, self.output, f"lr {shlex.join(words)}", facts)
-            console().print(files[0].read_text(encoding="utf-8"), markup=False, soft_wrap=True)
+            console().print(files[0].read_text(encoding="utf-8"), soft_wrap=True)
             seconds, written = time.monotonic() - started, ", ".join(map(str, files))
             notes.print(f"{name}: {seconds:.0f} s; written: {written}")
 

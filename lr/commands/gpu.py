@@ -72,8 +72,8 @@ class BenchGpu:
         from lr.model.device import DeviceMap
 
         show.at_least(self, prompt=2, tokens=2, repeats=2, step_tokens=1)
-        batches = bool(self.batches) and all(batch > 0 for batch in self.batches)
-        require(batches, "batches", self.batches, "whole numbers > 0")
+        batches = bool(self.batches) and all(0 < batch <= 10_000 for batch in self.batches)
+        require(batches, "batches", self.batches, "whole numbers from 1 to 10000")
         driven = bool(self.drivers) or not any(mode in LOOKAHEAD for mode in self.modes)
         require(driven, "drivers", self.drivers, "at least one for the modes lr and lr+sd")
         show.require_files(json=self.json)
@@ -111,7 +111,7 @@ class BenchGpu:
         with show.progress("timing", runs) as advance:
             names, decides = (target, draft, judge), self._synthetic()
             found = gpu.bench(names, devices, dtype, decides, plan, chosen, advance)
-        out.print(gpu.report(found), markup=False, highlight=False)
+        out.print(gpu.report(found), highlight=False)
         out.print(GPU_NOTES, style="dim")
         kept = [asdict(device) | {"needed": device.needed} for device in memory.devices]
         write_json(found | {"settings": show.settings_of(self), "memory": kept}, self.json)
@@ -181,7 +181,7 @@ class Table1:
         for name in self.datasets:
             require(name in DATASETS, "datasets", name, f"names among {', '.join(DATASETS)}")
         require(bool(self.datasets), "datasets", self.datasets, "at least one")
-        show.at_least(self, depth=1, k=1, problems=1)
+        show.at_least(self, depth=1, k=1, problems=1, prompt=1, tokens=1, repeats=1)
         missing = [str(self._file(n)) for n in self.datasets if not self._file(n).is_file()]
         if missing and not self.dummy:
             raise SettingError(

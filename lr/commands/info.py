@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
+from rich.text import Text
 
 from lr import __version__
 from lr.commands.options import Device, DtypeName, ServerChoice, torch_dtype
@@ -97,8 +98,8 @@ def memory_plan(
 def memory_table(plan: MemoryPlan) -> Table:
     """What is going to be on which device."""
     columns = ("device", "model", "weights", "cache", "working", "total", "free")
-    rows = [
-        [f"[bold]{cell}[/]" for cell in row] if row[1].startswith("together") else row
+    rows: list[Sequence[str | Text]] = [
+        [Text(cell, "bold") for cell in row] if row[1].startswith("together") else row
         for row in plan.rows()
     ]
     title = f"memory, planned for chains of {plan.tokens} tokens"
@@ -124,7 +125,7 @@ class Info:
             return
         lines = self._here() if self.endpoint is None else self._there(self.endpoint)
         for line in lines:
-            console().print(line, markup=False)
+            console().print(line)
 
     def _here(self) -> Iterator[str]:
         """What this machine has."""
@@ -204,11 +205,12 @@ class TinyEval:
     def run(self) -> None:
         from lr.tiny.evaluate import EvalSettings, evaluate
 
+        at_least(self, problems=1, ablation_problems=0)
         SamplingParams(self.temperature)  # refuses an impossible one before the models are loaded
         own = (self.problems, self.seed, self.temperature, self.dataset, self.ablation_problems)
         threads = Device(threads=self.threads).set_threads()
         draft = self.draft or companion(self.target, "draft") or "tiny-draft"
         with console(stderr=True).status("measuring ..."):
             report = evaluate(self.target, draft, EvalSettings(*own))
-        console().print(report.table(), markup=False)
+        console().print(report.table())
         console().print(f"Threads: {threads}. float32.")

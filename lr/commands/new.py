@@ -135,5 +135,5 @@ class NewVariant:
             path.write_text(written, encoding="utf-8")
         out = console()
         out.print(f"written: {file}, {test}. Try:", soft_wrap=True)
-        out.print(f"  lr generate --variant {file}:{self.name}", soft_wrap=True, markup=False)
-        out.print(f"  python -m pytest {test}", soft_wrap=True, markup=False)
+        out.print(f"  lr generate --variant {file}:{self.name}", soft_wrap=True)
+        out.print(f"  python -m pytest {test}", soft_wrap=True)

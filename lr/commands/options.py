@@ -52,7 +52,7 @@ class Device:
         import torch
 
         if self.threads is not None:
-            require(self.threads > 0, "threads", self.threads, "a whole number > 0")
+            require(0 < self.threads <= 1024, "threads", self.threads, "1 to 1024")
             torch.set_num_threads(self.threads)
         elif all(model is None or model in CHECKPOINTS or is_served(model) for model in models):
             torch.set_num_threads(1)
@@ -182,7 +182,8 @@ class ModelChoice:
         sample = self.sample()
         if given is None:
             note = f"no question was given; this is a sample: {sample}"
-            Console(stderr=True, highlight=False, soft_wrap=True).print(note, style="dim")
+            plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+            Console(stderr=True, soft_wrap=True, **plain).print(note, style="dim")
             return sample
         if self.model in CHECKPOINTS and not self.language.asks(given):
             raise SettingError(
@@ -232,7 +233,7 @@ def spread(
     first, or as many processes on the CPU. Each rank on the CPU gets its share of the threads,
     unless `threads` was given."""
     place = torchrun_place()
-    require(ranks is None or ranks > 0, "tensor_parallel", ranks, "a whole number > 0")
+    require(ranks is None or 0 < ranks <= 1024, "tensor_parallel", ranks, "1 to 1024")
     size = place.size if place is not None else len(devices) if ranks is None else ranks
     none = f"none: torchrun has started {size} processes"
     require(place is None or ranks in (None, 1, size), "tensor_parallel", ranks, none)

@@ -28,11 +28,14 @@ if TYPE_CHECKING:
 
 STYLES = {origin: TERMINAL_STYLES[origin.value] for origin in Origin}
 MARKS = {origin: TERMINAL_MARKS[origin.value] for origin in Origin}
+AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False}
+"""Settings of a console for which text is text."""
 
 
 def console(*, stderr: bool = False, width: int = 120) -> Console:
-    """A console. Where the stream is no terminal it is plain and at least `width` columns wide."""
-    made = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    """A console. Where the stream is no terminal it is plain and at least `width` columns wide.
+    What it is given is shown as it is: "[x]" in the name of a file or in an answer is no markup."""
+    made = Console(stderr=stderr, highlight=False, soft_wrap=True, **AS_IT_IS)
     if not made.is_terminal:
         made.width = max(made.width, width)
     return made
@@ -40,7 +43,7 @@ def console(*, stderr: bool = False, width: int = 120) -> Console:
 
 def table(
     columns: Sequence[str],
-    rows: Iterable[Sequence[str]] = (),
+    rows: Iterable[Sequence[str | Text]] = (),
     *,
     text: int = 1,
     title: str | None = None,
@@ -77,11 +80,17 @@ def progress(what: str, total: int, done: int = 0) -> Iterator[Callable[..., Non
         yield advance
 
 
+MOST = {"problems": 100_000, "repeats": 10_000, "steps": 1_000_000, "k2": 10_000}
+"""The largest values of some flags; of others 10 million. What is counted up to has an end."""
+
+
 def at_least(flags: object, **least: int) -> None:
-    """Raise `SettingError` for a flag below its least value; None passes."""
+    """Raise `SettingError` for a flag below its least value, or so large that a run of it would not
+    end; None passes."""
     for name, bound in least.items():
-        value = getattr(flags, name)
+        value, most = getattr(flags, name), MOST.get(name, 10_000_000)
         require(value is None or value >= bound, name, value, f"at least {bound}")
+        require(value is None or value <= most, name, value, f"at most {most}")
 
 
 def require_files(**files: Path | None) -> None:
@@ -126,28 +135,32 @@ def legend() -> Text:
     return Text("   ").join(parts)
 
 
-UNHEEDED: dict[str, Any] = {
+HEEDED = frozenset((
+    *("do_sample", "temperature", "top_p", "top_k", "min_p", "eos_token_id", "bos_token_id"),
+    *("pad_token_id", "decoder_start_token_id", "transformers_version", "_from_model_config"),
+    *("_commit_hash", "use_cache", "cache_implementation", "cache_config", "return_legacy_cache"),
+    *("compile_config", "disable_compile", "low_memory", "num_return_sequences", "is_assistant"),
+    *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
+    *("return_dict_in_generate", "remove_invalid_values", "renormalize_logits"),
+))  # fmt: skip
+"""Entries of generation_config.json that are done here, or that change nothing of what is written.
+"""
+NEUTRAL: dict[str, Any] = {
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "typical_p"), 1.0),
-    **dict.fromkeys(("length_penalty", "guidance_scale", "num_beams"), 1.0),
-    **dict.fromkeys(("no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
-    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "presence_penalty", "frequency_penalty"), 0),
-    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "stop_strings")),
-    **dict.fromkeys(("sequence_bias", "forced_bos_token_id", "forced_eos_token_id", "top_h")),
-    "penalty_alpha": 0,
+    **dict.fromkeys(("length_penalty", "guidance_scale", "num_beams", "num_beam_groups"), 1.0),
 }
-"""Entries of generation_config.json that change what a model writes and that nothing here does,
-each with the value that changes nothing."""
+"""Values of others that change nothing; so do null, 0, false and what is empty."""
 
 
 def unheeded(codec: Codec) -> str | None:
-    """What the checkpoint asks for and does not get, in a sentence; None: nothing."""
-    stated = codec.generation_config
-    asks = ", ".join(
-        f"{name} = {json.dumps(stated[name])}"
-        for name, nothing in UNHEEDED.items()
-        if stated.get(name) not in (None, nothing, [], False)
-    )
-    said = f"generation_config.json of {codec.name} asks for {asks}; it is not done here"
+    """What the checkpoint asks for and does not get, in a sentence; None: nothing. An entry that
+    nobody here knows is named too."""
+    asks = []
+    for name, value in codec.generation_config.items():
+        nothing = value in (None, 0, "", [], {}) or value == NEUTRAL.get(name)
+        if name not in HEEDED and not nothing:
+            asks.append(f"{name:.60} = {json.dumps(value):.60}".encode(errors="replace").decode())
+    said = f"generation_config.json of {codec.name} asks for {', '.join(asks)}; it is not done here"
     return said if asks else None
 
 

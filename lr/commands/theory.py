@@ -23,6 +23,7 @@ from lr.options import Driver
 from lr.spec.protocol import Schedule
 from lr.theory import predicted
 from lr.theory.calibration import Calibration, calibrate
+from lr.theory.domain import DomainError, probability
 from lr.theory.formula_vs_simulation import FORMULAS, Point
 from lr.theory.paper import paper_calibration
 from lr.theory.planner import PLAIN, Advice, Plan, compare, plan, simulated
@@ -62,17 +63,27 @@ class Theory:
         chosen = [f for f in FORMULAS if self.formula == "all" or f.name.startswith(self.formula)]
         names = ", ".join(sorted({f.name.split()[0] for f in FORMULAS}))
         require(bool(chosen), "formula", self.formula, f"all or the beginning of one of {names}")
-        rows = []
+        probability("alpha", at.alpha)
+        rows: list[list[str]] = []
+        outside: dict[str, DomainError] = {}
         for one in chosen:
-            value, seen = float(one.value(at)), one.simulated(at) if one.simulated else None
+            try:
+                value, seen = float(one.value(at)), one.simulated(at) if one.simulated else None
+            except DomainError as error:
+                outside[one.name] = error
+                continue
             rows.append([one.name, one.text, f"{value:.4f}"])
             if seen is not None:
                 off = f"{(seen.value - value) / seen.error:+.1f}" if seen.error else ""
                 rows[-1] += [f"{seen.value:.4f}", f"{seen.error:.4f}", off]
+        if not rows:
+            raise next(iter(outside.values()))
         out, columns = console(), ("function", "formula", "value", "simulated", "± s.e.", "off")
         out.print(table(columns, rows, text=2))
         said = "off: in standard errors. No figure: no schedule does what the formula says."
         out.print(said, style="dim")
+        for name, why in outside.items():
+            out.print(f"{name} is not defined there: {why}", style="dim")
 
 
 @dataclass(frozen=True)
@@ -227,6 +238,9 @@ closed form: the formula. expected: the scheduler, simulated at the calibrated p
 replayed: the same with acceptance and lengths of these very answers, so that only times are
 predicted. off: expected against measured. ±: standard error over problems."""
 
+LISTED = ("depths", "tokens", "inner", "schedules")
+"""Flags that make the list of ways; they mean nothing where ways are drawn."""
+
 
 @dataclass(frozen=True)
 class TheoryReality:
@@ -265,6 +279,14 @@ class TheoryReality:
         at_least(self, problems=least)
         require(0 <= self.draw <= 64, "draw", self.draw, "0 (none) to 64 ways")
         require(len(self.temperatures) > 0, "temperatures", self.temperatures, "at least one")
+        if self.draw:
+            named = [f"--{n}" for n in LISTED if getattr(self, n) != getattr(TheoryReality, n)]
+            none = f"0 beside {' and '.join(named)}: drawn ways come from no list"
+            require(not named, "draw", self.draw, none)
+        usual = self.temperatures == TheoryReality.temperatures
+        drawn = self.draw > 0 and self.calibration is None
+        none = "none: it counts with --draw alone, and not beside --calibration"
+        require(usual or drawn, "temperatures", self.temperatures, none)
         saved, none = self.save_calibration, "none beside --calibration: none is made then"
         require(saved is None or self.calibration is None, "save_calibration", str(saved), none)
         require_files(json=self.json, figure=self.figure, save_calibration=saved)

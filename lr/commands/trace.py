@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lr.commands.options import ModelChoice, VariantChoice
-from lr.commands.show import console, require_files, summary
+from lr.commands.show import AS_IT_IS, console, require_files, summary
 from lr.errors import LRError
 from lr.lab.player.page import player_page
 from lr.lab.stepper.session import Session
@@ -75,7 +75,7 @@ class TraceCommand:
         trace, out = read_trace(self.file), console()
         state_at(trace, len(trace.records))  # raises where events do not follow from those before
         for line in _facts(trace):
-            out.print(line, markup=False)
+            out.print(line)
         if trace.records:
             counted = Counter(record.kind for record in trace.records).most_common()
             kinds = Table.grid(padding=(0, 2, 0, 0))
@@ -83,7 +83,7 @@ class TraceCommand:
                 kinds.add_row(*(f"{name} {n}" for name, n in counted[start : start + 6]))
             out.print("", kinds, "")
         for note in trace.notes:
-            out.print(f"note: {note}", style="yellow", markup=False)
+            out.print(f"note: {note}", style="yellow")
         if self.perfetto is not None:
             write_lines(self.perfetto, [json.dumps(perfetto(trace), ensure_ascii=False)])
             out.print(f"written for ui.perfetto.dev: {self.perfetto}", soft_wrap=True)
@@ -154,6 +154,7 @@ class Play:
 
     def run(self) -> None:
         file = trace_named(self.what)
+        require(0 <= self.port <= 65535, "port", self.port, "0 (a free one) to 65535")
         if self.live:
             require(file is None, "live", str(file), "a question; lr step takes a trace")
             require(self.output is None, "output", str(self.output), "nothing with --live")
@@ -169,7 +170,7 @@ class Play:
         page = player_page(trace)
         write_lines(output, [page])
         for note in trace.notes:
-            console(stderr=True).print(f"{self.what}: {note}", style="dim", markup=False)
+            console(stderr=True).print(f"{self.what}: {note}", style="dim")
         size = f"{len(trace.records)} events, {len(page.encode()) / 1e6:.1f} MB"
         console().print(f"written: {output} ({size}); open it in a browser")
 
@@ -263,7 +264,7 @@ class StepCommand:
     own: VariantChoice = field(default_factory=VariantChoice)
 
     def run(self) -> None:
-        out, file = Console(highlight=False), trace_named(self.what)
+        out, file = Console(highlight=False, **AS_IT_IS), trace_named(self.what)
         if file is None:  # the first event is made when it is asked for
             from lr.lab.stepper.live import LiveSource
 
@@ -274,7 +275,7 @@ class StepCommand:
         else:
             trace = read_trace(file)
             for note in trace.notes:
-                console(stderr=True).print(f"{file}: {note}", markup=False, style="dim")
+                console(stderr=True).print(f"{file}: {note}", style="dim")
             source = Recorded(trace, remaking(trace))
         session = Session(source)
         try:
@@ -312,7 +313,7 @@ def _reader(out: Console) -> Callable[[str], str]:
         line = sys.stdin.readline()
         if not line:
             raise EOFError
-        out.print(f"{prompt}{line.rstrip()}", markup=False, soft_wrap=True)
+        out.print(f"{prompt}{line.rstrip()}", soft_wrap=True)
         return line
 
     return read
@@ -413,7 +414,7 @@ class Prompt:
                 raise StepperError("w takes the name of a file, such as w what-if.jsonl.")
             return self._say(session.save(word))
         elif letter in ("?", "h", "help"):
-            return out.print(HELP, markup=False, soft_wrap=True)
+            return out.print(HELP, soft_wrap=True)
         elif letter == "i":
             return out.print(node_view(session.active, word or _telling(session)))
         elif letter == "c":

@@ -20,7 +20,7 @@ from lr.engine.loop import READINGS, Loop, Part
 from lr.engine.request import Request
 from lr.engine.runner import BLOCK_SIZE, ModelRunner, Runners, blocks_for, room
 from lr.engine.worker import DraftWorker
-from lr.errors import ContextError, OutOfBlocks, SettingError
+from lr.errors import CheckpointError, ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
@@ -432,9 +432,14 @@ class Run:
 
 
 def recommended_sampling(codec: Codec) -> SamplingParams:
-    """What the checkpoint recommends; else the paper's temperature 0.6 and no filter."""
+    """What the checkpoint recommends; else the paper's temperature 0.6 and no filter. Raises
+    `CheckpointError` if that is no number.
+    """
     stated = codec.generation_config
     if stated.get("do_sample") is False:
         return SamplingParams(temperature=0.0)
     names = ("temperature", "top_p", "top_k", "min_p")
-    return SamplingParams(**{n: stated[n] for n in names if stated.get(n) is not None})
+    try:
+        return SamplingParams(**{n: stated[n] for n in names if stated.get(n) is not None})
+    except SettingError as error:
+        raise CheckpointError(f"generation_config.json of {codec.name}: {error}") from None

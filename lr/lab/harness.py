@@ -1,6 +1,5 @@
 """The model `lr` for EleutherAI's lm-evaluation-harness: its tasks run with Lookahead Reasoning.
-`python -m lr.lab.harness` takes the arguments of `lm_eval` (`docs/evaluation.md`).
-"""
+`python -m lr.lab.harness` takes the arguments of `lm_eval` (`docs/evaluation.md`)."""
 
 from __future__ import annotations
 

@@ -33,10 +33,11 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
     is not changed.
 
     The filters are those of Hugging Face in their order: temperature, top-k, top-p, min-p. Ties at
-    the edge of top-k are all kept. Raises NumericalError for logits that are not finite; on CUDA,
-    where to check would make the host wait, the probabilities are then NaN, and `sample` raises it.
+    the edge of top-k are all kept. Raises NumericalError for logits that are not finite (one row of
+    -inf is enough); on CUDA, where to check would make the host wait, the probabilities are then
+    NaN, and `sample` raises it.
     """
-    if not logits.is_cuda and not math.isfinite(logits.amax()):
+    if not logits.is_cuda and not all(map(math.isfinite, logits.amax(-1).tolist())):
         raise _not_finite()
     dtype = torch.float64 if logits.dtype is torch.float64 else torch.float32
     if params.greedy:
@@ -108,8 +109,9 @@ def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
 
 
 def tainted(probs: Tensor, logits: Tensor) -> Tensor:
-    """The probabilities, or NaN if the largest logit is not finite. The host does not wait."""
-    return probs + 0 * logits.amax().to(probs.dtype)
+    """The probabilities, or NaN in rows whose largest logit is not finite. The host does not
+    wait."""
+    return probs + 0 * logits.amax(-1, keepdim=True).to(probs.dtype)
 
 
 def _not_finite() -> NumericalError:

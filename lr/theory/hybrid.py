@@ -99,6 +99,9 @@ def best_split(
 
     Example, async, alpha1 = alpha2 = 0.6, c1 = 0.2, c2 = 0.1, budget 16: (4, 4) 3.1468492801,
     token only 1.6738461538, step only 1.9230769231. Raises `DomainError`."""
+    for name, value in (("alpha1", alpha1), ("alpha2", alpha2), ("c1", c1), ("c2", c2)):
+        if np.ndim(value):
+            raise DomainError(name, value, "one number")
     m = int(whole("budget", budget, 1))
     k = np.arange(1, m + 1)
     f = np.asarray(step_speedup(alpha1, k, c1, schedule))

@@ -20,6 +20,7 @@ from door_kit import write_checkpoint
 from model_kit import KINDS, YARN, hf_logits, hf_model, our_logits, random_tokens
 from scipy.stats import chisquare
 from spec_kit import random_model, writer
+from transformers.utils import logging as talk
 
 from lr.engine.engine import Run
 from lr.engine.runner import ModelRunner
@@ -37,7 +38,7 @@ from lr.spec.write import StepJob, WriterConfig
 from lr.types import Coupling, Role, SamplingParams
 
 WORDS = "Ann Ben has 3 more coins than 47 At first Then gets How many . , half as".split()
-VERIFIERS = ("exact", "random:0.5", "likelihood:-3", "score:4", "judge", "never")
+VERIFIERS = ("exact", "always", "never", "random:0.5", "likelihood:-3", "score:4", "judge")
 
 
 def question(rng: Random, longest: int) -> str:
@@ -74,7 +75,6 @@ class _Reasoners:
     context = 512
 
     def __init__(self, folder: Path) -> None:
-        torch.set_num_threads(1)
         how: dict[str, Any] = {"context": self.context}
         self.names = [
             str(write_checkpoint(folder / str(i), seed=i, layers=1 + i % 2, **how))
@@ -163,7 +163,7 @@ class distribution:
     length, many, at_once = 3, 900, 100
 
     def __init__(self, folder: Path) -> None:
-        torch.set_num_threads(1)
+        pass
 
     def close(self) -> None:
         pass
@@ -229,11 +229,15 @@ class parity:
     """Random configurations of Qwen2 and Qwen3: our logits are those of transformers to 1e-9."""
 
     def __init__(self, folder: Path) -> None:
-        torch.set_num_threads(1)
         self.folder = folder
+        self.loud = talk.get_verbosity(), talk.is_progress_bar_enabled()
+        talk.set_verbosity_error()
+        talk.disable_progress_bar()
 
     def close(self) -> None:
-        pass
+        talk.set_verbosity(self.loud[0])
+        if self.loud[1]:
+            talk.enable_progress_bar()
 
     def __call__(self, rng: Random) -> str:
         kind, heads = rng.choice(KINDS), rng.choice([1, 2, 4, 6])

@@ -22,7 +22,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import torch
 from door_kit import write_checkpoint
 from endpoint_kit import IDS, serving
 from misbehaviour import FINAL, WAYS
@@ -31,6 +30,8 @@ from test_misbehaviour import judge_at
 from test_sandbox import ATTACKS, LIMITED
 from test_signals import gone, started
 
+from lr.commands.show import unheeded
+from lr.engine.engine import recommended_sampling
 from lr.errors import LRError, SettingError
 from lr.lab.endpoint.client import Refused
 from lr.lab.eval.datasets import load_items
@@ -144,11 +145,10 @@ class files:
     Never a traceback, never a hang, and nothing written where flags are refused."""
 
     def __init__(self, folder: Path) -> None:
-        torch.set_num_threads(1)
         self.folder, self.good = folder, write_checkpoint(folder / "good", seed=1)
         self.kinds: tuple[Callable[[Random], None], ...] = (
             *(self.checkpoint, self.checkpoint, self.weights, self.data, self.data),
-            *(self.flags, self.trace),
+            *(self.flags, self.trace, self.evaluation),
         )
         self.lines = [
             {"problem": "1 + 1?", "answer": 2, "id": 7},
@@ -190,7 +190,10 @@ class files:
         )
         if name == "config.json":
             load_model(made)
-        Codec.load(made).chat("How many coins?")
+        codec = Codec.load(made)
+        codec.chat("How many coins?")
+        unheeded(codec)
+        recommended_sampling(codec)
 
     def weights(self, rng: Random) -> None:
         data = bytearray((self.good / "model.safetensors").read_bytes())
@@ -212,6 +215,18 @@ class files:
         path = self.folder / "data.jsonl"
         path.write_bytes(b"\n".join(lines))
         load_items(str(path))
+
+    def evaluation(self, rng: Random) -> None:
+        """A whole run on lines of which one is broken: it is refused and leaves nothing, or the
+        line is answered like the others."""
+        broken = rng.choice([line for line in self.lines if "test" not in str(line)])
+        lines = [b'{"problem": "1 + 1?", "answer": 2}', broken_json(rng, broken)]
+        path, output = self.folder / "data.jsonl", self.folder / "output"
+        path.write_bytes(b"\n".join(lines))
+        shutil.rmtree(output, ignore_errors=True)
+        words = ["run", "--mode", "ar", "--dataset", str(path), "--max_tokens_len", "90"]
+        code, said = lr([*words, "--output", str(output)])
+        assert code in (0, 2) and said and output.exists() is (code == 0), (code, said)
 
     def trace(self, rng: Random) -> None:
         lines = [line.encode() for line in self.trace_lines]
@@ -259,50 +274,77 @@ class faults:
     how = "run --dataset tiny:3 --mode lr --temperature 0.6 --max_tokens_len 160 --seed 3".split()
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.whole, self.cases = folder, folder / "whole", 0
-        code, said = lr([*self.how, "--output", str(self.whole)])
-        assert code == 0, said
-        self.seconds = 4.0
+        self.folder, self.cases = folder, 0
+        self.seconds: dict[str, float] = {}
+        self.answers: dict[str, list[int]] = {}
+        for number in (signal.SIGINT, signal.SIGHUP):
+            # what a background job ignores is ignored by the programs that it starts
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)
 
     def close(self) -> None:
         pass
 
     def __call__(self, rng: Random) -> str:
         self.cases += 1
-        kind = rng.choice([self.killed, self.stopped, self.server, self.server, self.full])
-        kind(rng)
-        return kind.__name__
+        kinds = (self.killed, self.stopped, self.server, self.full)
+        return rng.choices(kinds, [4, 2, 3, 1])[0](rng)
 
-    def begun(self, rng: Random, name: str) -> tuple[subprocess.Popen[str], Path]:
-        """A run that has been going for a random time."""
-        output = self.folder / f"{name}{self.cases}"
-        driver = rng.choice(["lockstep", "overlapped"])
+    def lasts(self, driver: str) -> float:
+        """Seconds of a whole run with this driver, from the start of its interpreter. Measured
+        once, so that kills come at all moments of a run and none waits for its end."""
+        if driver not in self.seconds:
+            output = self.folder / f"whole {driver}"
+            program = started(*self.how, "--driver", driver, "--output", str(output))
+            began = time.monotonic()
+            _, said = program.communicate(timeout=4 * SLOW)
+            assert program.returncode == 0, said
+            self.seconds[driver] = time.monotonic() - began
+            self.answers = self.answers or answers_in(output)
+            assert len(self.answers) == 3 and answers_in(output) == self.answers
+        return self.seconds[driver]
+
+    def begun(self, rng: Random, driver: str, output: Path) -> subprocess.Popen[str]:
+        """A run that has been going for a random part of its time."""
+        share, whole = rng.random(), self.lasts(driver)
         program = started(*self.how, "--driver", driver, "--output", str(output))
-        time.sleep(rng.uniform(0.05, self.seconds))
-        return program, output
+        time.sleep(0.05 + share * whole)
+        return program
 
-    def killed(self, rng: Random) -> None:
-        program, output = self.begun(rng, "killed")
-        program.kill()
-        program.communicate(timeout=SLOW)
-        assert gone(program.pid), "something is left"
-        code, said = lr([*self.how, "--output", str(output)])
+    def killed(self, rng: Random) -> str:
+        """Killed, now and then again while it goes on; then it comes to the same answers."""
+        driver = rng.choice(["lockstep", "overlapped"])
+        output, kills = self.folder / f"killed{self.cases}", 0
+        for _ in range(rng.choice([1, 1, 1, 2])):
+            program = self.begun(rng, driver, output)
+            program.kill()
+            _, said = program.communicate(timeout=SLOW)
+            assert program.returncode in (0, -signal.SIGKILL), said
+            kills += program.returncode != 0
+            assert gone(program.pid), "something is left"
+        code, said = lr([*self.how, "--driver", driver, "--output", str(output)])
         assert code == 0, said
-        answers = [answers_in(folder) for folder in (output, self.whole)]
-        assert answers[0] == answers[1], "the answers are others after a kill"
+        assert answers_in(output) == self.answers, "the answers are others after a kill"
         shutil.rmtree(output)
+        return ("killed too late", "killed", "killed twice")[kills]
 
-    def stopped(self, rng: Random) -> None:
-        program, output = self.begun(rng, "stopped")
+    def stopped(self, rng: Random) -> str:
+        output = self.folder / f"stopped{self.cases}"
+        program = self.begun(rng, rng.choice(["lockstep", "overlapped"]), output)
         number = rng.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
         program.send_signal(number)
         _, said = program.communicate(timeout=SLOW)
-        assert program.returncode in (0, 128 + number), (number, program.returncode, said)
+        ended, there = program.returncode, answers_in(output)
+        # the system's own way, before our handlers are there and after they are gone
+        assert ended in (0, 128 + number, -number), (number, ended, said)
         assert "Traceback" not in said, said
         assert gone(program.pid), "something is left"
+        heard = ended == 128 + number
+        assert heard or (there or self.answers) == self.answers, "half of it is there"
         shutil.rmtree(output, ignore_errors=True)
+        return "stopped" if heard else "stopped before or after"
 
-    def server(self, rng: Random) -> None:
+    def server(self, rng: Random) -> str:
         name = rng.choice([*WAYS, *FINAL])
         began = time.monotonic()
         with serving(IDS) as server:
@@ -314,11 +356,13 @@ class faults:
             except Refused:
                 assert name in FINAL, name
         assert time.monotonic() - began < SLOW, name
+        return "server"
 
-    def full(self, rng: Random) -> None:
+    def full(self, rng: Random) -> str:
         words = ["generate", "--mode", rng.choice(["ar", "lr"]), "--max_tokens", "20"]
         code, said = lr([*words, "--trace", "/dev/full"])
         assert code == 2 and "Traceback" not in said, (code, said)
+        return "full disk"
 
 
 def answers_in(folder: Path) -> dict[str, list[int]]:

@@ -4,12 +4,14 @@ the same wherever target, draft and judge are.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from spec_kit import random_model
 
 from lr import Reasoner
-from lr.engine.engine import Models
+from lr.engine.engine import Models, Run
 from lr.engine.load import draft_worker
 from lr.engine.runner import ModelRunner
 from lr.engine.worker import DraftWorker
@@ -17,6 +19,8 @@ from lr.model.codec import Codec
 from lr.model.device import DeviceMap
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
+from lr.options import make_options
+from lr.parts.verifiers import VerifierChoice
 from lr.rng import Stream
 from lr.spec.acceptance import Decision, Draws, RejectRule
 from lr.spec.drafters import Context, ModelDrafter
@@ -81,6 +85,58 @@ def test_a_rule_gets_p_and_q_on_the_device_of_the_target(monkeypatch: pytest.Mon
     assert rule.devices == {"meta"}
 
 
+CHAINS, RULES = ("draft", "ngram", "suffix"), ("reject", "block", "match")
+GUESSING: list[dict] = [
+    *({"mode": "sd", "drafter": name, "acceptance": rule} for name in CHAINS for rule in RULES),
+    *({"mode": "sd", "drafter": "tree", "acceptance": rule} for rule in ("reject", "match")),
+    *({"mode": "lr+sd", "drafter": "step", "acceptance": r, "schedule": "sync"} for r in RULES),
+    *({"mode": "lr+sd", "drafter": "tree", "acceptance": rule} for rule in ("reject", "match")),
+]
+"""Every drafter with every rule that it goes with; in the last ones the draft's steps come from a
+process of their own where the driver is overlapped."""
+
+
+@pytest.fixture(scope="module")
+def several() -> Iterator[tuple[Reasoner, Reasoner]]:
+    """The target over two processes, the draft's steps from a third, the judge in this one; and all
+    of it here."""
+    names, exact = ("tiny-target", "tiny-draft", "judge"), torch.float64
+    with (
+        Reasoner(*names, dtype=exact, device={"target": ["cpu", "cpu"]}) as apart,
+        Reasoner(*names, dtype=exact) as here,
+    ):
+        yield apart, here
+
+
+@pytest.mark.parametrize("way", GUESSING, ids=lambda way: " ".join(way.values()))
+def test_real_runs_with_models_in_several_processes(
+    several: tuple[Reasoner, Reasoner], way: dict
+) -> None:
+    """The tokens and origins are those of one process (fp64), whoever guesses, whatever decides."""
+    drivers = ["overlapped", "lockstep"] if way["mode"] == "lr+sd" else ["lockstep"] * 2
+    seen = []
+    for reasoner, driver in zip(several, drivers, strict=True):
+        result = reasoner.generate(QUESTION, max_tokens=24, depth=2, driver=driver, **way)
+        seen.append([(step.tokens, step.origin) for step in result.steps])
+    assert result.stats.rounds.drafted > 0
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("verifier", ["oracle", "exact", "random:0.5", "likelihood:-3", "score:4"])
+def test_verifiers_read_models_in_several_processes(
+    several: tuple[Reasoner, Reasoner], verifier: str
+) -> None:
+    """Verifiers that ask the target ask all of its ranks."""
+    seen = []
+    for reasoner, driver in zip(several, ("overlapped", "lockstep"), strict=True):
+        models, codec = reasoner.models, reasoner.codec
+        made = VerifierChoice(verifier, codec, dtype=torch.float64).build(models.target)
+        options = make_options(mode="lr", depth=2, max_tokens=24, driver=driver)
+        run = Run(reasoner.engine, made, QUESTION, options)
+        seen.append([(step.tokens, step.origin) for step in run.finish().steps])
+    assert seen[0] == seen[1]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("places", [("cuda", "cpu"), ("cpu", "cuda"), ("cuda", "cuda")])
@@ -90,13 +146,7 @@ def test_answers_do_not_depend_on_who_is_where(places: tuple[str, str], verifier
     where = {"target": places[0], "draft": places[1], "judge": "cpu"}
     ways: list[dict] = [{"mode": "lr", "width": 2, "depth": 2}]
     ways += [{"mode": "lr+sd", "drafter": "step"}, {"mode": "lr", "driver": "overlapped"}]
-    chains, rules = ("draft", "ngram", "suffix"), ("reject", "block", "match")
-    ways += [
-        {"mode": "sd", "drafter": name, "acceptance": rule} for name in chains for rule in rules
-    ]
-    ways += [
-        {"mode": "lr+sd", "drafter": "tree", "acceptance": rule} for rule in ("reject", "match")
-    ]
+    ways += GUESSING
     if verifier != "oracle":
         ways = ways[:3]
     names = ("tiny-target", "tiny-draft", verifier)

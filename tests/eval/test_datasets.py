@@ -182,3 +182,32 @@ def test_files(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingError, match="UTF-8"):
         load_items(str(file))
+
+
+def test_a_line_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
+    """JSON allows other ends of lines, as Unicode has them, inside a text."""
+    file = tmp_path / "some.jsonl"
+    asked = "a\u2028b\u0085c\u2029d"
+    file.write_bytes(json.dumps({"problem": asked, "answer": 1}, ensure_ascii=False).encode())
+    assert [item.question for item in load_items(str(file))] == [asked]
+    given = json.dumps(asked, ensure_ascii=False) + "\n"
+    cases = [{"input": given, "output": "7", "testtype": "functional"}]
+    how = {"public_test_cases": cases, "metadata": '{"func_name": "size"}'}
+    item = read_item({"question_content": "How long?", **how}, 0)
+    assert item.tests is not None and item.tests.check is not None
+    program = "class Solution:\n    def size(self, text):\n        return len(text)\n"
+    exec(program + item.tests.check, {})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"problem": "a", "answer": "\ud800"},
+        {"problem": "a", "answer": 1, "id": "\ud800"},
+        {"question": "a", "choices": ["b", "\ud800"], "answer": 0},
+        {"prompt": "def f():", "test": "'\ud800'", "entry_point": "f"},
+    ],
+)
+def test_half_a_character_is_refused_when_it_is_read(line: dict) -> None:
+    with pytest.raises(SettingError, match=r"problem 3 cannot be read .*surrogates"):
+        read_item(line, 3)

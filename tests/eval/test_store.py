@@ -8,9 +8,11 @@ import errno
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.lab.eval.store import Key, StorageError, Store
 
@@ -96,3 +98,26 @@ def test_a_folder_in_which_nothing_came_about_goes_again(tmp_path: Path) -> None
     with Store.open(path, settings):
         pass
     assert path.is_dir()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stats": 7},
+        {"speed": "fast"},
+        {"generation_tokens": None},
+        {"unjudged": ["why"]},
+        {"right": "yes"},
+        {"steps": [[1]]},
+    ],
+    ids=str,
+)
+def test_a_result_that_is_none_is_named_or_done_again(
+    tmp_path: Path, change: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path)
+    store.write("0.json", {"question": "?", "right": True, **change})
+    assert main(["report", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "0.json is not as lr run writes it" in said
+    assert not store.done() and (tmp_path / "0.json.broken").is_file()

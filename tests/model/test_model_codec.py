@@ -302,6 +302,15 @@ def test_recommended_sampling(saved: Callable[..., Path]) -> None:
     assert not Codec.load(saved(byte_level(), name="bare")).generation_config
 
 
+@pytest.mark.parametrize(
+    "stated", [{"top_p": "0.9"}, {"min_p": []}, {"top_k": True}, {"temperature": 10**400}], ids=str
+)
+def test_recommended_sampling_that_is_no_number(saved: Callable[..., Path], stated: Any) -> None:
+    codec = Codec.load(saved(byte_level(), {}, stated))
+    with pytest.raises(CheckpointError, match=rf"generation_config.json .*{next(iter(stated))}"):
+        recommended_sampling(codec)
+
+
 def test_no_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
     with pytest.raises(CheckpointError, match=r"has no tokenizer: it has config\.json"):
@@ -434,4 +443,7 @@ def test_what_a_generation_config_asks_for_and_nobody_does_is_named(
     }
     said = unheeded(Codec.load(saved(byte_level(), {}, asks))) or ""
     assert 'asks for repetition_penalty = 1.05, stop_strings = ["x"];' in said
+    asks = {"of_tomorrow": {"a": 1}, "length_penalty": 1.0, "max_time": 0, "x": "[/y] \ud800" * 99}
+    said = unheeded(Codec.load(saved(byte_level(), {}, asks))) or ""
+    assert 'asks for of_tomorrow = {"a": 1}, x = "[/y] ' in said and len(said.encode()) < 500
     assert unheeded(Codec.load(saved(byte_level(), {}, {"repetition_penalty": 1.0}))) is None

@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 
 from lr.errors import NumericalError, SettingError
 from lr.rng import Stream, mix64
-from lr.spec.sampling import HEAD, _mix64, _signed, distribution, perturbed, sample
+from lr.spec.sampling import HEAD, _mix64, _signed, distribution, perturbed, sample, tainted
 from lr.types import SamplingParams
 
 FALSE_ALARM = 1e-6
@@ -58,6 +58,16 @@ def test_logits_that_are_no_numbers_are_an_error(bad: float, temperature: float)
     logits[1, 3] = bad
     with pytest.raises(NumericalError, match="try dtype float32"):
         distribution(logits, SamplingParams(temperature))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+def test_a_row_that_allows_no_token_is_an_error(temperature: float) -> None:
+    """Beside a row that is fine."""
+    logits = torch.zeros(2, 5)
+    logits[1] = -torch.inf
+    with pytest.raises(NumericalError, match="not finite"):
+        distribution(logits, SamplingParams(temperature))
+    assert tainted(torch.eye(2, 5), logits).isnan().any(-1).tolist() == [False, True]
 
 
 def test_masked_logits_are_never_drawn() -> None:

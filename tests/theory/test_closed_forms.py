@@ -310,6 +310,7 @@ def test_token_acceptance_of_two_laws() -> None:
         (lambda: hybrid_speedup(0.5, 0.5, 0.1, 0.1, 2, 2, "both"), "both"),
         (lambda: hybrid_speedup(0.5, 0.5, 0.1, 0.1, 2, 2, "sync", "draft"), "draft"),
         (lambda: best_split(0.5, 0.5, 0.1, 0.1, 0), 0),
+        (lambda: best_split([0.5, 0.6], 0.5, 0.1, 0.1, 8), [0.5, 0.6]),
         (lambda: recurrence_speedup("paper", 0.9999, 2, 0.1), 0.9999),
         (
             lambda: synchronous.token_acceptance(np.array([0.5, 0.6]), np.array([0.5, 0.5])),

@@ -51,6 +51,9 @@ def test_every_formula_agrees_with_the_clock(one, at: Point) -> None:
         (["theory", "reality", "--calibration", "none.json"], "none.json"),
         (["theory", "reality", "--draw", "65"], "draw is 65"),
         (["theory", "reality", "--draw", "2", "--temperatures"], "temperatures is ()"),
+        (["theory", "reality", "--draw", "2", "--depths", "3"], "expected 0 beside --depths"),
+        (["theory", "reality", "--draw", "2", "--inner", "1", "--tokens", "3"], "and --inner"),
+        (["theory", "reality", "--temperatures", "0.3"], "temperatures is (0.3,)"),
         (["plan", "--from", "none.json"], "none.json"),
         (["plan", "--budget", "0"], "budget is 0"),
         (["plan", "--dataset", "MNIST"], "MNIST"),
@@ -67,6 +70,26 @@ def test_what_is_wrong_is_said_in_one_message(
     shown = capsys.readouterr()
     assert complaint in shown.err and shown.err.startswith("error: ") and shown.err.count("\n") == 1
     assert not shown.out
+
+
+@pytest.mark.parametrize("words", ["--alpha 0", "--alpha 1", "--alpha 0 --c 0", "--alpha 1 --c 0"])
+def test_the_ends_of_the_scale_have_figures(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Formulas that mean nothing there say so; the others stand in the table."""
+    assert main(["theory", *words.split(), "--steps", "400"]) == 0
+    shown = capsys.readouterr().out
+    assert all(one.name in shown for one in FORMULAS)
+
+
+def test_a_plan_where_everything_is_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is simulated until it is rejected."""
+    content = json.loads(TINY.read_text(encoding="utf-8"))
+    for name in ("alpha1", "alpha2"):
+        content[name] = {"value": 1.0, "low": 1.0, "high": 1.0}
+    (tmp_path / "sure.json").write_text(json.dumps(content), encoding="utf-8")
+    assert main(["plan", "--from", str(tmp_path / "sure.json"), "--budget", "16"]) == 0
+    assert "best" in capsys.readouterr().out
 
 
 def test_plans_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,10 +79,11 @@ class Retry:
     lost: Lost = "stop"
 
     def __post_init__(self) -> None:
-        require(self.timeout > 0, "server_timeout", self.timeout, "a number of seconds > 0")
-        require(self.budget > 0, "server_budget", self.budget, "a number of seconds > 0")
+        for name in ("timeout", "budget"):
+            value = getattr(self, name)
+            require(0 < value <= 1e6, f"server_{name}", value, "seconds, above 0, at most 1e6")
         require(self.lost in get_args(Lost), "judge_lost", self.lost, "stop or reject")
-        require(self.attempts >= 1, "attempts", self.attempts, "a whole number >= 1")
+        require(1 <= self.attempts <= 100, "attempts", self.attempts, "1 to 100")
         fits = 0 <= self.pause <= self.longest
         require(fits, "pause", self.pause, f"seconds, 0 to {self.longest:g}")
 

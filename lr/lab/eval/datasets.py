@@ -180,7 +180,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     the number of the line."""
     where, lines = str(path), []
     try:
-        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        # not splitlines, for which other characters end a line too, such as U+2028 in a text
+        for number, text in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
             where = f"line {number} of {path}"
             if text.strip():
                 lines.append(json.loads(text))
@@ -228,11 +229,23 @@ def read_item(line: Mapping[str, Any], number: int, seed: int = 0) -> Item:
     """The item of one line. `seed` shuffles the options of a choice. Raises `SettingError` with the
     fields that were found, or with what is wrong in one of them."""
     try:
-        return _recognise(line, number, seed)
+        item = _recognise(line, number, seed)
+        _require_unicode(item)
+        return item
     except Exception as error:  # damaged test cases may fail in base64, zlib, pickle or JSON
         said = f"cannot be read ({type(error).__name__}: {str(error)[:200]})."
         said = str(error) if isinstance(error, SettingError) else said
         raise SettingError(f"problem {number} {said}") from error
+
+
+def _require_unicode(item: Item) -> None:
+    """Raise `UnicodeEncodeError` for half a character, which JSON can write as "\\ud800" and no
+    file of results can hold."""
+    texts = [item.question, item.gold or "", item.name, item.starter, *item.choices]
+    if item.tests is not None:
+        texts += [item.tests.check or "", *(text for case in item.tests.cases for text in case)]
+    for text in texts:
+        text.encode()
 
 
 def _recognise(line: Mapping[str, Any], number: int, seed: int) -> Item:
@@ -321,10 +334,9 @@ def _live_code_bench(fields: Mapping[str, Any]) -> CodeTests:
     method = metadata.get("func_name") if isinstance(metadata, dict) else None
     if not isinstance(method, str):
         raise SettingError("has functional tests but no func_name in its metadata.")
-    cases = [
-        ([_json(row) for row in str(test["input"]).splitlines()], _json(test["output"]))
-        for test in tests
-    ]
+    rows = ([row for row in str(test["input"]).split("\n") if row.strip()] for test in tests)
+    outputs = (_json(test["output"]) for test in tests)
+    cases = [([*map(_json, given)], out) for given, out in zip(rows, outputs, strict=True)]
     return CodeTests(
         f"import json\n_cases = json.loads({json.dumps(json.dumps(cases))})\n"
         f"for _given, _wanted in _cases:\n    _got = Solution().{method}(*_given)\n"

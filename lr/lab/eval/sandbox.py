@@ -43,8 +43,9 @@ class Limits:
     memory_mb: int = 1024
 
     def __post_init__(self) -> None:
-        require(self.seconds > 0, "code_seconds", self.seconds, "a number > 0")
-        require(self.memory_mb >= 64, "code_memory_mb", self.memory_mb, "at least 64")
+        require(0 < self.seconds <= 86400, "code_seconds", self.seconds, "above 0, at most a day")
+        fits = 64 <= self.memory_mb <= 1 << 20
+        require(fits, "code_memory_mb", self.memory_mb, "64 to 1048576 (a TiB)")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,9 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
+
+from msgspec import ValidationError, convert
 
 from lr.errors import LRError, SettingError
 
@@ -48,6 +50,35 @@ class Key(NamedTuple):
         sample 3."""
         found = re.fullmatch(r"([0-9]+)(?:\.([0-9]+))?\.json", file)
         return None if found is None else cls(int(found[1]), int(found[2] or 0))
+
+
+class Head(TypedDict, total=False):
+    """What others read of run.json; there is more in it."""
+
+    settings: dict[str, Any]
+    devices: list[str]
+
+
+class Record(TypedDict, total=False):
+    """What others read of a result, ours or the official tool's, and of a file of pairs; there may
+    be more in it, and less."""
+
+    question: str | None
+    generation_text: str | None
+    full_text: str
+    target_prompt: str
+    generation_tokens: list[int]
+    full_tokens: list[int]
+    right: bool | None
+    finished: bool
+    cut_steps: int
+    time_taken: float
+    speed: float | None
+    stats: dict[str, Any]
+    unjudged: dict[str, int]
+    steps: list[tuple[str, int]]
+    prompt: list[int]
+    pairs: list[dict[str, Any]]
 
 
 class Store:
@@ -103,27 +134,28 @@ class Store:
 
     def settings(self) -> dict[str, Any] | None:
         """The settings of the run; None if there are none (a run of the official tool)."""
-        return read_object(self.path / SETTINGS) if (self.path / SETTINGS).is_file() else None
+        path = self.path / SETTINGS
+        return read_object(path, Head) if path.is_file() else None
 
     def keys(self) -> list[Key]:
         """The answers that have a file, in order."""
         return sorted(key for path in self.path.glob("*.json") if (key := Key.of(path.name)))
 
     def done(self) -> set[Key]:
-        """The answers that are there. A file that is no JSON (torn, or another tool's) is renamed
+        """The answers that are there. A file that is no result (torn, or another tool's) is renamed
         to FILE.broken, to be done again."""
         found = set()
         for key in self.keys():
             try:
-                read_object(self.path / key.file)
+                read_object(self.path / key.file, Record)
                 found.add(key)
             except SettingError:
                 (self.path / key.file).replace(self.path / f"{key.file}.broken")
         return found
 
     def results(self) -> Iterator[tuple[Key, dict[str, Any]]]:
-        """Every answer in order. Raises `SettingError` for a file that is no JSON object."""
-        return ((key, read_object(self.path / key.file)) for key in self.keys())
+        """Every answer in order. Raises `SettingError` for a file that is no result."""
+        return ((key, read_object(self.path / key.file, Record)) for key in self.keys())
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file whole or not at all. Raises `StorageError`, with nothing half done."""
@@ -146,13 +178,16 @@ class Store:
             raise _cannot_write(place, error) from error
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises `SettingError`."""
+def read_object(path: Path, kind: Any = dict[str, Any]) -> dict[str, Any]:
+    """The JSON object in a file, whose entries fit the `TypedDict`. Raises `SettingError`."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(content, dict):
+            convert(content, kind)
             return content
         said = f"holds {type(content).__name__}; a JSON object is expected"
+    except ValidationError as error:
+        said = f"is not as lr run writes it ({error})"
     except (OSError, ValueError, RecursionError) as error:
         said = f"cannot be read as JSON ({error})"
     raise SettingError(f"{path} {said}. Remove it, or fetch it again.")

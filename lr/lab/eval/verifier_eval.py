@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from msgspec import convert, to_builtins
+from msgspec import ValidationError, convert, to_builtins
 
 from lr.errors import LRError, SettingError
 from lr.lab.eval.datasets import Item
@@ -78,7 +78,7 @@ def pair_to_json(pair: Pair, prompt: int) -> dict[str, Any]:
 def pair_from_json(content: dict[str, Any], prompt: Sequence[int]) -> Pair:
     """The inverse of `pair_to_json`."""
     draft, target = convert(content["draft"], Step), convert(content["target"], Step | None)
-    return Pair((*prompt, *content["context"]), draft, target)
+    return Pair((*prompt, *convert(content["context"], list[int])), draft, target)
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,14 @@ def load_pairs(folder: Path, keys: Collection[Key] | None = None) -> list[SavedP
     found = []
     for key, content in Store(place).results():
         for one in content.get("pairs", ()) if keys is None or key in keys else ():
-            pair = pair_from_json(one, content["prompt"])
-            found.append(SavedPair(key, pair, bool(one["verdict"]["aligned"])))
+            try:
+                pair = pair_from_json(one, content["prompt"])
+                found.append(SavedPair(key, pair, convert(one["verdict"]["aligned"], bool)))
+            except (KeyError, TypeError, ValidationError) as error:
+                raise SettingError(
+                    f"{place / key.file} has a pair that is none ({error}). Remove the file, or run"
+                    " lr run --save_pairs again."
+                ) from error
     if not found and keys is None:
         raise SettingError(f"{folder} has no pairs of steps; lr run --save_pairs keeps them.")
     return found
