@@ -257,7 +257,7 @@ class BenchStep(Bench):
         chosen = [w for w in every if w.mode == "ar" or any(word in w.name for word in only)]
         names = "; ".join(way.name for way in every)
         for name in self.variant:
-            chosen += [step.Way(f"lr, {name}", "lr", {}, variant=name)]
+            chosen += [step.Way(name, "lr", step.OVERLAPPED, variant=name)]
         require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {names}")
         tasks = [DATASETS[self.dataset](Split.TEST, index, 0) for index in range(self.problems)]
         settings = {name: getattr(self, name) for name in ("depth", "draft_ticks", "temperature")}

@@ -43,7 +43,7 @@ def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("name", ["theory_reality", "theory_reality_overlapped"])
+@pytest.mark.parametrize("name", ["theory_reality", "theory_reality_overlapped", "theory_reality_drawn"])
 def test_the_measured_tables_are_the_recorded_runs(name: str) -> None:
     text = (DOCS / "results" / f"{name}.json").read_text(encoding="utf-8")
     assert as_markdown(json.loads(text)["rows"]) in PAGE

@@ -179,7 +179,7 @@ def rows(tallies: Sequence[Tally], costs: Costs, depth: int, draft_ticks: int) -
     made, plain = [], tallies[0].rates
     for tally in tallies:
         rate, emitted = None, tally.answers.emitted
-        if emitted:
+        if emitted and tally.way.variant is None:  # of a variant no load is known
             work = modelled(tally, costs, depth, draft_ticks)
             rate = fmean(emitted) / predicted.seconds_per_step(*work)
         speedup = Spread.of_ratios(tally.rates, plain)
