@@ -31,7 +31,7 @@ from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.variant import Controller, Correction, StepStats, Variant
 from lr.spec.verifiers.base import Pair
 from lr.spec.write import StepJob, StepWriter
-from lr.trace import Stats, StepWritten, Trace, noted, stats_of
+from lr.trace import Stats, StepWritten, Trace, stats_of
 from lr.types import EmittedStep, Origin, Role, Step, Verdict
 
 
@@ -153,7 +153,7 @@ class Request:
         """The chooser's choice; it is shown what the verifier saw."""
         judged = self._places[place.node].judged
         pairs = tuple(map(judged.get, place.children))
-        return self.chooser.choose(replace(place, pairs=pairs, note=self._note(place.node)))
+        return self.chooser.choose(replace(place, pairs=pairs, note=self.trace.at(place.node)))
 
     def fork_before(self, node: NodeId) -> Branch:
         """A fork of the target's branch where the draft step that leads to `node` begins; the last
@@ -191,16 +191,6 @@ class Request:
         """The node where the draft step that leads to `node` begins."""
         return node.parent(self.scheduler.config.width)
 
-    def _note(self, node: NodeId) -> messages.Note:
-        """How a part of a variant tells the trace something about a node."""
-
-        def note(name: str, **fields: object) -> None:
-            event = noted(name, node, fields)
-            if self.trace.detailed:
-                self.trace.record(event)
-
-        return note
-
     def _carry_out(self, commands: Sequence[messages.Command]) -> None:
         for command in commands:
             if self.trace.detailed or isinstance(command, messages.Emit):
@@ -214,7 +204,7 @@ class Request:
                     prefix, logprobs = self._places[parent].tokens, self._places[node].logprobs
                     stream = self.streams.target.fold_in(parent.index, "verdict", node.number)
                     pair = Pair(prefix, draft, target, draft_sampling=logprobs, stream=stream)
-                    self.asked[node] = replace(pair, note=self._note(node))
+                    self.asked[node] = replace(pair, note=self.trace.at(node))
                 case messages.Cancel((messages.Kind.DRAFT, node)):
                     self._drafting.discard(node)
                     assert self.drafts is not None
@@ -242,6 +232,8 @@ class Request:
         proposed: list[Step | None] = []
         if self.proposals is not None:
             proposed = self.proposals(tokens, self.scheduler.config.width, limit)
+            lengths = [None if step is None else len(step.tokens) for step in proposed]
+            self.trace.tell("proposer", parent, {"tokens": lengths})
         sources: dict[NodeId, Stream | Step] = {}
         # the controller's last answer that came before this node could begin, whoever is faster
         width = self._widths.get(max(parent.stem, parent.index - self.most + 1))
@@ -265,7 +257,7 @@ class Request:
         if self.variant.corrector is not None and replaces:
             rejected = tuple(self._places[node].judged.values())
             prefix, sampling = self._places[node].tokens, self.target.config.sampling
-            self.correction = Correction(prefix, rejected, sampling, note=self._note(node))
+            self.correction = Correction(prefix, rejected, sampling, note=self.trace.at(node))
             self._correct(job)
         else:
             self.jobs[node] = job
@@ -317,7 +309,7 @@ class Request:
             may_follow = self.variant.may_follow
             assert may_follow is not None and place.step is not None
             place.follow = may_follow(node, place.step, place.logprobs or ())
-            self._note(node)("may_follow", follows=place.follow)
+            self.trace.tell("may_follow", node, {"follows": place.follow})
         return place.follow
 
     def _offer(self, node: NodeId) -> None:
@@ -393,8 +385,8 @@ class Request:
         depth = max(least, min(controller.depth(told), self.most))
         self.guesses, width = controller.tokens(told), controller.width(told)
         self._widths[emit.emitted.index + 1] = width
-        note = self._note(self.scheduler.root.id)
-        note("controller", depth=depth, tokens=self.guesses, width=width)
+        chosen: dict[str, object] = {"depth": depth, "tokens": self.guesses, "width": width}
+        self.trace.tell("controller", self.scheduler.root.id, chosen)
         self.scheduler.set_depth(depth)
 
     def _release(self, node: NodeId) -> None:

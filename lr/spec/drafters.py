@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from lr.kvcache.branch import Branch, common_length
 from lr.spec.acceptance import EMPTY, Draws, Proposal
+from lr.spec.protocol import Note, silent
 from lr.spec.runner import Runner, fork_longest
 from lr.spec.sampling import distribution, sample
 from lr.types import Coupling, SamplingParams, require, require_whole
@@ -33,11 +34,14 @@ from lr.types import Coupling, SamplingParams, require, require_whole
 
 @dataclass(frozen=True)
 class Context:
-    """A branch that wants a proposal, at most `limit` deep, and the target's draws this round."""
+    """A branch that wants a proposal, at most `limit` deep, and the target's draws this round.
+    `note` tells the trace something.
+    """
 
     branch: Branch
     limit: int
     draws: Draws
+    note: Note = field(default=silent, compare=False, repr=False)
 
     @property
     def tokens(self) -> list[int]:
