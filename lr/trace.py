@@ -18,7 +18,7 @@ from math import isfinite
 from typing import Any
 
 from lr.errors import SettingError
-from lr.spec.protocol import Emit, Message, NodeId
+from lr.spec.protocol import Emit, Message, NodeId, Note
 from lr.types import Origin, Role, Step
 
 
@@ -189,6 +189,20 @@ class Trace:
         self.events.append(timed)
         if self.news is not None:
             self.news.append(timed)
+
+    def tell(self, name: str, node: NodeId | None, fields: dict[str, object]) -> None:
+        """Record an event of a variant's own among the details. Raises what `noted` raises."""
+        event = noted(name, node, fields)
+        if self.detailed:
+            self.record(event)
+
+    def at(self, node: NodeId | None) -> Note:
+        """How a part of a variant tells this trace something about a node (None: about none)."""
+
+        def note(name: str, **fields: object) -> None:
+            self.tell(name, node, fields)
+
+        return note
 
 
 @dataclass(frozen=True)

@@ -252,14 +252,15 @@ class Run:
             raise SettingError("the question is empty; there is nothing to answer.")
         models, codec = engine.models, engine.models.codec
         self.engine, self.models, self.question = engine, models, question
+        self.detailed, self.trace = detailed, Trace(detailed=detailed)
         self.given = self.variant = Variant() if variant is None else variant
         if variant is not None:  # its parts, checked as they are used
-            self.variant = find("lr.testing.guard:guarded")(variant)
+            self.variant = find("lr.testing.guard:guarded")(variant, self.trace.at)
             options = find("lr.testing.guard:with_settings")(options, variant)
         control, own = self.variant.controller, self.variant.verifier
         self.controller = control(question) if callable(control) else control
         self.verifier = verifier if own is None else check_verifier(own)
-        self.options, self.detailed, self.trace = options, detailed, Trace(detailed=detailed)
+        self.options = options
         self.alone = True  # forwards and caches serve this answer only
         self.stopped = False  # set it to break the answer off after the steps so far
         self.steps: list[AnswerStep] = []

@@ -31,7 +31,7 @@ from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.variant import Controller, Variant
 from lr.spec.verifiers.base import Pair
 from lr.spec.write import StepJob, StepWriter
-from lr.trace import StepWritten, Trace, noted
+from lr.trace import StepWritten, Trace
 from lr.types import EmittedStep, Role, Step, Verdict
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Request:
         """The chooser's choice; it is shown what the verifier saw."""
         judged = self.places[place.node].judged
         pairs = tuple(map(judged.get, place.children))
-        return self.chooser.choose(replace(place, pairs=pairs, note=self.note(place.node)))
+        return self.chooser.choose(replace(place, pairs=pairs, note=self.trace.at(place.node)))
 
     def close(self) -> None:
         """Give everything back, in whatever state the request is."""
@@ -179,16 +179,6 @@ class Request:
         """The node where the draft step that leads to `node` begins."""
         return node.parent(self.scheduler.config.width)
 
-    def note(self, node: NodeId) -> messages.Note:
-        """How a part of a variant tells the trace something about a node."""
-
-        def note(name: str, **fields: object) -> None:
-            event = noted(name, node, fields)
-            if self.trace.detailed:
-                self.trace.record(event)
-
-        return note
-
     def _carry_out(self, commands: Sequence[messages.Command]) -> None:
         for command in commands:
             if self.trace.detailed or isinstance(command, messages.Emit):
@@ -202,7 +192,7 @@ class Request:
                     prefix, logprobs = self.places[parent].tokens, self.places[node].logprobs
                     stream = self.streams.target.fold_in(parent.index, "verdict", node.number)
                     pair = Pair(prefix, draft, target, draft_sampling=logprobs, stream=stream)
-                    self.asked[node] = replace(pair, note=self.note(node))
+                    self.asked[node] = replace(pair, note=self.trace.at(node))
                 case messages.Cancel((messages.Kind.DRAFT, node)):
                     self._drafting.discard(node)
                     assert self.drafts is not None
@@ -230,6 +220,8 @@ class Request:
         proposed: list[Step | None] = []
         if self.proposals is not None:
             proposed = self.proposals(tokens, self.scheduler.config.width, limit)
+            lengths = [None if step is None else len(step.tokens) for step in proposed]
+            self.trace.tell("proposer", parent, {"tokens": lengths})
         sources: dict[NodeId, Stream | Step] = {}
         width = None if self.steering is None else self.steering.width(parent)
         self._proposed |= dict.fromkeys(command.children[width:] if width else ())
@@ -264,7 +256,7 @@ class Request:
             may_follow = self.variant.may_follow
             assert may_follow is not None and place.step is not None
             place.follow = may_follow(node, place.step, place.logprobs or ())
-            self.note(node)("may_follow", follows=place.follow)
+            self.trace.tell("may_follow", node, {"follows": place.follow})
         return place.follow
 
     def _offer(self, node: NodeId) -> None:

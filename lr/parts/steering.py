@@ -35,7 +35,7 @@ class Corrections:
         if root.id == node and any(child.verdict for child in root.children):
             place = request.places[node]
             rejected, sampling = tuple(place.judged.values()), request.target.config.sampling
-            note = request.note(node)
+            note = request.trace.at(node)
             self.correction = Correction(place.tokens, rejected, sampling, note=note)
             self._put(job, self.correction)
 
@@ -113,6 +113,6 @@ class Steering:
         depth = max(least, min(controller.depth(told), self._most))
         self.guesses, width = controller.tokens(told), controller.width(told)
         self._widths[emit.emitted.index + 1] = width
-        note = request.note(request.scheduler.root.id)
-        note("controller", depth=depth, tokens=self.guesses, width=width)
+        chosen: dict[str, object] = {"depth": depth, "tokens": self.guesses, "width": width}
+        request.trace.tell("controller", request.scheduler.root.id, chosen)
         request.scheduler.set_depth(depth)

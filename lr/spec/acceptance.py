@@ -14,8 +14,8 @@ token. So `lr/lab/exact.py`, which adds up outcomes, checks the program and not 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -102,10 +102,13 @@ EMPTY = Proposal((), ())
 
 @dataclass(frozen=True)
 class Decision:
-    """The accepted nodes of a proposal from the root down, and the token that follows them."""
+    """The accepted nodes of a proposal from the root down, the token that follows them, and what
+    the rule tells the trace of it.
+    """
 
     nodes: tuple[int, ...]
     token: int
+    note: Mapping[str, object] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -142,13 +145,14 @@ class Outcome:
     distribution [v] of the token after them.
 
     `untouched`: no draft was tried in that token's place, so it is drawn from the target's own row,
-    with the key of plain decoding.
+    with the key of plain decoding. `note`: fields that the trace shows if this is what happens.
     """
 
     probability: float
     nodes: tuple[int, ...]
     next_probs: Callable[[], Tensor]
     untouched: bool
+    note: Mapping[str, object] = field(default_factory=dict)
 
 
 class AcceptanceRule(ABC):
@@ -195,7 +199,7 @@ class AcceptanceRule(ABC):
         if not chosen:
             return []
         tokens = sample(torch.stack([outcome.next_probs() for outcome in chosen]), keys)
-        return [Decision(one.nodes, token) for one, token in zip(chosen, tokens, strict=True)]
+        return [Decision(one.nodes, t, one.note) for one, t in zip(chosen, tokens, strict=True)]
 
 
 def untried(p_rows: Tensor) -> Outcome:

@@ -17,7 +17,7 @@ changes, but the two agree far more often (`lr/lab/exact.py`); use it with sampl
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from lr.kvcache.branch import Branch, common_length
 from lr.spec.acceptance import EMPTY, Draws, Proposal
+from lr.spec.protocol import Note, silent
 from lr.spec.runner import Runner, fork_longest
 from lr.spec.sampling import distribution, sample
 from lr.types import Coupling, SamplingParams, require
@@ -32,11 +33,14 @@ from lr.types import Coupling, SamplingParams, require
 
 @dataclass(frozen=True)
 class Context:
-    """A branch that wants a proposal, at most `limit` deep, and the target's draws this round."""
+    """A branch that wants a proposal, at most `limit` deep, and the target's draws this round.
+    `note` tells the trace something.
+    """
 
     branch: Branch
     limit: int
     draws: Draws
+    note: Note = field(default=silent, compare=False, repr=False)
 
     @property
     def tokens(self) -> list[int]:

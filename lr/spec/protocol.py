@@ -243,7 +243,12 @@ class Router(Protocol):
 
 
 class Note(Protocol):
-    """Tells the trace something of one's own; stepper and player show it with its fields."""
+    """Tells the trace something of one's own; stepper and player show it with its fields.
+
+    `Pair`, `Place`, `Correction` and a drafter's `Context` have one; an `Outcome` has its fields. A
+    method of a router, proposer or controller, and `may_follow`, is given one if it has a
+    parameter `note` (write `note=silent`).
+    """
 
     def __call__(self, name: str, **fields: object) -> None:
         """`fields`: numbers, texts, truth values, None, lists of them. Where no trace is asked for

@@ -14,8 +14,8 @@ or texts. Read next: `acceptance.py`, `drafters.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -61,7 +61,8 @@ class Speculation:
 @dataclass(frozen=True)
 class RoundEnd:
     """What a round decided for one branch: its next tokens, namely `accepted` of `proposed` draft
-    tokens and one more. `depth`: the depth of the proposal (its length, for a chain).
+    tokens and one more. `depth`: the depth of the proposal (its length, for a chain). `note`: what
+    the rule tells the trace.
     """
 
     tokens: tuple[int, ...]
@@ -69,6 +70,7 @@ class RoundEnd:
     proposed: int
     depth: int
     detail: RoundDetail | None = None
+    note: Mapping[str, object] = field(default_factory=dict)
 
 
 def speculate(
@@ -114,7 +116,8 @@ def speculate(
         detail, p_rows = None, probs[row : row + len(proposal) + 1]  # [n + 1, v]
         if describe is not None:
             detail = describe(speculation.rule, p_rows, proposal, draw, decision)
-        ends.append(RoundEnd(tokens, accepted, len(proposal), max(proposal.depths()), detail))
+        depth = max(proposal.depths())
+        ends.append(RoundEnd(tokens, accepted, len(proposal), depth, detail, decision.note))
         row += len(p_rows)
     return ends
 

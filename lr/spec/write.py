@@ -143,8 +143,9 @@ class StepWriter:
         if speculation is None:
             self._sample(self.runner.forward([job.branch for job in self.live]))
         else:
-            contexts = [  # the last token of a round is not drafted, hence the - 1
-                Context(j.branch, j.room, Draws(j.stream, len(j.tokens))) for j in self.live
+            contexts = [
+                Context(j.branch, j.room, Draws(j.stream, len(j.tokens)), j.trace.at(j.node))
+                for j in self.live
             ]
             describe: Describe | None = None
             if any(job.trace.detailed for job in self.live):
@@ -212,6 +213,8 @@ class StepWriter:
             job.trace.record(TokenRound(self.config.role, job.index, *numbers, job.node, detail))
         elif end.detail is not None:
             self._report(job, offset, end.tokens[0], end.detail.p, end.detail.key)
+        if end.note:
+            job.trace.tell("rule", job.node, dict(end.note))
 
     def _report(self, job: StepJob, offset: int, token: int, p: float, key: int) -> None:
         """Tell a detailed trace of a token, its probability and its key."""

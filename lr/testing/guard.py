@@ -1,149 +1,112 @@
 """The parts of a variant, checked as they are used: what a part returns must be what its seam
 expects, and an exception in it says in which seam it was raised. `Reasoner` runs every variant
-through this; the parts of the package itself are not checked.
+through `guarded`; the parts of the package itself are not checked. Read next: `ask.py`.
 """
 
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, NoReturn
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
 
-import torch
-from torch import Tensor
-
-from lr.errors import LRError, SettingError
-from lr.kvcache.branch import Branch
+from lr.errors import SettingError
 from lr.options import GenerateOptions
-from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Outcome, Proposal
-from lr.spec.drafters import Context, Drafter
-from lr.spec.protocol import NodeId, Place, SchedulerConfig, Wait
-from lr.spec.runner import Runner
+from lr.spec.acceptance import AcceptanceRule
+from lr.spec.protocol import NodeId, Place, SchedulerConfig, Wait, silent
 from lr.spec.segmenters import Segmenter, TokenBytes
 from lr.spec.variant import Correction, Corrector, StepStats, Variant
 from lr.spec.verifiers.base import DeferredVerifier, Pair, Requires, Verifier, check_verifier
-from lr.types import Role, SamplingParams, Step, Verdict, require
+from lr.testing.ask import (
+    Guarded,
+    Notes,
+    VariantError,
+    ask,
+    called,
+    has,
+    is_bool,
+    is_whole,
+    no_notes,
+    refuse,
+)
+from lr.testing.guard_tokens import guarded_drafter, guarded_rule
+from lr.types import Role, Step, Verdict, require
 
+STEPS = tuple("verifier router controller schedule chooser proposer corrector may_follow".split())
+"""The parts of a variant that need a mode with draft steps."""
 METHODS = {
-    "verifier": ("judge",),
     "router": ("who_writes",),
     "chooser": ("choose",),
     "proposer": ("propose",),
     "corrector": ("begin", "keep"),
 }
 """What the objects of these seams must have."""
-MAKERS = {
-    "segmenter": "a class or function of one argument, token_bytes, that makes a Segmenter",
-    "may_follow": "a function (node, step, logprobs) -> bool",
-    "drafter": "a class or function (runner, sampling) that makes a Drafter",
+
+
+def is_schedule(part: object) -> bool:
+    """Whether this is a class of schedules."""
+    return inspect.isclass(part) and issubclass(part, SchedulerConfig)
+
+
+KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "segmenter": (
+        callable,
+        "a class or function of one argument, token_bytes, that makes a Segmenter",
+    ),
+    "may_follow": (callable, "a function (node, step, logprobs) -> bool"),
+    "drafter": (callable, "a class or function (runner, sampling) that makes a Drafter"),
+    "schedule": (
+        is_schedule,
+        "a subclass of lr.spec.protocol.SchedulerConfig (the class, not an object)",
+    ),
+    "controller": (
+        lambda part: callable(part) or has(part, "depth"),
+        "a Controller, an object with the method depth(stats), or a function of the question that "
+        "makes one",
+    ),
+    "rule": (
+        lambda part: isinstance(part, AcceptanceRule),
+        "an object of a subclass of lr.spec.acceptance.AcceptanceRule",
+    ),
 }
-"""What must be callable."""
+"""What the parts of the other seams must be. A verifier is looked at by `guarded_verifier`."""
 
 
-STEPS = tuple("verifier router controller schedule chooser proposer corrector may_follow".split())
-"""The parts of a variant that need a mode with draft steps."""
-
-
-class VariantError(LRError, TypeError):
-    """A part of a variant is not what its seam expects, or returned something else."""
-
-
-@contextmanager
-def seam(name: str, part: object) -> Iterator[None]:
-    """What the part raises inside gets a note that names the seam (Python 3.11 and later)."""
-    try:
-        yield
-    except Exception as error:
-        if sys.version_info >= (3, 11) and not isinstance(error, VariantError):
-            error.add_note(f"This was raised in the variant's {name}, {called(part)}.")
-        raise
-
-
-def called(part: object) -> str:
-    """What to call a part in a message."""
-    kind = part if inspect.isclass(part) or inspect.isroutine(part) else type(part)
-    return str(getattr(kind, "__qualname__", kind))
-
-
-def refuse(name: str, part: object, method: str, got: object, expected: str) -> NoReturn:
-    """Raise `VariantError`: a part returned something wrong."""
-    raise VariantError(
-        f"the variant's {name} is wrong: {called(part)}.{method} returned {got!r}; expected "
-        f"{expected}. What the seam asks for: docs/variants.md."
-    )
-
-
-def guarded(variant: object) -> Variant:
-    """The variant with its parts checked as they are used. Raises `VariantError` for a part that
-    cannot be one.
+def guarded(variant: object, notes: Notes = no_notes) -> Variant:
+    """The variant with its parts checked as they are used; `notes` is for what they tell the trace.
+    Raises `VariantError` for a part that cannot be one.
     """
     if not isinstance(variant, Variant):
         made = "; make one of the class: Variant(...)" if inspect.isclass(variant) else ""
         raise VariantError(f"variant is {variant!r}, expected a lr.spec.variant.Variant{made}.")
-    for name, methods in METHODS.items():
-        part = getattr(variant, name)
-        if part is not None and inspect.isclass(part) and name != "verifier":
+    parts = {name: getattr(variant, name) for name in GUARDS}
+    parts = {name: part for name, part in parts.items() if part is not None}
+    for name, part in parts.items():
+        _check_part(name, part)
+    return replace(variant, **{name: GUARDS[name](part, notes) for name, part in parts.items()})
+
+
+def _check_part(name: str, part: object) -> None:
+    is_one, expected = KINDS.get(name, (lambda part: True, ""))
+    if not is_one(part):
+        raise VariantError(f"the variant's {name} is {part!r}, expected {expected}.")
+    for method in METHODS.get(name, ()):
+        if inspect.isclass(part):
             raise VariantError(
                 f"the variant's {name} is the class {called(part)}, expected an object: make one, "
                 f"{called(part)}(...)."
             )
-        for method in methods if part is not None and name != "verifier" else ():
-            if not callable(getattr(part, method, None)):
-                raise VariantError(
-                    f"the variant's {name} is {part!r}, which has no method {method}; expected an "
-                    f"object with {' and '.join(methods)}."
-                )
-    for name, expected in MAKERS.items():
-        part = getattr(variant, name)
-        if part is not None and not callable(part):
-            raise VariantError(f"the variant's {name} is {part!r}, expected {expected}.")
-    _check_others(variant)
-    parts: dict[str, Any] = {}
-    wraps: dict[str, Callable[[Any], Any]] = {
-        "verifier": guarded_verifier, "router": GuardedRouter, "chooser": GuardedChooser,
-        "proposer": GuardedProposer, "corrector": GuardedCorrector, "rule": guarded_rule,
-        "segmenter": GuardedSegmenters, "may_follow": guarded_follow,
-        "controller": guarded_controller, "drafter": guarded_drafter,
-    }  # fmt: skip
-    for one in fields(Variant):
-        part = getattr(variant, one.name)
-        if one.name in wraps and part is not None:
-            parts[one.name] = wraps[one.name](part)
-    return replace(variant, **parts)
-
-
-def _check_others(variant: Variant) -> None:
-    schedule, control, rule = variant.schedule, variant.controller, variant.rule
-    if schedule is not None and not (
-        inspect.isclass(schedule) and issubclass(schedule, SchedulerConfig)
-    ):
-        raise VariantError(
-            f"the variant's schedule is {schedule!r}, expected a subclass of "
-            "lr.spec.protocol.SchedulerConfig (the class, not an object)."
-        )
-    if control is not None and not callable(control) and not _has(control, "depth"):
-        raise VariantError(
-            f"the variant's controller is {control!r}, which has no method depth(stats); expected "
-            "a Controller, or a function of the question that makes one."
-        )
-    if rule is not None and not isinstance(rule, AcceptanceRule):
-        raise VariantError(
-            f"the variant's rule is {rule!r}, expected an object of a subclass of "
-            "lr.spec.acceptance.AcceptanceRule."
-        )
-
-
-def _has(part: object, *methods: str) -> bool:
-    return all(callable(getattr(part, method, None)) for method in methods)
+        if not has(part, method):
+            raise VariantError(
+                f"the variant's {name} is {part!r}, which has no method {method}; expected an "
+                f"object with {' and '.join(METHODS[name])}."
+            )
 
 
 # One class or function per seam
 
 
-def guarded_verifier(verifier: Verifier) -> Verifier:
+def guarded_verifier(verifier: Verifier, notes: Notes = no_notes) -> Verifier:
     """A verifier that is asked elsewhere is not checked here."""
     check_verifier(verifier)
     for name, kind in (("name", str), ("requires", Requires), ("fallible", bool)):
@@ -162,346 +125,241 @@ def guarded_verifier(verifier: Verifier) -> Verifier:
     return verifier if isinstance(verifier, DeferredVerifier) else GuardedVerifier(verifier)
 
 
-class GuardedVerifier(Verifier):
+class GuardedVerifier(Guarded, Verifier):
     """See `Verifier`."""
 
-    def __init__(self, inner: Verifier) -> None:
-        self.inner, self.name, self.fallible = inner, inner.name, inner.fallible
+    seam = "verifier"
+
+    def __post_init__(self) -> None:
+        inner = self.inner
+        self.name, self.fallible = inner.name, inner.fallible
         self.requires, self.early_requires = inner.requires, inner.early_requires
 
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        return int(self.inner.passes)
+
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        with seam("verifier", self.inner):
-            verdicts = self.inner.judge(pairs)
-        return self._checked("judge", verdicts, len(pairs), unsure=False)
+        return self._verdicts("judge", pairs, unsure=False)
 
     def judge_early(self, pairs: Sequence[Pair]) -> list[Verdict | None]:
-        with seam("verifier", self.inner):
-            verdicts = self.inner.judge_early(pairs)
-        return self._checked("judge_early", verdicts, len(pairs), unsure=True)
+        return self._verdicts("judge_early", pairs, unsure=True)
 
-    def _checked(self, method: str, verdicts: Any, count: int, *, unsure: bool) -> Any:
-        expected = f"a list of {count} verdicts (lr.types.Verdict), one per pair, in order"
-        if not isinstance(verdicts, list) or len(verdicts) != count:
-            refuse("verifier", self.inner, method, verdicts, expected)
+    def _verdicts(self, method: str, pairs: Sequence[Pair], *, unsure: bool) -> Any:
+        expected = (
+            f"a list of {len(pairs)} verdicts (lr.types.Verdict), one per pair, in order; aligned "
+            "is True or False, why a text, score is a float or None (of a tensor: .item())"
+        )
+
+        def listed(them: object) -> bool:
+            return isinstance(them, list) and len(them) == len(pairs)
+
+        verdicts = self.ask(method, pairs, fits=listed, expected=expected)
         for verdict in verdicts:
-            if verdict is None and unsure:
-                continue
-            good = isinstance(verdict, Verdict) and isinstance(verdict.aligned, bool)
-            if not good or not isinstance(verdict.why, str):
-                what = f"{expected}; aligned is True or False, why a text"
-                refuse("verifier", self.inner, method, verdict, what)
-            score = verdict.score
-            if score is not None and not isinstance(score, (int, float)):
-                what = "a Verdict whose score is a float or None (a tensor: .item())"
-                refuse("verifier", self.inner, method, verdict, what)
+            if not (is_verdict(verdict) or (verdict is None and unsure)):
+                refuse(self.seam, self.inner, method, verdict, expected)
         return verdicts
 
 
-@dataclass(frozen=True)
-class GuardedRouter:
-    """See `Router`."""
+def is_verdict(found: object) -> bool:
+    """Whether this is a verdict of plain values."""
+    if not isinstance(found, Verdict):
+        return False
+    number = isinstance(found.score, (int, float, type(None)))
+    return is_bool(found.aligned) and isinstance(found.why, str) and number
 
-    inner: Any
+
+@dataclass(eq=False)
+class GuardedRouter(Guarded):
+    """See `Router`. What it decides is noted the first time that it is asked about a step."""
+
+    seam, methods = "router", ("who_writes",)
+    known: set[tuple[int, Step | None]] = field(default_factory=set, init=False, repr=False)
 
     def who_writes(self, index: int, previous: Step | None) -> Role:
-        with seam("router", self.inner):
-            role = self.inner.who_writes(index, previous)
-        if not isinstance(role, Role):
-            refuse("router", self.inner, "who_writes", role, "Role.DRAFT or Role.TARGET (lr.types)")
+        new = (index, previous) not in self.known
+        self.known.add((index, previous))
+        note = self.notes(None) if new else silent
+        expected = "Role.DRAFT or Role.TARGET (lr.types)"
+        role: Role = self.ask(
+            "who_writes", index, previous, fits=is_role, expected=expected, note=note
+        )
+        note("router", step=index, writes=role.value)
         return role
 
 
-@dataclass(frozen=True)
-class GuardedChooser:
+def is_role(found: object) -> bool:
+    """One of the two models."""
+    return isinstance(found, Role)
+
+
+class GuardedChooser(Guarded):
     """See `Chooser`. The scheduler checks what is chosen."""
 
-    inner: Any
+    seam = "chooser"
 
     def choose(self, place: Place) -> int | Literal[Wait.WAIT] | None:
-        with seam("chooser", self.inner):
-            choice: Any = self.inner.choose(place)
         count = len(place.drafts)
-        whole = isinstance(choice, int) and not isinstance(choice, bool) and 0 <= choice < count
-        aligned = whole and place.verdicts[choice].aligned
-        waits = choice is Wait.WAIT and place.more > 0
-        if not (choice is None or aligned or waits):
-            expected = (
-                f"the number, 0 to {count - 1}, of an aligned alternative, None (the target's "
-                f"step), or WAIT while more are to come (now {place.more}); aligned are "
-                f"{[v.aligned for v in place.verdicts]}"
-            )
-            refuse("chooser", self.inner, "choose", choice, expected)
-        found: int | Literal[Wait.WAIT] | None = choice
-        return found
+
+        def fits(choice: Any) -> bool:
+            if is_whole(choice):
+                return 0 <= choice < count and place.verdicts[choice].aligned
+            return choice is None or (choice is Wait.WAIT and place.more > 0)
+
+        expected = (
+            f"the number, 0 to {count - 1}, of an aligned alternative, None (the target's step), "
+            f"or WAIT while more are to come (now {place.more}); aligned are "
+            f"{[v.aligned for v in place.verdicts]}"
+        )
+        choice: int | Literal[Wait.WAIT] | None = self.ask(
+            "choose", place, fits=fits, expected=expected
+        )
+        return choice
 
 
-def whole_numbers(found: object) -> bool:
+def are_tokens(found: Any) -> bool:
     """Whether this is a sequence of token ids."""
-    return (
-        isinstance(found, Sequence)
-        and not isinstance(found, (str, bytes))
-        and all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in found)
-    )
+    return is_listed(found) and all(is_whole(one) and one >= 0 for one in found)
 
 
-@dataclass(frozen=True)
-class GuardedProposer:
+def is_listed(found: object) -> bool:
+    """Whether this is a list or a tuple, and no text."""
+    return isinstance(found, Sequence) and not isinstance(found, (str, bytes))
+
+
+class GuardedProposer(Guarded):
     """See `StepProposer`."""
 
-    inner: Any
+    seam, methods = "proposer", ("propose",)
 
     def propose(self, tokens: Sequence[int], width: int) -> Sequence[Sequence[int] | None]:
-        with seam("proposer", self.inner):
-            made: Any = self.inner.propose(tokens, width)
+        def fits(made: Any) -> bool:
+            few = is_listed(made) and len(made) <= width
+            return few and all(one is None or are_tokens(one) for one in made)
+
         expected = f"at most {width} entries, each None or the token ids of a step"
-        listed = isinstance(made, Sequence) and not isinstance(made, (str, bytes))
-        if not listed or len(made) > width:
-            refuse("proposer", self.inner, "propose", made, expected)
-        if not all(one is None or whole_numbers(one) for one in made):
-            refuse("proposer", self.inner, "propose", made, expected)
-        found: Sequence[Sequence[int] | None] = made
-        return found
+        made: Sequence[Sequence[int] | None] = self.ask(
+            "propose", tokens, width, fits=fits, expected=expected, note=self.notes(None)
+        )
+        return made
 
 
-@dataclass(frozen=True)
-class GuardedCorrector(Corrector):
+class GuardedCorrector(Guarded, Corrector):
     """See `Corrector`."""
 
-    inner: Any
+    seam = "corrector"
 
     def begin(self, correction: Correction) -> Sequence[int]:
-        with seam("corrector", self.inner):
-            begun: Any = self.inner.begin(correction)
-        if not whole_numbers(begun):
-            expected = "token ids: the beginning of a rejected draft step, or () for none"
-            refuse("corrector", self.inner, "begin", begun, expected)
-        return tuple(begun)
+        expected = "token ids: the beginning of a rejected draft step, or () for none"
+        return tuple(self.ask("begin", correction, fits=are_tokens, expected=expected))
 
     def keep(self, correction: Correction, step: Step, number: float) -> bool:
-        with seam("corrector", self.inner):
-            kept = self.inner.keep(correction, step, number)
-        if not isinstance(kept, bool):
-            refuse("corrector", self.inner, "keep", kept, "True or False")
-        return kept
+        expected = "True or False"
+        return bool(self.ask("keep", correction, step, number, fits=is_bool, expected=expected))
 
 
-@dataclass(frozen=True)
-class GuardedSegmenters:
+class GuardedSegmenters(Guarded):
     """Makes checked segmenters; it can be sent to the draft's process."""
 
-    inner: Any
+    seam = "segmenter"
 
     def __call__(self, token_bytes: TokenBytes) -> Segmenter:
-        with seam("segmenter", self.inner):
-            made = self.inner(token_bytes)
-        if not _has(made, "feed"):
-            refuse("segmenter", self.inner, "__call__", made, "an object with feed(token) -> bool")
-        return GuardedSegmenter(made)
+        def feeds(made: object) -> bool:
+            return has(made, "feed")
+
+        expected = "an object with feed(token) -> bool"
+        return GuardedSegmenter(self.ask("__call__", token_bytes, fits=feeds, expected=expected))
 
 
-@dataclass(frozen=True)
-class GuardedSegmenter:
+class GuardedSegmenter(Guarded):
     """See `Segmenter`."""
 
-    inner: Any
+    seam = "segmenter"
 
     def feed(self, token: int) -> bool:
-        with seam("segmenter", self.inner):
-            ends = self.inner.feed(token)
-        if not isinstance(ends, bool):
-            expected = "True if the step is complete with this token, else False"
-            refuse("segmenter", self.inner, "feed", ends, expected)
-        return ends
+        expected = "True if the step is complete with this token, else False"
+        return bool(self.ask("feed", token, fits=is_bool, expected=expected))
 
 
-def guarded_follow(inner: Any) -> Callable[[NodeId, Step, Sequence[float]], bool]:
+class GuardedFollow(Guarded):
     """See `MayFollow`."""
 
-    def may_follow(node: NodeId, step: Step, logprobs: Sequence[float]) -> bool:
-        with seam("may_follow", inner):
-            follows = inner(node, step, logprobs)
-        if not isinstance(follows, bool):
-            refuse("may_follow", inner, "__call__", follows, "True or False")
-        return follows
+    seam, methods = "may_follow", ("__call__",)
 
-    return may_follow
+    def __call__(self, node: NodeId, step: Step, logprobs: Sequence[float]) -> bool:
+        how: dict[str, Any] = {"expected": "True or False", "note": self.notes(node)}
+        return bool(self.ask("__call__", node, step, logprobs, fits=is_bool, **how))
 
 
-def guarded_controller(inner: Any) -> Any:
+def guarded_controller(inner: Any, notes: Notes = no_notes) -> Any:
     """See `Controller`."""
     if not callable(inner):
-        return GuardedController(inner)
+        return GuardedController(inner, notes)
     known = inspect.signature(inner).parameters.values()
     asks = any(one.name == "question" or one.default is one.empty for one in known)
 
     def make(question: str) -> GuardedController:
-        with seam("controller", inner):
-            made = inner(question) if asks else inner()
-        if not _has(made, "depth"):
-            refuse("controller", inner, "__call__", made, "an object with depth(stats)")
-        return GuardedController(made)
+        def fits(made: object) -> bool:
+            return has(made, "depth")
+
+        given, expected = ((question,) if asks else ()), "an object with depth(stats)"
+        made = ask("controller", inner, "__call__", *given, fits=fits, expected=expected)
+        return GuardedController(made, notes)
 
     return make
 
 
-@dataclass(frozen=True)
-class GuardedController:
+class GuardedController(Guarded):
     """See `Controller`."""
 
-    inner: Any
+    seam, methods = "controller", ("depth", "tokens", "width")
 
     @property
     def entropies(self) -> bool:
         wanted = getattr(self.inner, "entropies", False)
-        if not isinstance(wanted, bool):
+        if not is_bool(wanted):
             raise VariantError(
                 f"the variant's controller {called(self.inner)} has entropies = {wanted!r}, "
                 "expected True or False."
             )
-        return wanted
+        return bool(wanted)
 
     def depth(self, stats: StepStats) -> int:
-        with seam("controller", self.inner):
-            depth = self.inner.depth(stats)
-        if not isinstance(depth, int) or isinstance(depth, bool):
-            refuse("controller", self.inner, "depth", depth, "a whole number (an int) of steps")
-        return depth
+        how: dict[str, Any] = {"fits": is_whole, "note": self.notes(None)}
+        return int(self.ask("depth", stats, expected="a whole number (an int) of steps", **how))
 
     def tokens(self, stats: StepStats) -> int | None:
-        if not _has(self.inner, "tokens"):
-            return None
-        with seam("controller", self.inner):
-            k = self.inner.tokens(stats)
-        if k is not None and (type(k) is not int or k < 0):
-            refuse("controller", self.inner, "tokens", k, "a whole number (an int) >= 0, or None")
-        found: int | None = k
-        return found
+        return self._if_any("tokens", stats, least=0)
 
     def width(self, stats: StepStats) -> int | None:
-        if not _has(self.inner, "width"):
+        return self._if_any("width", stats, least=1)
+
+    def _if_any(self, method: str, stats: StepStats, *, least: int) -> int | None:
+        """A number from a method that need not be there."""
+        if not has(self.inner, method):
             return None
-        with seam("controller", self.inner):
-            width = self.inner.width(stats)
-        if width is not None and (type(width) is not int or width < 1):
-            expected = "a whole number (an int) >= 1 of alternatives, or None"
-            refuse("controller", self.inner, "width", width, expected)
-        found: int | None = width
+
+        def fits(number: Any) -> bool:
+            return number is None or (is_whole(number) and number >= least)
+
+        expected, note = f"a whole number (an int) >= {least}, or None", self.notes(None)
+        found: int | None = self.ask(method, stats, fits=fits, expected=expected, note=note)
         return found
 
 
-def guarded_drafter(inner: Any) -> Callable[[Runner | None, SamplingParams], Drafter]:
-    """See `Drafter`."""
-
-    def make(runner: Runner | None, sampling: SamplingParams) -> Drafter:
-        with seam("drafter", inner):
-            made = inner(runner, sampling)
-        members = ("name", "trees", "coupling", "propose", "forget")
-        missing = [name for name in members if not hasattr(made, name)]
-        if missing:
-            expected = "an object of a subclass of lr.spec.drafters.Drafter"
-            refuse("drafter", inner, "__call__", made, f"{expected}; {missing} are missing")
-        return GuardedDrafter(made)
-
-    return make
-
-
-class GuardedDrafter(Drafter):
-    """See `Drafter`."""
-
-    def __init__(self, inner: Drafter) -> None:
-        self.inner, self.name = inner, inner.name
-        self.trees, self.coupling = inner.trees, inner.coupling
-
-    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        lengths = [len(context.tokens) for context in contexts]
-        with seam("drafter", self.inner):
-            made: Any = self.inner.propose(contexts, k)
-        expected = f"a list of {len(contexts)} Proposals, one per context"
-        if not isinstance(made, list) or len(made) != len(contexts):
-            refuse("drafter", self.inner, "propose", made, expected)
-        for context, proposal, length in zip(contexts, made, lengths, strict=True):
-            if not isinstance(proposal, Proposal):
-                refuse("drafter", self.inner, "propose", proposal, expected)
-            if len(context.tokens) != length:
-                refuse("drafter", self.inner, "propose", "a changed context", "no change to it")
-            deepest, most = max(proposal.depths()), max(0, min(k, context.limit))
-            if deepest > most:
-                what = f"proposals at most min(k, limit) = {most} deep; this one is {deepest} deep"
-                refuse("drafter", self.inner, "propose", proposal.tokens, what)
-            if not self.trees and not proposal.is_chain:
-                refuse("drafter", self.inner, "propose", proposal.parents, "chains: trees is False")
-            if proposal.q is not None and not _distributions(proposal.q):
-                what = "a q whose rows are distributions: not negative, each with sum 1"
-                refuse("drafter", self.inner, "propose", proposal.q.sum(-1), what)
-        found: list[Proposal] = made
-        return found
-
-    def forget(self, branches: Iterable[Branch]) -> None:
-        with seam("drafter", self.inner):
-            self.inner.forget(branches)
-
-
-def _distributions(rows: Tensor) -> bool:
-    close = torch.allclose(rows.sum(-1).double(), torch.ones(rows.shape[:-1]).double(), atol=1e-4)
-    return bool((rows >= 0).all()) and close
-
-
-def guarded_rule(rule: AcceptanceRule) -> AcceptanceRule:
-    """See `AcceptanceRule`."""
-    for name, kind in (("name", str), ("lossless", bool), ("trees", bool)):
-        if not isinstance(getattr(rule, name, None), kind):
-            raise VariantError(
-                f"the variant's rule {called(rule)} has no {name}; expected a {kind.__name__} in "
-                "its class (see lr.spec.acceptance.AcceptanceRule)."
-            )
-    return GuardedRule(rule)
-
-
-class GuardedRule(AcceptanceRule):
-    """See `AcceptanceRule`. What overrides `verify` is checked for the type of its decisions."""
-
-    def __init__(self, inner: AcceptanceRule) -> None:
-        self.inner, self.name, self.lossless = inner, inner.name, inner.lossless
-        self.trees, self.needs_fresh_noise = inner.trees, inner.needs_fresh_noise
-        self.draws_uniform = inner.draws_uniform
-
-    def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
-        with seam("rule", self.inner):
-            made: Any = self.inner.outcomes(p_rows, proposal)
-        listed = isinstance(made, list) and made and all(isinstance(one, Outcome) for one in made)
-        if not listed:
-            refuse("rule", self.inner, "outcomes", made, "a list of Outcomes, at least one")
-        total = sum(one.probability for one in made)
-        fits = abs(total - 1) < 1e-4 and all(one.probability > -1e-9 for one in made)
-        if not fits:
-            odds = [one.probability for one in made]
-            refuse("rule", self.inner, "outcomes", odds, "probabilities >= 0 that sum to 1")
-        for one in made:
-            steps = zip((-1, *one.nodes), one.nodes, strict=False)
-            inside = all(0 <= node < len(proposal) for node in one.nodes)
-            if not inside or any(proposal.parents[node] != above for above, node in steps):
-                expected = f"nodes that are a path from the root (parents {proposal.parents})"
-                refuse("rule", self.inner, "outcomes", one.nodes, expected)
-            following = one.next_probs() if one.probability > 0 else p_rows[0]
-            if following.shape != p_rows[0].shape or not _distributions(following[None]):
-                expected = f"next_probs() of shape [{p_rows.shape[1]}], not negative, with sum 1"
-                refuse("rule", self.inner, "outcomes", following, expected)
-        found: list[Outcome] = made
-        return found
-
-    def verify(
-        self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]
-    ) -> list[Decision]:
-        if type(self.inner).verify is AcceptanceRule.verify:
-            return super().verify(probs, proposals, draws)
-        with seam("rule", self.inner):
-            made: Any = self.inner.verify(probs, proposals, draws)
-        good = isinstance(made, list) and len(made) == len(proposals)
-        if not good or not all(isinstance(one, Decision) for one in made):
-            expected = f"a list of {len(proposals)} Decisions, one per proposal"
-            refuse("rule", self.inner, "verify", made, expected)
-        found: list[Decision] = made
-        return found
+GUARDS: dict[str, Callable[[Any, Notes], Any]] = {
+    "verifier": guarded_verifier,
+    "router": GuardedRouter,
+    "controller": guarded_controller,
+    "schedule": lambda part, notes: part,
+    "chooser": GuardedChooser,
+    "proposer": GuardedProposer,
+    "corrector": GuardedCorrector,
+    "may_follow": GuardedFollow,
+    "segmenter": lambda part, notes: GuardedSegmenters(part),
+    "drafter": guarded_drafter,
+    "rule": guarded_rule,
+}
 
 
 def with_settings(options: GenerateOptions, variant: Variant) -> GenerateOptions:

@@ -117,7 +117,7 @@ def _fresh(make: Callable[[], Variant], name: str, part: object) -> Callable[[],
 def _seam(make: Callable[..., Any]) -> str:
     """The seam of what `make` makes."""
     names = list(inspect.signature(make).parameters)
-    if not inspect.isclass(make) and names == ["node", "step", "logprobs"]:
+    if not inspect.isclass(make) and names[:3] == ["node", "step", "logprobs"]:
         return "may_follow"
     like = make
     if not inspect.isclass(make):

@@ -18,7 +18,7 @@ from lr.rng import Stream, uniform
 from lr.spec.protocol import Limits, NodeId, Place, Schedule, SchedulerConfig
 from lr.spec.variant import Correction, StepStats, Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
-from lr.testing.guard import guarded, guarded_follow, guarded_verifier
+from lr.testing.guard import GuardedFollow, guarded, guarded_verifier
 from lr.testing.kit import Checked, keeps_nothing, same_everywhere
 from lr.trace import Stats
 from lr.types import Finish, SamplingParams, Step, Verdict
@@ -300,7 +300,7 @@ def check_may_follow(found: Checked, make: Callable[..., bool], vocab_size: int)
         (NodeId(0, n + 1), pair.draft, () if n % 4 == 0 else pair.draft_sampling or ())
         for n, pair in enumerate(full_pairs(16, vocab_size))
     ]
-    same_everywhere(found, lambda: guarded_follow(make), lambda follows, one: follows(*one), asked)
+    same_everywhere(found, lambda: GuardedFollow(make), lambda follows, one: follows(*one), asked)
 
 
 def check_segmenter(found: Checked, make: Callable[..., Any], vocab_size: int) -> None:

@@ -34,7 +34,7 @@ from lr.rng import Stream
 from lr.spec.acceptance import ROOT, AcceptanceRule, Decision, Draws, Proposal, pick
 from lr.spec.drafters import Context
 from lr.spec.sampling import sample
-from lr.testing.guard import guarded_drafter, guarded_rule
+from lr.testing.guard_tokens import guarded_drafter, guarded_rule
 from lr.testing.kit import Checked
 from lr.types import Coupling, SamplingParams
 

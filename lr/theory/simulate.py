@@ -189,6 +189,14 @@ class Stage(NamedTuple):
     seconds: float
 
 
+class Ahead(NamedTuple):
+    """What a controller says: how many steps to look ahead, and with how many alternatives (None:
+    as many as the settings say)."""
+
+    depth: int
+    width: int | None = None
+
+
 @dataclass
 class Outcome:
     """What came out. `seconds`: time of the last step; `wrong`: accepted, but not equivalent."""
@@ -221,15 +229,15 @@ def simulate(
     world: World,
     steps: int,
     trace: Trace | None = None,
-    depth: Callable[[Stats], int] | None = None,
+    control: Callable[[Stats], Ahead] | None = None,
 ) -> Outcome:
-    """Emit `steps` steps, or fewer where the limits of `config` end the chain. `depth`, a
+    """Emit `steps` steps, or fewer where the limits of `config` end the chain. `control`, a
     controller's, is told the counts and the time after every step.
 
     `trace` records every event by the simulated clock, all work (`WorkSpan`) and what is emitted
     (`Emit`) among them. Raises `SettingError` for steps < 1."""
     require(steps >= 1, "steps", steps, "a whole number >= 1")
-    return _Simulation(config, world, trace, depth).run(steps)
+    return _Simulation(config, world, trace, control).run(steps)
 
 
 def record_event(trace: Trace, event: messages.Event) -> None:
@@ -249,9 +257,12 @@ class _Simulation:
         config: SchedulerConfig,
         world: World,
         trace: Trace | None,
-        depth: Callable[[Stats], int] | None,
+        control: Callable[[Stats], Ahead] | None,
     ) -> None:
-        self.scheduler, self.depth = LookaheadScheduler(config), depth
+        self.scheduler, self.control = LookaheadScheduler(config), control
+        self.most = config.depth
+        self.widths: dict[int, int | None] = {}  # by the index of the new root
+        self.declined: dict[NodeId, None] = {}  # alternatives that the controller does not want
         self.world, self.width, self.trace = world, config.width, trace
         if trace is not None:
             trace.clock, trace.start = lambda: self.now, 0.0
@@ -275,9 +286,14 @@ class _Simulation:
     def run(self, steps: int) -> Outcome:
         self._obey(self.scheduler.start(), steps)
         while self.outcome.steps < steps and not self.scheduler.done:
-            span = self._next()
-            self._keep(span)
-            event = self._event(span.work)
+            if self.declined:
+                first = next(iter(self.declined))
+                del self.declined[first]
+                event: messages.Event = messages.Drafted(first, None)
+            else:
+                span = self._next()
+                self._keep(span)
+                event = self._event(span.work)
             if self.trace is not None:
                 record_event(self.trace, event)
             self._obey(self.scheduler.handle(event), steps)
@@ -301,13 +317,17 @@ class _Simulation:
             if self.trace is not None and not surplus:
                 self.trace.record(command)
             match command:
-                case messages.Draft(_, children):
-                    self._submit(*(Work(Kind.DRAFT, child) for child in children))
+                case messages.Draft(parent, children):
+                    # as in `Request`: the last answer before this node could begin
+                    width = self.widths.get(max(parent.stem, parent.index - self.most + 1))
+                    self._submit(*(Work(Kind.DRAFT, child) for child in children[:width]))
+                    self.declined |= dict.fromkeys(children[width:] if width else ())
                 case messages.Target(node):
                     self._submit(Work(Kind.TARGET, node))
                 case messages.Judge(node):
                     self._submit(Work(Kind.JUDGE, node))
                 case messages.Cancel(work):
+                    self.declined.pop(work.node, None)
                     self._keep(self.kinds[work.kind][0].cancel(self.now, work))
                 case Emit() if not surplus:
                     self._note(command)
@@ -363,9 +383,11 @@ class _Simulation:
         else:
             outcome.stages.append(Stage(self.stage_accepted, self.now - self.stage_began))
             self.stage_began, self.stage_accepted = self.now, 0
-        if self.depth is not None:
+        if self.control is not None:
             counts = outcome.steps, outcome.steps, outcome.origins[Origin.ACCEPTED], outcome.judged
-            self.scheduler.set_depth(self.depth(Stats(self.now, *counts)))
+            ahead = self.control(Stats(self.now, *counts))
+            self.widths[outcome.steps] = ahead.width
+            self.scheduler.set_depth(ahead.depth)
 
     def _keep(self, span: WorkSpan | None) -> None:
         if span is not None and self.trace is not None:

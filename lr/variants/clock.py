@@ -3,9 +3,10 @@ with the scheduler that runs on models. `lr theory --variant best_of --alpha 0.7
 
 The clock knows how long steps take and whether the verifier would accept them, not what they say.
 So it runs the parts that decide by counts and verdicts: the schedule, the router, the chooser, the
-controller's depth, and what the verifier requires. A chooser is shown scores, uniform on [0, 1),
-and equal log-probabilities. Parts that read steps cannot run; their effect is stated as costs and
-acceptance.
+controller's depth and width, and what the verifier requires. A chooser is shown scores, uniform on
+[0, 1), and equal log-probabilities. Parts that read steps cannot run; their effect is stated as
+costs and acceptance. A step has one token here, drawn from nothing: there is no round in which
+tokens could be guessed, so a controller's `tokens` is not asked, and entropies are None.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform
 from lr.spec.protocol import FIRST_ALIGNED, Chooser, Kind, Place, Schedule, SchedulerConfig, Wait
-from lr.spec.variant import StepStats, Variant
+from lr.spec.variant import Controller, StepStats, Variant
 from lr.spec.verifiers.base import Pair, Requires
 from lr.testing.guard import guarded
 from lr.theory.distributions import Bernoulli, BetaSiblings, Constant
 from lr.theory.formula_vs_simulation import Point, rate, siblings
-from lr.theory.simulate import ENDLESS, Outcome, World, simulate
+from lr.theory.simulate import ENDLESS, Ahead, Outcome, World, simulate
 from lr.trace import Stats
 from lr.types import require
 from lr.variants.door import load_variant
@@ -104,11 +105,24 @@ def simulated(variant: Variant, at: Point) -> tuple[SchedulerConfig, Outcome]:
     made: Any = control("") if callable(control) else control
     least = 1 if config.schedule is Schedule.PAPER else 0
 
-    def depth(stats: Stats) -> int:
+    def ahead(stats: Stats) -> Ahead:
         told = StepStats(**vars(stats))  # there are no distributions here
-        return max(least, min(int(made.depth(told)), config.depth))
+        depth = max(least, min(int(made.depth(told)), config.depth))
+        return Ahead(depth, made.width(told))
 
-    return config, simulate(config, world, at.steps, depth=None if made is None else depth)
+    return config, simulate(config, world, at.steps, control=None if made is None else ahead)
+
+
+def _not_told(name: str, variant: Variant) -> list[str]:
+    """What a controller would do elsewhere and cannot do here."""
+    control: Any = guarded(variant).controller
+    made = control("") if callable(control) else control
+    if made is None:
+        return []
+    own = getattr(type(made.inner), "tokens", Controller.tokens) is not Controller.tokens
+    missing = ["`tokens`, since a step has one token here"] if own else []
+    missing += ["entropies, since nothing is drawn here"] if made.entropies else []
+    return [f"{name}: its controller goes without {' and '.join(missing)}."] if missing else []
 
 
 def rows_of(names: Sequence[str], at: Point) -> list[tuple[list[str], list[str]]]:
@@ -136,5 +150,5 @@ def rows_of(names: Sequence[str], at: Point) -> list[tuple[list[str], list[str]]
             "" if config.needs_target_step else f"{costs['score']:.3g}",
         ]
         left = f"{name}: without its {' and '.join(unseen)}, which would have to read the steps."
-        rows.append((cells, [left] if unseen else []))
+        rows.append((cells, ([left] if unseen else []) + _not_told(name, variant)))
     return rows

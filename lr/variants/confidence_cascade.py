@@ -4,7 +4,6 @@ it is unsure the target is asked.
     lr generate --variant "confidence_cascade(high=-0.05)"
 
 A cheap score by the draft; an expensive one (`scorers.py`) where that is in the band (low, high).
-
 Faithful: who is asked when. Not: the paper's measure of confidence, which it gives no numbers for.
 """
 

@@ -7,7 +7,6 @@ is poor the target writes.
 With reward r, target p and draft q the tilted reward is r' = r + (log p - log q) / beta. Version i
 is drawn in proportion to exp(beta r'_i), about as from the target's own soft best of n. It stays
 iff r' >= `threshold`. Two seams: a verifier that measures and a chooser that draws.
-
 Faithful: the tilt, the draw, the threshold. Not: after a rejection the paper draws n steps of the
 target and takes the soft best; here the target writes one. The reward is that of `scorers.py`.
 """
@@ -35,6 +34,10 @@ class Measured(Verifier):
     def __init__(self, reward: Verifier) -> None:
         self.name, self.reward, self.fallible = "gsi", reward, reward.fallible
         self.requires = reward.requires | Requires.SAMPLING_LOGPROBS
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        return self.reward.passes
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         return [replace(v, aligned=v.score is not None) for v in self.reward.judge(pairs)]
@@ -66,13 +69,9 @@ class Tilted:
 
 
 def gsi(
-    reasoner: Reasoner,
-    *,
-    n: int = 4,
-    beta: float = 10.0,
-    threshold: float = 0.4,
+    reasoner: Reasoner, *, n: int = 4, beta: float = 10.0, threshold: float = 0.4,
     scorer: str | None = None,
-) -> Variant:
+) -> Variant:  # fmt: skip
     """Draw one of `n` draft steps by its tilted reward; it stays from `threshold` on."""
     require(beta > 0, "beta", beta, "a number > 0")
     settings = {"width": n, "depth": 1, "schedule": "sync"}

@@ -32,6 +32,10 @@ class Clipped(Verifier):
         self.name, self.reward = f"clip({reward.name})", reward
         self.requires, self.fallible = reward.requires, reward.fallible
 
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        return self.reward.passes
+
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         rewards = self.reward.judge(pairs)
         return [self._draw(*both) for both in zip(pairs, rewards, strict=True)]

@@ -10,7 +10,7 @@ import pytest
 
 from lr.commands.theory import Theory
 from lr.errors import SettingError
-from lr.spec.protocol import Place
+from lr.spec.protocol import Kind, Place
 from lr.spec.variant import StepStats, Variant
 from lr.spec.verifiers.base import Pair, Requires, Verifier
 from lr.theory.asynchronous import lr_async_speedup
@@ -77,6 +77,35 @@ def test_a_controller_is_told_of_every_step_and_heeded() -> None:
     assert all(stats.accepted <= stats.judged for stats in one.told)
     assert {stats.draft_entropy for stats in one.told} == {None}  # there are no distributions
     assert speed(Variant(controller=lambda question: One())) == value
+
+
+class Narrow(One):
+    """One step ahead, and one alternative."""
+
+    def tokens(self, stats: StepStats) -> int | None:
+        raise AssertionError("there are no rounds here")
+
+    def width(self, stats: StepStats) -> int | None:
+        return 1
+
+
+@pytest.mark.parametrize("schedule", ["sync", "paper", "depth"])
+def test_a_controllers_width_is_heeded(schedule: str) -> None:
+    """One alternative each, but for what began before the controller was asked."""
+    settings = {"width": 3, "depth": 1, "schedule": schedule}
+    for control, width in ((One(), 3), (Narrow(), 1)):
+        outcome = simulated(Variant(controller=control, settings=settings), AT)[1]
+        places = len(outcome.stages) if schedule == "sync" else outcome.steps  # no bonus there
+        assert abs(outcome.workers[Kind.DRAFT].begun - width * places) <= 6
+    alone = simulated(Variant(settings=settings | {"width": 1}), AT)[1]
+    narrow = simulated(Variant(controller=Narrow(), settings=settings), AT)[1]
+    assert narrow.acceptance == pytest.approx(alone.acceptance, abs=0.05)
+
+
+def test_what_a_controller_goes_without_is_said() -> None:
+    [(_, plain), (_, said)] = rows_of(["adaptive(most=2, width=2)"], AT)
+    assert not plain and "without its may_follow" in said[0]
+    assert "without `tokens`, since a step has one token here and entropies" in said[1]
 
 
 def test_a_router_and_a_chooser_decide() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from lr.errors import LRError, SettingError
 from lr.lab.trace.file import read_trace
 from lr.lab.trace.replay import replay
 from lr.reasoner import Reasoner
+from lr.registry import load_file
 from lr.spec.variant import Variant
 from lr.types import Origin
+from lr.variants import door
 from lr.variants.door import SHIPPED, is_named, load_variant
 
 QUESTION = (
@@ -215,3 +218,15 @@ def test_a_random_checkpoint_needs_no_judge(tmp_path: Path) -> None:
         variant = load_variant("speculative_thinking", made)
         result = made.generate(QUESTION, variant=variant, max_tokens=30, segmenter="sentence")
         assert all(step.origin is not Origin.BONUS or step.tokens for step in result.steps)
+
+
+def test_an_installed_package_brings_variants(
+    reasoner: Reasoner, plugin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = EntryPoint("theirs", "their_package:mine", door.GROUP)
+    monkeypatch.setattr(door, "entry_points", lambda group: {door.GROUP: [point]}[group])
+    monkeypatch.setitem(sys.modules, "their_package", load_file(plugin))
+    made = load_variant("theirs(least=5)", reasoner)
+    assert made.verifier.least == 5 and made.name == "theirs(least=5)"  # type: ignore[union-attr]
+    with pytest.raises(SettingError, match=r"there are specreason.*, theirs"):
+        load_variant("nonesuch", reasoner)

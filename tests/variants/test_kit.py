@@ -27,7 +27,7 @@ from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.variant import StepProposer
 from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
 from lr.testing import ContractError, check, check_variant
-from lr.testing.guard import VariantError
+from lr.testing.ask import VariantError
 from lr.testing.tokens import small_model
 from lr.trace import Stats
 from lr.types import Coupling, Finish, Role, SamplingParams, Step, Verdict

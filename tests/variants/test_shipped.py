@@ -5,6 +5,7 @@ rule can be seen in its verdicts.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,14 @@ from lr.reasoner import Reasoner
 from lr.spec.protocol import Schedule, Target
 from lr.spec.variant import StepStats
 from lr.spec.verifiers.base import ExactVerifier
+from lr.testing import check_variant
 from lr.theory.calibration import CalibrationError, exactly
 from lr.theory.paper import paper_calibration
 from lr.theory.planner import plan
 from lr.tiny.language import Split, problem
 from lr.trace import Emit, Noted, TokenRound
 from lr.types import Origin, Role
+from lr.variants import door
 from lr.variants.adaptive import Halving
 from lr.variants.door import SHIPPED, load_variant
 
@@ -197,3 +200,32 @@ def test_adaptive_guesses_as_many_tokens_as_stay(reasoner: Reasoner, question: s
             assert k is None or event.depth <= k
             seen.add(k)
     assert len(seen) > 2
+
+
+def test_each_is_one_short_file_that_says_what_is_faithful() -> None:
+    """Besides the variants the folder holds what several of them use, the way to them by name, and
+    the simulated clock.
+    """
+    folder = Path(door.__file__).parent
+    others = {"__init__", "door", "clock"}
+    files = {path.stem: path.read_text("utf-8") for path in folder.glob("*.py")}
+    assert set(files) == {*SHIPPED, "choosers", "scorers", *others}
+    for name, text in files.items():
+        if name not in others:
+            assert text.count("\n") < 80, name
+        if name in SHIPPED:
+            said = text.split('"""')[1]
+            assert re.search("faithful|ours", said, re.IGNORECASE), name
+            assert f"lr generate --variant {name}" in said.replace('"', ""), name
+
+
+@pytest.mark.parametrize("name", ["rsd", "rsd(weight='clip')", "gsi"])
+def test_the_passes_of_the_judge_are_counted(reasoner: Reasoner, question: str, name: str) -> None:
+    result = reasoner.generate(question, variant=load_variant(name, reasoner), **HOW)
+    assert result.stats.verifier_passes > 0
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_its_parts_keep_their_contracts(reasoner: Reasoner, name: str) -> None:
+    found = check_variant(lambda: load_variant(name, reasoner))
+    assert found and all(one.passed for one in found)

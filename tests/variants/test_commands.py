@@ -1,0 +1,52 @@
+"""Every variant that ships goes through `lr generate`, `lr run`, `lr bench step` and `lr play`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lr.commands.cli import main
+from lr.lab.trace.file import read_trace
+from lr.variants.door import SHIPPED
+
+QUESTION = (
+    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
+)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_generate_run_and_play(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = ["--max_tokens", "40", "--variant", name]
+    assert main(["generate", QUESTION, "--trace", "trace.jsonl", *short]) == 0
+    assert read_trace(tmp_path / "trace.jsonl").header.variant == name
+    assert main(["play", QUESTION, "-o", "film.html", *short]) == 0
+    assert name in (tmp_path / "film.html").read_text("utf-8")
+    assert main(["run", "--dataset", "tiny:1", "--output", "out", "--variant", name]) == 0
+    settings = json.loads((tmp_path / "out" / "run.json").read_text("utf-8"))
+    assert name in json.dumps(settings)
+    assert capsys.readouterr().out
+
+
+def test_bench_step_measures_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    how = ["--dataset", "tiny", "--problems", "1", "--repeats", "2", "--only", "nothing such"]
+    assert main(["bench", "step", *how, "--variant", *SHIPPED]) == 0
+    said = capsys.readouterr().out
+    assert not [name for name in SHIPPED if name not in said]
+
+
+def test_the_experiment_has_a_row_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    how = ["--problems", "2", "--max_tokens", "40", "--threads", "1", "--verifier", "oracle"]
+    how += ["--output", "out", "--work", "work", "--draft_model", "tiny-draft"]
+    assert main(["experiment", "speedup", *how, "--variant", "best_of", "rsd(threshold=0.7)"]) == 0
+    table = json.loads((tmp_path / "out" / "speedup.json").read_text("utf-8"))
+    names = [str(row[0]) for row in table["rows"]]
+    assert "best_of" in names and any(name.startswith("rsd") for name in names)
