@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import SDPA, AttentionBackend, AttentionKind
+from lr.model.attention import SDPA, AttentionKind
 from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
 from lr.model.layers import Attend, DecoderLayer, Module, RMSNorm, inverse_frequencies, rotation
@@ -111,12 +111,12 @@ class CausalLM(nn.Module):
         return F.linear(hidden, self.embedding.weight if self.head is None else self.head.weight)
 
     def forward(
-        self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend | None = None
+        self, batch: RaggedBatch, cache: PagedKVCache, attention: AttentionKind | None = None
     ) -> Tensor:
         """Feed a ragged batch: its K/V go into the cache at the batch's slots, the logits [m, v] of
-        its logit rows come back. `backend`: in the place of the model's own attention.
+        its logit rows come back. `attention`: in the place of the model's own.
         """
-        attend = (backend or self.attention.ragged)(batch, cache)
+        attend = (attention or self.attention).ragged(batch, cache)
         hidden = self.trunk(batch.tokens, batch.positions, attend)
         return self.logits(hidden if batch.logit_rows is None else hidden[batch.logit_rows])
 
