@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import AttentionBackend
+from lr.model.attention import AttentionKind
 from lr.model.batch import RaggedBatch
 from lr.model.qwen import CausalLM
 
@@ -35,7 +35,7 @@ class Asked:
     model: CausalLM
     batch: RaggedBatch
     cache: PagedKVCache
-    backend: AttentionBackend | None
+    attention: AttentionKind | None
     logits: Tensor | None = None
 
 
@@ -55,9 +55,9 @@ def together(models: Iterable[CausalLM], jobs: Sequence[Callable[[], Answer]]) -
         model: CausalLM,
         batch: RaggedBatch,
         cache: PagedKVCache,
-        backend: AttentionBackend | None = None,
+        attention: AttentionKind | None = None,
     ) -> Tensor:
-        asked = Asked(model, batch, cache, backend)
+        asked = Asked(model, batch, cache, attention)
         waiting.append(asked)
         serve_if_all_wait()
         turn.wait_for(lambda: asked.logits is not None)
@@ -84,7 +84,7 @@ def forward(asked: Sequence[Asked]) -> None:
     """One pass of a model for several batches, each with its own cache."""
     model, batches = asked[0].model, [one.batch for one in asked]
     sizes = [len(batch.tokens) for batch in batches]
-    looks = [(one.backend or model.attention.ragged)(one.batch, one.cache) for one in asked]
+    looks = [(one.attention or model.attention).ragged(one.batch, one.cache) for one in asked]
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         parts = zip(looks, q.split(sizes), k.split(sizes), v.split(sizes), strict=True)

@@ -24,7 +24,7 @@ from torch import Tensor
 from lr.errors import ContextError, ProtocolError
 from lr.kvcache.branch import Branch
 from lr.kvcache.cache import bytes_per_block
-from lr.model.attention import AttentionBackend
+from lr.model.attention import AttentionKind
 from lr.model.batch import RaggedBatch
 from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
@@ -47,9 +47,10 @@ class ModelRunner:
     `vocab_size` cuts the logits to the ids that the tokenizer knows (checkpoints pad their
     vocabulary, draft and target not always alike); ids from `known_tokens` on, which the target
     knows and this model does not, can be fed but have probability 0. `max_batch_tokens` bounds the
-    rows of one forward; longer prompts go in pieces. `observer` hears of every forward. `backend`
-    and `block_size` None: those of the model's attention. Small forwards of a model that is
-    `replayable` are replayed from CUDA graphs, which live until `end`.
+    rows of one forward; longer prompts go in pieces. `observer` hears of every forward.
+    `attention` None: the model's, `block_size` None: that of the attention. Small forwards of a
+    model that is `replayable` are replayed from CUDA graphs, which live until `end`, unless
+    `attention` is given.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class ModelRunner:
         vocab_size: int | None = None,
         known_tokens: int | None = None,
         max_batch_tokens: int = 4096,
-        backend: AttentionBackend | None = None,
+        attention: AttentionKind | None = None,
         observer: ForwardObserver | None = None,
     ) -> None:
         rows = model.config.vocab_size
@@ -74,11 +75,10 @@ class ModelRunner:
         require(known > 0, "known_tokens", known, "a whole number > 0, or None")
         self.known_tokens = min(known, self.vocab_size)
         self.model, self.max_batch_tokens, self.observer = model, max_batch_tokens, observer
-        self.kind = model.attention  # also when the model gets another one
+        self.kind = attention or model.attention  # also when the model gets another one
+        replays = attention is None and model.replayable
         size = self.kind.block_size if block_size is None else block_size
-        self.backend, replays = backend, backend is None and model.replayable
-        if backend is None:
-            self.kind.check_block_size(size)
+        self.kind.check_block_size(size)
         self.cache = model.make_cache(num_blocks + replays, size)  # one for padding rows
         self.graphs = StepGraphs(model, self.cache) if replays else None
 
@@ -206,8 +206,7 @@ class ModelRunner:
             batch = RaggedBatch.build(tables, tokens, slots, wanted=wanted, device=device)
             logits = None if self.graphs is None else self.graphs.run(batch)
             if logits is None:
-                backend = None if self.kind is self.model.attention else self.kind.ragged
-                logits = self.model(batch, self.cache, self.backend or backend)
+                logits = self.model(batch, self.cache, self.kind)
         rows: Tensor = logits[:, : self.vocab_size]
         if self.known_tokens < self.vocab_size:
             rows[:, self.known_tokens :] = -torch.inf

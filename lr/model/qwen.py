@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import SDPA, AttentionBackend, AttentionKind
+from lr.model.attention import SDPA, AttentionKind
 from lr.model.batch import RaggedBatch
 from lr.model.config import ModelConfig
 from lr.model.layers import Attend, DecoderLayer, Module, RMSNorm, inverse_frequencies, rotation
@@ -93,7 +93,7 @@ class CausalLM(nn.Module):
         return self.graphs and self.device.type == "cuda" and self.attention.rows is not None
 
     def close(self) -> None:
-        """End the other processes over which it is spread (`ranks.py`): none here."""
+        """End the other processes over which it is spread (`parts/ranks.py`): none here."""
 
     def trunk(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Final hidden states [n, e] of tokens [n] at positions [n]."""
@@ -111,12 +111,12 @@ class CausalLM(nn.Module):
         return F.linear(hidden, self.embedding.weight if self.head is None else self.head.weight)
 
     def forward(
-        self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend | None = None
+        self, batch: RaggedBatch, cache: PagedKVCache, attention: AttentionKind | None = None
     ) -> Tensor:
         """Feed a ragged batch: its K/V go into the cache at the batch's slots, the logits [m, v] of
-        its logit rows come back. `backend`: in the place of the model's own attention.
+        its logit rows come back. `attention`: in the place of the model's own.
         """
-        attend = (backend or self.attention.ragged)(batch, cache)
+        attend = (attention or self.attention).ragged(batch, cache)
         hidden = self.trunk(batch.tokens, batch.positions, attend)
         return self.logits(hidden if batch.logit_rows is None else hidden[batch.logit_rows])
 

@@ -4,6 +4,8 @@ nothing is ever half done.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,11 +14,11 @@ from hypothesis import strategies as st
 from lr.engine.runner import ModelRunner
 from lr.errors import ContextError, OutOfBlocks, ProtocolError, SettingError
 from lr.kvcache.branch import Branch
-from lr.model.attention import AttentionBackend, reference_attention, sdpa_attention
+from lr.model.attention import REFERENCE, SDPA, AttentionKind
 from lr.model.config import ModelConfig
 from lr.model.qwen import CausalLM
 
-BACKENDS = [reference_attention, sdpa_attention]
+KINDS = [REFERENCE, SDPA]
 V = 23
 
 
@@ -32,8 +34,10 @@ def random_model(context: int = 128) -> CausalLM:
 MODEL = random_model()
 
 
-def runner(backend: AttentionBackend = sdpa_attention, **settings: int) -> ModelRunner:
-    made = ModelRunner(MODEL, **{"num_blocks": 64, "block_size": 4, **settings}, backend=backend)
+def runner(attention: AttentionKind = SDPA, **settings: int) -> ModelRunner:
+    made = ModelRunner(
+        MODEL, **{"num_blocks": 64, "block_size": 4, **settings}, attention=attention
+    )
     made.cache.keys.fill_(torch.nan)  # whoever reads memory that was never written will show it
     made.cache.values.fill_(torch.nan)
     return made
@@ -45,7 +49,7 @@ def tokens(count: int, seed: int) -> list[int]:
 
 def alone(ids: list[int]) -> torch.Tensor:
     """Logits [t, v] of one sequence in a fresh runner."""
-    fresh = runner(reference_attention)
+    fresh = runner(REFERENCE)
     return fresh.forward([fresh.open(ids)], logits="all")[0]
 
 
@@ -53,16 +57,16 @@ def close(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.allclose(a, b, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("attention", KINDS)
 @given(counts=st.lists(st.tuples(st.integers(0, 13), st.integers(1, 9)), min_size=1, max_size=5))
 @settings(max_examples=25, deadline=None)
 def test_a_ragged_batch_gives_what_each_branch_gives_alone(
-    backend: AttentionBackend, counts: list[tuple[int, int]]
+    attention: AttentionKind, counts: list[tuple[int, int]]
 ) -> None:
     """m tokens cached, then c more, for several branches of different m and c in one forward,
     against one prefill each.
     """
-    made = runner(backend)
+    made = runner(attention)
     branches = []
     for i, (m, c) in enumerate(counts):
         ids = tokens(m + c, i)
@@ -78,9 +82,9 @@ def test_a_ragged_batch_gives_what_each_branch_gives_alone(
         assert close(rows, alone(branch.tokens)[-count:])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_forks_share_the_past_and_part_ways(backend: AttentionBackend) -> None:
-    made = runner(backend)
+@pytest.mark.parametrize("attention", KINDS)
+def test_forks_share_the_past_and_part_ways(attention: AttentionKind) -> None:
+    made = runner(attention)
     root = made.open(tokens(10, 0))
     made.forward([root])
     used = made.cache.pool.num_used
@@ -190,7 +194,7 @@ def test_a_failing_forward_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     branch.extend([1, 2, 3])
     before = state(made, [branch])
     with monkeypatch.context() as patch:
-        patch.setattr(made, "backend", lambda batch, cache: 1 / 0)
+        patch.setattr(made, "kind", replace(SDPA, ragged=lambda batch, cache: 1 / 0))
         with pytest.raises(ZeroDivisionError):
             made.forward([branch])
     assert state(made, [branch]) == before

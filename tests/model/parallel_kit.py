@@ -1,4 +1,4 @@
-"""What the tests of `lr.model.parallel` share: a scenario that uses every way in which a cache
+"""What the tests of `lr.parts.parallel` share: a scenario that uses every way in which a cache
 changes, and looks at processes.
 """
 
@@ -13,17 +13,19 @@ import torch
 from torch import Tensor
 
 from lr.engine.runner import ModelRunner
-from lr.model.attention import AttentionBackend
+from lr.model.attention import AttentionKind
 from lr.model.qwen import CausalLM
 
 SHARED_MEMORY = Path("/dev/shm")
 
 
-def readings(model: CausalLM, vocabulary: int, backend: AttentionBackend | None = None) -> Tensor:
+def readings(model: CausalLM, vocabulary: int, attention: AttentionKind | None = None) -> Tensor:
     """Everything a model says in a scenario with a prompt in pieces, forks, copy on write, cut
     branches and hidden states, in a row.
     """
-    runner = ModelRunner(model, num_blocks=24, block_size=4, max_batch_tokens=8, backend=backend)
+    runner = ModelRunner(
+        model, num_blocks=24, block_size=4, max_batch_tokens=8, attention=attention
+    )
     noise = torch.Generator().manual_seed(5)
 
     def tokens(count: int) -> list[int]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.kvcache.cache import PagedKVCache
-from lr.model.attention import AttentionBackend, reference_attention, sdpa_attention
+from lr.model.attention import REFERENCE, SDPA, AttentionKind
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 
@@ -46,9 +46,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case
     return make
 
 
-def runner_for(model: CausalLM, backend: AttentionBackend, **settings: Any) -> ModelRunner:
+def runner_for(model: CausalLM, attention: AttentionKind, **settings: Any) -> ModelRunner:
     """A runner whose cache shows NaN to whoever looks where nothing was written."""
-    runner = ModelRunner(model, num_blocks=40, backend=backend, **settings)
+    runner = ModelRunner(model, num_blocks=40, attention=attention, **settings)
     c = runner.cache
     runner.cache = PagedKVCache(
         **model.cache_shape,
@@ -64,18 +64,18 @@ def runner_for(model: CausalLM, backend: AttentionBackend, **settings: Any) -> M
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=["fp64", "fp32"]
 )
-@pytest.mark.parametrize("backend", [reference_attention, sdpa_attention])
+@pytest.mark.parametrize("attention", [REFERENCE, SDPA])
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunk_after_cache(
     checkpoint: Callable[[str], Case],
     kind: str,
-    backend: AttentionBackend,
+    attention: AttentionKind,
     dtype: torch.dtype,
     tolerance: float,
 ) -> None:
     directory, expected = checkpoint(kind)
     scale = float(expected.abs().max())
-    runner = runner_for(load_model(directory, dtype=dtype), backend)
+    runner = runner_for(load_model(directory, dtype=dtype), attention)
     for m in CACHED:
         for c in CHUNKS:
             branch = runner.open(TOKENS[: m or c].tolist())
@@ -89,14 +89,14 @@ def test_chunk_after_cache(
     runner.cache.check([])
 
 
-@pytest.mark.parametrize("backend", [reference_attention, sdpa_attention])
+@pytest.mark.parametrize("attention", [REFERENCE, SDPA])
 @pytest.mark.parametrize("kind", KINDS)
 def test_ragged_batch(
-    checkpoint: Callable[[str], Case], kind: str, backend: AttentionBackend
+    checkpoint: Callable[[str], Case], kind: str, attention: AttentionKind
 ) -> None:
     """All branches of the grid in one forward, in a scrambled order, are what each is alone."""
     directory, expected = checkpoint(kind)
-    runner = runner_for(load_model(directory, dtype=torch.float64), backend)
+    runner = runner_for(load_model(directory, dtype=torch.float64), attention)
     grid = [(m, c) for c in (1, 5, 16) for m in CACHED[1:]]
     grid = [grid[7 * i % len(grid)] for i in range(len(grid))]
     branches = [runner.open(TOKENS[:m].tolist()) for m, _ in grid]
@@ -109,15 +109,13 @@ def test_ragged_batch(
     runner.cache.check([branch.table for branch in branches])
 
 
-@pytest.mark.parametrize("backend", [reference_attention, sdpa_attention])
-def test_after_rewind_and_fork(
-    checkpoint: Callable[[str], Case], backend: AttentionBackend
-) -> None:
+@pytest.mark.parametrize("attention", [REFERENCE, SDPA])
+def test_after_rewind_and_fork(checkpoint: Callable[[str], Case], attention: AttentionKind) -> None:
     """What was rejected leaves no trace: wrong tokens are fed and taken back, on a branch and on
     its fork, inside shared blocks.
     """
     directory, expected = checkpoint("qwen3")
-    runner = runner_for(load_model(directory, dtype=torch.float64), backend)
+    runner = runner_for(load_model(directory, dtype=torch.float64), attention)
     trunk = runner.open(TOKENS[:21].tolist())
     runner.forward([trunk])
     wrong = runner.fork(trunk)
@@ -133,15 +131,15 @@ def test_after_rewind_and_fork(
     torch.testing.assert_close(ours[1], expected[19:40], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("backend", [reference_attention, sdpa_attention])
+@pytest.mark.parametrize("attention", [REFERENCE, SDPA])
 @pytest.mark.parametrize("at_once", [1, 7, 16])
 def test_prompt_in_pieces(
-    checkpoint: Callable[[str], Case], backend: AttentionBackend, at_once: int
+    checkpoint: Callable[[str], Case], attention: AttentionKind, at_once: int
 ) -> None:
     """A prompt longer than one forward may take gives the same logits after every token."""
     directory, expected = checkpoint("qwen2")
     runner = runner_for(
-        load_model(directory, dtype=torch.float64), backend, max_batch_tokens=at_once
+        load_model(directory, dtype=torch.float64), attention, max_batch_tokens=at_once
     )
     (logits,) = runner.forward([runner.open(TOKENS.tolist())], logits="all")
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)

@@ -40,13 +40,13 @@ from torch import Tensor
 from lr.errors import LRError, ProtocolError, SettingError
 from lr.kvcache.cache import PagedKVCache
 from lr.kvcache.table import BlockTable
-from lr.model.attention import AttentionBackend
+from lr.model.attention import AttentionKind
 from lr.model.attention_choice import equip
 from lr.model.batch import RaggedBatch
 from lr.model.device import Torchrun, find_device, undisturbed
 from lr.model.files import resolve
-from lr.model.parallel import RankLM, RankLost, Ranks, load_part, part_of, together
 from lr.model.weights import config_of
+from lr.parts.parallel import RankLM, RankLost, Ranks, load_part, part_of, together
 from lr.registry import is_dummy
 
 PATIENCE, STARTS = 20.0, 10
@@ -297,15 +297,15 @@ class LeaderLM(RankLM):
         return LeaderCache(self, num_blocks, block_size)
 
     def forward(
-        self, batch: RaggedBatch, cache: PagedKVCache, backend: AttentionBackend | None = None
+        self, batch: RaggedBatch, cache: PagedKVCache, attention: AttentionKind | None = None
     ) -> Tensor:
         """As that of `CausalLM`; all ranks take part. Raises `WorkerError`."""
         if not isinstance(cache, LeaderCache):
             raise ProtocolError("a tensor-parallel model needs a cache of its own make_cache.")
         blocks = [(table.blocks, table.length) for table in batch.tables]
-        how = self.attention.name if backend is None else backend
+        how = self.attention.name if attention in (None, self.attention) else attention
         with self.team.together(("feed", self.number, cache.number, how, blocks, batch.source)):
-            return super().forward(batch, cache, backend)
+            return super().forward(batch, cache, attention)
 
 
 def _process(place: Torchrun, port: int) -> None:
