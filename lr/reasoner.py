@@ -51,7 +51,7 @@ class Reasoner:
     `dtype` None: float32 on the CPU, the checkpoint's own elsewhere. `device` is where the models
     run, or a mapping from "target", "draft" and "judge" to devices; what it does not name runs
     where the target does. Several devices for the target, such as ["cuda:0", "cuda:1"], spread it
-    over as many processes (`parts/ranks.py`). `num_blocks` cache blocks of 16 tokens per model;
+    over as many processes (`model/ranks.py`). `num_blocks` cache blocks of 16 tokens per model;
     None: as many as the answers need. `attention` and `graphs`: of all three models, as
     `use_attention` takes them.
 

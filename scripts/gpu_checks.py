@@ -26,7 +26,7 @@ from lr.lab.bench.report import timed
 from lr.lab.dummy import SHAPES
 from lr.model.attention_choice import ROUNDINGS, AttentionNeeds, candidates, distances, equip
 from lr.model.qwen import CausalLM
-from lr.parts.ranks import spread_over
+from lr.model.ranks import spread_over
 from lr.reasoner import Reasoner
 from lr.trace import Warned
 

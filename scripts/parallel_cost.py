@@ -17,8 +17,8 @@ import torch
 from lr.engine.runner import ModelRunner
 from lr.lab.bench.report import timed
 from lr.model.qwen import CausalLM
+from lr.model.ranks import load_parallel, spread_over
 from lr.model.weights import load_model
-from lr.parts.ranks import load_parallel, spread_over
 
 WARM_UP, PASSES = 20, 100
 

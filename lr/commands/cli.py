@@ -92,7 +92,7 @@ def _run(name: tuple[str, ...], flags: Sequence[str]) -> int:
 
     place = torchrun_place()
     if place is not None and place.rank != 0:
-        from lr.parts.ranks import follow
+        from lr.model.ranks import follow
 
         follow(place)
         return 0

@@ -239,7 +239,7 @@ def spread(
     require(place is None or ranks in (None, 1, size), "tensor_parallel", ranks, none)
     if size == 1:
         return (devices[0],)
-    from lr.parts.ranks import spread_over
+    from lr.model.ranks import spread_over
 
     if devices[0].type == "cpu" and threads is None:
         import torch

@@ -81,7 +81,7 @@ def load_models(
 
     target_model = served_target
     if devices.ranks > 1:
-        spread = find("lr.parts.ranks:load_parallel")
+        spread = find("lr.model.ranks:load_parallel")
         target_model = spread(target, devices.target, dtype, devices.torchrun)
     elif served_target is None:
         target_model = load_model(target, device=devices.target[0], dtype=dtype)

@@ -31,7 +31,7 @@ class Torchrun:
 
 
 Device = str | torch.device | Sequence[str | torch.device] | Torchrun
-"""A device by its name, or for the target several, one per rank (`parts/ranks.py`)."""
+"""A device by its name, or for the target several, one per rank (`ranks.py`)."""
 
 
 @dataclass(frozen=True)

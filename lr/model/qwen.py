@@ -93,7 +93,7 @@ class CausalLM(nn.Module):
         return self.graphs and self.device.type == "cuda" and self.attention.rows is not None
 
     def close(self) -> None:
-        """End the other processes over which it is spread (`parts/ranks.py`): none here."""
+        """End the other processes over which it is spread (`ranks.py`): none here."""
 
     def trunk(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Final hidden states [n, e] of tokens [n] at positions [n]."""

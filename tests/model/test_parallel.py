@@ -15,8 +15,8 @@ from parallel_kit import alive, readings, shared_memory, wait_for
 from lr.engine.runner import ModelRunner
 from lr.errors import ProtocolError, SettingError
 from lr.model.attention import REFERENCE
+from lr.model.ranks import Team, WorkerError, load_parallel, spread_over
 from lr.model.weights import load_model
-from lr.parts.ranks import Team, WorkerError, load_parallel, spread_over
 from lr.reasoner import Reasoner
 
 NETWORKS = {

@@ -21,8 +21,8 @@ from parallel_kit import alive, children, ranks_of, shared_memory, wait_for
 
 from lr.commands.cli import main
 from lr.engine.runner import ModelRunner
-from lr.parts.parallel import RankLM, together
-from lr.parts.ranks import LeaderLM, WorkerError, load_parallel, spread_over
+from lr.model.parallel import RankLM, together
+from lr.model.ranks import LeaderLM, WorkerError, load_parallel, spread_over
 
 CPU = torch.device("cpu")
 SERVED = "openai:http://127.0.0.1:9/nobody"
@@ -184,7 +184,7 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
 
 LEADER = """
 import torch
-from lr.parts.ranks import load_parallel, spread_over
+from lr.model.ranks import load_parallel, spread_over
 model = load_parallel("tiny-target", spread_over(2, "cpu"), torch.float32)
 print(*model.team.pids, flush=True)
 input()

@@ -15,9 +15,9 @@ from model_kit import KINDS, edit_json, hf_model, watch_tensors
 from lr.errors import CheckpointError, SettingError
 from lr.model.config import read_config
 from lr.model.files import resolve
+from lr.model.parallel import RankLM, Ranks, cuts, load_part, part_of
+from lr.model.ranks import Team, load_parallel, spread_over
 from lr.model.weights import load_model
-from lr.parts.parallel import RankLM, Ranks, cuts, load_part, part_of
-from lr.parts.ranks import Team, load_parallel, spread_over
 
 CPU = torch.device("cpu")
 WIDE = {

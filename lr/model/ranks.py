@@ -45,8 +45,8 @@ from lr.model.attention_choice import equip
 from lr.model.batch import RaggedBatch
 from lr.model.device import Torchrun, find_device, undisturbed
 from lr.model.files import resolve
+from lr.model.parallel import RankLM, RankLost, Ranks, load_part, part_of, together
 from lr.model.weights import config_of
-from lr.parts.parallel import RankLM, RankLost, Ranks, load_part, part_of, together
 from lr.registry import is_dummy
 
 PATIENCE, STARTS = 20.0, 10
