@@ -127,20 +127,27 @@ def on_post_build(config: Any) -> None:
 
 
 def write_player(name: str, path: Path) -> None:
-    """Answer the sample question in the way of a name, and write its player."""
+    """Answer a problem in the way of a name, and write its player. One with a rejection: then its
+    tour has every stop."""
     from lr.commands.cli import main
-    from lr.lookahead import QUESTION
+    from lr.lab.player.story import CAPTIONS, tour_of
+    from lr.lab.trace.file import read_trace
+    from lr.tiny.language import Split, problem
+
+    question = problem(Split.TEST, 20).question
 
     with tempfile.TemporaryDirectory() as place:
         trace = str(Path(place) / "answer.jsonl")
         for command in (
-            ["generate", QUESTION, *PLAYERS[name], "--seed", "1", "--trace", trace],
+            ["generate", question, *PLAYERS[name], "--seed", "1", "--trace", trace],
             ["play", trace, "-o", str(path)],
         ):
             with redirect_stdout(io.StringIO()):
                 code = main(command)
             if code != 0:
                 raise RuntimeError(f"lr {' '.join(command)} failed: run it to see why")
+        if len(tour_of(read_trace(trace))) < len(CAPTIONS):
+            raise RuntimeError(f"the tour of {name} lacks a stop: choose another problem")
 
 
 def _page_of(place: str) -> str | None:
