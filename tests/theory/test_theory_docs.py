@@ -43,9 +43,9 @@ def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("name", ["theory_reality", "theory_reality_overlapped", "theory_reality_drawn"])
+@pytest.mark.parametrize("name", ["", "_overlapped", "_drawn"])
 def test_the_measured_tables_are_the_recorded_runs(name: str) -> None:
-    text = (DOCS / "results" / f"{name}.json").read_text(encoding="utf-8")
+    text = (DOCS / "results" / f"theory_reality{name}.json").read_text(encoding="utf-8")
     assert as_markdown(json.loads(text)["rows"]) in PAGE
 
 
