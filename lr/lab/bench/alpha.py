@@ -170,7 +170,7 @@ def draw(document: Mapping[str, Any], path: Path) -> list[Path]:
     """Tokens per round over k and acceptance by place, as PNG and SVG, from the JSON document."""
     points, settings = document["points"], document["settings"]
     last = points[-1]
-    per_place, one_rate = SERIES[:2]
+    one_rate, per_place = SERIES[1:3]
     with figure(9.6, 4.2, salt="lr bench alpha") as made:
         left, right = made.subplots(1, 2)
         ks = [p["k"] for p in points]
