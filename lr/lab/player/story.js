@@ -63,9 +63,9 @@ class Race {
     const tip = `The race's clock. ${name}: ${costs}. Press for the other one (G).`;
     this.button.textContent = `race: ${name}`;
     this.button.dataset.tip = this.head.dataset.tip = tip;
-    this.head.textContent = n < this.film.count ? `${count(run)} steps here, ${count(plain)} in `
-      + "plain decoding" : `in the end ${factor} times as ${ratio < 1 ? "slow" : "fast"} as plain `
-      + "decoding";
+    this.head.textContent = n < this.film.count
+      ? `${plural(count(run), "step")} here, ${count(plain)} in plain decoding`
+      : `in the end ${factor} times as ${ratio < 1 ? "slow" : "fast"} as plain decoding`;
   }
 
   draw(clock, whole) {
