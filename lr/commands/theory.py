@@ -52,6 +52,9 @@ class Theory:
         small = at.k <= 200 and at.width <= 8
         require(small, "k, width", (at.k, at.width), "at most 200 and 8 for a simulation")
         require(at.beta > 0, "beta", at.beta, "a number > 0")
+        for name in ("c", "v", "b", "beta"):
+            value = getattr(at, name)
+            require(0 <= value <= 1e6, name, value, "a number from 0 to 1e6")
         if self.variant:
             from lr.variants.clock import COLUMNS, rows_of
             from lr.variants.clock import NOTES as SAID
@@ -413,6 +416,7 @@ class PlanRun:
 
     def run(self) -> None:
         require(1 <= self.budget <= 256, "budget", self.budget, "1 to 256: every choice is tried")
+        at_least(self, calibrated_on=1, for_draft=0)
         require_files(json=self.json)
         if self.from_ == "paper":
             found = paper_calibration(self.pair, self.dataset)

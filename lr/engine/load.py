@@ -32,6 +32,8 @@ from lr.types import require
 if TYPE_CHECKING:
     from lr.lab.endpoint.address import Servers
 
+MOST_BLOCKS = 1 << 24  # Of a cache: 268 million tokens.
+
 
 def load_models(
     target: str | Path,
@@ -46,8 +48,8 @@ def load_models(
     graphs: bool,
 ) -> tuple[Models, str | Verifier]:
     """All models, and the verifier (its name where nothing is drafted). See `Reasoner`."""
-    whole = num_blocks is None or num_blocks > 0
-    require(whole, "num_blocks", num_blocks, "a whole number > 0, or None")
+    whole = num_blocks is None or 0 < num_blocks <= MOST_BLOCKS
+    require(whole, "num_blocks", num_blocks, f"1 to {MOST_BLOCKS}, or None")
     devices = DeviceMap.of(device)
     if devices.ranks > 1 and is_served(target):
         raise SettingError(

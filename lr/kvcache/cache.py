@@ -18,12 +18,13 @@ heads and repeat the leader's `prepare` and `write`. Read next: `lr/model`.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lr.errors import ProtocolError
+from lr.errors import ProtocolError, SettingError
 from lr.kvcache.append import Append, CacheObserver
 from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable, blocks_for
@@ -87,7 +88,12 @@ class PagedKVCache:
         # on `_memory` itself: index_select of a permuted tensor would copy all of it first.
         # Born outside inference mode, the cache may be written inside and outside of it.
         with torch.inference_mode(False):
-            self._memory = [torch.empty(shape, dtype=dtype, device=device) for _ in range(2)]
+            try:
+                self._memory = [torch.empty(shape, dtype=dtype, device=device) for _ in range(2)]
+            except RuntimeError as error:  # no room
+                gib = 2 * prod(shape) * dtype.itemsize / 2**30
+                fewer = f"fewer: they take {gib:.1f} GiB, which {device} does not have free"
+                raise SettingError(f"num_blocks is {num_blocks}, expected {fewer}.") from error
             self.keys, self.values = (m.permute(0, 2, 3, 1, 4) for m in self._memory)
             if poison_freed:
                 self._fill(range(num_blocks), torch.nan)

@@ -157,3 +157,8 @@ def test_the_law_notices_what_is_wrong() -> None:
 def test_every_cache_is_watched(caches: "WeakSet[PagedKVCache]") -> None:
     cache = small_cache()
     assert cache in caches
+
+
+def test_a_cache_for_which_there_is_no_room_says_how_much_it_takes() -> None:
+    with pytest.raises(SettingError, match="num_blocks is 16777216, expected fewer: they take"):
+        small_cache(1 << 24, 1 << 20)
