@@ -38,6 +38,11 @@ def within(seam: str, part: object) -> Iterator[None]:
     except Exception as error:
         if sys.version_info >= (3, 11) and not isinstance(error, VariantError):
             error.add_note(f"This was raised in the variant's {seam}, {called(part)}.")
+            if seam == "verifier" and isinstance(error, (TypeError, AttributeError)):
+                error.add_note(
+                    f"Its pairs hold what its `requires` asks for ({getattr(part, 'requires', 0)}) "
+                    "and None elsewhere: docs/variants.md, What each seam may rely on."
+                )
         raise
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from lr.errors import SettingError
@@ -362,13 +363,22 @@ GUARDS: dict[str, Callable[[Any, Notes], Any]] = {
 }
 
 
+def require_settings(variant: Variant) -> None:
+    """Raise `SettingError` for a name or a value in `Variant.settings` that is no option's."""
+    known = {one.name for one in fields(GenerateOptions)}
+    for name in variant.settings:
+        near = get_close_matches(name, known, 1)
+        meant = f"an option of generate{f', such as {near[0]!r}' if near else ''}"
+        require(name in known, "a name in Variant.settings", name, meant)
+    replace(GenerateOptions(), **variant.settings)
+
+
 def with_settings(options: GenerateOptions, variant: Variant) -> GenerateOptions:
     """The options with the variant's settings, where the caller has left the default. Raises
     `SettingError` for parts of the variant that would do nothing in this mode.
     """
-    known, usual = {one.name for one in fields(options)}, GenerateOptions()
-    for name in variant.settings:
-        require(name in known, "a name in Variant.settings", name, "an option of generate")
+    usual = GenerateOptions()
+    require_settings(variant)
     options = replace(
         options,
         **{n: v for n, v in variant.settings.items() if getattr(options, n) == getattr(usual, n)},

@@ -21,6 +21,7 @@ import torch
 from lr.registry import find
 from lr.spec.protocol import SchedulerConfig
 from lr.spec.variant import Variant
+from lr.testing.guard import require_settings
 from lr.types import require
 
 SEAMS = {
@@ -88,10 +89,13 @@ def check(
 
 
 def check_variant(make: Callable[[], Variant], **known: Any) -> list[Checked]:
-    """`check` every part of the variant that `make` makes anew each time. `known` as there."""
+    """`check` every part of the variant that `make` makes anew each time, and its settings. `known`
+    as there.
+    """
     found, variant = [], make()
     if not isinstance(variant, Variant):
         raise TypeError(f"check_variant: make() is {variant!r}, expected a Variant, new each time.")
+    require_settings(variant)
     for name in PARTS:
         part = getattr(variant, name)
         if part is None:

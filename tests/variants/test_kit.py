@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lr.engine.runner import ModelRunner
+from lr.errors import SettingError
 from lr.lab.counterexamples import counterexamples
 from lr.parts.block_rule import BlockRule
 from lr.parts.drafters import LookupDrafter, SuffixDrafter, TreeDrafter
@@ -24,7 +25,7 @@ from lr.spec.drafters import Drafter, ModelDrafter
 from lr.spec.protocol import WAIT, FirstAligned, Place, SchedulerConfig
 from lr.spec.sampling import distribution, sample
 from lr.spec.segmenters import BlankLineSegmenter
-from lr.spec.variant import StepProposer
+from lr.spec.variant import StepProposer, Variant
 from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
 from lr.testing import ContractError, check, check_variant
 from lr.testing.ask import VariantError
@@ -483,3 +484,12 @@ def test_all_parts_of_a_variant() -> None:
         check_variant(lambda: replace(adaptive(), verifier=BestOfBatch()))
     with pytest.raises(TypeError, match="expected a Variant"):
         check_variant(Majority)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"widht": 3}, "such as 'width'"), ({"schedule": "synch"}, "expected one of sync, paper")],
+)
+def test_settings_are_checked_with_the_parts(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        check_variant(lambda: Variant(settings=settings))
