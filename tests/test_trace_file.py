@@ -163,6 +163,7 @@ def changed(line: int, **values: object) -> list[str]:
         (changed(0, version="x"), "version 'x'.*Record it anew"),
         (changed(0, depth="deep"), "line 1: .*Expected `int`, got `str`.*depth"),
         (changed(0, texts=...), "line 1: .*texts"),
+        (changed(0, texts={"5": 1.5}), "line 1: .*header is not whole"),
         (changed(1, node="root"), "line 2: hold: Expected `array`, got `str`.*node"),
         (changed(2, rows=[[1]]), "line 3: grow: .*rows"),
         (changed(3, seconds=...), "line 4: forward: .*missing required field `seconds`"),

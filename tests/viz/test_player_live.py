@@ -270,7 +270,7 @@ def test_the_command_says_what_it_cannot_serve(
         (["-o", "page.html"], "output"),
         (["What?"], "understands only the questions of its small language"),
         (["--mode", "ar"], "no draft steps"),
-        (["--port", "70000"], "port 70000 cannot be used"),
+        (["--port", "70000"], "port is 70000, expected 0 (a free one) to 65535"),
     ):
         assert main(["play", "--live", *words]) == 2
         assert message in capsys.readouterr().err

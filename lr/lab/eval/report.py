@@ -21,7 +21,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from lr.errors import SettingError
@@ -229,8 +228,10 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
     known, interval = accuracy(list(grades.values())) if grades else (None, None)
     tokens, seconds = sum(map(_tokens, records)), sum(one.get("time_taken", 0.0) for one in records)
     speeds = [record["speed"] for record in records if record.get("speed")]
+    from msgspec import convert  # a GPU's checks print tables without it
+
     counted = [record["stats"] for record in records if record.get("stats")]
-    total = sum((msgspec.convert(one, Stats) for one in counted), Stats())
+    total = sum((convert(one, Stats) for one in counted), Stats())
     wasted = sum(one.get("wasted_target_tokens", 0) for one in counted)
     return Row(
         name=run.name,

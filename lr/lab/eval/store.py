@@ -22,8 +22,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
-from msgspec import ValidationError, convert
-
 from lr.errors import LRError, SettingError
 
 SETTINGS = "run.json"
@@ -180,6 +178,8 @@ class Store:
 
 def read_object(path: Path, kind: Any = dict[str, Any]) -> dict[str, Any]:
     """The JSON object in a file, whose entries fit the `TypedDict`. Raises `SettingError`."""
+    from msgspec import ValidationError, convert  # a GPU's checks write results without it
+
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(content, dict):

@@ -339,7 +339,7 @@ def _header(content: dict[str, Any], name: str) -> tuple[Header, Bytes]:
     try:
         header = msgspec.convert(content, Header)
         texts = {int(token): b64decode(text) for token, text in content["texts"].items()}
-    except (msgspec.ValidationError, KeyError, ValueError, AttributeError) as error:
+    except (msgspec.ValidationError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise TraceError(f"{name}, line 1: the header is not whole: {error}") from error
     return header, lambda token: texts.get(token, b"")
 
