@@ -1,4 +1,4 @@
-# On a fresh machine with Python >= 3.10 and a package index, `make demo` or `make test` is all it takes.
+# On a fresh machine with Python >= 3.11 and a package index, `make demo` or `make test` is all it takes.
 # Any of the variables can be given on the command line: make test PYTHON=python3.12 WORKERS=4 PYTEST="-k cache"
 
 PYTHON ?= python3
@@ -59,9 +59,9 @@ clean: ## remove the environment and everything that was built
 
 # A stamp says that the environment holds what pyproject.toml and constraints.txt ask for; a change of either installs again.
 $(VENV)/made.stamp:
-	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) here. Install Python 3.10 or newer, or name one: make PYTHON=/path/to/python3"; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-		{ echo "$(PYTHON) is `$(PYTHON) --version 2>&1`; this project needs Python 3.10 or newer. Name one: make PYTHON=python3.12"; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) here. Install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is `$(PYTHON) --version 2>&1`; this project needs Python 3.11 or newer. Name one: make PYTHON=python3.12"; exit 1; }
 	@echo "Making a virtual environment in $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV) || \
 		{ echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu install the package python3-venv."; exit 1; }

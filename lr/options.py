@@ -5,14 +5,11 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Literal, TypedDict, get_args, get_origin, get_type_hints
+from typing import Literal, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
 from lr.errors import SettingError
 from lr.spec.segmenters import SegmenterName
 from lr.types import SamplingParams, require, require_whole
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 Mode = Literal["ar", "sd", "lr", "lr+sd"]
 TokenDrafter = Literal["ngram", "suffix", "draft", "tree", "step"]

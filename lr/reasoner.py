@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import torch
 
@@ -30,8 +30,6 @@ from lr.spec.verifiers.base import Verifier
 from lr.types import require
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from lr.lab.endpoint.address import Servers
 
 

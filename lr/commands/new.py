@@ -80,7 +80,8 @@ TEST = '''\
 from pathlib import Path
 
 import lr
-from lr.testing import check_variant
+import torch
+from lr.testing import check_answers, check_variant
 from lr.variants.door import load_variant
 
 FILE = Path(__file__).with_name("NAME.py")
@@ -94,6 +95,11 @@ def test_every_part_keeps_its_contract():
     reasoner = lr.Reasoner()
     for found in check_variant(lambda: load_variant(f"{FILE}:NAME", reasoner)):
         print(found)
+
+
+def test_an_answer_does_not_depend_on_the_others():
+    with lr.Reasoner(dtype=torch.float64) as reasoner:
+        print(check_answers(lambda: load_variant(f"{FILE}:NAME", reasoner), reasoner))
 
 
 def test_it_answers():

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from lr.errors import SettingError
@@ -61,7 +61,7 @@ class NodeId(NamedTuple):
         return f"{self.stem}:{self.index}" + (f".{self.number}" if self.number else "")
 
 
-class Kind(str, Enum):
+class Kind(StrEnum):
     """The kinds of work. They are strings because these hash fast."""
 
     DRAFT = "draft"

@@ -11,6 +11,6 @@ It finds out which seam the part is for, tries what the seam may ask of it, and 
 this checks what types cannot say: order independence, determinism, leaks, exact distributions.
 """
 
-from lr.testing.kit import Checked, ContractError, check, check_variant
+from lr.testing.kit import Checked, ContractError, check, check_answers, check_variant
 
-__all__ = ["Checked", "ContractError", "check", "check_variant"]
+__all__ = ["Checked", "ContractError", "check", "check_answers", "check_variant"]

@@ -5,7 +5,6 @@ says in which seam it was raised. `guard.py` has the seams on steps, `guard_toke
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,17 +31,12 @@ def no_notes(node: NodeId | None) -> Note:
 
 @contextmanager
 def within(seam: str, part: object) -> Iterator[None]:
-    """What the part raises inside gets a note that names the seam (Python 3.11 and later)."""
+    """What the part raises inside gets a note that names the seam."""
     try:
         yield
     except Exception as error:
-        if sys.version_info >= (3, 11) and not isinstance(error, VariantError):
+        if not isinstance(error, VariantError):
             error.add_note(f"This was raised in the variant's {seam}, {called(part)}.")
-            if seam == "verifier" and isinstance(error, (TypeError, AttributeError)):
-                error.add_note(
-                    f"Its pairs hold what its `requires` asks for ({getattr(part, 'requires', 0)}) "
-                    "and None elsewhere: docs/variants.md, What each seam may rely on."
-                )
         raise
 
 

@@ -155,7 +155,15 @@ class GuardedVerifier(Guarded, Verifier):
         def listed(them: object) -> bool:
             return isinstance(them, list) and len(them) == len(pairs)
 
-        verdicts = self.ask(method, pairs, fits=listed, expected=expected)
+        try:
+            verdicts = self.ask(method, pairs, fits=listed, expected=expected)
+        except (TypeError, AttributeError) as error:  # perhaps None was taken for a value
+            if not isinstance(error, VariantError):
+                error.add_note(
+                    f"Its pairs hold what its `requires` asks for ({self.requires}) and None "
+                    "elsewhere: docs/variants.md, What each seam may rely on."
+                )
+            raise
         for verdict in verdicts:
             if not (is_verdict(verdict) or (verdict is None and unsure)):
                 refuse(self.seam, self.inner, method, verdict, expected)

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,9 @@ from lr.spec.variant import Variant
 from lr.testing.guard import require_settings
 from lr.types import require
 
+if TYPE_CHECKING:
+    from lr.reasoner import Reasoner
+
 SEAMS = {
     "judge": "verifier", "choose": "chooser", "who_writes": "router", "depth": "controller",
     "outcomes": "rule", "forget": "drafter", "propose": "proposer", "keep": "corrector",
@@ -31,6 +34,12 @@ SEAMS = {
 }  # fmt: skip
 """The seam of a part, by a method that only its kind has (the first that fits)."""
 PARTS = (*SEAMS.values(), "may_follow", "schedule")
+QUESTIONS = (
+    "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?",
+    "At first Cleo has 12 coins. Then Cleo gives 5 coins to Dan. How many coins does Cleo have?",
+    "At first Ben has 4 coins. Then Ann gets twice as many coins as Ben. How many has Ann?",
+)
+"""Questions for the tiny models."""
 
 
 class ContractError(AssertionError):
@@ -105,6 +114,33 @@ def check_variant(make: Callable[[], Variant], **known: Any) -> list[Checked]:
             found.append(check(part, seam=name, **known))
         else:
             found.append(check(_fresh(make, name, part), seam=name, **known))
+    return found
+
+
+def check_answers(
+    make: Callable[[], Variant],
+    reasoner: Reasoner,
+    questions: Sequence[str] = QUESTIONS,
+    **options: Any,
+) -> Checked:
+    """Hold a whole variant against what `check` cannot see, state that its parts share: an answer
+    has the same steps alone, from a new variant, as beside the others, from one variant for all.
+
+    `make` as for `check_variant`; `reasoner` in float64, where company does not change a rounding;
+    `options` as for `generate`. Raises `ContractError`, and what a part itself raises.
+    """
+    dtype = getattr(reasoner.models.target, "dtype", None)
+    require(dtype is torch.float64, "dtype of the reasoner", dtype, "torch.float64")
+    found, one = Checked("variant", _called(make)), make()
+    how = {"seed": 1, "max_tokens": 100, **options}
+    runs = [reasoner.run(question, variant=one, **how) for question in questions]
+    for _ in reasoner.engine.serve(runs, len(runs)):
+        pass
+    for run in runs:
+        alone = reasoner.generate(run.question, variant=make(), **how)
+        texts = [[step.text for step in steps] for steps in (alone.steps, run.steps)]
+        what = "an answer has the same steps alone and beside others"
+        found.must(texts[0] == texts[1], what, f"{texts[0]} and {texts[1]} to {run.question!r}")
     return found
 
 

@@ -205,8 +205,7 @@ def test_a_plugins_exception_keeps_its_traceback_and_names_the_seam(
     with pytest.raises(ZeroDivisionError) as caught:
         reasoner.generate(QUESTION, variant=load_variant(f"{plugin}:Broken", reasoner))
     assert caught.traceback[-1].path == plugin or "plugin.py" in str(caught.traceback[-1].path)
-    if sys.version_info >= (3, 11):
-        assert caught.value.__notes__ == ["This was raised in the variant's verifier, Broken."]
+    assert caught.value.__notes__ == ["This was raised in the variant's verifier, Broken."]
     assert not isinstance(caught.value, LRError)
 
 

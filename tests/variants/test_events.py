@@ -7,12 +7,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from lr.commands.cli import main
 from lr.errors import SettingError
 from lr.lab.player.page import page_data
 from lr.lab.stepper.words import say
@@ -105,7 +107,12 @@ def test_what_parts_tell_and_decide_is_in_the_file(reasoner: Reasoner, tmp_path:
     assert compare_in_order(trace.records, read_trace(tmp_path / "again.jsonl").records) is None
 
 
-def test_stepper_and_player_show_them_plainly(reasoner: Reasoner, tmp_path: Path) -> None:
+def test_stepper_and_player_show_them_plainly(
+    reasoner: Reasoner,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A name that no reader knows is shown with its fields."""
     run = reasoner.run(QUESTION, variant=Variant(Odd([0.25, True])), detailed=True, **HOW)
     run.finish()
@@ -120,6 +127,11 @@ def test_stepper_and_player_show_them_plainly(reasoner: Reasoner, tmp_path: Path
     assert page["events"][first.number][1:] == ["note", "verifier", "*", sentence.capitalize()[:1]
                                                 + sentence[1:]]  # fmt: skip
     assert page["stops"]["note"] > 0
+    typed = f"g {first.number + 1}\ni {first.data['node']}\n"
+    monkeypatch.setattr("sys.stdin", StringIO(typed))
+    assert main(["step", str(tmp_path / "trace.jsonl")]) == 0
+    node = capsys.readouterr().out.split(f"node {first.data['node']}: ", 1)[1]
+    assert sentence in node
 
 
 def test_a_named_variant_with_notes_is_replayed(reasoner: Reasoner, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from lr.parts.drafters import LookupDrafter, SuffixDrafter, TreeDrafter
 from lr.parts.judge import PrefixCache
 from lr.parts.segmenters import FixedSegmenter
 from lr.parts.verifiers import LikelihoodVerifier, RandomVerifier
+from lr.reasoner import Reasoner
 from lr.rng import Stream
 from lr.spec.acceptance import EMPTY, AcceptanceRule, MatchRule, Outcome, Proposal, RejectRule
 from lr.spec.drafters import Drafter, ModelDrafter
@@ -27,7 +28,7 @@ from lr.spec.sampling import distribution, sample
 from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.variant import StepProposer, Variant
 from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier
-from lr.testing import ContractError, check, check_variant
+from lr.testing import ContractError, check, check_answers, check_variant
 from lr.testing.ask import VariantError
 from lr.testing.tokens import small_model
 from lr.trace import Stats
@@ -493,3 +494,32 @@ def test_all_parts_of_a_variant() -> None:
 def test_settings_are_checked_with_the_parts(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError, match=said):
         check_variant(lambda: Variant(settings=settings))
+
+
+def gossiping() -> Variant:
+    """Its verifier and its chooser are right one by one, and share a list."""
+    calls: list[int] = []
+
+    class Counting(RandomVerifier):
+        def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+            calls.append(len(pairs))
+            return super().judge(pairs)
+
+    class EverySecond:
+        def choose(self, place: Place) -> int | None:
+            may = place.verdicts[0].aligned and len(calls) % 2 == 0
+            return 0 if may else None
+
+    return Variant(Counting(1.0), chooser=EverySecond(), settings={"depth": 2})
+
+
+def test_parts_that_share_state_are_found() -> None:
+    """Which no check of one part can see."""
+    assert all(one.passed for one in check_variant(gossiping))
+    with Reasoner(dtype=torch.float64) as reasoner:
+        with pytest.raises(ContractError, match="the same steps alone and beside others"):
+            check_answers(gossiping, reasoner)
+        honest = check_answers(lambda: Variant(RandomVerifier(0.7)), reasoner)
+        assert honest.passed
+    with Reasoner() as rounded, pytest.raises(SettingError, match=r"expected torch\.float64"):
+        check_answers(gossiping, rounded)

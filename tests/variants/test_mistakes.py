@@ -5,7 +5,6 @@ gets a note that names the seam.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
@@ -402,8 +401,7 @@ def test_a_mistake_is_told_with_its_seam(reasoner: Reasoner, name: str) -> None:
     with pytest.raises((KeyError, TypeError)) as caught:
         reasoner.generate(QUESTION, variant=make(), **how)
     assert not isinstance(caught.value, LRError)
-    if sys.version_info >= (3, 11):
-        assert f"in the variant's {said.removeprefix('note:')}" in caught.value.__notes__[0]
+    assert f"in the variant's {said.removeprefix('note:')}" in caught.value.__notes__[0]
 
 
 HARMLESS: dict[str, Callable[[], Variant]] = {

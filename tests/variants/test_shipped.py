@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lr.reasoner import Reasoner
 from lr.spec.protocol import Schedule, Target
 from lr.spec.variant import StepStats
 from lr.spec.verifiers.base import ExactVerifier
-from lr.testing import check_variant
+from lr.testing import check_answers, check_variant
+from lr.testing.kit import QUESTIONS
 from lr.theory.calibration import CalibrationError, exactly
 from lr.theory.paper import paper_calibration
 from lr.theory.planner import plan
@@ -36,6 +38,13 @@ VISIBLE = [name for name in SHIPPED if name not in ("lossless", "traversal")]
 @pytest.fixture(scope="module")
 def reasoner() -> Iterator[Reasoner]:
     with Reasoner() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def precise() -> Iterator[Reasoner]:
+    """In float64: there company does not change a rounding."""
+    with Reasoner(dtype=torch.float64) as made:
         yield made
 
 
@@ -229,3 +238,11 @@ def test_the_passes_of_the_judge_are_counted(reasoner: Reasoner, question: str, 
 def test_its_parts_keep_their_contracts(reasoner: Reasoner, name: str) -> None:
     found = check_variant(lambda: load_variant(name, reasoner))
     assert found and all(one.passed for one in found)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_its_answers_do_not_depend_on_others(precise: Reasoner, name: str) -> None:
+    found = check_answers(
+        lambda: load_variant(name, precise), precise, QUESTIONS[:2], max_tokens=40
+    )
+    assert found.passed

@@ -138,8 +138,8 @@ def _rule(side: Side, session: Session) -> Rule:
 
 
 def node_view(side: Side, name: str) -> RenderableType:
-    """A node: the draft step that leads to it, the target's of the same place, the verdict, and the
-    tokens of both.
+    """A node: the draft step that leads to it, the target's of the same place, the verdict, the
+    tokens of both, and what a variant noted there.
 
     Raises `StepperError` for a node that is not there (yet)."""
     state = side.state
@@ -163,6 +163,8 @@ def node_view(side: Side, name: str) -> RenderableType:
     else:
         parts.append(_step("target", node.target, "yellow"))
         parts.append(_tokens(side, "target", name, f"the target's step after {name}"))
+    notes = (one for one in side.records[: side.place] if one.kind == "note")
+    parts += [Text(say(one), style="magenta") for one in notes if one.data["node"] == name]
     return Group(*parts)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -90,7 +90,7 @@ def header_of(run: Run) -> Header:
         alone=run.alone,
         detailed=run.detailed,
         lr=__version__,
-        made=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
 
 
