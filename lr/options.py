@@ -35,7 +35,8 @@ class GenerateOptions:
     drafter: TokenDrafter = "draft"
     """Who guesses the next tokens in sd and lr+sd: ngram (prompt lookup), suffix (longest repeated
     end), draft (the draft model), tree (a token tree of the draft model), step (lr+sd only: the
-    draft's version of the same step)."""
+    draft's version of the same step, as far as it is written: unless acceptance is match or
+    schedule is sync, the answer then depends on what happens to be faster, its law does not)."""
     num_speculative_tokens: int = 6
     """How many tokens are guessed ahead at most."""
     prompt_lookup_max: int = 2

@@ -9,8 +9,8 @@ draft's worker, a server) it takes in what has arrived. So there is one loop:
 
 On one thread target rows are cheap to add and a forward is not, so the draft may run ahead. What is
 emitted depends neither on who shares a forward nor on who is faster: draws are keyed, rows are
-ragged, and the scheduler ignores late events (but see `LateDrafts.REJECT`). Read next: `engine.py`,
-which makes the parts.
+ragged, and the scheduler ignores late events. Two options are exceptions, and say so: late drafts
+that are rejected, and drafter "step". Read next: `engine.py`, which makes the parts.
 """
 
 from __future__ import annotations

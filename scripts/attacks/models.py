@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -127,6 +128,8 @@ class exact(_Reasoners):
         """Whatever the verifier: together with others, short and as long as the context, an answer
         has the steps and verdicts that it has alone."""
         reasoner, how = self.reasoner(0, 1, verifier=verifier), options(rng)
+        if how.drafter == "step" and how.acceptance != "match":
+            how = replace(how, schedule="sync")  # else it may: docs/token_level.md, Drafters
         asked = [question(rng, rng.choice([4, 60])) for _ in range(rng.randint(1, 3))]
         asked.append(" ".join(rng.choices(WORDS, k=rng.randint(300, 370))))
         together = [Run(reasoner.engine, reasoner.verifier, text, how) for text in asked]
