@@ -64,25 +64,16 @@ class Node:
     """A prefix, and what is known about it. Read it; only the scheduler writes here."""
 
     id: NodeId
-    written: int  # tokens of the answer up to here (up to the parent while `draft` is awaited)
+    written: int  # tokens of the answer up to here (up to the parent until `draft` is there)
     limit: int  # the longest step that may follow, in tokens; 0: none
     previous: Step | None = None  # the step before this node; None: the prompt
     draft: Step | None = None  # the draft step that leads here; the first node of a tree has none
-    awaited: bool = False  # `draft` is commanded and not written yet
-    judging: bool = False  # `draft` is with the verifier
     unsure: bool = False  # judged alone it got no verdict: compare it with the target's step
     verdict: Verdict | None = None  # on `draft`
     target: Step | None = None  # the target's own step from here
-    target_began: bool = False
     children: list[Node] = field(default_factory=list)  # one per alternative, in order
     open: bool = True  # steps may follow: `draft` is written, not rejected, and leaves room
     released: bool = False
-
-    @property
-    def unjudged(self) -> bool:
-        """Whether `draft` is there and the verifier is still to be asked about it."""
-        waits = self.draft is not None and self.verdict is None
-        return waits and not self.judging and not self.released
 
 
 class LookaheadScheduler:
@@ -138,10 +129,8 @@ class LookaheadScheduler:
         del self._in_work[work]
         match event:
             case Drafted(_, None):
-                node.awaited = False
                 self._prune(node)
             case Drafted(_, Step() as step):
-                node.awaited = False
                 node.draft = node.previous = step
                 node.written += len(step.tokens)
                 node.limit = self.config.limits.step_limit(node.written)
@@ -149,7 +138,7 @@ class LookaheadScheduler:
             case Targeted(_, step):
                 node.target = step
             case Judged(_, None):
-                node.judging, node.unsure = False, True
+                node.unsure = True
             case Judged(_, Verdict() as verdict):
                 self._settle(node, verdict)
         return self._advance()
@@ -188,9 +177,8 @@ class LookaheadScheduler:
             for child in node.children:
                 if not node.open:  # a rejection in this very loop has released it
                     break
-                if not child.unjudged:
+                if child.draft is None or not self._unjudged(child):
                     continue
-                assert child.draft is not None
                 alone = self._judged_alone(child)
                 # Alone, a step can only fail by being cut: compare it with itself.
                 target = child.draft if alone else node.target
@@ -200,7 +188,7 @@ class LookaheadScheduler:
                 if verdict is not None:
                     self._settle(child, verdict)
                 elif not alone:
-                    self._judge(child, Judge(child.id, node.id, child.draft, target))
+                    self._begin(Kind.JUDGE, child, Judge(child.id, node.id, child.draft, target))
 
     def _decide(self) -> bool:
         """Emit the next step if it is decided, and move the root after it. Returns whether."""
@@ -208,10 +196,11 @@ class LookaheadScheduler:
         reject_late = self.config.late_drafts is LateDrafts.REJECT
         choice: Node | Wait | None = Wait.WAIT
         for child in root.children:
-            if reject_late and child.awaited and root.target is not None:
+            awaited = Work(Kind.DRAFT, child.id) in self._in_work
+            if reject_late and awaited and root.target is not None:
                 self._settle(child, Verdict(aligned=False, why="the draft step was late"))
             if child.verdict is None:
-                if child.awaited or child.draft is not None:
+                if awaited or child.draft is not None:
                     return False
                 width -= 1  # no draft could come
                 continue
@@ -302,7 +291,7 @@ class LookaheadScheduler:
                 continue
             count = self.config.checked_width(node.id.index - node.id.stem)
             for name in [node.id.child(j, self.config.width) for j in range(count)]:
-                child = Node(name, node.written, node.limit, awaited=True, open=False)
+                child = Node(name, node.written, node.limit, open=False)
                 node.children.append(child)
                 self._in_work[Work(Kind.DRAFT, name)] = child
             names = tuple(child.id for child in node.children)
@@ -315,14 +304,12 @@ class LookaheadScheduler:
         for node in _open_nodes(self.root):
             if free > 0 and self._target_is_due(node):
                 free -= 1
-                node.target_began = True
-                self._in_work[Work(Kind.TARGET, node.id)] = node
-                self._commands.append(Target(node.id, node.limit))
+                self._begin(Kind.TARGET, node, Target(node.id, node.limit))
             for child in node.children:
-                alone = child.unjudged and self._judged_alone(child)
+                alone = self._judged_alone(child) and self._unjudged(child)
                 if free > 0 and alone and child.draft is not None:
                     free -= 1
-                    self._judge(child, Judge(child.id, node.id, child.draft, None))
+                    self._begin(Kind.JUDGE, child, Judge(child.id, node.id, child.draft, None))
 
     # What may happen at a node
 
@@ -346,7 +333,7 @@ class LookaheadScheduler:
         """Whether the target's step after `node` may start and has not started yet. If the verifier
         needs none: only after a doubt, and at a root that has no draft step left.
         """
-        if node.target_began:
+        if node.target is not None or Work(Kind.TARGET, node.id) in self._in_work:
             return False
         if self.config.needs_target_step:
             return self.config.targets_at(self._level(node))
@@ -356,11 +343,15 @@ class LookaheadScheduler:
     def _judged_alone(self, child: Node) -> bool:
         return not self.config.needs_target_step and not child.unsure
 
+    def _unjudged(self, child: Node) -> bool:
+        """Whether the draft step is there and the verifier is still to be asked about it."""
+        waits = child.draft is not None and child.verdict is None and not child.released
+        return waits and Work(Kind.JUDGE, child.id) not in self._in_work
+
     # Changes to the tree and to what is in work
 
-    def _judge(self, child: Node, command: Judge) -> None:
-        child.judging = True
-        self._in_work[Work(Kind.JUDGE, child.id)] = child
+    def _begin(self, kind: Kind, node: Node, command: Command) -> None:
+        self._in_work[Work(kind, node.id)] = node
         self._commands.append(command)
 
     def _settle(self, child: Node, verdict: Verdict) -> None:
