@@ -108,8 +108,7 @@ class Reasoner:
         engine: Literal["scheduler", "page"] = "scheduler",
         **options: Unpack[OptionArguments],
     ) -> Run:
-        """Begin to answer: iterate over the returned `Run` to get the steps as they are decided.
-        The arguments are those of `generate`."""
+        """As `generate`, but only begin: iterate over the `Run` for the steps as they come."""
         require(engine in ("scheduler", "page"), "engine", engine, "scheduler or page")
         made = make_options(**options)
         serve = find("lr.lab.page:serve_page") if engine == "page" and made.looks_ahead else None

@@ -1,6 +1,4 @@
-"""Names that stand for something outside the core, as "module:function": the core imports none of
-these modules, and each is loaded only when such a name is used.
-"""
+"""Names of what lies outside the core, as "module:function": loaded only when they are used."""
 
 from __future__ import annotations
 

@@ -31,9 +31,7 @@ def _hash(text: str) -> int:
 
 
 def _absorb(state: int, part: int | str) -> int:
-    """Fold one part of a path into the state. Numbers of any size and sign are told apart from each
-    other and from names.
-    """
+    """Fold one part of a path into the state. Numbers of any size, signs and names all differ."""
     if isinstance(part, str):
         word = _hash(part) ^ 1
     else:

@@ -66,9 +66,7 @@ class DraftSide(Protocol):
     """What a request asks of the draft. Calls return at once; `take` collects what they began."""
 
     def open(self, node: NodeId, tokens: Sequence[int], ahead: Ahead | None = None) -> None:
-        """A branch for `node` that begins with `tokens` (at least one). With `ahead`, steps may be
-        written before they are asked for.
-        """
+        """A branch for `node` of these tokens, at least one. `ahead`: steps may come unasked."""
 
     def draft(self, parent: NodeId, limit: int, children: Mapping[NodeId, Stream | Step]) -> None:
         """Fork the parent's branch for each child, and begin to write the step that leads there: at

@@ -44,9 +44,7 @@ LONGEST_ANSWER = 32768
 
 
 class ModelElsewhere(Protocol):
-    """A target or a draft that is not in this process, such as one behind a server. `context`: the
-    longest sequence, in tokens.
-    """
+    """A target or draft outside this process, say on a server. `context`: its limit in tokens."""
 
     context: int
 
@@ -433,9 +431,7 @@ class Run:
 
 
 def recommended_sampling(codec: Codec) -> SamplingParams:
-    """What the checkpoint recommends; else the paper's temperature 0.6 and no filter. Raises
-    `CheckpointError` if that is no number.
-    """
+    """What the checkpoint recommends, else temperature 0.6 (paper). Raises `CheckpointError`."""
     stated = codec.generation_config
     if stated.get("do_sample") is False:
         return SamplingParams(temperature=0.0)

@@ -113,9 +113,7 @@ class Request:
         self._carry_out(self.scheduler.start())
 
     def take(self) -> bool:
-        """Hand finished steps to the scheduler, which ignores those it has cancelled meanwhile.
-        Whether there were any.
-        """
+        """Hand finished steps to the scheduler (it ignores cancelled ones). Whether any came."""
         drafts = [] if self.drafts is None else self.drafts.take()
         if self._proposed:
             drafts = [Written(node, step, ()) for node, step in self._proposed.items()] + drafts
@@ -298,9 +296,7 @@ class Request:
         return branch
 
     def _move_root(self, node: NodeId, root: NodeId) -> None:
-        """The new root gets its branches: after an accepted draft step the node's own, after a step
-        of the target the old root's, with that step.
-        """
+        """The new root gets the branches of an accepted draft step's node, or the old root's."""
         if node == root:
             self._target_branch(node)  # made now, because its parent is about to be closed
             return

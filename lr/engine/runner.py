@@ -197,9 +197,7 @@ class ModelRunner:
     def _forward(
         self, branches: Sequence[Branch], tokens: Sequence[Sequence[int]], wanted: Sequence[int]
     ) -> Tensor:
-        """One forward of `tokens[i]`, the first pending tokens of branch i; logits [sum of wanted,
-        v] after the last wanted[i] of each.
-        """
+        """Feed tokens[i] to branch i; logits [sum of wanted, v] after the last wanted[i] tokens."""
         started = time.perf_counter()
         tables, device = [branch.table for branch in branches], self.model.device
         with self.cache.append(tables, [len(row) for row in tokens]) as slots:

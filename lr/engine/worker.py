@@ -357,9 +357,7 @@ class RemoteRun:
             self.worker.send(calls)
 
     def poll(self, wait: float | None = 0.0) -> None:
-        """Take in what has arrived; `wait` None: something must, in the worker's patience. Raises
-        what went wrong there.
-        """
+        """Take in what has arrived (`wait` None: something must). Raises what went wrong there."""
         self.flush()
         patience = self.worker.patience if wait is None else wait
         self.worker.listen(patience, required=wait is None)

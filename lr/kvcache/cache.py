@@ -123,9 +123,7 @@ class PagedKVCache:
         return twin
 
     def truncate(self, table: BlockTable, length: int) -> None:
-        """Keep the first `length` tokens of `table` and drop the blocks after them; the tokens
-        kept are not touched. Raises `ProtocolError` unless 0 <= length <= table.length.
-        """
+        """Keep the first `length` tokens of `table`. Raises `ProtocolError` if it has fewer."""
         self.require_changeable(table)
         if not 0 <= length <= table.length:
             raise ProtocolError(

@@ -80,9 +80,7 @@ class Codec:
         return cls(tokenizer, name=str(name_or_path), eos_ids=eos, generation_config=stated)
 
     def encode(self, text: str, *, literal: bool = False) -> list[int]:
-        """The ids of a text, nothing added. The text of a special token in it becomes that token
-        or, if `literal`, what its letters are otherwise.
-        """
+        """The ids of a text, nothing added. `literal`: special tokens in it are plain letters."""
         how = {"add_special_tokens": False, "split_special_tokens": literal, "verbose": False}
         return list(self.tokenizer(text, **how)["input_ids"])
 

@@ -19,8 +19,7 @@ from torch.nn import functional as F
 from lr.model.config import ModelConfig
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""attend(layer, q [n, h, d], k [n, k, d], v [n, k, d]) -> [n, h, d]: store the new keys and values,
-then attend."""
+"""attend(layer, q [n, h, d], k [n, k, d], v [n, k, d]) -> [n, h, d]: store k and v, then attend."""
 
 
 class Module(nn.Module):
@@ -93,9 +92,7 @@ class RMSNorm(Module):
 
 
 class HeadNorm(RMSNorm):
-    """RMSNorm of every query and key head, in one go. `weight` is [query weight | key weight], each
-    of the head's size: a checkpoint's q_norm and k_norm.
-    """
+    """RMSNorm of query and key heads at once; `weight` [2 d]: a checkpoint's q_norm and k_norm."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.head_dim, config.rms_norm_eps)

@@ -66,10 +66,8 @@ class CausalLM(nn.Module):
     def materialised(
         cls, make: Callable[[], Network], dtype: torch.dtype, device: torch.device
     ) -> Network:
-        """What `make` makes, frozen and in eval mode, its weights with storage but no values yet:
-        built without storage first, so that nothing is held twice.
-        """
-        with torch.device("meta"):
+        """What `make` makes, frozen and in eval mode; its weights have no values yet."""
+        with torch.device("meta"):  # without storage first, so that nothing is held twice
             model = make()
         return model.to(dtype).to_empty(device=device).requires_grad_(False).eval()
 

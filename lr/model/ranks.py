@@ -281,9 +281,7 @@ class LeaderCache(PagedKVCache):
 
 
 class LeaderLM(RankLM):
-    """Rank 0's part of a model that is spread over a team, and for everybody else a `CausalLM`. To
-    be used through `forward` with a cache that it has made.
-    """
+    """Rank 0's part of a spread model: to others a `CausalLM`, used with caches it has made."""
 
     team: Team
     number: int  # under which the other ranks of the team have the other parts

@@ -102,9 +102,7 @@ EMPTY = Proposal((), ())
 
 @dataclass(frozen=True)
 class Decision:
-    """The accepted nodes of a proposal from the root down, the token that follows them, and what
-    the rule tells the trace of it.
-    """
+    """The accepted nodes from the root down, the token that follows, and what a trace is told."""
 
     nodes: tuple[int, ...]
     token: int

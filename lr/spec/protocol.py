@@ -166,9 +166,7 @@ class Targeted:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on the draft step that leads to `node`; None, for a draft step judged by itself:
-    unsure, the target's step is needed.
-    """
+    """The verdict on the draft step to `node`; None: judged alone, it needs the target's step."""
 
     node: NodeId
     verdict: Verdict | None

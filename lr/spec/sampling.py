@@ -109,8 +109,7 @@ def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
 
 
 def tainted(probs: Tensor, logits: Tensor) -> Tensor:
-    """The probabilities, or NaN in rows whose largest logit is not finite. The host does not
-    wait."""
+    """The probabilities; NaN where the largest logit is not finite. The host does not wait."""
     return probs + 0 * logits.amax(-1, keepdim=True).to(probs.dtype)
 
 

@@ -263,9 +263,7 @@ class LookaheadScheduler:
     def _emit(
         self, emitted: EmittedStep, verdicts: list[Verdict], node: Node, new: Node | None
     ) -> None:
-        """Emit a step. `new` is the root from now on, on the branches of `node` (None: the answer
-        is complete); the rest of the old tree is released.
-        """
+        """Emit a step. `new` is the root now, on the branches of `node` (None: it was the last)."""
         old = self.root
         self._commands.append(Emit(emitted, tuple(verdicts), node.id, new.id if new else None))
         self.done = new is None

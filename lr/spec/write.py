@@ -134,9 +134,7 @@ class StepWriter:
         return bool(self.live)
 
     def poll(self, wait: float | None = 0.0) -> None:
-        """One forward, or one round of speculation, for all that is being written; finished jobs
-        leave. `wait` is for models that are elsewhere.
-        """
+        """One forward or round for all jobs; finished ones leave. `wait`: for models elsewhere."""
         if not self.live:
             return
         speculation = self.config.speculation

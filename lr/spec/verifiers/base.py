@@ -125,8 +125,7 @@ class DeferredVerifier(ABC):
 
     @abstractmethod
     def ask(self, pair: Pair, ring: Callable[[], object]) -> Future[Verdict]:
-        """Begin to judge a pair; `ring` is called when the verdict is there. Whoever does not want
-        it any more cancels it."""
+        """Begin to judge a pair; `ring` is called at the end. Cancel what is no longer wanted."""
 
 
 def check_verifier(verifier: object) -> Verifier:
