@@ -42,12 +42,6 @@ def load_file(path: str | Path) -> ModuleType:
     return sys.modules[name]
 
 
-def checkpoint_path(name: str) -> Path:
-    """The directory of one of `CHECKPOINTS`. Raises `CheckpointError`."""
-    path: Path = find("lr.tiny.names:checkpoint_path")(name)
-    return path
-
-
 def is_served(name: object) -> bool:
     """Whether a model is named by the address of a server instead of a checkpoint."""
     return isinstance(name, str) and name.startswith(SERVED)
