@@ -28,7 +28,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from lr.errors import SettingError
-from lr.types import EmittedStep, Role, Step, Verdict, require, require_whole
+from lr.types import EmittedStep, Finish, Role, Step, Verdict, require, require_whole
 
 if TYPE_CHECKING:
     from lr.spec.verifiers.base import Pair
@@ -198,6 +198,11 @@ class Limits:
     def step_limit(self, written: int) -> int:
         """The longest next step after `written` tokens; 0 when nothing more may come."""
         return max(0, min(self.max_step_tokens, self.max_tokens - written))
+
+    def may_be_drafted(self, previous: Step | None) -> bool:
+        """Whether the step after `previous` (None: the prompt) can be accepted as a draft."""
+        cut = previous is not None and previous.finish is Finish.LENGTH
+        return not (cut and self.ignore_half_sentence)
 
 
 class Schedule(Enum):

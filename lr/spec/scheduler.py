@@ -318,8 +318,7 @@ class LookaheadScheduler:
         """Whether drafts after `node` may start and have not started yet."""
         if node.children or not self.config.drafts_at(self._level(node)):
             return False
-        ignore = self.config.limits.ignore_half_sentence
-        if not may_be_drafted(node.previous, ignore_half_sentence=ignore):
+        if not self.config.limits.may_be_drafted(node.previous):
             return False
         may_follow, router = self.config.may_follow, self.config.router
         ahead = node.draft is not None and (self.config.barrier or node is not self.root)
@@ -417,8 +416,3 @@ def verdict_by_form(draft: Step, target: Step) -> Verdict | None:
         ending = "draft" if draft.finish is Finish.EOS else "target"
         return Verdict(aligned=False, why=f"only the {ending} step ends the text")
     return None
-
-
-def may_be_drafted(previous: Step | None, *, ignore_half_sentence: bool) -> bool:
-    """Whether the step after `previous` (None: the prompt) can be accepted as a draft at all."""
-    return previous is None or previous.finish is not Finish.LENGTH or not ignore_half_sentence
