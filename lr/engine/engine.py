@@ -288,7 +288,7 @@ class Run:
         size = max([BLOCK_SIZE, *(model.attention.block_size for model in here)])
         judge = self.verifier
         reads = not isinstance(judge, str) and bool(judge.requires & READINGS)
-        self.blocks = blocks_for(options, length + most, 1, size, reads=reads) * size // BLOCK_SIZE
+        self.blocks = blocks_for(options, length + most, size, reads=reads) * size // BLOCK_SIZE
         if options.driver == "overlapped" and options.looks_ahead and models.worker is not None:
             models.worker.start()  # once, and not in the time of an answer
         self._serve = serve or (lambda run: engine.serve([run]))

@@ -243,15 +243,10 @@ def _wanted(
 
 
 def blocks_for(
-    options: GenerateOptions,
-    tokens: int,
-    share: int = 1,
-    block_size: int = BLOCK_SIZE,
-    *,
-    reads: bool = False,
+    options: GenerateOptions, tokens: int, block_size: int = BLOCK_SIZE, *, reads: bool = False
 ) -> int:
-    """Cache blocks of one model that suffice for `share` answers at a time, prompt and answer
-    together at most `tokens` long. What is admitted with so many never runs out of them.
+    """Cache blocks of one model that suffice for an answer which is, with its prompt, at most
+    `tokens` long. What is admitted with so many never runs out of them.
 
     That is one trunk for the longest answer, which all branches share, and for every node the draft
     step that leads to it and the step written after it. Each of the two has its tokens, the copy of
@@ -269,7 +264,7 @@ def blocks_for(
     step = min(options.max_step_tokens, tokens)
     trunk = -(-(tokens + step) // block_size)
     row = step // block_size + 3 + path * (leaves - 1)
-    return share * (trunk + (3 if reads else 2) * nodes * row)
+    return trunk + (3 if reads else 2) * nodes * row
 
 
 @dataclass(eq=False)
