@@ -27,7 +27,7 @@ from lr.spec.protocol import NodeId
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution, sample
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
-from lr.spec.token_sd import Describe, RoundEnd, Speculation, speculate
+from lr.spec.token_sd import RoundEnd, Speculation, speculate
 from lr.trace import StepWritten, TokenRound, TokenWritten, Trace
 from lr.types import Finish, Role, SamplingParams, Step
 
@@ -145,9 +145,8 @@ class StepWriter:
                 Context(j.branch, j.room, Draws(j.stream, len(j.tokens)), j.trace.at(j.node))
                 for j in self.live
             ]
-            describe: Describe | None = None
-            if any(job.trace.detailed for job in self.live):
-                describe = find("lr.lab.trace.rounds:round_detail")
+            detailed = any(job.trace.detailed for job in self.live)
+            describe = find("lr.lab.trace.rounds:round_detail") if detailed else None
             how = (self.runner, self.config.sampling, speculation)
             ends = speculate(*how, contexts, describe=describe)
             for job, end in zip(self.live, ends, strict=True):
@@ -184,10 +183,8 @@ class StepWriter:
             self._take(job, token)
 
     def _part_with_finished(self) -> None:
-        finished = [job for job in self.live if job.finish is not None]
-        if finished:
-            self.live = [job for job in self.live if job.finish is None]
-        for job in finished:
+        for job in [job for job in self.live if job.finish is not None]:
+            self.live.remove(job)
             job.trace.record(StepWritten(self.config.role, job.index, job.step, job.node))
 
     def _take_round(self, job: StepJob, end: RoundEnd) -> None:
