@@ -26,7 +26,6 @@ from torch.nn import functional as F
 
 from lr.errors import SettingError
 from lr.kvcache.cache import PagedKVCache, integers
-from lr.kvcache.table import block_rows
 from lr.model.batch import RaggedBatch
 from lr.model.layers import Attend
 
@@ -52,10 +51,7 @@ class RowPages:
     @classmethod
     def of(cls, batch: RaggedBatch) -> RowPages:
         """The rows of a ragged batch, each with the pages of its sequence."""
-        rows: list[list[int]] = []
-        for pages, count in zip(block_rows(batch.tables), batch.counts, strict=True):
-            rows += [pages] * count
-        blocks = integers(rows, batch.tokens.device, torch.int32)
+        blocks = integers(batch.row_pages, batch.tokens.device, torch.int32)
         return cls(batch.positions, batch.slots, blocks)
 
 

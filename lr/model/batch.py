@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lr.kvcache.cache import integers
-from lr.kvcache.table import BlockTable
+from lr.kvcache.table import BlockTable, block_rows
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,12 @@ class RaggedBatch:
     tables: tuple[BlockTable, ...]
     logit_rows: Tensor | None
     source: tuple[Sequence[Sequence[int]], Sequence[int], Sequence[int]] = field(repr=False)
+
+    @property
+    def row_pages(self) -> list[list[int]]:
+        """The blocks of every row's sequence, [n, longest], filled up as by `block_rows`."""
+        owners = zip(self.tables, self.counts, strict=True)
+        return block_rows([table for table, count in owners for _ in range(count)])
 
     @classmethod
     def build(

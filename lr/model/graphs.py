@@ -59,7 +59,7 @@ class _Recording:
             blocks=torch.full((rows, graphs.pages), padding, dtype=torch.int32, device=device),
         )
         self.used = 0  # rows that are not padding
-        self.tables: list[list[int]] = []  # of those rows, as they stand in the buffer
+        self.row_pages: list[list[int]] = []  # of those rows, as they stand in the buffer
         self.replay: Callable[[], Tensor]  # set when it is recorded
 
 
@@ -111,14 +111,11 @@ class StepGraphs:
             buffer[n:used].fill_(rest)  # rows that were used the last time, and are not now
         where.blocks[n:used].fill_(padding)
         recording.used = n
-        tables: list[list[int]] = []
-        for table, count in zip(batch.tables, batch.counts, strict=True):
-            tables += [table.blocks] * count
-        if tables != recording.tables:  # pages are sent only if a row has others than last time
-            longest = max(map(len, tables))
-            filled = [blocks + blocks[-1:] * (longest - len(blocks)) for blocks in tables]
-            where.blocks[:n, :longest].copy_(integers(filled, batch.tokens.device, torch.int32))
-            recording.tables = [list(blocks) for blocks in tables]
+        rows = batch.row_pages
+        if rows != recording.row_pages:  # sent only if a row has other pages than last time
+            pages = integers(rows, batch.tokens.device, torch.int32)
+            where.blocks[:n, : pages.shape[1]].copy_(pages)
+            recording.row_pages = rows
         logits = recording.replay()
         if batch.logit_rows is None:
             return logits[:n].clone()
