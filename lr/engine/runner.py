@@ -82,11 +82,6 @@ class ModelRunner:
         self.cache = model.make_cache(num_blocks + replays, size)  # one for padding rows
         self.graphs = StepGraphs(model, self.cache) if replays else None
 
-    @property
-    def context(self) -> int:
-        """The longest sequence the model can hold, in tokens."""
-        return self.model.config.max_position_embeddings
-
     @torch.inference_mode()
     def prepare(self, rows: int) -> None:
         """Record the CUDA graph for forwards of `rows` rows now, where there are any."""
@@ -216,10 +211,10 @@ class ModelRunner:
         for outside in (min(tokens), max(tokens)):
             expected = f"0 to {self.vocab_size - 1}, the ids of the tokenizer"
             require(0 <= outside < self.vocab_size, "a token id", outside, expected)
-        if length > self.context:
+        if length > (context := self.model.config.max_position_embeddings):
             raise ContextError(
-                f"{length} tokens do not fit the model's context of {self.context}. Shorten the "
-                "prompt or lower max_tokens."
+                f"{length} tokens do not fit the model's context of {context}. Shorten the prompt "
+                "or lower max_tokens."
             )
 
 
