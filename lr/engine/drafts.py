@@ -173,12 +173,11 @@ class LocalDrafts:
         if branch is None:
             return
         parent = self._places[above][0] if above is not None and above in self._places else None
-        if parent is not None and parent.num_computed_tokens < min(
-            branch.num_computed_tokens, len(parent) - 1
-        ):
+        shared = 0 if parent is None else min(branch.num_computed_tokens, len(parent) - 1)
+        if parent is not None and parent.num_computed_tokens < shared:
             runner, tokens = self.writer.runner, parent.tokens
             heir = runner.fork(branch)
-            runner.rewind(heir, min(branch.num_computed_tokens, len(tokens) - 1))
+            runner.rewind(heir, shared)
             runner.swap(parent, heir)
             parent.tokens = tokens
         self.writer.close(branch)

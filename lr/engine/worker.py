@@ -305,9 +305,7 @@ class DraftWorker:
             raise
 
     def _lost(self, what: str) -> NoReturn:
-        advice = (
-            "It may have been killed for memory, or hang; ask again, which starts a new one, or"
-        )
+        advice = "It may have been killed for memory, or hang; ask again to start a new one, or"
         if self.pid is None:
             advice = "It never became ready;"
         error = DraftWorkerError(f"the draft worker {what}. {advice} use driver lockstep.")

@@ -176,9 +176,7 @@ def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, ro
         ],
     }
     if any(found.values()):
-        lists = " ".join(
-            f"{len(keys)} {what}: {_some(keys)}." for what, keys in found.items() if keys
-        )
+        lists = " ".join(f"{len(k)} {what}: {_some(k)}." for what, k in found.items() if k)
         raise CheckpointError(
             f"the tensors of {directory} are not those its config.json describes. {lists} Check "
             "that config.json belongs to these weights (tie_word_embeddings, attention_bias, "

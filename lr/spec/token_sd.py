@@ -85,9 +85,7 @@ def speculate(
     last of them pending. `describe` makes what a detailed trace records of every round.
     """
     made = speculation.drafter.propose(contexts, speculation.num_speculative_tokens)
-    proposals = [
-        p if context.limit > 0 else EMPTY for p, context in zip(made, contexts, strict=True)
-    ]
+    proposals = [p if c.limit > 0 else EMPTY for p, c in zip(made, contexts, strict=True)]
     branches = [context.branch for context in contexts]
     starts = [len(branch) for branch in branches]
     runs = run_target(runner, branches, proposals)
