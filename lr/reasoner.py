@@ -52,8 +52,7 @@ class Reasoner:
     run, or a mapping from "target", "draft" and "judge" to devices; what it does not name runs
     where the target does. Several devices for the target, such as ["cuda:0", "cuda:1"], spread it
     over as many processes (`model/ranks.py`). `num_blocks` cache blocks of 16 tokens per model;
-    None: as many as the answers need. `attention` and `graphs`: of all three models, as
-    `use_attention` takes them.
+    None: as many as the answers need. `attention`, `graphs`: see `use_attention`, for all three.
 
     Caches are kept from answer to answer. With driver "overlapped" a second process, which does
     not import your script, is started at the first question and kept until `close`, the end of a

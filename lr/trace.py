@@ -92,8 +92,7 @@ class Guess:
     """A draft token and what became of it. `p`, `q`: its probability under target and draft (q is 1
     if the draft was certain). `parent`: the guess before it, -1 at the end of the branch. `accept`:
     the probability that it is kept once it is tried (None: it cannot be). `uniform`: if one coin
-    decides a chain, that coin as this guess sees it: kept if below `accept`. `kept`: None if it was
-    never tried.
+    decides a chain, that coin as this guess sees it: kept if below `accept`. `kept` None: untried.
     """
 
     token: int

@@ -34,8 +34,7 @@ def _number(value: object) -> bool:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How a distribution is made from logits. Temperature 0 is greedy. The filters apply in the
-    order top-k, top-p, min-p.
+    """How a distribution is made from logits: temperature (0: greedy), then top-k, top-p, min-p.
 
     `top_k` keeps the k likeliest tokens (0: all), `top_p` the smallest set of likeliest tokens that
     holds that much probability (1: all), `min_p` the tokens at least that many times as likely as
@@ -101,8 +100,7 @@ class Verdict:
     """What a verifier says about a draft step and the target's step from the same prefix.
 
     `why` is for people and for the trace; `score` is the verifier's own measure where it has one.
-    `failed`: the verifier could not decide (a server is down, a pair is too long); such a verdict
-    is a rejection.
+    `failed`: it could not decide (a server is down, a pair is too long), which is a rejection.
     """
 
     aligned: bool

@@ -1,5 +1,4 @@
-"""The engine: models, their caches and CUDA graphs for its whole life, and the questions that it
-answers with them.
+"""The engine: it keeps models, their caches and CUDA graphs, and answers questions with them.
 
 `Engine.serve` is the way of every answer, one question or many: it borrows a runner per model,
 makes the writers and the loop, and starts requests as there is room for them. A `Run` is a question
@@ -67,8 +66,7 @@ class Models:
 
     Token ids from `known_tokens` on are known to the target's tokenizer, not to the draft's.
     `num_blocks` cache blocks per model; None: as many as the answers can need. `worker` writes the
-    drafts of driver overlapped. `names`: what "target", "draft", "judge" and "verifier" were loaded
-    by.
+    drafts of driver overlapped. `names`: by what target, draft, judge and verifier were loaded.
     """
 
     codec: Codec

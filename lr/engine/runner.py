@@ -40,17 +40,15 @@ ForwardObserver = Callable[[int, int, float], None]
 
 
 class ModelRunner:
-    """Runs one model over many branches. Several runners, of the same or of different models, live
-    side by side.
+    """Runs one model over many branches. Several runners, even of one model, live side by side.
 
     `num_blocks` blocks of `block_size` tokens are the memory for all branches together.
     `vocab_size` cuts the logits to the ids that the tokenizer knows (checkpoints pad their
     vocabulary, draft and target not always alike); ids from `known_tokens` on, which the target
     knows and this model does not, can be fed but have probability 0. `max_batch_tokens` bounds the
     rows of one forward; longer prompts go in pieces. `observer` hears of every forward.
-    `attention` None: the model's, `block_size` None: that of the attention. Small forwards of a
-    model that is `replayable` are replayed from CUDA graphs, which live until `end`, unless
-    `attention` is given.
+    `attention` None: the model's, `block_size` None: that of the attention. Without `attention`,
+    small forwards of a `replayable` model are replayed from CUDA graphs, which live until `end`.
     """
 
     def __init__(
@@ -139,8 +137,7 @@ class ModelRunner:
         Returns one tensor per branch: "last": logits [v] of the token after its last one; "all":
         logits [t, v] after each of its t pending tokens; a list of numbers: logits [r, v] after
         each of the last r of branch i, r = logits[i]. Raises `OutOfBlocks` or `ContextError` with
-        nothing changed by the failing forward; a branch without pending tokens is a
-        `ProtocolError`.
+        nothing changed by the failing forward, `ProtocolError` where nothing is pending.
         """
         if not branches:
             return []

@@ -244,8 +244,7 @@ class DraftWorker:
         self, config: WriterConfig, blocks: int, *, detailed: bool = False, file: str | None = None
     ) -> RemoteRun:
         """A new run, with a cache of at least so many blocks of 16 tokens. `file`: where a part of
-        `config` is defined, if not in a module. Raises `SettingError` if `config` cannot be sent,
-        and what `start` raises.
+        `config` is defined, if not in a module. Raises as `start`; `SettingError` for `config`.
         """
         if not self.as_thread:
             try:

@@ -5,8 +5,7 @@ for the whole batch. Four steps, in this order, so that a failure at any of them
 
 1. *Plan*: count the new blocks, copies included, without touching anything.
 2. *Allocate* all of them in one call, which succeeds whole or raises `OutOfBlocks`.
-3. *Prepare* the memory: zero the new blocks, copy the shared ones (the only step that touches
-   tensors).
+3. *Prepare* the memory: zero the new blocks, copy the shared ones. Only this touches tensors.
 4. *Apply*: tables get their blocks and new lengths. From here on an exception in the body of the
    `with` undoes step 4 and 2: blocks, refcounts, lengths and even the order of future block ids are
    as before.

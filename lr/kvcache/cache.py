@@ -4,8 +4,7 @@
 the cache knows its live tables and is the only one to change them (`new`, `fork`, `append`,
 `truncate`, `release`).
 
-**The law** (`check`): free + used = total, and every refcount is the number of live tables that
-hold the block.
+**The law** (`check`): free + used = total, and a refcount is how many live tables hold the block.
 
 **What a block contains.** A block is zeroed, or filled by a copy, when it is allocated, so whatever
 a live table's blocks contain after its length is stale but finite: an attention that gathers whole

@@ -1,5 +1,4 @@
-"""A ragged batch: the new tokens of several sequences, laid end to end, and where each one's cache
-lives.
+"""A ragged batch: new tokens of several sequences, laid end to end, and where their cache lives.
 
 No rectangle of tokens exists. A batch of three sequences that bring 1, 4 and 2 new tokens has n = 7
 rows; `counts` is (1, 4, 2). `lengths` include the new tokens, so those of sequence i stand at the

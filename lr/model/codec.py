@@ -1,5 +1,4 @@
-"""The tokenizer of a checkpoint and its chat template: text to ids for prompts, ids to bytes and
-text for steps.
+"""A checkpoint's tokenizer and chat template: from text to ids, from ids to bytes and text.
 
 Generated text is never encoded again: token ids are the truth, `token_bytes` says where a step
 ends, `decode` is for verifiers and people. transformers is imported when a codec is loaded, not

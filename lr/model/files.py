@@ -1,5 +1,4 @@
-"""Where a checkpoint lies and how its files are opened: a directory, a name on the Hugging Face
-hub, or one of our tiny models.
+"""Where a checkpoint lies (a directory, the Hugging Face hub, our tiny models), and its files.
 
 Everything that can be wrong with files (no such directory, a failed download, a truncated shard, an
 index that names a file that is not there) is said here. What the tensors mean is not known here. No

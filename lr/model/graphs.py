@@ -1,13 +1,11 @@
-"""Decoding that is not bound by launches: forwards of a few sizes are recorded as CUDA graphs and
-replayed.
+"""Decoding not bound by launches: forwards of a few sizes are replayed from CUDA graphs.
 
 A decoding step of a large model is some thousand kernels of a few microseconds, and starting each
 from Python takes longer than it runs. A CUDA graph starts them all at once. It replays the very
 kernels that were recorded, on the very addresses; so each recording has buffers that stay, for a
 fixed number of rows, and every row has the pages of its own sequence (`RowPages`). A batch goes
 into the smallest recording that holds its rows; those left over are *padding rows* (token 0 at
-position 0 of a block that belongs to nobody else). A larger batch, such as a prompt, goes the
-ordinary way.
+position 0 of a block of their own). A larger batch, such as a prompt, goes the ordinary way.
 
 Example, 4 rows and 2 pages, blocks of 4, two sequences that decode at positions 5 and 2 in blocks
 (9, 2) and (5), padding block 0: positions (5, 2, 0, 0), slots (9, 22, 0, 0), blocks ((9, 2), (5,

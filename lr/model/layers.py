@@ -187,8 +187,7 @@ class DecoderLayer(Module):
 
 
 def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
-    """The angle per position of each of the d/2 rotation planes, fp32 [d/2], and the factor on cos
-    and sin.
+    """The angles per position of the rotation planes, fp32 [d/2], and the factor on cos and sin.
 
     YaRN (Peng et al., arXiv 2309.00071), section 3.2: planes that turn often keep their frequency,
     slow ones are divided by `factor`, with a ramp in between. A plane turns r times over the

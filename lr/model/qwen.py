@@ -40,8 +40,7 @@ class CausalLM(nn.Module):
     """A dense Qwen decoder with weights of one dtype on one device.
 
     Made with `lr.load_model` from a checkpoint, or from a config with random weights. `attention`
-    is how it attends (`attention_choice.py`); `graphs`: whether small forwards are replayed from
-    CUDA graphs, where that can be.
+    is how it attends (`attention_choice.py`); `graphs`: whether CUDA graphs may be used.
     """
 
     attention: AttentionKind = SDPA

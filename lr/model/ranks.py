@@ -170,9 +170,8 @@ class Team:
 
     @contextmanager
     def together(self, order: tuple[Any, ...]) -> Iterator[None]:
-        """Send what is on the queue and one more order; rank 0's own part of it is done inside the
-        `with`. If anything goes wrong there the ranks are out of step, and the team ends. Raises
-        `WorkerError`.
+        """Send what is on the queue and one more order, whose own part rank 0 does inside the
+        `with`. If that goes wrong the ranks are out of step: the team ends. Raises `WorkerError`.
         """
         with self._lock:
             if self.error is not None:

@@ -1,5 +1,4 @@
-"""Which tensor of a Hugging Face checkpoint makes which rows of which parameter of `CausalLM`;
-loading a checkpoint.
+"""Loading a checkpoint: which tensor of it makes which rows of which parameter of `CausalLM`.
 
 Attention and MLP use fused matrices; a checkpoint stores their parts one by one. Worked example: 4
 query heads and 2 KV heads of size 8 give `attention.qkv.weight` 64 rows: q_proj makes rows 0..31,

@@ -216,8 +216,7 @@ class Schedule(Enum):
 
     `sync` is Algorithm 1 of the paper (arXiv 2506.19830): g drafts, then g + 1 target steps, the
     last of them the bonus. `paper` is the asynchronous process of its Appendix B: k pairs of draft
-    and target step in flight. `depth` is what the official code does: at most D draft steps that
-    are not verified yet.
+    and target step in flight. `depth`, that of the official code: at most D unverified drafts.
     """
 
     SYNC = "sync"
@@ -368,8 +367,7 @@ class SchedulerConfig:
 
     def width_at(self, level: int) -> int:
         """How many alternatives follow a node, 1 to `width`. Here levels count from the node where
-        the tree began: the root of a window moves when steps are accepted, and a tree must not
-        depend on when.
+        the tree began: a window's root moves with time, and a tree must not depend on that.
         """
         return self.width
 

@@ -29,8 +29,7 @@ HEAD = 64  # how many of the likeliest tokens top-p tries before it sorts the wh
 
 @torch.inference_mode()
 def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
-    """Probabilities [b, v] from logits [b, v], at least fp32; one-hot at temperature 0. The input
-    is not changed.
+    """Probabilities [b, v], at least fp32, of logits [b, v], which stay; one-hot at temperature 0.
 
     The filters are those of Hugging Face in their order: temperature, top-k, top-p, min-p. Ties at
     the edge of top-k are all kept. Raises NumericalError for logits that are not finite (one row of

@@ -14,12 +14,10 @@ s, c against t. Decisions are made at the root only:
   choose among the aligned ones). Its draft step is emitted and it becomes the root. Work below it
   goes on, so without a barrier the window slides.
 - If no child is accepted, the target's step is emitted as the **correction** and a new tree starts.
-- If no draft can come, the target's step is emitted as it is. At the end of a synchronous cycle
-  this is the **bonus**.
+- If no draft can come, the target's step is emitted as it is: after a full cycle, the **bonus**.
 
 What can no longer be emitted is cancelled at once. A decision depends on steps and verdicts alone
-and waits for all of them, so the order of events does not change the answer (except with
-`LateDrafts.REJECT`).
+and waits for them: the order of events changes no answer (except with `LateDrafts.REJECT`).
 
 There is no clock, tensor, tokenizer or thread here: the engine runs this object on models, a script
 in tests, `theory/simulate.py` on a simulated clock. Messages and settings: `protocol.py`; a

@@ -4,8 +4,7 @@
 2. The *target* runs over all of it in one ragged forward: a chain is fed at the end of its branch,
    a tree is spread over forks, one per leaf.
 3. The acceptance *rule* decides per branch which tokens stay and which one follows.
-4. Tokens and cache of each branch are cut back together to what was decided. The token that follows
-   is left pending.
+4. Tokens and cache of each branch are cut back to what was decided; the next token is left pending.
 
 Branches never influence each other. A step may end in the middle of what was decided; then the
 caller (`write.py`, or `Writer.write` of `lr/lookahead.py`) drops the rest. Nothing here knows steps
@@ -61,8 +60,7 @@ class Speculation:
 @dataclass(frozen=True)
 class RoundEnd:
     """What a round decided for one branch: its next tokens, namely `accepted` of `proposed` draft
-    tokens and one more. `depth`: the depth of the proposal (its length, for a chain). `note`: what
-    the rule tells the trace.
+    tokens and one more. `depth`: of the proposal. `note`: what the rule tells the trace.
     """
 
     tokens: tuple[int, ...]

@@ -34,8 +34,7 @@ from lr.types import Finish, Role, SamplingParams, Step
 
 @dataclass(eq=False)
 class StepJob:
-    """One step to be written at the end of `branch`: number `index` of the answer, at most `limit`
-    tokens.
+    """Step number `index`, to be written at the end of `branch`, at most `limit` tokens long.
 
     `stream` is the step's randomness: token t is drawn with the key (stream, t). `trace` records
     the step, `node` names it there. `tokens`: what is written; those that it begins with are on the
@@ -188,12 +187,10 @@ class StepWriter:
             job.trace.record(StepWritten(self.config.role, job.index, job.step, job.node))
 
     def _take_round(self, job: StepJob, end: RoundEnd) -> None:
-        """Take a round's tokens up to the step's end. Its last token stays pending, the cache holds
-        everything before.
+        """Take a round's tokens up to the step's end, whose last token stays pending.
 
         Example: "a b \n\n c" was decided on a branch of 10 tokens: the step ends with the third, so
-        the branch is cut back to 12 tokens and the boundary is appended again: 13 tokens, 12 of
-        them cached.
+        the branch is cut back to 12 tokens and the boundary appended again: 12 of 13 are cached.
         """
         offset, taken = len(job.tokens), 0
         while taken < len(end.tokens) and job.finish is None:
