@@ -100,12 +100,8 @@ class Append:
         cache.open_append = self
         slots: list[int] = []
         for table, count in zip(tables, counts, strict=True):
-            start = table.length
-            table.length = start + count
-            if count == 1:  # every decoded token comes this way
-                slots.append(table.blocks[-1] * table.block_size + start % table.block_size)
-            else:
-                slots += table.slots(start, start + count)
+            table.length += count
+            slots += table.slots(table.length - count, table.length)
         if cache.observer is not None:
             cache.observer.grew(tables, self.moved, self.copies)
         return slots
