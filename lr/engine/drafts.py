@@ -20,8 +20,7 @@ from lr.trace import Trace
 from lr.types import Coupling, Finish, Step
 
 AHEAD = 2
-"""Steps that a worker writes before they are asked for; its cache has room for one more per node of
-the tree, of which there are at least two."""
+"""Steps that a worker writes unasked; its cache has room for one per node, of at least two."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,8 @@ class DraftSide(Protocol):
         """A branch for `node` of these tokens, at least one. `ahead`: steps may come unasked."""
 
     def draft(self, parent: NodeId, limit: int, children: Mapping[NodeId, Stream | Step]) -> None:
-        """Fork the parent's branch for each child, and begin to write the step that leads there: at
-        most `limit` tokens, drawn from the child's stream. With a step instead of a stream, that
-        step is put there, and nothing is written.
+        """Fork the parent's branch for each child and begin to write the step that leads there, of
+        at most `limit` tokens from the child's stream. A step instead of a stream is put there.
         """
 
     def cancel(self, node: NodeId) -> None:

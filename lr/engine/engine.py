@@ -228,9 +228,8 @@ class Serving:
 
 
 class Run:
-    """A question, and its answer in the making. Iterate to get the steps as they are decided;
-    `finish` answers to the end. `steps` and `trace` fill meanwhile. Nothing is allocated before.
-    `serve`: how; None: by `Engine.serve`.
+    """A question, and its answer in the making. Iterate to get the steps as they are decided, or
+    `finish`; `steps` and `trace` fill meanwhile. `serve`: by what; None: by `Engine.serve`.
     """
 
     def __init__(

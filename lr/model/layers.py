@@ -1,5 +1,4 @@
-"""The pieces of a decoder layer: norm, rotary embedding, attention projections, gated MLP. They
-know nothing of caches, sequences or batches.
+"""The pieces of a decoder layer. They know nothing of caches, sequences or batches.
 
 Tokens come flat: x is [n, e], whichever sequences the n rows belong to. Who attends to whom is
 decided by the `attend` function that a layer is given (`attention.py`). Forward hooks fire.

@@ -84,8 +84,7 @@ def load_parallel(
     """A model over several ranks, as `load_model` on one: a process for each of the `devices`, this
     one for the first; or those that torchrun has started. Ended as its `Team` is.
 
-    Raises as `load_model` does; `SettingError` if it cannot be divided so, before anything is
-    started; `WorkerError` if a rank is lost.
+    Raises as `load_model`; `SettingError` if it cannot be divided; `WorkerError` if one is lost.
     """
     part_of(config_of(source), len(devices) if torchrun is None else torchrun.size)
     team = Team(devices, torchrun, patience)

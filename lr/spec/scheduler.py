@@ -75,11 +75,9 @@ class Node:
 
 
 class LookaheadScheduler:
-    """The scheduler of one answer. Call `start` once, then `handle` with every event; both return
-    the commands to carry out, in order.
-
-    `root`: the end of what is emitted, with the tree below it. `done`: the answer is complete; then
-    nothing is in work and every node is released.
+    """The scheduler of one answer. `start`, once, and `handle`, for every event, return commands to
+    carry out in order. `root`: the end of what is emitted, with the tree below it. `done`: the
+    answer is complete, nothing in work, every node released.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:

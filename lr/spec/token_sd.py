@@ -128,8 +128,7 @@ def run_target(
     """The target's logits [n + 1, v] over every proposal, in one forward, and the branches that now
     hold the proposals. Row 0 is at the branch's end, row i + 1 after node i.
 
-    Example: the tree 7 -> 9, 7 -> 2 has two paths; two branches that share their past get two
-    tokens each; node 7's row is read from the first.
+    Example: the tree 7 -> 9, 7 -> 2 has two paths, a branch for each; node 7 is read on the first.
     """
     spread: list[Forks] = []
     for branch, proposal in zip(branches, proposals, strict=True):
