@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class NodeId(NamedTuple):
-    """The name of a node, "stem:index.number", never used twice, whatever the order of events.
+    """The name of a node, "stem:index.number" (".0" is left out), used once in any order of events.
 
     `index`: number of the step that follows. `stem`: the index at which its tree began. `number`:
     its place in its level from the left; child j of node n is n * width + j.
