@@ -88,15 +88,13 @@ class Append:
         self.fresh: list[int] = []
         self.copies: list[tuple[int, int]] = []
         self.moved: list[BlockTable] = []
-        needed, shared = 0, []
+        more, shared = [], []  # new blocks of each table; those that write into a shared one
         for table, count in zip(tables, counts, strict=True):
-            room = table.room
-            if count > room:
-                needed += blocks_for(count - room, table.block_size)
-            if room and count and cache.pool.refcount(table.blocks[-1]) > 1:
+            more.append(blocks_for(table.length + count, table.block_size) - len(table.blocks))
+            if count and table.room and cache.pool.refcount(table.blocks[-1]) > 1:
                 shared.append(table)
-        if needed or shared:
-            self._grow(needed, shared)
+        if any(more) or shared:
+            self._grow(more, shared)
         cache.open_append = self
         slots: list[int] = []
         for table, count in zip(tables, counts, strict=True):
@@ -106,14 +104,14 @@ class Append:
             cache.observer.grew(tables, self.moved, self.copies)
         return slots
 
-    def _grow(self, needed: int, shared: list[BlockTable]) -> None:
+    def _grow(self, more: list[int], shared: list[BlockTable]) -> None:
         """Allocate, prepare, hand blocks out: to those who leave a shared one, then to all."""
         cache, leaving = self.cache, Counter[int]()
         for table in sorted(shared, key=lambda table: table.length):  # the longest may stay
             leaving[table.blocks[-1]] += 1
             if leaving[table.blocks[-1]] < cache.pool.refcount(table.blocks[-1]):
                 self.moved.append(table)
-        taken = cache.pool.allocate(len(self.moved) + needed)
+        taken = cache.pool.allocate(len(self.moved) + sum(more))
         self.copies = [(t.blocks[-1], new) for t, new in zip(self.moved, taken, strict=False)]
         self.fresh = taken[len(self.moved) :]
         try:
@@ -125,9 +123,8 @@ class Append:
             table.blocks[-1] = block
         cache.drop_blocks([source for source, _ in self.copies])
         free = iter(self.fresh)
-        for table, count in zip(self.tables, self.counts, strict=True):
-            more = blocks_for(table.length + count, table.block_size) - len(table.blocks)
-            table.blocks += islice(free, more)
+        for table, needed in zip(self.tables, more, strict=True):
+            table.blocks += islice(free, needed)
 
     def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
         cache = self.cache
