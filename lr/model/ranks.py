@@ -16,7 +16,6 @@ without complaint, so what is left is the cause: rank 0 names it, ends all of th
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -43,7 +42,7 @@ from lr.kvcache.table import BlockTable
 from lr.model.attention import AttentionKind
 from lr.model.attention_choice import equip
 from lr.model.batch import RaggedBatch
-from lr.model.device import Torchrun, find_device, undisturbed
+from lr.model.device import Torchrun, find_device, start_process
 from lr.model.files import resolve
 from lr.model.parallel import RankLM, RankLost, Ranks, load_part, part_of, together
 from lr.model.weights import config_of
@@ -130,13 +129,9 @@ class Team:
         self._processes: list[SpawnProcess] = []
         if torchrun is None:
             self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            context = multiprocessing.get_context("spawn")  # a fork of a threaded torch may hang
             for rank, device in enumerate(devices[1:], 1):
                 told = Torchrun(rank, size, device.index or 0), self._store.port
-                process = context.Process(target=_process, args=told, daemon=True)
-                with undisturbed():
-                    process.start()
-                self._processes.append(process)
+                self._processes.append(start_process(_process, *told, name=f"lr rank {rank}"))
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self._processes)
         settings = (self.device.type == "cuda", torch.get_num_threads(), patience)
         with self._guarded():
