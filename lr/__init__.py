@@ -1,6 +1,4 @@
-"""Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch. The public names are loaded when they are
-first used.
-"""
+"""Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch. Public names are loaded on first use."""
 
 from __future__ import annotations
 

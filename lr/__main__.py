@@ -1,5 +1,4 @@
-"""`python -m lr` and the console script. Ctrl-C is answered from here on: all else is imported
-below. Read next: `commands/cli.py`."""
+"""`python -m lr` and the console script. Ctrl-C is answered from here on, before other imports."""
 
 import sys
 

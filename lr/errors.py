@@ -10,15 +10,11 @@ class LRError(Exception):
 
 
 class SettingError(LRError, ValueError):
-    """A setting is impossible (a negative depth, top_p of 7, draft and target that do not fit
-    together).
-    """
+    """A setting is impossible: a negative depth, top_p of 7, a draft of another vocabulary."""
 
 
 class CheckpointError(LRError):
-    """A checkpoint cannot be loaded: missing or broken file, foreign architecture, keys that do not
-    account.
-    """
+    """A checkpoint cannot be loaded: broken files, tensors missing, a foreign architecture."""
 
 
 class ContextError(LRError, ValueError):
@@ -26,10 +22,7 @@ class ContextError(LRError, ValueError):
 
 
 class OutOfBlocks(LRError):
-    """The block pool is exhausted. Nothing was changed by the call that raised it.
-
-    `needed` and `free` count blocks; `total` is the size of the pool.
-    """
+    """The block pool is exhausted; the call has changed nothing. All three numbers count blocks."""
 
     def __init__(self, needed: int, free: int, total: int) -> None:
         self.needed, self.free, self.total = needed, free, total
@@ -48,6 +41,4 @@ class NumericalError(LRError, ArithmeticError):
 
 
 class ProtocolError(LRError, RuntimeError):
-    """An object was driven in a way that cannot happen in a correct program (a closed branch fed,
-    an unknown event).
-    """
+    """An object was used as no correct program does: a closed branch fed, an unknown event."""

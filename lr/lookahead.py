@@ -43,7 +43,7 @@ from lr.spec.drafters import Context, StepDrafter
 from lr.spec.protocol import Limits, Schedule
 from lr.spec.runner import read_up_to
 from lr.spec.sampling import distribution, sample
-from lr.spec.scheduler import may_be_drafted, verdict_by_form
+from lr.spec.scheduler import verdict_by_form
 from lr.spec.segmenters import Segmenter
 from lr.spec.token_sd import Speculation, speculate
 from lr.spec.verifiers.base import Pair, Verifier, verdicts_of
@@ -181,7 +181,7 @@ def algorithm_1(
         while room(len(trunk)) and (previous is None or previous.finish is not Finish.EOS):
             # The draft writes up to γ steps ŝ in a row. Row j of the target starts after j of them.
             drafts, starts = list[Step](), [len(trunk)]
-            goes_on = may_be_drafted(previous, ignore_half_sentence=limits.ignore_half_sentence)
+            goes_on = limits.may_be_drafted(previous)
             while goes_on and len(drafts) < gamma:
                 stream = draft.stream.fold_in(index + len(drafts))
                 drafts += draft.finish([draft.begin(ahead, stream, room(len(ahead)))])
@@ -321,9 +321,8 @@ class Lookahead:
 
     def may_draft(self, node: Node) -> bool:
         """Whether drafts after a node may start and have not started yet."""
-        ignore = self.limits.ignore_half_sentence
-        eligible = may_be_drafted(node.previous, ignore_half_sentence=ignore)
-        return eligible and not node.drafts and node.index - self.first < self.depth
+        near = node.index - self.first < self.depth
+        return near and not node.drafts and self.limits.may_be_drafted(node.previous)
 
     def grow(self) -> None:
         """A finished draft step leads to a new node; but a cut one is never accepted."""

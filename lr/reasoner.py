@@ -50,8 +50,7 @@ class Reasoner:
     run, or a mapping from "target", "draft" and "judge" to devices; what it does not name runs
     where the target does. Several devices for the target, such as ["cuda:0", "cuda:1"], spread it
     over as many processes (`model/ranks.py`). `num_blocks` cache blocks of 16 tokens per model;
-    None: as many as the answers need. `attention` and `graphs`: of all three models, as
-    `use_attention` takes them.
+    None: as many as the answers need. `attention`, `graphs`: see `use_attention`, for all three.
 
     Caches are kept from answer to answer. With driver "overlapped" a second process, which does
     not import your script, is started at the first question and kept until `close`, the end of a
@@ -106,8 +105,7 @@ class Reasoner:
         engine: Literal["scheduler", "page"] = "scheduler",
         **options: Unpack[OptionArguments],
     ) -> Run:
-        """Begin to answer: iterate over the returned `Run` to get the steps as they are decided.
-        The arguments are those of `generate`."""
+        """As `generate`, but only begin: iterate over the `Run` for the steps as they come."""
         require(engine in ("scheduler", "page"), "engine", engine, "scheduler or page")
         made = make_options(**options)
         serve = find("lr.lab.page:serve_page") if engine == "page" and made.looks_ahead else None

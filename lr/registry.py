@@ -1,6 +1,4 @@
-"""Names that stand for something outside the core, as "module:function": the core imports none of
-these modules, and each is loaded only when such a name is used.
-"""
+"""Names of what lies outside the core, as "module:function": loaded only when they are used."""
 
 from __future__ import annotations
 
@@ -42,12 +40,6 @@ def load_file(path: str | Path) -> ModuleType:
             del sys.modules[name]
             raise
     return sys.modules[name]
-
-
-def checkpoint_path(name: str) -> Path:
-    """The directory of one of `CHECKPOINTS`. Raises `CheckpointError`."""
-    path: Path = find("lr.tiny.names:checkpoint_path")(name)
-    return path
 
 
 def is_served(name: object) -> bool:

@@ -1,5 +1,4 @@
-"""Keyed randomness: every draw is a pure function of a key, never of a global, a clock or the order
-of calls.
+"""Keyed randomness: a draw is a pure function of a key, not of a global, a clock or call order.
 
 A `Stream` is a path of names and numbers, for example (seed, problem, sample, "target", step
 index). `stream.key(number)` folds the path and a number into 64 bits, from which a token or a
@@ -31,9 +30,7 @@ def _hash(text: str) -> int:
 
 
 def _absorb(state: int, part: int | str) -> int:
-    """Fold one part of a path into the state. Numbers of any size and sign are told apart from each
-    other and from names.
-    """
+    """Fold one part of a path into the state. Numbers of any size, signs and names all differ."""
     if isinstance(part, str):
         word = _hash(part) ^ 1
     else:

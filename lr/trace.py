@@ -92,8 +92,7 @@ class Guess:
     """A draft token and what became of it. `p`, `q`: its probability under target and draft (q is 1
     if the draft was certain). `parent`: the guess before it, -1 at the end of the branch. `accept`:
     the probability that it is kept once it is tried (None: it cannot be). `uniform`: if one coin
-    decides a chain, that coin as this guess sees it: kept if below `accept`. `kept`: None if it was
-    never tried.
+    decides a chain, that coin as this guess sees it: kept if below `accept`. `kept` None: untried.
     """
 
     token: int
@@ -108,7 +107,7 @@ class Guess:
 @dataclass(frozen=True, slots=True)
 class Noted:
     """An event of a variant's own, at `node`, told by a part of it (`Note`) or recorded where a
-    part decides what no other event shows. `fields`: plain values, see `noted`.
+    part decides what no other event shows. `fields`: plain values, see `plain`.
     """
 
     name: str
@@ -116,22 +115,18 @@ class Noted:
     fields: dict[str, Any]
 
 
-def noted(name: str, node: NodeId | None, fields: dict[str, object]) -> Noted:
-    """The event, its fields made plain. Raises `SettingError` for what a file cannot hold."""
-
-    def plain(key: str, value: object) -> object:
-        if isinstance(value, (list, tuple)):
-            return [plain(key, one) for one in value]
-        if isinstance(value, float):  # one of NumPy's, too
-            return float(value) if isfinite(value) else str(value)
-        if value is None or isinstance(value, (bool, int, str)):
-            return value
-        raise SettingError(
-            f"the variant's note {name!r} has {key} = {value!r}, expected a number, a text, True, "
-            "False, None, or a list of them (of a tensor: .item(), .tolist())."
-        )
-
-    return Noted(name, node, {key: plain(key, value) for key, value in fields.items()})
+def plain(note: str, key: str, value: object) -> object:
+    """A note's field as a file can hold it. Raises `SettingError` where that cannot be."""
+    if isinstance(value, (list, tuple)):
+        return [plain(note, key, one) for one in value]
+    if isinstance(value, float):  # one of NumPy's, too
+        return float(value) if isfinite(value) else str(value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    raise SettingError(
+        f"the variant's note {note!r} has {key} = {value!r}, expected a number, a text, True, "
+        "False, None, or a list of them (of a tensor: .item(), .tolist())."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +186,10 @@ class Trace:
             self.news.append(timed)
 
     def tell(self, name: str, node: NodeId | None, fields: dict[str, object]) -> None:
-        """Record an event of a variant's own among the details. Raises what `noted` raises."""
-        event = noted(name, node, fields)
+        """Record an event of a variant's own among the details. Raises what `plain` raises."""
+        made = {key: plain(name, key, value) for key, value in fields.items()}
         if self.detailed:
-            self.record(event)
+            self.record(Noted(name, node, made))
 
     def at(self, node: NodeId | None) -> Note:
         """How a part of a variant tells this trace something about a node (None: about none)."""

@@ -14,9 +14,7 @@ from lr.errors import SettingError
 
 
 def require(condition: bool, name: str, value: object, expected: str) -> None:
-    """Raise `SettingError` naming the setting, its value and what was expected, unless the
-    condition holds.
-    """
+    """Raise `SettingError`, with the name, the value and what was expected, unless it holds."""
     if not condition:
         raise SettingError(f"{name} is {value!r}, expected {expected}.")
 
@@ -36,8 +34,7 @@ def _number(value: object) -> bool:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How a distribution is made from logits. Temperature 0 is greedy. The filters apply in the
-    order top-k, top-p, min-p.
+    """How a distribution is made from logits: temperature (0: greedy), then top-k, top-p, min-p.
 
     `top_k` keeps the k likeliest tokens (0: all), `top_p` the smallest set of likeliest tokens that
     holds that much probability (1: all), `min_p` the tokens at least that many times as likely as
@@ -73,9 +70,7 @@ class Finish(Enum):
     EOS = "eos"
     """It ends in a token of the target's end-of-sequence set; that token is part of the step."""
     LENGTH = "length"
-    """It was cut: the cap on step tokens, the token budget or the context was reached. Never
-    accepted as a draft.
-    """
+    """Cut at the cap on step tokens, the token budget or the context; no such draft is accepted."""
 
 
 class Role(Enum):
@@ -86,9 +81,7 @@ class Role(Enum):
 
 
 class Coupling(Enum):
-    """Whether the draft draws with the target's noise. It changes how often the two agree, never
-    their distributions.
-    """
+    """Whether the draft draws with the target's noise: the two agree more often, no law changes."""
 
     INDEPENDENT = "independent"
     SHARED = "shared"
@@ -96,9 +89,7 @@ class Coupling(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """One step as a model wrote it: its token ids, boundary or end-of-sequence token included, and
-    why it ended.
-    """
+    """One step as a model wrote it: its token ids, those that end it included, and why it ended."""
 
     tokens: tuple[int, ...]
     finish: Finish
@@ -109,8 +100,7 @@ class Verdict:
     """What a verifier says about a draft step and the target's step from the same prefix.
 
     `why` is for people and for the trace; `score` is the verifier's own measure where it has one.
-    `failed`: the verifier could not decide (a server is down, a pair is too long); such a verdict
-    is a rejection.
+    `failed`: it could not decide (a server is down, a pair is too long), which is a rejection.
     """
 
     aligned: bool
@@ -127,18 +117,14 @@ class Origin(Enum):
     CORRECTION = "correction"
     """The target's step in place of a rejected draft step."""
     BONUS = "bonus"
-    """The target's step after the last draft step of a cycle when every one was accepted; never
-    judged.
-    """
+    """The target's step after a cycle whose draft steps were all accepted; never judged."""
     TARGET = "target"
     """The target's step where there was no draft: plain decoding, or after a cut step."""
 
 
 @dataclass(frozen=True)
 class EmittedStep:
-    """A step of the output. `index` counts from 0. `rejected` is the draft step that a correction
-    replaced.
-    """
+    """Step `index` of the output, from 0. `rejected`: the draft step that a correction replaced."""
 
     index: int
     step: Step

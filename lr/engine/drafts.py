@@ -20,8 +20,7 @@ from lr.trace import Trace
 from lr.types import Coupling, Finish, Step
 
 AHEAD = 2
-"""Steps that a worker writes before they are asked for; its cache has room for one more per node of
-the tree, of which there are at least two."""
+"""Steps that a worker writes unasked; its cache has room for one per node, of at least two."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +65,11 @@ class DraftSide(Protocol):
     """What a request asks of the draft. Calls return at once; `take` collects what they began."""
 
     def open(self, node: NodeId, tokens: Sequence[int], ahead: Ahead | None = None) -> None:
-        """A branch for `node` that begins with `tokens` (at least one). With `ahead`, steps may be
-        written before they are asked for.
-        """
+        """A branch for `node` of these tokens, at least one. `ahead`: steps may come unasked."""
 
     def draft(self, parent: NodeId, limit: int, children: Mapping[NodeId, Stream | Step]) -> None:
-        """Fork the parent's branch for each child, and begin to write the step that leads there: at
-        most `limit` tokens, drawn from the child's stream. With a step instead of a stream, that
-        step is put there, and nothing is written.
+        """Fork the parent's branch for each child and begin to write the step that leads there, of
+        at most `limit` tokens from the child's stream. A step instead of a stream is put there.
         """
 
     def cancel(self, node: NodeId) -> None:
@@ -175,12 +171,11 @@ class LocalDrafts:
         if branch is None:
             return
         parent = self._places[above][0] if above is not None and above in self._places else None
-        if parent is not None and parent.num_computed_tokens < min(
-            branch.num_computed_tokens, len(parent) - 1
-        ):
+        shared = 0 if parent is None else min(branch.num_computed_tokens, len(parent) - 1)
+        if parent is not None and parent.num_computed_tokens < shared:
             runner, tokens = self.writer.runner, parent.tokens
             heir = runner.fork(branch)
-            runner.rewind(heir, min(branch.num_computed_tokens, len(tokens) - 1))
+            runner.rewind(heir, shared)
             runner.swap(parent, heir)
             parent.tokens = tokens
         self.writer.close(branch)

@@ -1,5 +1,4 @@
-"""The engine: models, their caches and CUDA graphs for its whole life, and the questions that it
-answers with them.
+"""The engine: it keeps models, their caches and CUDA graphs, and answers questions with them.
 
 `Engine.serve` is the way of every answer, one question or many: it borrows a runner per model,
 makes the writers and the loop, and starts requests as there is room for them. A `Run` is a question
@@ -44,9 +43,7 @@ LONGEST_ANSWER = 32768
 
 
 class ModelElsewhere(Protocol):
-    """A target or a draft that is not in this process, such as one behind a server. `context`: the
-    longest sequence, in tokens.
-    """
+    """A target or draft outside this process, say on a server. `context`: its limit in tokens."""
 
     context: int
 
@@ -69,8 +66,7 @@ class Models:
 
     Token ids from `known_tokens` on are known to the target's tokenizer, not to the draft's.
     `num_blocks` cache blocks per model; None: as many as the answers can need. `worker` writes the
-    drafts of driver overlapped. `names`: what "target", "draft", "judge" and "verifier" were loaded
-    by.
+    drafts of driver overlapped. `names`: by what target, draft, judge and verifier were loaded.
     """
 
     codec: Codec
@@ -232,9 +228,8 @@ class Serving:
 
 
 class Run:
-    """A question, and its answer in the making. Iterate to get the steps as they are decided;
-    `finish` answers to the end. `steps` and `trace` fill meanwhile. Nothing is allocated before.
-    `serve`: how; None: by `Engine.serve`.
+    """A question, and its answer in the making. Iterate to get the steps as they are decided, or
+    `finish`; `steps` and `trace` fill meanwhile. `serve`: by what; None: by `Engine.serve`.
     """
 
     def __init__(
@@ -290,7 +285,7 @@ class Run:
         size = max([BLOCK_SIZE, *(model.attention.block_size for model in here)])
         judge = self.verifier
         reads = not isinstance(judge, str) and bool(judge.requires & READINGS)
-        self.blocks = blocks_for(options, length + most, 1, size, reads=reads) * size // BLOCK_SIZE
+        self.blocks = blocks_for(options, length + most, size, reads=reads) * size // BLOCK_SIZE
         if options.driver == "overlapped" and options.looks_ahead and models.worker is not None:
             models.worker.start()  # once, and not in the time of an answer
         self._serve = serve or (lambda run: engine.serve([run]))
@@ -433,9 +428,7 @@ class Run:
 
 
 def recommended_sampling(codec: Codec) -> SamplingParams:
-    """What the checkpoint recommends; else the paper's temperature 0.6 and no filter. Raises
-    `CheckpointError` if that is no number.
-    """
+    """What the checkpoint recommends, else temperature 0.6 (paper). Raises `CheckpointError`."""
     stated = codec.generation_config
     if stated.get("do_sample") is False:
         return SamplingParams(temperature=0.0)

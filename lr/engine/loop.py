@@ -53,11 +53,7 @@ class Loop:
     """
 
     def __init__(
-        self,
-        target: StepWriter,
-        draft: Part | None,
-        verifier: Verifier | None,
-        draft_ticks: int = 8,
+        self, target: StepWriter, draft: Part | None, verifier: Verifier | None, draft_ticks: int
     ) -> None:
         self.target, self.draft, self.verifier = target, draft, verifier
         self.draft_ticks = draft_ticks if draft is None or draft.here else 1

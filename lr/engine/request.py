@@ -75,7 +75,6 @@ class Request:
     emitted: list[EmittedStep] = field(default_factory=list)
     asked: dict[NodeId, Pair] = field(default_factory=dict)
     jobs: dict[NodeId, StepJob] = field(default_factory=dict)
-    _drafting: set[NodeId] = field(default_factory=set)
     # not told to the scheduler yet; None: the controller wants no such alternative
     _proposed: dict[NodeId, Step | None] = field(default_factory=dict)
     places: dict[NodeId, NodePlace] = field(default_factory=dict)
@@ -114,9 +113,7 @@ class Request:
         self._carry_out(self.scheduler.start())
 
     def take(self) -> bool:
-        """Hand finished steps to the scheduler, which ignores those it has cancelled meanwhile.
-        Whether there were any.
-        """
+        """Hand finished steps to the scheduler (it ignores cancelled ones). Whether any came."""
         drafts = [] if self.drafts is None else self.drafts.take()
         if self._proposed:
             drafts = [Written(node, step, ()) for node, step in self._proposed.items()] + drafts
@@ -125,10 +122,10 @@ class Request:
         for node, step, logprobs, entropy in drafts:
             if self.steering is not None:
                 self.steering.entropies[Role.DRAFT, node] = entropy
-            if step is not None and node in self._drafting:
-                self._drafting.discard(node)
-                self.places[node].tokens += step.tokens
-                self.places[node].step, self.places[node].logprobs = step, logprobs
+            place = self.places.get(node)
+            if step is not None and place is not None:
+                place.tokens += step.tokens
+                place.step, place.logprobs = step, logprobs
                 self._offer(node)
             self.tell(messages.Drafted(node, step))
         for node in written:
@@ -166,7 +163,6 @@ class Request:
             self.target.cancel(job)
         self.jobs.clear()
         self.asked.clear()
-        self._drafting.clear()
         self._proposed.clear()
         for place in self.places.values():
             if place.target is not None:
@@ -194,7 +190,6 @@ class Request:
                     pair = Pair(prefix, draft, target, draft_sampling=logprobs, stream=stream)
                     self.asked[node] = replace(pair, note=self.trace.at(node))
                 case messages.Cancel((messages.Kind.DRAFT, node)):
-                    self._drafting.discard(node)
                     assert self.drafts is not None
                     if self._proposed.pop(node, None) is None:
                         self.drafts.cancel(node)
@@ -227,7 +222,6 @@ class Request:
         self._proposed |= dict.fromkeys(command.children[width:] if width else ())
         for sibling, child in enumerate(command.children[:width]):
             self.places[child] = NodePlace(tokens)
-            self._drafting.add(child)
             step = proposed[sibling] if sibling < len(proposed) else None
             sources[child] = self.streams.of_draft(parent.index, sibling) if step is None else step
         self.drafts.draft(parent, limit, sources)
@@ -245,8 +239,8 @@ class Request:
         self.jobs[node] = job
         self.target.begin([job])
         if self.step_drafter is not None:
-            for other in self.places:
-                if self.parent(other) == node and other not in self._drafting:
+            for other, place in self.places.items():
+                if self.parent(other) == node and place.step is not None:
                     self._offer(other)
 
     def _follows(self, node: NodeId) -> bool:
@@ -302,9 +296,7 @@ class Request:
         return branch
 
     def _move_root(self, node: NodeId, root: NodeId) -> None:
-        """The new root gets its branches: after an accepted draft step the node's own, after a step
-        of the target the old root's, with that step.
-        """
+        """The new root gets the branches of an accepted draft step's node, or the old root's."""
         if node == root:
             self._target_branch(node)  # made now, because its parent is about to be closed
             return

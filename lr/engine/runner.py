@@ -40,17 +40,15 @@ ForwardObserver = Callable[[int, int, float], None]
 
 
 class ModelRunner:
-    """Runs one model over many branches. Several runners, of the same or of different models, live
-    side by side.
+    """Runs one model over many branches. Several runners, even of one model, live side by side.
 
     `num_blocks` blocks of `block_size` tokens are the memory for all branches together.
     `vocab_size` cuts the logits to the ids that the tokenizer knows (checkpoints pad their
     vocabulary, draft and target not always alike); ids from `known_tokens` on, which the target
     knows and this model does not, can be fed but have probability 0. `max_batch_tokens` bounds the
     rows of one forward; longer prompts go in pieces. `observer` hears of every forward.
-    `attention` None: the model's, `block_size` None: that of the attention. Small forwards of a
-    model that is `replayable` are replayed from CUDA graphs, which live until `end`, unless
-    `attention` is given.
+    `attention` None: the model's, `block_size` None: that of the attention. Without `attention`,
+    small forwards of a `replayable` model are replayed from CUDA graphs, which live until `end`.
     """
 
     def __init__(
@@ -81,11 +79,6 @@ class ModelRunner:
         self.kind.check_block_size(size)
         self.cache = model.make_cache(num_blocks + replays, size)  # one for padding rows
         self.graphs = StepGraphs(model, self.cache) if replays else None
-
-    @property
-    def context(self) -> int:
-        """The longest sequence the model can hold, in tokens."""
-        return self.model.config.max_position_embeddings
 
     @torch.inference_mode()
     def prepare(self, rows: int) -> None:
@@ -144,8 +137,7 @@ class ModelRunner:
         Returns one tensor per branch: "last": logits [v] of the token after its last one; "all":
         logits [t, v] after each of its t pending tokens; a list of numbers: logits [r, v] after
         each of the last r of branch i, r = logits[i]. Raises `OutOfBlocks` or `ContextError` with
-        nothing changed by the failing forward; a branch without pending tokens is a
-        `ProtocolError`.
+        nothing changed by the failing forward, `ProtocolError` where nothing is pending.
         """
         if not branches:
             return []
@@ -197,9 +189,7 @@ class ModelRunner:
     def _forward(
         self, branches: Sequence[Branch], tokens: Sequence[Sequence[int]], wanted: Sequence[int]
     ) -> Tensor:
-        """One forward of `tokens[i]`, the first pending tokens of branch i; logits [sum of wanted,
-        v] after the last wanted[i] of each.
-        """
+        """Feed tokens[i] to branch i; logits [sum of wanted, v] after the last wanted[i] tokens."""
         started = time.perf_counter()
         tables, device = [branch.table for branch in branches], self.model.device
         with self.cache.append(tables, [len(row) for row in tokens]) as slots:
@@ -218,10 +208,10 @@ class ModelRunner:
         for outside in (min(tokens), max(tokens)):
             expected = f"0 to {self.vocab_size - 1}, the ids of the tokenizer"
             require(0 <= outside < self.vocab_size, "a token id", outside, expected)
-        if length > self.context:
+        if length > (context := self.model.config.max_position_embeddings):
             raise ContextError(
-                f"{length} tokens do not fit the model's context of {self.context}. Shorten the "
-                "prompt or lower max_tokens."
+                f"{length} tokens do not fit the model's context of {context}. Shorten the prompt "
+                "or lower max_tokens."
             )
 
 
@@ -245,15 +235,10 @@ def _wanted(
 
 
 def blocks_for(
-    options: GenerateOptions,
-    tokens: int,
-    share: int = 1,
-    block_size: int = BLOCK_SIZE,
-    *,
-    reads: bool = False,
+    options: GenerateOptions, tokens: int, block_size: int = BLOCK_SIZE, *, reads: bool = False
 ) -> int:
-    """Cache blocks of one model that suffice for `share` answers at a time, prompt and answer
-    together at most `tokens` long. What is admitted with so many never runs out of them.
+    """Cache blocks of one model that suffice for an answer which is, with its prompt, at most
+    `tokens` long. What is admitted with so many never runs out of them.
 
     That is one trunk for the longest answer, which all branches share, and for every node the draft
     step that leads to it and the step written after it. Each of the two has its tokens, the copy of
@@ -271,7 +256,7 @@ def blocks_for(
     step = min(options.max_step_tokens, tokens)
     trunk = -(-(tokens + step) // block_size)
     row = step // block_size + 3 + path * (leaves - 1)
-    return share * (trunk + (3 if reads else 2) * nodes * row)
+    return trunk + (3 if reads else 2) * nodes * row
 
 
 @dataclass(eq=False)

@@ -16,7 +16,6 @@ whatever kills this process, by the operating system. Not for use by several thr
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import signal
@@ -29,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from operator import itemgetter
 from typing import Any, ClassVar, NoReturn
@@ -38,7 +38,7 @@ import torch
 from lr.engine.drafts import Ahead, LocalDrafts, Written
 from lr.engine.runner import Runners
 from lr.errors import LRError, SettingError
-from lr.model.device import own_stream, undisturbed
+from lr.model.device import own_stream, start_process
 from lr.registry import find, load_file
 from lr.rng import Stream
 from lr.spec.protocol import NodeId
@@ -191,16 +191,13 @@ def process_main(connection: Connection, load: Load) -> None:
 
 def launch(load: Load, *, as_thread: bool) -> tuple[Connection, Callable[[], None]]:
     """Start a worker: our end of the connection, and what ends the worker for certain."""
-    context = multiprocessing.get_context("spawn")  # a fork of a threaded torch may hang
-    ours, theirs = context.Pipe()
+    ours, theirs = Pipe()
     name, parent = "lr draft", os.getpid()
     if as_thread:
         thread = threading.Thread(target=serve, args=(theirs, load), name=name, daemon=True)
         thread.start()
     else:
-        process = context.Process(target=process_main, args=(theirs, load), name=name, daemon=True)
-        with undisturbed():
-            process.start()
+        process = start_process(process_main, theirs, load, name=name)
         theirs.close()  # so that both ends notice when the other is gone
 
     def stop() -> None:
@@ -244,8 +241,7 @@ class DraftWorker:
         self, config: WriterConfig, blocks: int, *, detailed: bool = False, file: str | None = None
     ) -> RemoteRun:
         """A new run, with a cache of at least so many blocks of 16 tokens. `file`: where a part of
-        `config` is defined, if not in a module. Raises `SettingError` if `config` cannot be sent,
-        and what `start` raises.
+        `config` is defined, if not in a module. Raises as `start`; `SettingError` for `config`.
         """
         if not self.as_thread:
             try:
@@ -305,9 +301,7 @@ class DraftWorker:
             raise
 
     def _lost(self, what: str) -> NoReturn:
-        advice = (
-            "It may have been killed for memory, or hang; ask again, which starts a new one, or"
-        )
+        advice = "It may have been killed for memory, or hang; ask again to start a new one, or"
         if self.pid is None:
             advice = "It never became ready;"
         error = DraftWorkerError(f"the draft worker {what}. {advice} use driver lockstep.")
@@ -357,9 +351,7 @@ class RemoteRun:
             self.worker.send(calls)
 
     def poll(self, wait: float | None = 0.0) -> None:
-        """Take in what has arrived; `wait` None: something must, in the worker's patience. Raises
-        what went wrong there.
-        """
+        """Take in what has arrived (`wait` None: something must). Raises what went wrong there."""
         self.flush()
         patience = self.worker.patience if wait is None else wait
         self.worker.listen(patience, required=wait is None)

@@ -5,8 +5,7 @@ for the whole batch. Four steps, in this order, so that a failure at any of them
 
 1. *Plan*: count the new blocks, copies included, without touching anything.
 2. *Allocate* all of them in one call, which succeeds whole or raises `OutOfBlocks`.
-3. *Prepare* the memory: zero the new blocks, copy the shared ones (the only step that touches
-   tensors).
+3. *Prepare* the memory: zero the new blocks, copy the shared ones. Only this touches tensors.
 4. *Apply*: tables get their blocks and new lengths. From here on an exception in the body of the
    `with` undoes step 4 and 2: blocks, refcounts, lengths and even the order of future block ids are
    as before.
@@ -53,17 +52,13 @@ class CacheObserver(Protocol):
     """
 
     def opened(self, table: BlockTable) -> None: ...
-
     def forked(self, table: BlockTable, source: BlockTable) -> None: ...
-
     def grew(self, tables: Tables, moved: Tables, copies: Sequence[tuple[int, int]]) -> None: ...
+    def cut(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
+    def closed(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
 
     def restored(self, tables: Tables) -> None:
         """The batch that grew has failed: its tables are as they were before."""
-
-    def cut(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
-
-    def closed(self, table: BlockTable, dropped: Sequence[int], freed: Sequence[int]) -> None: ...
 
     def replaced(self, table: BlockTable, heir: BlockTable) -> None:
         """The branch on `table` goes on, on `heir`; `table` is about to be closed."""
@@ -93,36 +88,30 @@ class Append:
         self.fresh: list[int] = []
         self.copies: list[tuple[int, int]] = []
         self.moved: list[BlockTable] = []
-        needed, shared = 0, []
+        more, shared = [], []  # new blocks of each table; those that write into a shared one
         for table, count in zip(tables, counts, strict=True):
-            room = table.room
-            if count > room:
-                needed += blocks_for(count - room, table.block_size)
-            if room and count and cache.pool.refcount(table.blocks[-1]) > 1:
+            more.append(blocks_for(table.length + count, table.block_size) - len(table.blocks))
+            if count and table.room and cache.pool.refcount(table.blocks[-1]) > 1:
                 shared.append(table)
-        if needed or shared:
-            self._grow(needed, shared)
+        if any(more) or shared:
+            self._grow(more, shared)
         cache.open_append = self
         slots: list[int] = []
         for table, count in zip(tables, counts, strict=True):
-            start = table.length
-            table.length = start + count
-            if count == 1:  # every decoded token comes this way
-                slots.append(table.blocks[-1] * table.block_size + start % table.block_size)
-            else:
-                slots += table.slots(start, start + count)
+            table.length += count
+            slots += table.slots(table.length - count, table.length)
         if cache.observer is not None:
             cache.observer.grew(tables, self.moved, self.copies)
         return slots
 
-    def _grow(self, needed: int, shared: list[BlockTable]) -> None:
+    def _grow(self, more: list[int], shared: list[BlockTable]) -> None:
         """Allocate, prepare, hand blocks out: to those who leave a shared one, then to all."""
         cache, leaving = self.cache, Counter[int]()
         for table in sorted(shared, key=lambda table: table.length):  # the longest may stay
             leaving[table.blocks[-1]] += 1
             if leaving[table.blocks[-1]] < cache.pool.refcount(table.blocks[-1]):
                 self.moved.append(table)
-        taken = cache.pool.allocate(len(self.moved) + needed)
+        taken = cache.pool.allocate(len(self.moved) + sum(more))
         self.copies = [(t.blocks[-1], new) for t, new in zip(self.moved, taken, strict=False)]
         self.fresh = taken[len(self.moved) :]
         try:
@@ -134,9 +123,8 @@ class Append:
             table.blocks[-1] = block
         cache.drop_blocks([source for source, _ in self.copies])
         free = iter(self.fresh)
-        for table, count in zip(self.tables, self.counts, strict=True):
-            more = blocks_for(table.length + count, table.block_size) - len(table.blocks)
-            table.blocks += islice(free, more)
+        for table, needed in zip(self.tables, more, strict=True):
+            table.blocks += islice(free, needed)
 
     def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
         cache = self.cache

@@ -4,8 +4,7 @@
 the cache knows its live tables and is the only one to change them (`new`, `fork`, `append`,
 `truncate`, `release`).
 
-**The law** (`check`): free + used = total, and every refcount is the number of live tables that
-hold the block.
+**The law** (`check`): free + used = total, and a refcount is how many live tables hold the block.
 
 **What a block contains.** A block is zeroed, or filled by a copy, when it is allocated, so whatever
 a live table's blocks contain after its length is stale but finite: an attention that gathers whole
@@ -123,9 +122,7 @@ class PagedKVCache:
         return twin
 
     def truncate(self, table: BlockTable, length: int) -> None:
-        """Keep the first `length` tokens of `table` and drop the blocks after them; the tokens
-        kept are not touched. Raises `ProtocolError` unless 0 <= length <= table.length.
-        """
+        """Keep the first `length` tokens of `table`. Raises `ProtocolError` if it has fewer."""
         self.require_changeable(table)
         if not 0 <= length <= table.length:
             raise ProtocolError(

@@ -48,9 +48,7 @@ class BlockPool:
         return self.num_blocks - len(self._free)
 
     def allocate(self, n: int) -> list[int]:
-        """The ids of `n` free blocks, now with refcount 1. Raises `OutOfBlocks` if fewer are free;
-        then nothing has changed.
-        """
+        """The ids of `n` free blocks, now with refcount 1. Raises `OutOfBlocks` with no change."""
         require(n >= 0, "the number of blocks to allocate", n, "0 or more")
         if n > len(self._free):
             raise OutOfBlocks(n, len(self._free), self.num_blocks)

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from lr.errors import CheckpointError
 from lr.model.codec import printable_bytes
 from lr.model.config import ModelConfig, read_config
-from lr.registry import CHECKPOINTS, DUMMY, checkpoint_path, is_dummy
+from lr.registry import CHECKPOINTS, DUMMY, is_dummy
 from lr.rng import Stream
+from lr.tiny.names import checkpoint_path
 
 if TYPE_CHECKING:
     import torch

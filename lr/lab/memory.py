@@ -206,7 +206,7 @@ def plan_run(
         """Of one cache of a writer."""
         if num_blocks is not None:
             return model.blocks(num_blocks)
-        return blocks_for(options, tokens, share, model.block_size)
+        return share * blocks_for(options, tokens, model.block_size)
 
     def add(role: str, model: Placed, held: int, rows: int, caches: int = 0, copies: int = 1,
             longest: int = tokens) -> None:  # fmt: skip

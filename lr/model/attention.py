@@ -26,7 +26,6 @@ from torch.nn import functional as F
 
 from lr.errors import SettingError
 from lr.kvcache.cache import PagedKVCache, integers
-from lr.kvcache.table import block_rows
 from lr.model.batch import RaggedBatch
 from lr.model.layers import Attend
 
@@ -52,10 +51,7 @@ class RowPages:
     @classmethod
     def of(cls, batch: RaggedBatch) -> RowPages:
         """The rows of a ragged batch, each with the pages of its sequence."""
-        rows: list[list[int]] = []
-        for pages, count in zip(block_rows(batch.tables), batch.counts, strict=True):
-            rows += [pages] * count
-        blocks = integers(rows, batch.tokens.device, torch.int32)
+        blocks = integers(batch.row_pages, batch.tokens.device, torch.int32)
         return cls(batch.positions, batch.slots, blocks)
 
 
@@ -134,22 +130,15 @@ def sdpa_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:
         # cuDNN, which PyTorch would prefer on new GPUs, builds a plan for every new length of the
         # keys: tens of milliseconds for each decoded token
         torch.backends.cuda.enable_cudnn_sdp(False)
-    groups = _groups(batch, cache)
-    if len(groups) == 1:
-        look = _read(batch, cache, *groups[0])
-
-        def attend_together(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            cache.write(layer, batch.slots, k, v)
-            return look(layer, q)
-
-        return attend_together
     starts, device, reads = [0, *accumulate(batch.counts)], batch.tokens.device, []
-    for members, blocks in groups:
+    for members, blocks in _groups(batch, cache):
         rows = [r for i in members for r in range(starts[i], starts[i + 1])]
         reads.append((integers(rows, device), _read(batch, cache, members, blocks)))
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         cache.write(layer, batch.slots, k, v)
+        if len(reads) == 1:  # it has all rows, in their order
+            return reads[0][1](layer, q)
         mixed = torch.empty_like(q)
         for rows, look in reads:
             mixed[rows] = look(layer, q[rows])

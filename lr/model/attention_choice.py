@@ -1,5 +1,4 @@
-"""Which attention a model gets: the first that works on its device, in its dtype, with its heads;
-and why the others do not.
+"""Which attention a model gets, the first that works for it, and why the others do not.
 
 In order: `flash` (the `flash-attn` package), `triton` (our own kernel), `sdpa` (PyTorch's fused
 attention on gathered pages; works everywhere). `reference`, one sequence at a time in plain
@@ -35,8 +34,7 @@ NAMES = ("auto", "flash", "triton", "sdpa", "reference")
 HALF = (torch.float16, torch.bfloat16)
 ROUNDINGS = 4
 """How many roundings of the dtype an output row may be off, relative to its size. A wrong page is
-off by more than the row's size, a mask that is off by one key in 260 by 16 roundings of bfloat16 on
-average."""
+off by more than the row, a mask that is off by one key in 260 by 16 of bfloat16 on average."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
-"""FlashAttention over the paged cache through the `flash-attn` package (Dao, arXiv 2307.08691;
-extra `[flash]`).
+"""FlashAttention over the paged cache, by the package `flash-attn` (Dao, arXiv 2307.08691).
 
 Two of its functions, both with a block table: `flash_attn_varlen_func` for ragged batches, where
 the lengths come as their running sum `cu_seqlens_k`, and `flash_attn_with_kvcache` where every

@@ -1,5 +1,4 @@
-"""A ragged batch: the new tokens of several sequences, laid end to end, and where each one's cache
-lives.
+"""A ragged batch: new tokens of several sequences, laid end to end, and where their cache lives.
 
 No rectangle of tokens exists. A batch of three sequences that bring 1, 4 and 2 new tokens has n = 7
 rows; `counts` is (1, 4, 2). `lengths` include the new tokens, so those of sequence i stand at the
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lr.kvcache.cache import integers
-from lr.kvcache.table import BlockTable
+from lr.kvcache.table import BlockTable, block_rows
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,12 @@ class RaggedBatch:
     tables: tuple[BlockTable, ...]
     logit_rows: Tensor | None
     source: tuple[Sequence[Sequence[int]], Sequence[int], Sequence[int]] = field(repr=False)
+
+    @property
+    def row_pages(self) -> list[list[int]]:
+        """The blocks of every row's sequence, [n, longest], filled up as by `block_rows`."""
+        owners = zip(self.tables, self.counts, strict=True)
+        return block_rows([table for table, count in owners for _ in range(count)])
 
     @classmethod
     def build(

@@ -1,5 +1,4 @@
-"""The tokenizer of a checkpoint and its chat template: text to ids for prompts, ids to bytes and
-text for steps.
+"""A checkpoint's tokenizer and chat template: from text to ids, from ids to bytes and text.
 
 Generated text is never encoded again: token ids are the truth, `token_bytes` says where a step
 ends, `decode` is for verifiers and people. transformers is imported when a codec is loaded, not
@@ -80,9 +79,7 @@ class Codec:
         return cls(tokenizer, name=str(name_or_path), eos_ids=eos, generation_config=stated)
 
     def encode(self, text: str, *, literal: bool = False) -> list[int]:
-        """The ids of a text, nothing added. The text of a special token in it becomes that token
-        or, if `literal`, what its letters are otherwise.
-        """
+        """The ids of a text, nothing added. `literal`: special tokens in it are plain letters."""
         how = {"add_special_tokens": False, "split_special_tokens": literal, "verbose": False}
         return list(self.tokenizer(text, **how)["input_ids"])
 

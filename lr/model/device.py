@@ -4,11 +4,13 @@ The paper's layout is the target on GPUs 0 and 1, the draft on 2, the judge on 3
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.context import SpawnProcess
 from types import ModuleType
 
 import torch
@@ -136,19 +138,21 @@ def find_device(name: str | torch.device) -> torch.device:
     return device
 
 
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """While a process is started: it must not import the user's script, of which it needs nothing
-    (one without the guard `if __name__ == "__main__"` would run again), and not die of a Ctrl-C
-    before it can ignore that.
+def start_process(work: Callable[..., object], *arguments: object, name: str) -> SpawnProcess:
+    """Start a process that does `work`: spawned, since a fork of a threaded torch may hang. It must
+    not import the user's script, of which it needs nothing (one without the guard `if __name__ ==
+    "__main__"` would run again), and not die of a Ctrl-C before it can ignore that.
     """
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=work, args=arguments, name=name, daemon=True)
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     blockable = hasattr(signal, "pthread_sigmask")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blockable else set()
     try:
-        yield
+        process.start()
     finally:
         sys.modules["__main__"] = main
         if blockable:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return process

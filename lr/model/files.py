@@ -1,5 +1,4 @@
-"""Where a checkpoint lies and how its files are opened: a directory, a name on the Hugging Face
-hub, or one of our tiny models.
+"""Where a checkpoint lies (a directory, the Hugging Face hub, our tiny models), and its files.
 
 Everything that can be wrong with files (no such directory, a failed download, a truncated shard, an
 index that names a file that is not there) is said here. What the tensors mean is not known here. No
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lr.errors import CheckpointError
-from lr.registry import CHECKPOINTS, checkpoint_path
+from lr.registry import CHECKPOINTS, find
 
 _TEXT_FILES = ["config.json", "generation_config.json", "tokenizer*", "vocab.json", "merges.txt"]
 _TEXT_FILES += ["*tokens*.json", "chat_template*"]
@@ -38,7 +37,7 @@ def resolve(name_or_path: str | Path, *, weights: bool = True) -> Path:
         raise CheckpointError(f"no checkpoint has so long a name: {name[:60]}... {expected}")
     path = path.expanduser()
     if name in CHECKPOINTS:
-        return checkpoint_path(name)
+        return find("lr.tiny.names:checkpoint_path")(name)
     if path.is_dir():
         return path
     if path.exists():

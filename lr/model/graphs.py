@@ -1,13 +1,11 @@
-"""Decoding that is not bound by launches: forwards of a few sizes are recorded as CUDA graphs and
-replayed.
+"""Decoding not bound by launches: forwards of a few sizes are replayed from CUDA graphs.
 
 A decoding step of a large model is some thousand kernels of a few microseconds, and starting each
 from Python takes longer than it runs. A CUDA graph starts them all at once. It replays the very
 kernels that were recorded, on the very addresses; so each recording has buffers that stay, for a
 fixed number of rows, and every row has the pages of its own sequence (`RowPages`). A batch goes
 into the smallest recording that holds its rows; those left over are *padding rows* (token 0 at
-position 0 of a block that belongs to nobody else). A larger batch, such as a prompt, goes the
-ordinary way.
+position 0 of a block of their own). A larger batch, such as a prompt, goes the ordinary way.
 
 Example, 4 rows and 2 pages, blocks of 4, two sequences that decode at positions 5 and 2 in blocks
 (9, 2) and (5), padding block 0: positions (5, 2, 0, 0), slots (9, 22, 0, 0), blocks ((9, 2), (5,
@@ -37,8 +35,7 @@ from lr.model.batch import RaggedBatch
 from lr.model.qwen import CausalLM
 
 Recorder = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
-"""record(compute) -> replay: `replay` does what `compute` does and always gives the same tensor,
-overwritten by the next replay."""
+"""record(compute) -> replay: it does what `compute` does, always into the same tensor."""
 ROWS = (1, 2, 4, 8, 16, 24, 32)
 """The numbers of rows that are recorded. A batch of 5 rows wastes three of 8, which costs nothing
 while reading the weights is what takes the time."""
@@ -60,7 +57,7 @@ class _Recording:
             blocks=torch.full((rows, graphs.pages), padding, dtype=torch.int32, device=device),
         )
         self.used = 0  # rows that are not padding
-        self.tables: list[list[int]] = []  # of those rows, as they stand in the buffer
+        self.row_pages: list[list[int]] = []  # of those rows, as they stand in the buffer
         self.replay: Callable[[], Tensor]  # set when it is recorded
 
 
@@ -112,14 +109,11 @@ class StepGraphs:
             buffer[n:used].fill_(rest)  # rows that were used the last time, and are not now
         where.blocks[n:used].fill_(padding)
         recording.used = n
-        tables: list[list[int]] = []
-        for table, count in zip(batch.tables, batch.counts, strict=True):
-            tables += [table.blocks] * count
-        if tables != recording.tables:  # pages are sent only if a row has others than last time
-            longest = max(map(len, tables))
-            filled = [blocks + blocks[-1:] * (longest - len(blocks)) for blocks in tables]
-            where.blocks[:n, :longest].copy_(integers(filled, batch.tokens.device, torch.int32))
-            recording.tables = [list(blocks) for blocks in tables]
+        rows = batch.row_pages
+        if rows != recording.row_pages:  # sent only if a row has other pages than last time
+            pages = integers(rows, batch.tokens.device, torch.int32)
+            where.blocks[:n, : pages.shape[1]].copy_(pages)
+            recording.row_pages = rows
         logits = recording.replay()
         if batch.logit_rows is None:
             return logits[:n].clone()

@@ -1,5 +1,4 @@
-"""The pieces of a decoder layer: norm, rotary embedding, attention projections, gated MLP. They
-know nothing of caches, sequences or batches.
+"""The pieces of a decoder layer. They know nothing of caches, sequences or batches.
 
 Tokens come flat: x is [n, e], whichever sequences the n rows belong to. Who attends to whom is
 decided by the `attend` function that a layer is given (`attention.py`). Forward hooks fire.
@@ -19,8 +18,7 @@ from torch.nn import functional as F
 from lr.model.config import ModelConfig
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""attend(layer, q [n, h, d], k [n, k, d], v [n, k, d]) -> [n, h, d]: store the new keys and values,
-then attend."""
+"""attend(layer, q [n, h, d], k [n, k, d], v [n, k, d]) -> [n, h, d]: store k and v, then attend."""
 
 
 class Module(nn.Module):
@@ -93,9 +91,7 @@ class RMSNorm(Module):
 
 
 class HeadNorm(RMSNorm):
-    """RMSNorm of every query and key head, in one go. `weight` is [query weight | key weight], each
-    of the head's size: a checkpoint's q_norm and k_norm.
-    """
+    """RMSNorm of query and key heads at once; `weight` [2 d]: a checkpoint's q_norm and k_norm."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.head_dim, config.rms_norm_eps)
@@ -190,8 +186,7 @@ class DecoderLayer(Module):
 
 
 def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
-    """The angle per position of each of the d/2 rotation planes, fp32 [d/2], and the factor on cos
-    and sin.
+    """The angles per position of the rotation planes, fp32 [d/2], and the factor on cos and sin.
 
     YaRN (Peng et al., arXiv 2309.00071), section 3.2: planes that turn often keep their frequency,
     slow ones are divided by `factor`, with a ramp in between. A plane turns r times over the

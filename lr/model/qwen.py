@@ -40,8 +40,7 @@ class CausalLM(nn.Module):
     """A dense Qwen decoder with weights of one dtype on one device.
 
     Made with `lr.load_model` from a checkpoint, or from a config with random weights. `attention`
-    is how it attends (`attention_choice.py`); `graphs`: whether small forwards are replayed from
-    CUDA graphs, where that can be.
+    is how it attends (`attention_choice.py`); `graphs`: whether CUDA graphs may be used.
     """
 
     attention: AttentionKind = SDPA
@@ -66,10 +65,8 @@ class CausalLM(nn.Module):
     def materialised(
         cls, make: Callable[[], Network], dtype: torch.dtype, device: torch.device
     ) -> Network:
-        """What `make` makes, frozen and in eval mode, its weights with storage but no values yet:
-        built without storage first, so that nothing is held twice.
-        """
-        with torch.device("meta"):
+        """What `make` makes, frozen and in eval mode; its weights have no values yet."""
+        with torch.device("meta"):  # without storage first, so that nothing is held twice
             model = make()
         return model.to(dtype).to_empty(device=device).requires_grad_(False).eval()
 

@@ -16,7 +16,6 @@ without complaint, so what is left is the cause: rank 0 names it, ends all of th
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -43,7 +42,7 @@ from lr.kvcache.table import BlockTable
 from lr.model.attention import AttentionKind
 from lr.model.attention_choice import equip
 from lr.model.batch import RaggedBatch
-from lr.model.device import Torchrun, find_device, undisturbed
+from lr.model.device import Torchrun, find_device, start_process
 from lr.model.files import resolve
 from lr.model.parallel import RankLM, RankLost, Ranks, load_part, part_of, together
 from lr.model.weights import config_of
@@ -84,8 +83,7 @@ def load_parallel(
     """A model over several ranks, as `load_model` on one: a process for each of the `devices`, this
     one for the first; or those that torchrun has started. Ended as its `Team` is.
 
-    Raises as `load_model` does; `SettingError` if it cannot be divided so, before anything is
-    started; `WorkerError` if a rank is lost.
+    Raises as `load_model`; `SettingError` if it cannot be divided; `WorkerError` if one is lost.
     """
     part_of(config_of(source), len(devices) if torchrun is None else torchrun.size)
     team = Team(devices, torchrun, patience)
@@ -131,13 +129,9 @@ class Team:
         self._processes: list[SpawnProcess] = []
         if torchrun is None:
             self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            context = multiprocessing.get_context("spawn")  # a fork of a threaded torch may hang
             for rank, device in enumerate(devices[1:], 1):
                 told = Torchrun(rank, size, device.index or 0), self._store.port
-                process = context.Process(target=_process, args=told, daemon=True)
-                with undisturbed():
-                    process.start()
-                self._processes.append(process)
+                self._processes.append(start_process(_process, *told, name=f"lr rank {rank}"))
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self._processes)
         settings = (self.device.type == "cuda", torch.get_num_threads(), patience)
         with self._guarded():
@@ -170,9 +164,8 @@ class Team:
 
     @contextmanager
     def together(self, order: tuple[Any, ...]) -> Iterator[None]:
-        """Send what is on the queue and one more order; rank 0's own part of it is done inside the
-        `with`. If anything goes wrong there the ranks are out of step, and the team ends. Raises
-        `WorkerError`.
+        """Send what is on the queue and one more order, whose own part rank 0 does inside the
+        `with`. If that goes wrong the ranks are out of step: the team ends. Raises `WorkerError`.
         """
         with self._lock:
             if self.error is not None:
@@ -281,9 +274,7 @@ class LeaderCache(PagedKVCache):
 
 
 class LeaderLM(RankLM):
-    """Rank 0's part of a model that is spread over a team, and for everybody else a `CausalLM`. To
-    be used through `forward` with a cache that it has made.
-    """
+    """Rank 0's part of a spread model: to others a `CausalLM`, used with caches it has made."""
 
     team: Team
     number: int  # under which the other ranks of the team have the other parts

@@ -1,5 +1,4 @@
-"""Which tensor of a Hugging Face checkpoint makes which rows of which parameter of `CausalLM`;
-loading a checkpoint.
+"""Loading a checkpoint: which tensor of it makes which rows of which parameter of `CausalLM`.
 
 Attention and MLP use fused matrices; a checkpoint stores their parts one by one. Worked example: 4
 query heads and 2 KV heads of size 8 give `attention.qkv.weight` 64 rows: q_proj makes rows 0..31,
@@ -176,9 +175,7 @@ def account(config: ModelConfig, tensors: Mapping[str, Any], directory: Path, ro
         ],
     }
     if any(found.values()):
-        lists = " ".join(
-            f"{len(keys)} {what}: {_some(keys)}." for what, keys in found.items() if keys
-        )
+        lists = " ".join(f"{len(k)} {what}: {_some(k)}." for what, k in found.items() if k)
         raise CheckpointError(
             f"the tensors of {directory} are not those its config.json describes. {lists} Check "
             "that config.json belongs to these weights (tie_word_embeddings, attention_bias, "

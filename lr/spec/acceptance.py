@@ -2,9 +2,8 @@
 
 A drafter makes a `Proposal` per branch, a chain or a tree of tokens. The target runs over all of it
 in one forward. An acceptance rule then makes a `Decision`: a path of accepted nodes from the root
-down, and one more token. A rule is *lossless* if its output is distributed as what the target alone
-would have written: `RejectRule` and `MatchRule` below say why they are. `p` is the target's
-distribution, `q` the draft's.
+down, and one more token. A rule is *lossless* if its output is distributed as the target's own:
+`RejectRule` and `MatchRule` say why they are. `p` is the target's distribution, `q` the draft's.
 
 A rule lists every way a round can end, with its probability (`outcomes`), and that list is the code
 that runs: a round draws one uniform number, takes the outcome on which it falls, and draws the last
@@ -102,9 +101,7 @@ EMPTY = Proposal((), ())
 
 @dataclass(frozen=True)
 class Decision:
-    """The accepted nodes of a proposal from the root down, the token that follows them, and what
-    the rule tells the trace of it.
-    """
+    """The accepted nodes from the root down, the token that follows, and what a trace is told."""
 
     nodes: tuple[int, ...]
     token: int
@@ -160,9 +157,8 @@ class AcceptanceRule(ABC):
 
     `lossless`: the output has the target's distribution if the drafts have theirs; the proof is
     where the rule is. `trees`: it can verify trees, not only chains. `needs_fresh_noise`: its
-    decision depends on draft tokens *after* the place where it stops, so the next round must not
-    draw its drafts with the same noise (`BlockRule` says why). `draws_uniform`: a uniform number
-    chooses the outcome.
+    decision depends on drafts *after* the place where it stops, so the next round must not draw
+    with the same noise (`BlockRule` says why). `draws_uniform`: a number chooses the outcome.
     """
 
     name: str
@@ -221,8 +217,7 @@ def pick(outcomes: Sequence[Outcome], number: float) -> Outcome:
 
 
 class RejectRule(AcceptanceRule):
-    """Rejection sampling: a draft token stays with probability min(1, p/q), else the residual
-    replaces it. Chains and trees.
+    """Rejection sampling: a draft stays with chance min(1, p/q), else the residual replaces it.
 
     *Why it is right.* x comes out as an accepted draft with probability q(x) min(1, p(x)/q(x)) =
     min(p(x), q(x)), and as a replacement with P(rejected) * (p(x) - min(p(x), q(x))) / P(rejected),
@@ -234,8 +229,7 @@ class RejectRule(AcceptanceRule):
     distribution is no longer p but the residual, so the next candidate, drawn from its own q, is
     tried against *that*: the argument above with the residual in place of p (SpecInfer, Miao et
     al., arXiv 2305.09781, section 4; without replacement: Sequoia, arXiv 2402.12374). A chain is a
-    tree with one candidate each. The decision never depends on drafts after the place where it
-    stops.
+    tree with one candidate each. Drafts after the place where it stops play no part.
     """
 
     name = "reject"
@@ -262,8 +256,7 @@ class RejectRule(AcceptanceRule):
 def acceptance_chances(
     p_rows: Tensor, proposal: Proposal, families: Sequence[Sequence[int]]
 ) -> list[float]:
-    """For each node, the probability that it is accepted once it is tried: its parent accepted, its
-    earlier siblings rejected.
+    """For each node, the chance that it is accepted once it is tried, after its earlier siblings.
 
     Example: p (0.5, 0.3, 0.2), siblings 0 and 1, both certain: 0.5, then 0.3 / 0.5 = 0.6.
     """
@@ -332,15 +325,13 @@ def _normalised(weights: Tensor, otherwise: Tensor) -> Tensor:
 
 
 class MatchRule(AcceptanceRule):
-    """Sample matching: the target draws its own token at every place, and a draft stays iff it is
-    that token. Any tree.
+    """Sample matching: the target draws at every place, and a draft stays iff it is that token.
 
     The output is what the target draws with the keys of plain decoding: not only the distribution
     but every token is that of plain decoding, whatever was drafted and in whatever batch (fp64).
     The draft decides about speed alone. If draft and target draw with noise of their own they agree
     with probability sum of p q: hardly ever at high temperature. If the draft draws with the
-    target's keys (coupling "shared"), the same noise mostly picks the same token; how often is
-    derived in `lr/lab/exact.py`.
+    target's keys (coupling "shared"), the same noise mostly picks the same (`lr/lab/exact.py`).
     """
 
     name = "match"

@@ -144,8 +144,7 @@ def draft_key(context: Context, depth: int, coupling: Coupling) -> int:
 
 
 class ModelDrafter(OwnBranches):
-    """Chains of tokens, with the distribution of each (`Proposal.q`), made by the same function and
-    sampling parameters as the target's.
+    """Chains of tokens, each with its distribution (`Proposal.q`), made as the target's is made.
 
     Nothing is drafted after a token of `eos_ids`. `min_confidence` ends a proposal *after* a token
     drawn from a distribution whose likeliest token has less; what was drawn is kept and judged,

@@ -28,15 +28,14 @@ from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from lr.errors import SettingError
-from lr.types import EmittedStep, Role, Step, Verdict, require, require_whole
+from lr.types import EmittedStep, Finish, Role, Step, Verdict, require, require_whole
 
 if TYPE_CHECKING:
     from lr.spec.verifiers.base import Pair
 
 
 class NodeId(NamedTuple):
-    """The name of a node, "stem:index.number" (".0" is left out). It is never used twice and does
-    not depend on the order of events.
+    """The name of a node, "stem:index.number" (".0" is left out), used once in any order of events.
 
     `index`: number of the step that follows. `stem`: the index at which its tree began. `number`:
     its place in its level from the left; child j of node n is n * width + j.
@@ -166,9 +165,7 @@ class Targeted:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on the draft step that leads to `node`; None, for a draft step judged by itself:
-    unsure, the target's step is needed.
-    """
+    """The verdict on the draft step to `node`; None: judged alone, it needs the target's step."""
 
     node: NodeId
     verdict: Verdict | None
@@ -201,6 +198,11 @@ class Limits:
         """The longest next step after `written` tokens; 0 when nothing more may come."""
         return max(0, min(self.max_step_tokens, self.max_tokens - written))
 
+    def may_be_drafted(self, previous: Step | None) -> bool:
+        """Whether the step after `previous` (None: the prompt) can be accepted as a draft."""
+        cut = previous is not None and previous.finish is Finish.LENGTH
+        return not (cut and self.ignore_half_sentence)
+
 
 class Schedule(Enum):
     """When a draft or a target step may be written at a node of which level. In a synchronous cycle
@@ -213,8 +215,7 @@ class Schedule(Enum):
 
     `sync` is Algorithm 1 of the paper (arXiv 2506.19830): g drafts, then g + 1 target steps, the
     last of them the bonus. `paper` is the asynchronous process of its Appendix B: k pairs of draft
-    and target step in flight. `depth` is what the official code does: at most D draft steps that
-    are not verified yet.
+    and target step in flight. `depth`, that of the official code: at most D unverified drafts.
     """
 
     SYNC = "sync"
@@ -365,8 +366,7 @@ class SchedulerConfig:
 
     def width_at(self, level: int) -> int:
         """How many alternatives follow a node, 1 to `width`. Here levels count from the node where
-        the tree began: the root of a window moves when steps are accepted, and a tree must not
-        depend on when.
+        the tree began: a window's root moves with time, and a tree must not depend on that.
         """
         return self.width
 

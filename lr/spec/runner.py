@@ -17,17 +17,11 @@ class Runner(Protocol):
     """See `engine.runner.ModelRunner` for what each method promises."""
 
     def open(self, tokens: Sequence[int]) -> Branch: ...
-
     def fork(self, branch: Branch) -> Branch: ...
-
     def rewind(self, branch: Branch, length: int) -> None: ...
-
     def swap(self, branch: Branch, other: Branch) -> None: ...
-
     def close(self, branch: Branch) -> None: ...
-
     def tag(self, branch: Branch, node: tuple[int, int, int]) -> None: ...
-
     def forward(
         self, branches: Sequence[Branch], logits: Literal["last", "all"] | Sequence[int] = "last"
     ) -> list[Tensor]: ...
@@ -41,8 +35,7 @@ def fork_longest(
     runner: Runner, branches: Iterable[Branch], tokens: list[int], wanted: int = 1
 ) -> Branch:
     """A branch of `tokens`, at least the last `wanted` of them pending: a fork of the one among
-    `branches` that shares the longest beginning with it, if any does. Of a long beginning that one
-    computes what is missing first, once for both.
+    `branches` with the longest common beginning, if any; of a long one it computes the rest first.
     """
     best = max(branches, key=lambda one: common_length(one.tokens, tokens), default=None)
     shared = min(common_length(best.tokens, tokens), len(tokens) - wanted) if best else 0

@@ -29,8 +29,7 @@ HEAD = 64  # how many of the likeliest tokens top-p tries before it sorts the wh
 
 @torch.inference_mode()
 def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
-    """Probabilities [b, v] from logits [b, v], at least fp32; one-hot at temperature 0. The input
-    is not changed.
+    """Probabilities [b, v], at least fp32, of logits [b, v], which stay; one-hot at temperature 0.
 
     The filters are those of Hugging Face in their order: temperature, top-k, top-p, min-p. Ties at
     the edge of top-k are all kept. Raises NumericalError for logits that are not finite (one row of
@@ -109,8 +108,7 @@ def step_logprobs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
 
 
 def tainted(probs: Tensor, logits: Tensor) -> Tensor:
-    """The probabilities, or NaN in rows whose largest logit is not finite. The host does not
-    wait."""
+    """The probabilities; NaN where the largest logit is not finite. The host does not wait."""
     return probs + 0 * logits.amax(-1, keepdim=True).to(probs.dtype)
 
 

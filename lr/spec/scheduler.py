@@ -14,12 +14,10 @@ s, c against t. Decisions are made at the root only:
   choose among the aligned ones). Its draft step is emitted and it becomes the root. Work below it
   goes on, so without a barrier the window slides.
 - If no child is accepted, the target's step is emitted as the **correction** and a new tree starts.
-- If no draft can come, the target's step is emitted as it is. At the end of a synchronous cycle
-  this is the **bonus**.
+- If no draft can come, the target's step is emitted as it is: after a full cycle, the **bonus**.
 
 What can no longer be emitted is cancelled at once. A decision depends on steps and verdicts alone
-and waits for all of them, so the order of events does not change the answer (except with
-`LateDrafts.REJECT`).
+and waits for them: the order of events changes no answer (except with `LateDrafts.REJECT`).
 
 There is no clock, tensor, tokenizer or thread here: the engine runs this object on models, a script
 in tests, `theory/simulate.py` on a simulated clock. Messages and settings: `protocol.py`; a
@@ -64,33 +62,22 @@ class Node:
     """A prefix, and what is known about it. Read it; only the scheduler writes here."""
 
     id: NodeId
-    written: int  # tokens of the answer up to here (up to the parent while `draft` is awaited)
+    written: int  # tokens of the answer up to here (up to the parent until `draft` is there)
     limit: int  # the longest step that may follow, in tokens; 0: none
     previous: Step | None = None  # the step before this node; None: the prompt
     draft: Step | None = None  # the draft step that leads here; the first node of a tree has none
-    awaited: bool = False  # `draft` is commanded and not written yet
-    judging: bool = False  # `draft` is with the verifier
     unsure: bool = False  # judged alone it got no verdict: compare it with the target's step
     verdict: Verdict | None = None  # on `draft`
     target: Step | None = None  # the target's own step from here
-    target_began: bool = False
     children: list[Node] = field(default_factory=list)  # one per alternative, in order
     open: bool = True  # steps may follow: `draft` is written, not rejected, and leaves room
     released: bool = False
 
-    @property
-    def unjudged(self) -> bool:
-        """Whether `draft` is there and the verifier is still to be asked about it."""
-        waits = self.draft is not None and self.verdict is None
-        return waits and not self.judging and not self.released
-
 
 class LookaheadScheduler:
-    """The scheduler of one answer. Call `start` once, then `handle` with every event; both return
-    the commands to carry out, in order.
-
-    `root`: the end of what is emitted, with the tree below it. `done`: the answer is complete; then
-    nothing is in work and every node is released.
+    """The scheduler of one answer. `start`, once, and `handle`, for every event, return commands to
+    carry out in order. `root`: the end of what is emitted, with the tree below it. `done`: the
+    answer is complete, nothing in work, every node released.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -138,10 +125,8 @@ class LookaheadScheduler:
         del self._in_work[work]
         match event:
             case Drafted(_, None):
-                node.awaited = False
                 self._prune(node)
             case Drafted(_, Step() as step):
-                node.awaited = False
                 node.draft = node.previous = step
                 node.written += len(step.tokens)
                 node.limit = self.config.limits.step_limit(node.written)
@@ -149,7 +134,7 @@ class LookaheadScheduler:
             case Targeted(_, step):
                 node.target = step
             case Judged(_, None):
-                node.judging, node.unsure = False, True
+                node.unsure = True
             case Judged(_, Verdict() as verdict):
                 self._settle(node, verdict)
         return self._advance()
@@ -188,9 +173,8 @@ class LookaheadScheduler:
             for child in node.children:
                 if not node.open:  # a rejection in this very loop has released it
                     break
-                if not child.unjudged:
+                if child.draft is None or not self._unjudged(child):
                     continue
-                assert child.draft is not None
                 alone = self._judged_alone(child)
                 # Alone, a step can only fail by being cut: compare it with itself.
                 target = child.draft if alone else node.target
@@ -200,7 +184,7 @@ class LookaheadScheduler:
                 if verdict is not None:
                     self._settle(child, verdict)
                 elif not alone:
-                    self._judge(child, Judge(child.id, node.id, child.draft, target))
+                    self._begin(Kind.JUDGE, child, Judge(child.id, node.id, child.draft, target))
 
     def _decide(self) -> bool:
         """Emit the next step if it is decided, and move the root after it. Returns whether."""
@@ -208,10 +192,11 @@ class LookaheadScheduler:
         reject_late = self.config.late_drafts is LateDrafts.REJECT
         choice: Node | Wait | None = Wait.WAIT
         for child in root.children:
-            if reject_late and child.awaited and root.target is not None:
+            awaited = Work(Kind.DRAFT, child.id) in self._in_work
+            if reject_late and awaited and root.target is not None:
                 self._settle(child, Verdict(aligned=False, why="the draft step was late"))
             if child.verdict is None:
-                if child.awaited or child.draft is not None:
+                if awaited or child.draft is not None:
                     return False
                 width -= 1  # no draft could come
                 continue
@@ -274,9 +259,7 @@ class LookaheadScheduler:
     def _emit(
         self, emitted: EmittedStep, verdicts: list[Verdict], node: Node, new: Node | None
     ) -> None:
-        """Emit a step. `new` is the root from now on, on the branches of `node` (None: the answer
-        is complete); the rest of the old tree is released.
-        """
+        """Emit a step. `new` is the root now, on the branches of `node` (None: it was the last)."""
         old = self.root
         self._commands.append(Emit(emitted, tuple(verdicts), node.id, new.id if new else None))
         self.done = new is None
@@ -302,7 +285,7 @@ class LookaheadScheduler:
                 continue
             count = self.config.checked_width(node.id.index - node.id.stem)
             for name in [node.id.child(j, self.config.width) for j in range(count)]:
-                child = Node(name, node.written, node.limit, awaited=True, open=False)
+                child = Node(name, node.written, node.limit, open=False)
                 node.children.append(child)
                 self._in_work[Work(Kind.DRAFT, name)] = child
             names = tuple(child.id for child in node.children)
@@ -315,14 +298,12 @@ class LookaheadScheduler:
         for node in _open_nodes(self.root):
             if free > 0 and self._target_is_due(node):
                 free -= 1
-                node.target_began = True
-                self._in_work[Work(Kind.TARGET, node.id)] = node
-                self._commands.append(Target(node.id, node.limit))
+                self._begin(Kind.TARGET, node, Target(node.id, node.limit))
             for child in node.children:
-                alone = child.unjudged and self._judged_alone(child)
+                alone = self._judged_alone(child) and self._unjudged(child)
                 if free > 0 and alone and child.draft is not None:
                     free -= 1
-                    self._judge(child, Judge(child.id, node.id, child.draft, None))
+                    self._begin(Kind.JUDGE, child, Judge(child.id, node.id, child.draft, None))
 
     # What may happen at a node
 
@@ -333,8 +314,7 @@ class LookaheadScheduler:
         """Whether drafts after `node` may start and have not started yet."""
         if node.children or not self.config.drafts_at(self._level(node)):
             return False
-        ignore = self.config.limits.ignore_half_sentence
-        if not may_be_drafted(node.previous, ignore_half_sentence=ignore):
+        if not self.config.limits.may_be_drafted(node.previous):
             return False
         may_follow, router = self.config.may_follow, self.config.router
         ahead = node.draft is not None and (self.config.barrier or node is not self.root)
@@ -346,7 +326,7 @@ class LookaheadScheduler:
         """Whether the target's step after `node` may start and has not started yet. If the verifier
         needs none: only after a doubt, and at a root that has no draft step left.
         """
-        if node.target_began:
+        if node.target is not None or Work(Kind.TARGET, node.id) in self._in_work:
             return False
         if self.config.needs_target_step:
             return self.config.targets_at(self._level(node))
@@ -356,11 +336,15 @@ class LookaheadScheduler:
     def _judged_alone(self, child: Node) -> bool:
         return not self.config.needs_target_step and not child.unsure
 
+    def _unjudged(self, child: Node) -> bool:
+        """Whether the draft step is there and the verifier is still to be asked about it."""
+        waits = child.draft is not None and child.verdict is None and not child.released
+        return waits and Work(Kind.JUDGE, child.id) not in self._in_work
+
     # Changes to the tree and to what is in work
 
-    def _judge(self, child: Node, command: Judge) -> None:
-        child.judging = True
-        self._in_work[Work(Kind.JUDGE, child.id)] = child
+    def _begin(self, kind: Kind, node: Node, command: Command) -> None:
+        self._in_work[Work(kind, node.id)] = node
         self._commands.append(command)
 
     def _settle(self, child: Node, verdict: Verdict) -> None:
@@ -428,8 +412,3 @@ def verdict_by_form(draft: Step, target: Step) -> Verdict | None:
         ending = "draft" if draft.finish is Finish.EOS else "target"
         return Verdict(aligned=False, why=f"only the {ending} step ends the text")
     return None
-
-
-def may_be_drafted(previous: Step | None, *, ignore_half_sentence: bool) -> bool:
-    """Whether the step after `previous` (None: the prompt) can be accepted as a draft at all."""
-    return previous is None or previous.finish is not Finish.LENGTH or not ignore_half_sentence

@@ -4,8 +4,7 @@
 2. The *target* runs over all of it in one ragged forward: a chain is fed at the end of its branch,
    a tree is spread over forks, one per leaf.
 3. The acceptance *rule* decides per branch which tokens stay and which one follows.
-4. Tokens and cache of each branch are cut back together to what was decided. The token that follows
-   is left pending.
+4. Tokens and cache of each branch are cut back to what was decided; the next token is left pending.
 
 Branches never influence each other. A step may end in the middle of what was decided; then the
 caller (`write.py`, or `Writer.write` of `lr/lookahead.py`) drops the rest. Nothing here knows steps
@@ -61,8 +60,7 @@ class Speculation:
 @dataclass(frozen=True)
 class RoundEnd:
     """What a round decided for one branch: its next tokens, namely `accepted` of `proposed` draft
-    tokens and one more. `depth`: the depth of the proposal (its length, for a chain). `note`: what
-    the rule tells the trace.
+    tokens and one more. `depth`: of the proposal. `note`: what the rule tells the trace.
     """
 
     tokens: tuple[int, ...]
@@ -85,9 +83,7 @@ def speculate(
     last of them pending. `describe` makes what a detailed trace records of every round.
     """
     made = speculation.drafter.propose(contexts, speculation.num_speculative_tokens)
-    proposals = [
-        p if context.limit > 0 else EMPTY for p, context in zip(made, contexts, strict=True)
-    ]
+    proposals = [p if c.limit > 0 else EMPTY for p, c in zip(made, contexts, strict=True)]
     branches = [context.branch for context in contexts]
     starts = [len(branch) for branch in branches]
     runs = run_target(runner, branches, proposals)
@@ -132,8 +128,7 @@ def run_target(
     """The target's logits [n + 1, v] over every proposal, in one forward, and the branches that now
     hold the proposals. Row 0 is at the branch's end, row i + 1 after node i.
 
-    Example: the tree 7 -> 9, 7 -> 2 has two paths; two branches that share their past get two
-    tokens each; node 7's row is read from the first.
+    Example: the tree 7 -> 9, 7 -> 2 has two paths, a branch for each; node 7 is read on the first.
     """
     spread: list[Forks] = []
     for branch, proposal in zip(branches, proposals, strict=True):

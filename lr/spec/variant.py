@@ -41,19 +41,16 @@ class Controller(Protocol):
     entropies: bool = False
 
     def depth(self, stats: StepStats) -> int:
-        """How many steps to look ahead from now on: 0 (`paper`: 1) to the depth that the run began
-        with; beyond that it is clipped.
+        """How many steps to look ahead from now on: 0 (`paper`: 1) to the run's depth, or clipped.
 
-        Called after every step that is emitted. What is in work goes on. A decision that looks at
-        counts alone is the same in every run of the lockstep driver; one that looks at seconds is
-        not.
+        Called after every step that is emitted. What is in work goes on. A decision by counts alone
+        is the same in every run of the lockstep driver; one by seconds is not.
         """
         ...
 
     def tokens(self, stats: StepStats) -> int | None:
         """How many tokens the target's drafter may guess in a round (k) in the steps that begin
-        from now on; None, and at most: as many as the run says. Asked after `depth`, with the same
-        statistics.
+        from now on; None, and at most: as many as the run says. Asked after `depth`.
         """
         return None
 
@@ -117,8 +114,7 @@ class Corrector(Protocol):
 
 @dataclass(frozen=True)
 class Variant:
-    """What a variant of the algorithm replaces; None: nothing there. Hand it to `Reasoner.run` or
-    `Reasoner.generate`.
+    """What a variant replaces; None: nothing there. For `Reasoner.generate` and `Reasoner.run`.
 
     `segmenter` is made from the function that maps a token id to its bytes. `schedule` is a
     subclass of `SchedulerConfig` with rules of its own for when drafts and target steps may start,

@@ -27,15 +27,14 @@ from lr.spec.protocol import NodeId
 from lr.spec.runner import Runner
 from lr.spec.sampling import distribution, sample
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
-from lr.spec.token_sd import Describe, RoundEnd, Speculation, speculate
+from lr.spec.token_sd import RoundEnd, Speculation, speculate
 from lr.trace import StepWritten, TokenRound, TokenWritten, Trace
 from lr.types import Finish, Role, SamplingParams, Step
 
 
 @dataclass(eq=False)
 class StepJob:
-    """One step to be written at the end of `branch`: number `index` of the answer, at most `limit`
-    tokens.
+    """Step number `index`, to be written at the end of `branch`, at most `limit` tokens long.
 
     `stream` is the step's randomness: token t is drawn with the key (stream, t). `trace` records
     the step, `node` names it there. `tokens`: what is written; those that it begins with are on the
@@ -134,9 +133,7 @@ class StepWriter:
         return bool(self.live)
 
     def poll(self, wait: float | None = 0.0) -> None:
-        """One forward, or one round of speculation, for all that is being written; finished jobs
-        leave. `wait` is for models that are elsewhere.
-        """
+        """One forward or round for all jobs; finished ones leave. `wait`: for models elsewhere."""
         if not self.live:
             return
         speculation = self.config.speculation
@@ -147,9 +144,8 @@ class StepWriter:
                 Context(j.branch, j.room, Draws(j.stream, len(j.tokens)), j.trace.at(j.node))
                 for j in self.live
             ]
-            describe: Describe | None = None
-            if any(job.trace.detailed for job in self.live):
-                describe = find("lr.lab.trace.rounds:round_detail")
+            detailed = any(job.trace.detailed for job in self.live)
+            describe = find("lr.lab.trace.rounds:round_detail") if detailed else None
             how = (self.runner, self.config.sampling, speculation)
             ends = speculate(*how, contexts, describe=describe)
             for job, end in zip(self.live, ends, strict=True):
@@ -186,19 +182,15 @@ class StepWriter:
             self._take(job, token)
 
     def _part_with_finished(self) -> None:
-        finished = [job for job in self.live if job.finish is not None]
-        if finished:
-            self.live = [job for job in self.live if job.finish is None]
-        for job in finished:
+        for job in [job for job in self.live if job.finish is not None]:
+            self.live.remove(job)
             job.trace.record(StepWritten(self.config.role, job.index, job.step, job.node))
 
     def _take_round(self, job: StepJob, end: RoundEnd) -> None:
-        """Take a round's tokens up to the step's end. Its last token stays pending, the cache holds
-        everything before.
+        """Take a round's tokens up to the step's end, whose last token stays pending.
 
         Example: "a b \n\n c" was decided on a branch of 10 tokens: the step ends with the third, so
-        the branch is cut back to 12 tokens and the boundary is appended again: 13 tokens, 12 of
-        them cached.
+        the branch is cut back to 12 tokens and the boundary appended again: 12 of 13 are cached.
         """
         offset, taken = len(job.tokens), 0
         while taken < len(end.tokens) and job.finish is None:

@@ -161,7 +161,7 @@ def test_the_command(
     def gone(name: str) -> Path:
         raise CheckpointError(f"the files of {name} are missing")
 
-    monkeypatch.setattr("lr.model.files.checkpoint_path", gone)
+    monkeypatch.setattr("lr.tiny.names.checkpoint_path", gone)
     target = tmp_path / "figures.json"
     flags = [
         "--models",

@@ -160,7 +160,7 @@ class Setting:
             )
             for prompt in prompts
         ]
-        return Loop(target, run, verifier), requests
+        return Loop(target, run, verifier, 1), requests
 
     def run(
         self,

@@ -172,7 +172,7 @@ def test_stopping_early_gives_everything_back() -> None:
         chain(SchedulerConfig(Limits(60, 14), depth=4), target, draft, p, Coupling.INDEPENDENT)
         for p in PROMPTS
     ]
-    steps = answered(Loop(target, draft, ByContent()), chains)
+    steps = answered(Loop(target, draft, ByContent(), 8), chains)
     next(steps)
     steps.close()
     assert target.live == draft.live == []
@@ -189,7 +189,7 @@ def test_hundreds_of_rounds_leave_the_pool_as_it_was() -> None:
     config = SchedulerConfig(Limits(90, 3), depth=3, width=2)
     while rounds < 300:
         one = chain(config, target, draft, [5, 6 + rounds % 3], Coupling.INDEPENDENT)
-        for _ in answered(Loop(target, draft, ByContent()), [one]):
+        for _ in answered(Loop(target, draft, ByContent(), 8), [one]):
             rounds += 1
             most = max(most, *(pool.num_used for pool in pools))
         assert [pool.num_used for pool in pools] == [0, 0]

@@ -58,7 +58,7 @@ def lockstep(
         )
         for p in prompts
     ]
-    for _ in answered(Loop(target, draft, verifier), chains):
+    for _ in answered(Loop(target, draft, verifier, 8), chains):
         pass
     assert draft.runner.cache.pool.num_used == 0  # type: ignore[attr-defined]
     return [chain.emitted for chain in chains]

@@ -78,7 +78,7 @@ def test_an_empty_directory(tmp_path: Path) -> None:
 
 
 def test_tiny_names(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lr.model.files.checkpoint_path", lambda name: checkpoint / name / "..")
+    monkeypatch.setattr("lr.tiny.names.checkpoint_path", lambda name: checkpoint / name / "..")
     (checkpoint / "tiny-draft").mkdir()
     assert resolve("tiny-draft").samefile(checkpoint)
 

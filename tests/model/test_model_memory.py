@@ -145,7 +145,7 @@ def test_larger_blocks_are_counted_as_the_run_reserves_them() -> None:
     """FlashAttention may want blocks of 256 tokens; rows in flight then reserve more."""
     large = Placed("x", SHAPES["Qwen3-32B"], BF16, ("cpu",), block_size=256)
     [need] = plan_run(Cast(large), PAPER, 4096, free=lambda _: None).devices[0].needs
-    assert need.cache == cache_bytes(large.config, BF16, blocks_for(PAPER, 4096, 1, 256), 256)
+    assert need.cache == cache_bytes(large.config, BF16, blocks_for(PAPER, 4096, 256), 256)
     assert large.blocks(17) == 2  # 272 tokens
     [given] = (
         plan_run(Cast(large), PAPER, 4096, num_blocks=32, free=lambda _: None).devices[0].needs

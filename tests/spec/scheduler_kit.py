@@ -29,7 +29,7 @@ from lr.spec.protocol import (
     Targeted,
     Work,
 )
-from lr.spec.scheduler import may_be_drafted, verdict_by_form
+from lr.spec.scheduler import verdict_by_form
 from lr.types import EmittedStep, Finish, Origin, Step, Verdict
 
 
@@ -109,9 +109,7 @@ def oracle(script: Script, config: SchedulerConfig) -> Told:
         ):
             level = 0  # no bonus waits at the end of the cycle
         at_end = config.schedule is Schedule.SYNC and level == config.depth
-        eligible = may_be_drafted(
-            prefix[-1] if prefix else None, ignore_half_sentence=limits.ignore_half_sentence
-        )
+        eligible = limits.may_be_drafted(prefix[-1] if prefix else None)
         target = cut(script.target(prefix), limit)
         rejected: list[tuple[Step, Verdict]] = []
         for j in range(config.width if eligible and config.depth and not at_end else 0):

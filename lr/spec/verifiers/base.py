@@ -53,9 +53,8 @@ class Pair:
     i given all tokens before it; `hidden` [t, e] holds the target's last hidden states at these
     tokens. `target_sampling` and `draft_sampling` are the log-probabilities log p and log q under
     the sampling distributions; `draft_sampling` is empty for a step that no model drew. All are
-    there if the verifier requires them. `stream` is the randomness of this pair, for what decides
-    by chance: `uniform(pair.stream.key(0))` (`lr/rng.py`); None where no models run. `note` tells
-    the trace something.
+    there if the verifier requires them. `stream` is the randomness of this pair, for decisions by
+    chance: `uniform(pair.stream.key(0))`; None where no models run. `note` tells the trace.
     """
 
     prefix: tuple[int, ...]
@@ -125,8 +124,7 @@ class DeferredVerifier(ABC):
 
     @abstractmethod
     def ask(self, pair: Pair, ring: Callable[[], object]) -> Future[Verdict]:
-        """Begin to judge a pair; `ring` is called when the verdict is there. Whoever does not want
-        it any more cancels it."""
+        """Begin to judge a pair; `ring` is called at the end. Cancel what is no longer wanted."""
 
 
 def check_verifier(verifier: object) -> Verifier:
