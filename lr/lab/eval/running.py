@@ -111,8 +111,8 @@ class Plan:
 
     @property
     def keys(self) -> list[Key]:
-        """Every answer that is wanted, sample by sample."""
-        return [Key(item.number, sample) for sample in range(self.samples) for item in self.items]
+        """Every answer that is wanted, question by question: samples share their prompt."""
+        return [Key(item.number, sample) for item in self.items for sample in range(self.samples)]
 
 
 @dataclass(frozen=True)
