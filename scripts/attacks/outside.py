@@ -30,7 +30,6 @@ from test_misbehaviour import judge_at
 from test_sandbox import ATTACKS, LIMITED
 from test_signals import gone, started
 
-from lr.commands.show import unheeded
 from lr.engine.engine import recommended_sampling
 from lr.errors import LRError, SettingError
 from lr.lab.endpoint.client import Refused
@@ -39,6 +38,7 @@ from lr.lab.eval.sandbox import Limits, Sandbox, open_sandbox
 from lr.lab.trace.file import read_trace
 from lr.model.codec import Codec
 from lr.model.weights import load_model
+from lr.parts.generation_config import unheeded
 
 ROOT = Path(__file__).resolve().parents[2]
 SLOW = 30.0

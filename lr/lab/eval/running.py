@@ -212,8 +212,7 @@ class Evaluation:
             again.finish()
 
     def _limited(self, question: str, options: GenerateOptions, total: int) -> GenerateOptions:
-        """The options with so many tokens for the answer that it and the prompt have at most
-        `total`."""
+        """The options with so many tokens that prompt and answer have at most `total`."""
         chat = self.reasoner.codec.chat
         prompt = chat(question, system=options.system, enable_thinking=options.enable_thinking)
         left = total - len(prompt)
