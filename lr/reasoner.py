@@ -54,7 +54,8 @@ class Reasoner:
 
     Caches are kept from answer to answer. With driver "overlapped" a second process, which does
     not import your script, is started at the first question and kept until `close`, the end of a
-    `with` block, or the end of the reasoner. Raises `CheckpointError` or `SettingError`.
+    `with` block, or the end of the reasoner. Raises `CheckpointError` or `SettingError`; warns of
+    what the target's generation_config.json asks for and does not get.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Reasoner:
         )
         self.engine = Engine(self.models)
         self.codec = self.models.codec
+        find("lr.parts.generation_config:warn_unheeded")(self.codec)
 
     def generate(
         self,

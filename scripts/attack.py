@@ -6,7 +6,8 @@ it tried and what it found.
     python scripts/attack.py files --only 412        # case 412 again, alone
 
 A case depends on the name, the seed and its number alone, so every finding can be had again with
-`--only`. The exit code is 1 after a finding. What the attacks are, and what they have found so far:
+`--only`. The exit code is 1 after a finding. Ctrl-C ends an attack with what was tried and found so
+far and exit code 130; once a minute standard error says as much. What the attacks are:
 `docs/trust.md`. The attacks themselves: `scripts/attacks/`; they need the tests beside them.
 """
 
@@ -14,12 +15,14 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -28,6 +31,8 @@ PARTS = ("spec", "engine", "kvcache", "model", "eval", "endpoint")
 KITS = ("tests", *(f"tests/{part}" for part in PARTS))
 SHOWN = 3
 """Findings that are shown whole; of further ones the number."""
+EVERY = 60.0
+"""Seconds between two lines, on standard error, of what was tried and found so far."""
 ATTACKS = {
     "exact": ("models", 200, "exact verifier and sample matching against plain decoding"),
     "distribution": ("models", 60, "chi-square of drafters, rules, couplings and filters"),
@@ -55,33 +60,70 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", type=int, help="the number of the one case to run")
     asked = parser.parse_args(arguments)
     sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), *(str(ROOT / kit) for kit in KITS)]
-    module, usual, _ = ATTACKS[asked.name]
+    _, usual, _ = ATTACKS[asked.name]
     count = asked.count or (usual if asked.seconds is None else sys.maxsize)
     numbers = range(count) if asked.only is None else [asked.only]
-    import torch
+    attempt, interrupts = Attempt(asked.name, asked.seed), list[int]()
 
-    torch.set_num_threads(1)  # the tensors are tiny: threads only get in each other's way
-    tried, findings = Counter[str](), 0
-    with tempfile.TemporaryDirectory(prefix="lr-attack-") as folder:
-        attack = getattr(import_module(f"attacks.{module}"), asked.name)(Path(folder))
-        began = time.monotonic()
-        for number in numbers:
-            if asked.seconds is not None and time.monotonic() - began > asked.seconds:
-                break
-            try:
-                tried[attack(random.Random(f"{asked.name} {asked.seed} {number}"))] += 1
-            except Exception as error:
-                findings += 1
-                tried["finding"] += 1
-                said = f"{type(error).__name__}: {str(error)[:300]!r}"
-                print(f"FINDING in case {number} of seed {asked.seed}: {said}")
-                if findings <= SHOWN:
-                    print(traceback.format_exc())
-        attack.close()
-    seconds = time.monotonic() - began
-    said = ", ".join(f"{n} {what}" for what, n in tried.most_common())
-    print(f"{asked.name}: {tried.total()} cases in {seconds:.0f} s ({said}); {findings} findings")
-    return 1 if findings or not tried else 0
+    def interrupt(number: int, _: object) -> None:
+        interrupts.append(number)  # a case may take the exception for its own
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with suppress(KeyboardInterrupt):
+            attempt.run(numbers, asked.seconds, interrupts)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    print(attempt.summary, flush=True)
+    return 130 if interrupts else 1 if attempt.findings or not attempt.tried else 0
+
+
+class Attempt:
+    """An attack under way: what it has tried and found so far."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        self.name, self.seed = name, seed
+        self.tried, self.findings, self.began = Counter[str](), 0, time.monotonic()
+
+    @property
+    def summary(self) -> str:
+        seconds, total = time.monotonic() - self.began, self.tried.total()
+        said = ", ".join(f"{n} {what}" for what, n in self.tried.most_common())
+        cases = f"{self.name}: {total} cases in {seconds:.0f} s ({said})"
+        return f"{cases}; {self.findings} findings"
+
+    def run(self, numbers: Iterable[int], seconds: float | None, interrupts: list[int]) -> None:
+        """Try these cases, until so many seconds are over or an interrupt has come."""
+        import torch
+
+        torch.set_num_threads(1)  # the tensors are tiny: threads only get in each other's way
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lr-attack-"))
+            module = import_module(f"attacks.{ATTACKS[self.name][0]}")
+            attack = getattr(module, self.name)(Path(folder))
+            stack.callback(attack.close)
+            self.began = told = time.monotonic()
+            for number in numbers:
+                now = time.monotonic()
+                if interrupts or (seconds is not None and now - self.began > seconds):
+                    break
+                if now - told >= EVERY:
+                    print(self.summary, file=sys.stderr, flush=True)
+                    told = now
+                try:
+                    self.tried[attack(random.Random(f"{self.name} {self.seed} {number}"))] += 1
+                except Exception as error:
+                    if not interrupts:
+                        self.found(number, error)
+
+    def found(self, number: int, error: Exception) -> None:
+        self.findings += 1
+        self.tried["finding"] += 1
+        said = f"{type(error).__name__}: {str(error)[:300]!r}"
+        print(f"FINDING in case {number} of seed {self.seed}: {said}", flush=True)
+        if self.findings <= SHOWN:
+            print(traceback.format_exc(), flush=True)
 
 
 if __name__ == "__main__":

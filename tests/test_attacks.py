@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +90,43 @@ def test_a_finding_is_reported_and_can_be_had_again(
     assert attack.main(["orders", "--only", "5", "--seed", "3"]) == 1
     said = capsys.readouterr().out
     assert "FINDING in case 5 of seed 3" in said and "1 findings" in said
+
+
+@pytest.mark.parametrize("swallowed", [False, True])
+def test_ctrl_c_ends_an_attack_with_what_was_tried_and_found_so_far(
+    attack: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    swallowed: bool,
+) -> None:
+    """The signal comes in case 3, whose code may take the interrupt for its own failure. Two cases
+    were fine and one was a finding; progress is told after each of them."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    attack.main(["orders", "--count", "1"])
+    numbers = iter(range(10))
+
+    def case(self: object, rng: Random) -> str:
+        number = next(numbers)
+        if number == 3:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                assert not swallowed, "an interrupt is no success"
+                raise
+        assert number != 1, "found"
+        return "fine"
+
+    monkeypatch.setattr(sys.modules["attacks.parts"].orders, "__call__", case)
+    monkeypatch.setattr(attack, "EVERY", 0.0)
+    before = signal.getsignal(signal.SIGINT)
+    assert attack.main(["orders", "--count", "10"]) == 130
+    assert signal.getsignal(signal.SIGINT) is before and next(numbers) == 4
+    said = capsys.readouterr()
+    assert "FINDING in case 1 of seed 0" in said.out and "FINDING in case 3" not in said.out
+    assert said.out.splitlines()[-1].endswith("(2 fine, 1 finding); 1 findings")
+    assert [line[:15] for line in said.err.splitlines()[1:]] == [
+        "orders: 1 cases", "orders: 2 cases", "orders: 3 cases"
+    ]  # fmt: skip
 
 
 def wrong(script: object, config: object) -> object:

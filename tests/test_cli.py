@@ -4,8 +4,10 @@ message and exit code 2.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 from door_kit import write_checkpoint, write_foreign_checkpoint
 
 from lr.commands.cli import COMMANDS, main
+from lr.reasoner import Reasoner
 from lr.tiny.language import Split
 from lr.tiny.languages import LANGUAGES
 
@@ -295,6 +298,28 @@ def test_a_tiny_model_says_what_it_understands(capsys: pytest.CaptureFixture[str
     for language in LANGUAGES.values():
         questions = [language.problem(Split.TEST, i, 0).question for i in range(100)]
         assert all(map(language.asks, questions)) and not language.asks("How many coins?")
+
+
+def test_what_a_checkpoint_asks_for_in_vain_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program gets one warning, at the line that made the reasoner; commands a note and none."""
+    folder = write_checkpoint(tmp_path / "model", seed=1)
+    asks = {"repetition_penalty": 1.05, "of_tomorrow": True, "temperature": 0.5}
+    (folder / "generation_config.json").write_text(json.dumps(asks))
+    words = "asks for repetition_penalty = 1.05, of_tomorrow = true"
+    with pytest.warns(UserWarning, match=words) as said:
+        Reasoner(folder, None)
+    assert [one.filename for one in said] == [__file__]
+    how = ["--mode", "ar", "--model", str(folder)]
+    with warnings.catch_warnings(record=True) as more:
+        assert main(["generate", "How many?", *how, "--max_tokens", "3"]) == 0
+        assert capsys.readouterr().err.count(words) == 1
+        there = ["--dataset", "tiny:1", "--output", str(tmp_path / "run"), "--max_tokens_len", "90"]
+        assert main(["run", *how, *there]) == 0
+        assert capsys.readouterr().err.count(words) == 1
+        Reasoner(write_checkpoint(tmp_path / "other", seed=1), None)
+    assert not more
 
 
 def test_one_thread_for_the_tiny_models() -> None:

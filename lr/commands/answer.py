@@ -36,7 +36,6 @@ from lr.types import require
 
 if TYPE_CHECKING:
     from lr.engine.engine import Run
-    from lr.model.codec import Codec
     from lr.reasoner import Reasoner
 
 
@@ -92,15 +91,13 @@ class Generate:
         result = run.finish()
         if not result.text.endswith("\n"):
             out.print()
-        for note in self._notes(result, reasoner.codec):
+        for note in self._notes(result):
             notes.print(note, style="dim")
 
-    def _notes(self, result: Result, codec: Codec) -> Iterator[str]:
+    def _notes(self, result: Result) -> Iterator[str]:
         stats = result.stats
         coupling = "" if self.generation.mode == "ar" else f", coupling {result.coupling}"
         yield show.summary(stats) + coupling
-        if asks := show.unheeded(codec):
-            yield asks
         if stats.judged and not stats.accepted:
             events = (event for _, event in result.trace.events)
             emits = (e for e in events if isinstance(e, Emit))

@@ -94,8 +94,7 @@ class BenchDecode(Bench):
         write_json(content | decode.document(timings), self.json)
 
     def _groups(self) -> Iterator[tuple[list[str], decode.Plan]]:
-        """What is measured in turns with each other: all small models; each large one alone, for
-        its memory."""
+        """What is measured in turns: all small models; each large one alone, for its memory."""
         from lr.lab.bench import decode
 
         large = decode.SHAPES

@@ -161,8 +161,7 @@ class Info:
 
 
 def attention_lines(device: torch.device) -> list[str]:
-    """Which kind of attention models get on a device, and why not another: one line per kind, each
-    tried."""
+    """Which kind of attention models get on a device, and why not another: each kind is tried."""
     import torch
 
     from lr.model.attention_choice import AttentionNeeds, candidates, find_kernels

@@ -6,6 +6,7 @@ Each group is a dataclass; a command that has one as a field has its flags."""
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -79,12 +80,17 @@ class Placement(Device):
 
     def reasoner(self, *models: str | None, **settings: Any) -> Reasoner:
         """A reasoner with target, draft, verifier and settings as `Reasoner` takes them, and with
-        this dtype, cache and attention."""
+        this dtype, cache and attention. Its warnings become notes."""
+        from lr.commands.show import console
         from lr.reasoner import Reasoner
 
         settings |= {"dtype": torch_dtype(self.dtype), "num_blocks": self.num_blocks}
         settings |= {"attention": self.attention, "graphs": self.cuda_graphs}
-        return Reasoner(*models, **settings)  # type: ignore[arg-type]
+        with warnings.catch_warnings(record=True) as warned:
+            made = Reasoner(*models, **settings)  # type: ignore[arg-type]
+        for one in warned:
+            console(stderr=True).print(f"note: {one.message}", style="yellow")
+        return made
 
 
 @dataclass(frozen=True)

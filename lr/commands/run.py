@@ -14,7 +14,7 @@ from rich.console import Console
 
 from lr.commands.info import memory_plan, memory_table
 from lr.commands.options import Placement, ServerChoice, VariantChoice, spread, torch_dtype
-from lr.commands.show import at_least, console, progress, unheeded
+from lr.commands.show import at_least, console, progress
 from lr.errors import SettingError
 from lr.lab.dummy import DUMMY_NOTE, dummy_name
 from lr.lab.eval.datasets import fingerprint, load_items
@@ -315,8 +315,6 @@ class Run:
                     there = f", {total - left} of them there already" if left < total else ""
                     what = f"{total} answers to {len(items)} problems{there}"
                     notes.print(f"mode {mode}: {what}; results in {store.path}")
-                    if asks := unheeded(reasoner.codec):
-                        notes.print(f"note: {asks}", style="yellow")
                     watch(evaluation, notes)
         console().print(store.path, soft_wrap=True)
 

@@ -107,7 +107,7 @@ class LocalDrafts:
     _tip: NodeId | None = None  # where the last step that was taken leads to
 
     def open(self, node: NodeId, tokens: Sequence[int], ahead: Ahead | None = None) -> None:
-        self._give(node, self.writer.runner.open(tokens), None)
+        self._give(node, self.writer.runner.open(tokens, shared=True), None)
         self.ahead, self._prompt = ahead, len(tokens)
 
     def write_ahead(self) -> None:

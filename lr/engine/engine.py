@@ -359,17 +359,9 @@ class Run:
             steps_of = find("lr.parts.drafters:Proposals")
             proposals = steps_of(variant.proposer, segmenter, *ends).after
         both = (self.stream(Role.TARGET), self.stream(Role.DRAFT))
-        self._request = Request(
-            self.prompt,
-            LookaheadScheduler(config),
-            target,
-            drafts,
-            Streams(*both, Coupling(options.coupling)),
-            self.trace,
-            variant,
-            self.controller,
-            proposals,
-        )
+        streams, scheduler = Streams(*both, Coupling(options.coupling)), LookaheadScheduler(config)
+        how = (self.trace, variant, self.controller, proposals)
+        self._request = Request(self.prompt, scheduler, target, drafts, streams, *how)
         return self._request
 
     def stream(self, role: Role) -> Stream:

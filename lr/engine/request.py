@@ -109,7 +109,7 @@ class Request:
             ahead = Ahead(self.streams, config.limits) if early else None
             self.drafts.open(root, self.prompt, ahead)
         self.places[root] = NodePlace(tuple(self.prompt))
-        self.give(root, self.target.runner.open(self.prompt))
+        self.give(root, self.target.runner.open(self.prompt, shared=True))
         self._carry_out(self.scheduler.start())
 
     def take(self) -> bool:

@@ -29,6 +29,7 @@ from lr.model.batch import RaggedBatch
 from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
+from lr.spec.runner import fork_longest
 from lr.types import require
 
 BLOCK_SIZE = 16
@@ -79,6 +80,7 @@ class ModelRunner:
         self.kind.check_block_size(size)
         self.cache = model.make_cache(num_blocks + replays, size)  # one for padding rows
         self.graphs = StepGraphs(model, self.cache) if replays else None
+        self.live: list[Branch] = []  # the branches that are open, in their order
 
     @torch.inference_mode()
     def prepare(self, rows: int) -> None:
@@ -91,15 +93,23 @@ class ModelRunner:
         if self.graphs is not None:
             self.graphs.close()
 
-    def open(self, tokens: Sequence[int]) -> Branch:
-        """A new branch with these tokens (at least one), pending. Raises `ContextError`."""
+    def open(self, tokens: Sequence[int], *, shared: bool = False) -> Branch:
+        """A new branch with these tokens (at least one), pending. Raises `ContextError`. `shared`:
+        if a branch that is there begins with all of them, a fork of it; the last token is pending.
+        """
         require(len(tokens) > 0, "the number of tokens to open a branch with", 0, "at least one")
         self._require_fit(tokens, len(tokens))
-        return Branch(list(tokens), self.cache.new())
+        whole, size = list(tokens), len(tokens)
+        twins = [one for one in reversed(self.live) if shared and one.tokens[:size] == whole]
+        if twins:  # of those that have computed most the latest: others wait for what it computes
+            return fork_longest(self, [max(twins, key=lambda one: one.table.length)], whole)
+        self.live.append(Branch(whole, self.cache.new()))
+        return self.live[-1]
 
     def fork(self, branch: Branch) -> Branch:
         """A branch with the same tokens that shares all of the cache; no K/V is copied."""
-        return Branch(list(branch.tokens), self.cache.fork(branch.table))
+        self.live.append(Branch(list(branch.tokens), self.cache.fork(branch.table)))
+        return self.live[-1]
 
     def rewind(self, branch: Branch, length: int) -> None:
         """Forget the tokens of a branch from `length` on, and what the cache holds of them."""
@@ -113,6 +123,7 @@ class ModelRunner:
     def close(self, branch: Branch) -> None:
         """Give the blocks of a branch back. It cannot be used afterwards."""
         self.cache.release(branch.table)
+        self.live.remove(branch)
 
     def swap(self, branch: Branch, other: Branch) -> None:
         """Let `branch` go on with the tokens and cache of `other`, which is closed."""
@@ -121,6 +132,7 @@ class ModelRunner:
         if self.cache.observer is not None:
             self.cache.observer.replaced(branch.table, other.table)
         self.cache.release(branch.table)
+        self.live.remove(other)
         branch.tokens, branch.table = other.tokens, other.table
 
     def tag(self, branch: Branch, node: tuple[int, int, int]) -> None:

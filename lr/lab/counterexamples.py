@@ -97,8 +97,7 @@ class FreshSamplesRule(AcceptanceRule):
 
 
 def greedy_but_soft(draft: Model) -> Iterator[tuple[float, Proposal]]:
-    """The draft takes its likeliest token, which is certain, but says that it drew it from its
-    softmax."""
+    """The draft takes its likeliest token, but says that it drew it from its softmax."""
     row = draft(())
     yield 1.0, Proposal((int(row.argmax()),), ONE, row[None])
 

@@ -201,8 +201,7 @@ class Voice:
 
 
 def evaluate(target: str | Path, draft: str | Path, settings: EvalSettings) -> TinyReport:
-    """Measure a target and a draft, each a directory or the name of a tiny model, on held-out
-    problems."""
+    """Measure a target and a draft (directories or names of tiny models) on held-out problems."""
     codecs = [Codec.load(name) for name in (target, draft)]
     models = [load_model(name, dtype=torch.float32) for name in (target, draft)]
     voices = [
@@ -265,8 +264,7 @@ def count_right(
 
 
 def draw_number(what: Problem[Any], index: int, sibling: int = 0) -> int:
-    """A number of its own for every step: problem, place in the chain, and which of several
-    tries."""
+    """A number of its own for every step: problem, place in the chain, which of several tries."""
     return Stream.root(index).fold_in(what.question, sibling).key(0) >> 1
 
 

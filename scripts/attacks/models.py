@@ -131,7 +131,7 @@ class exact(_Reasoners):
         if how.drafter == "step" and how.acceptance != "match":
             how = replace(how, schedule="sync")  # else it may: docs/token_level.md, Drafters
         asked = [question(rng, rng.choice([4, 60])) for _ in range(rng.randint(1, 3))]
-        asked.append(" ".join(rng.choices(WORDS, k=rng.randint(300, 370))))
+        asked.append(self.longest(rng, reasoner))
         together = [Run(reasoner.engine, reasoner.verifier, text, how) for text in asked]
         for _ in reasoner.engine.serve(together, rng.randint(2, 4)):
             pass
@@ -146,6 +146,13 @@ class exact(_Reasoners):
                 verdicts = [step.verdict and step.verdict.aligned for step in (one, other)]
                 assert verdicts[0] is verdicts[1], (how, verifier)
         return "in company"
+
+    def longest(self, rng: Random, reasoner: Reasoner) -> str:
+        """A question whose prompt leaves room for 1 to 100 tokens, or for a few more."""
+        words, most = rng.choices(WORDS, k=400), self.context - rng.randint(1, 100)
+        while (over := len(reasoner.codec.chat(" ".join(words))) - most) > 0:
+            del words[-over // 2 :]  # most words have one token or two
+        return " ".join(words)
 
 
 class Never:

@@ -30,7 +30,6 @@ from test_misbehaviour import judge_at
 from test_sandbox import ATTACKS, LIMITED
 from test_signals import gone, started
 
-from lr.commands.show import unheeded
 from lr.engine.engine import recommended_sampling
 from lr.errors import LRError, SettingError
 from lr.lab.endpoint.client import Refused
@@ -39,6 +38,7 @@ from lr.lab.eval.sandbox import Limits, Sandbox, open_sandbox
 from lr.lab.trace.file import read_trace
 from lr.model.codec import Codec
 from lr.model.weights import load_model
+from lr.parts.generation_config import unheeded
 
 ROOT = Path(__file__).resolve().parents[2]
 SLOW = 30.0
@@ -277,13 +277,19 @@ class faults:
         self.folder, self.cases = folder, 0
         self.seconds: dict[str, float] = {}
         self.answers: dict[str, list[int]] = {}
+        self.program: subprocess.Popen[str] | None = None
         for number in (signal.SIGINT, signal.SIGHUP):
             # what a background job ignores is ignored by the programs that it starts
             if signal.getsignal(number) is signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)
 
     def close(self) -> None:
-        pass
+        if self.program is not None:  # Ctrl-C may have left it alone
+            self.program.kill()
+
+    def start(self, driver: str, output: Path) -> subprocess.Popen[str]:
+        self.program = started(*self.how, "--driver", driver, "--output", str(output))
+        return self.program
 
     def __call__(self, rng: Random) -> str:
         self.cases += 1
@@ -295,7 +301,7 @@ class faults:
         once, so that kills come at all moments of a run and none waits for its end."""
         if driver not in self.seconds:
             output = self.folder / f"whole {driver}"
-            program = started(*self.how, "--driver", driver, "--output", str(output))
+            program = self.start(driver, output)
             began = time.monotonic()
             _, said = program.communicate(timeout=4 * SLOW)
             assert program.returncode == 0, said
@@ -307,7 +313,7 @@ class faults:
     def begun(self, rng: Random, driver: str, output: Path) -> subprocess.Popen[str]:
         """A run that has been going for a random part of its time."""
         share, whole = rng.random(), self.lasts(driver)
-        program = started(*self.how, "--driver", driver, "--output", str(output))
+        program = self.start(driver, output)
         time.sleep(0.05 + share * whole)
         return program
 

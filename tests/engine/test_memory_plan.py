@@ -6,11 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from door_kit import write_checkpoint
 
+from lr.engine.engine import Run
+from lr.engine.loop import Loop
+from lr.engine.worker import RemoteRun
 from lr.options import GenerateOptions, make_options
 from lr.reasoner import Reasoner
 from lr.trace import ForwardPass
@@ -18,7 +22,8 @@ from lr.types import Role
 
 WORDS = "Ann Ben has 3 more coins than 47 . , half as".split()
 LONG = " ".join(WORDS * 18)
-HOW = {"segmenter": "fixed", "segment_tokens": 4, "max_tokens": 12, "temperature": 1.0}
+STEPS = {"segmenter": "fixed", "segment_tokens": 4, "temperature": 1.0}
+HOW = STEPS | {"max_tokens": 12}
 WAYS = [
     {"mode": "lr", "width": 2, "depth": 1},
     {"mode": "lr", "width": 3, "depth": 2, "schedule": "sync"},
@@ -77,6 +82,74 @@ def test_an_answer_has_room_in_the_blocks_that_it_reserves(
     whole = run.finish()
     with Reasoner(*folders, "random:0.5", dtype=torch.float64, num_blocks=run.blocks) as tight:
         assert tight.generate(LONG, **HOW, **way).tokens == whole.tokens
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> dict[Role, list[tuple[int, int]]]:
+    """Branches and tokens of every forward from here on, by role, the worker's included."""
+    found: dict[Role, list[tuple[int, int]]] = {role: [] for role in Role}
+    passed, hear = Loop.passed, RemoteRun.hear
+
+    def ours(loop: Loop, role: Role, branches: int, tokens: int, seconds: float) -> None:
+        found[role].append((branches, tokens))
+        passed(loop, role, branches, tokens, seconds)
+
+    def theirs(run: RemoteRun, kind: str, content: Any) -> None:
+        hear(run, kind, content)
+        passes = [event for _, _, event in content[1] if isinstance(event, ForwardPass)]
+        found[Role.DRAFT] += [(event.branches, event.tokens) for event in passes]
+
+    monkeypatch.setattr(Loop, "passed", ours)
+    monkeypatch.setattr(RemoteRun, "hear", theirs)
+    return found
+
+
+def samples(reasoner: Reasoner, count: int, **how: Any) -> list[Run]:
+    """So many samples of one question, each longer than the one before, not begun."""
+    lengths = [(number, 9 + number) for number in range(count)]
+    options = [make_options(**how, sample=n, max_tokens=length) for n, length in lengths]
+    return [Run(reasoner.engine, reasoner.verifier, LONG, one) for one in options]
+
+
+def together(runs: list[Run]) -> list[tuple[int, ...]]:
+    """The answers, four at a time."""
+    for _ in runs[0].engine.serve(runs, 4):
+        pass
+    return [run.result.tokens for run in runs]
+
+
+@pytest.mark.parametrize("count", [4, 9])
+def test_samples_of_one_question_compute_its_prompt_once(
+    reasoner: Reasoner, count: int, seen: dict[Role, list[tuple[int, int]]]
+) -> None:
+    """All but its last token, which each sample computes to draw its first one. Later samples begin
+    when earlier ones end, and take the prompt from those that are still written.
+    """
+    runs = samples(reasoner, count, mode="ar", **STEPS)
+    answers = together(runs)
+    prompt, positions = len(runs[0].prompt), sum(tokens for _, tokens in seen[Role.TARGET])
+    assert positions == prompt - 1 + sum(map(len, answers))
+    alone = [run.finish().tokens for run in samples(reasoner, count, mode="ar", **STEPS)]
+    assert answers == alone and len(set(alone)) > 1
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_samples_share_their_prompt_in_every_mode(
+    folders: list[Path], reasoner: Reasoner, way: dict, seen: dict[Role, list[tuple[int, int]]]
+) -> None:
+    """In every cache. They have room in the blocks that are reserved for each of them."""
+    runs = samples(reasoner, 4, **STEPS, **way)
+    alone = [run.finish().tokens for run in runs]
+    for passes in seen.values():
+        passes.clear()
+    blocks = sum(run.blocks for run in runs)
+    with Reasoner(*folders, "random:0.5", dtype=torch.float64, num_blocks=blocks) as tight:
+        assert together(samples(tight, 4, **STEPS, **way)) == alone
+    prompt, options = len(runs[0].prompt), runs[0].options
+    for role in Role:
+        large = [tokens for rows, tokens in seen[role] if tokens >= rows * prompt // 2]
+        caches = 1 if role is Role.TARGET else options.looks_ahead + options.drafts_tokens
+        assert len(large) == caches and max(large, default=0) < prompt + 60, (role, large)
 
 
 def test_impossible_sizes_are_refused_before_anything_is_counted() -> None:

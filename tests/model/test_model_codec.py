@@ -24,10 +24,10 @@ from tokenizers import (
 )
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from lr.commands.show import unheeded
 from lr.engine.engine import recommended_sampling
 from lr.errors import CheckpointError, SettingError
 from lr.model.codec import Codec, byte_table, first_difference, printable_bytes, require_same
+from lr.parts.generation_config import unheeded
 from lr.types import SamplingParams
 
 CORPUS = [

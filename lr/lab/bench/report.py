@@ -71,8 +71,7 @@ def acceptance_of(stats: Stats) -> dict[str, float | None]:
 
 
 def in_turn(all_: Sequence[T], number: int) -> list[T]:
-    """All in the order of repeat `number`: everybody begins once. Example: a, b, c in repeat 1: b,
-    c, a."""
+    """All in the order of repeat `number`: everybody begins once. a, b, c in repeat 1: b, c, a."""
     first = number % len(all_)
     return [*all_[first:], *all_[:first]]
 

@@ -60,7 +60,7 @@ class ServedRunner:
     def __init__(self, model: ServedModel) -> None:
         self.model = model
 
-    def open(self, tokens: Sequence[int]) -> ServedBranch:
+    def open(self, tokens: Sequence[int], *, shared: bool = False) -> ServedBranch:
         require(len(tokens) > 0, "the number of tokens to open a branch with", 0, "at least one")
         if len(tokens) > (most := self.model.context):
             raise ContextError(f"{len(tokens)} tokens do not fit {self.model}, which takes {most}.")

@@ -42,8 +42,7 @@ class Found:
 
 
 def final_answer(text: str) -> Found | None:
-    """The final answer of a mathematical solution, or None. `text` is what the model wrote, without
-    the prompt."""
+    """The final answer of a mathematical solution, or None. `text`: what the model wrote."""
     text = reply(text)
     box = boxed(text)
     if box:

@@ -46,8 +46,7 @@ def main() -> None:
 
 
 def boxed(text: str) -> str:
-    """The text as LaTeX that is read as a whole, without the decorations that are read as something
-    else."""
+    """The text as LaTeX that is read as a whole, without decorations that would be misread."""
     text = re.sub(r"\\(?:left|right|[,;:! ])(?![a-zA-Z])", "", text.strip().strip("$").rstrip("."))
     text = re.sub(r"°|\^\s*\{?\s*\\circ\s*\}?|\\degree", "", text)
     return "\\boxed{" + text + "}"

@@ -71,8 +71,7 @@ def speedup_of(pairs: Sequence[Sequence[float]]) -> tuple[float, Interval]:
 
 
 def sign_test(better: int, worse: int) -> float:
-    """The two-sided p-value that flips in both directions are equally likely (McNemar's exact
-    test)."""
+    """The two-sided p-value that both kinds of flips are equally likely (McNemar's exact test)."""
     from scipy.stats import binomtest
 
     return float(binomtest(better, better + worse).pvalue) if better + worse else 1.0
@@ -137,8 +136,7 @@ def read_run(path: Path, grader: Grader) -> RunResults:
 
 
 def choose_baseline(runs: Sequence[RunResults], name: str | None = None) -> RunResults | None:
-    """The baseline: the run of that name, folder or mode; without a name the first in mode ar, or
-    None."""
+    """The baseline: the run of that name, folder or mode; without a name the first in mode ar."""
     if name is None:
         return next((run for run in runs if run.mode == "ar"), None)
     for run in runs:

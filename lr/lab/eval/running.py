@@ -111,8 +111,8 @@ class Plan:
 
     @property
     def keys(self) -> list[Key]:
-        """Every answer that is wanted, sample by sample."""
-        return [Key(item.number, sample) for sample in range(self.samples) for item in self.items]
+        """Every answer that is wanted, question by question: samples share their prompt."""
+        return [Key(item.number, sample) for item in self.items for sample in range(self.samples)]
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,7 @@ class Evaluation:
             again.finish()
 
     def _limited(self, question: str, options: GenerateOptions, total: int) -> GenerateOptions:
-        """The options with so many tokens for the answer that it and the prompt have at most
-        `total`."""
+        """The options with so many tokens that prompt and answer have at most `total`."""
         chat = self.reasoner.codec.chat
         prompt = chat(question, system=options.system, enable_thinking=options.enable_thinking)
         left = total - len(prompt)

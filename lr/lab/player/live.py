@@ -144,8 +144,7 @@ def news(old: Any, new: Any) -> Any:
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Serves a `Live` on 127.0.0.1. `port` 0: a free one. Raises `SettingError` for one that is
-    taken."""
+    """Serves a `Live` on 127.0.0.1. `port` 0: a free one. `SettingError` for one that is taken."""
 
     daemon_threads = True
 

@@ -130,8 +130,7 @@ class Recorded(Source):
         return self.remake()
 
     def again(self, number: int) -> Source:
-        """See `Source`. Raises `StepperError` where the run that is made anew is not the run of the
-        recording."""
+        """See `Source`. Raises `StepperError` where the run made anew is not the recorded one."""
         made = super().again(number)
         found = compare_in_order(_without_caches(self.records), _without_caches(made.records))
         if found is not None:

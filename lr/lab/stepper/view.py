@@ -65,8 +65,7 @@ def body(side: Side) -> list[RenderableType]:
 
 
 def answer_view(emitted: Sequence[EmittedState], most: int) -> Table:
-    """The last `most` steps of the answer, each with its sign; a correction with what it replaced
-    and why."""
+    """The last `most` steps, each with its sign; a correction with what it replaced and why."""
     table = _grid()
     hidden = max(0, len(emitted) - most)
     if hidden:
@@ -92,8 +91,7 @@ def _grid() -> Table:
 
 
 def tree_lines(state: State) -> list[Text]:
-    """The tree below the root: a line for each draft step, one for the target's step after each
-    node."""
+    """The tree below the root: a line for each draft step, and for each node's target step."""
     root = state.nodes.get(state.root)
     if root is None:
         return []
