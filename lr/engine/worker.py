@@ -85,7 +85,6 @@ class _Run:
         self.told = time.perf_counter()
 
     def call(self, method: str, number: int, *arguments: Any) -> None:
-        """Call a method of a request."""
         if number not in self.requests:
             trace = Trace(detailed=self.trace.detailed)
             self.requests[number] = LocalDrafts(self.writer, trace)
