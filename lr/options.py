@@ -19,8 +19,8 @@ ScheduleName = Literal["sync", "paper", "depth"]
 Late = Literal["wait", "reject"]
 Driver = Literal["lockstep", "overlapped"]
 
-MAX_DEPTH, MAX_WIDTH, MAX_NODES = 64, 16, 1024
-MAX_TICKS, MAX_GUESSED = 4096, 1024
+MOST = {"depth": 64, "width": 16, "num_speculative_tokens": 1024, "draft_ticks": 4096}
+MAX_NODES = MAX_PATHS = 1024  # of the tree of steps, of the tree of tokens
 MODES: tuple[Mode, ...] = get_args(Mode)
 LOOKAHEAD = ("lr", "lr+sd")  # the modes in which the draft writes steps ahead
 DRAFT_MODEL_DRAFTERS = ("draft", "tree")  # the drafters that are made of a draft model
@@ -108,8 +108,10 @@ class GenerateOptions:
             if get_origin(hint) is Literal:
                 value, choices = getattr(self, name), get_args(hint)
                 require(value in choices, name, value, f"one of {', '.join(choices)}")
-        require_whole("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_GUESSED)
-        require_whole("prompt_lookup_min", self.prompt_lookup_min, 1)
+        for name in ("prompt_lookup_min", "max_step_tokens", "segment_tokens"):
+            require_whole(name, getattr(self, name), 1)
+        for name, most in MOST.items():
+            require_whole(name, getattr(self, name), 1, most)
         name = "prompt_lookup_max (not below prompt_lookup_min)"
         require_whole(name, self.prompt_lookup_max, self.prompt_lookup_min)
         likely = self.min_confidence
@@ -117,15 +119,10 @@ class GenerateOptions:
         require(len(self.branching) > 0, "branching", self.branching, "one number per level")
         for width in self.branching:
             require_whole("a number in branching", width, 1)
-        fewer = f"numbers whose product, the paths of the tree, is at most {MAX_GUESSED}"
-        require(prod(self.branching) <= MAX_GUESSED, "branching", self.branching, fewer)
-        require_whole("depth", self.depth, 1, MAX_DEPTH)
-        require_whole("width", self.width, 1, MAX_WIDTH)
+        fewer = f"numbers whose product, the paths of the tree, is at most {MAX_PATHS}"
+        require(prod(self.branching) <= MAX_PATHS, "branching", self.branching, fewer)
         fewer = f"fewer: together they make {self.nodes} nodes, and {MAX_NODES} is the most"
         require(self.nodes <= MAX_NODES, "depth and width", (self.depth, self.width), fewer)
-        require_whole("draft_ticks", self.draft_ticks, 1, MAX_TICKS)
-        for name in ("max_step_tokens", "segment_tokens"):
-            require_whole(name, getattr(self, name), 1)
         for name in ("max_target_rows", "max_tokens"):
             if getattr(self, name) is not None:
                 require_whole(name, getattr(self, name), 1)

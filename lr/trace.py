@@ -215,7 +215,6 @@ class TokenRounds:
 
     @classmethod
     def of(cls, rounds: Iterable[TokenRound]) -> TokenRounds:
-        """The numbers of some rounds."""
         kept = [r for r in rounds if r.proposed]
         deepest = max((r.depth for r in kept), default=-1)
         return cls(

@@ -81,7 +81,7 @@ class Role(Enum):
 
 
 class Coupling(Enum):
-    """Whether the draft draws with the target's noise: the two agree more often, no law changes."""
+    """Whether the draft draws with the target's noise: agreement grows, distributions stay."""
 
     INDEPENDENT = "independent"
     SHARED = "shared"

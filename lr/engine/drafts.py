@@ -20,7 +20,7 @@ from lr.trace import Trace
 from lr.types import Coupling, Finish, Step
 
 AHEAD = 2
-"""Steps that a worker writes unasked; its cache has room for one per node, of at least two."""
+"""Steps that a worker writes unasked; its cache has room for one more per node, at least two."""
 
 
 @dataclass(frozen=True)

@@ -306,7 +306,6 @@ class Run:
 
     @property
     def done(self) -> bool:
-        """Whether the answer is complete."""
         request = self._request
         return request is not None and request.done and len(self.steps) == len(request.emitted)
 

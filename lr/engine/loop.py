@@ -65,7 +65,6 @@ class Loop:
         self._passed = 0.0  # seconds of all forwards
 
     def add(self, request: Request) -> None:
-        """Begin to answer a request."""
         self.live.append(request)
         request.start()
 

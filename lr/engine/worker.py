@@ -85,7 +85,6 @@ class _Run:
         self.told = time.perf_counter()
 
     def call(self, method: str, number: int, *arguments: Any) -> None:
-        """Call a method of a request."""
         if number not in self.requests:
             trace = Trace(detailed=self.trace.detailed)
             self.requests[number] = LocalDrafts(self.writer, trace)
@@ -151,23 +150,18 @@ def serve(connection: Connection, load: Load) -> None:
     with suppress(EOFError, OSError), closing(connection):  # raised when the other end is gone
         try:
             parts = load()
-        except Exception as error:
+            connection.send((None, "ready", os.getpid()))
+            with own_stream(parts[0].model.device):
+                while True:
+                    busy = [number for number, run in runs.items() if run.busy]
+                    if connection.poll(0 if busy else None):
+                        for call in connection.recv():
+                            obey(*call)
+                    else:
+                        for number in busy:
+                            obey(number, "write")
+        except Exception as error:  # there is no model, or a part of what was sent is not here
             connection.send((None, "error", presentable(error)))
-            return
-        connection.send((None, "ready", os.getpid()))
-        with own_stream(parts[0].model.device):
-            while True:
-                busy = [number for number, run in runs.items() if run.busy]
-                if connection.poll(0 if busy else None):
-                    try:
-                        calls = connection.recv()
-                    except (AttributeError, ImportError) as error:  # what was sent is not here
-                        return connection.send((None, "error", presentable(error)))
-                    for call in calls:
-                        obey(*call)
-                else:
-                    for number in busy:
-                        obey(number, "write")
 
 
 def presentable(error: Exception) -> Exception:

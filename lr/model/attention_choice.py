@@ -49,7 +49,6 @@ class AttentionNeeds:
 
     @classmethod
     def of(cls, model: CausalLM) -> AttentionNeeds:
-        """What this model asks for."""
         part = model.part
         return cls(model.device, model.dtype, part.num_heads, part.num_kv_heads, part.head_dim)
 

@@ -62,15 +62,11 @@ class RaggedBatch:
         counts = tuple(map(len, tokens))
         lengths = tuple(table.length for table in tables)
         ids = [token for row in tokens for token in row]
-        positions: list[int] = []
-        for count, length in zip(counts, lengths, strict=True):
-            positions += range(length - count, length)
+        positions = [p for n, end in zip(counts, lengths, strict=True) for p in range(end - n, end)]
         logit_rows = None
         if sum(wanted) < len(ids):
-            rows: list[int] = []
-            for end, count in zip(accumulate(counts), wanted, strict=True):
-                rows += range(end - count, end)
-            logit_rows = integers(rows, device)
+            ends = zip(wanted, accumulate(counts), strict=True)
+            logit_rows = integers([row for n, end in ends for row in range(end - n, end)], device)
         flat, at, where = integers((ids, positions, slots), device).unbind(0)
         source = (tokens, slots, wanted)
         return cls(flat, at, where, counts, lengths, tuple(tables), logit_rows, source)

@@ -349,7 +349,6 @@ class MatchRule(AcceptanceRule):
     def verify(
         self, probs: Tensor, proposals: Sequence[Proposal], draws: Sequence[Draws]
     ) -> list[Decision]:
-        """See `AcceptanceRule.verify`."""
         rows_of(probs, proposals, draws)  # raises if anything does not fit
         pairs = zip(proposals, draws, strict=True)
         keys = [draw.sample_key(depth) for proposal, draw in pairs for depth in proposal.depths()]

@@ -41,7 +41,7 @@ class Controller(Protocol):
     entropies: bool = False
 
     def depth(self, stats: StepStats) -> int:
-        """How many steps to look ahead from now on: 0 (`paper`: 1) to the run's depth, or clipped.
+        """How many steps to look ahead from now on: 0 (`paper`: 1) to the run's own depth; clipped.
 
         Called after every step that is emitted. What is in work goes on. A decision by counts alone
         is the same in every run of the lockstep driver; one by seconds is not.

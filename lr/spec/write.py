@@ -64,12 +64,10 @@ class StepJob:
 
     @property
     def entropy(self) -> float | None:
-        """The mean of the entropies."""
         return fmean(self.entropies) if self.entropies else None
 
     @property
     def step(self) -> Step:
-        """The finished step."""
         assert self.finish is not None
         return Step(tuple(self.tokens), self.finish)
 
@@ -129,7 +127,6 @@ class StepWriter:
 
     @property
     def busy(self) -> bool:
-        """Whether any step is being written."""
         return bool(self.live)
 
     def poll(self, wait: float | None = 0.0) -> None:
