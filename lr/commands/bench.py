@@ -210,7 +210,7 @@ class BenchStep(Bench):
     step_k: int = 20  # Tokens that a draft step guesses ahead.
     verifier: str | None = None  # How steps are compared; None: the demo's.
     temperature: float | None = None  # None: the checkpoint's own (0.6); 0 is greedy.
-    only: tuple[str, ...] = ()  # Only the rows whose names hold one of these words, and ar.
+    only: tuple[str, ...] = ()  # Only the rows of these names, or whose names hold a word; and ar.
     variant: tuple[str, ...] = ()  # Variants of the method, each a row more; see lr generate.
 
     def run(self) -> None:
@@ -253,11 +253,15 @@ class BenchStep(Bench):
         from lr.reasoner import Reasoner
 
         every, only = step.ways(self.k, self.step_k), self.only or ("",)
-        chosen = [w for w in every if w.mode == "ar" or any(word in w.name for word in only)]
-        names = "; ".join(way.name for way in every)
+        whole = [way.name for way in every]
+
+        def asked(name: str) -> bool:
+            return any(word == name if word in whole else word in name for word in only)
+
+        chosen = [way for way in every if way.mode == "ar" or asked(way.name)]
         for name in self.variant:
             chosen += [step.Way(name, "lr", step.OVERLAPPED, variant=name)]
-        require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {names}")
+        require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {'; '.join(whole)}")
         tasks = [DATASETS[self.dataset](Split.TEST, index, 0) for index in range(self.problems)]
         settings = {name: getattr(self, name) for name in ("depth", "draft_ticks", "temperature")}
         total = len(chosen) * (1 + self.repeats * self.problems)

@@ -71,7 +71,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         "--repeats",
         "2",
         "--only",
-        "lr, sync, lockstep",
+        "sd",  # the name of a row: no other that holds it
+        "lr, sync, lock",
         "--json",
         str(out),
     ]
@@ -80,7 +81,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "lr, sync, lockstep" in shown
     assert "a pass of the target takes" in shown
     written = json.loads(out.read_text())
-    assert [row["name"] for row in written["rows"]] == ["ar", "lr, sync, lockstep"]
+    assert [row["name"] for row in written["rows"]] == ["ar", "sd", "lr, sync, lockstep"]
     assert written["pass_seconds"]["target"]["first"] > 0
     assert main(["bench", "step", "--repeats", "1"]) == 2
     assert "repeats is 1, expected at least 2" in capsys.readouterr().err
