@@ -20,6 +20,22 @@ sys.argv = ["lr", *sys.argv[1:]]
 from lr.__main__ import entry
 entry()
 """
+SWALLOWED = """
+import os, signal, sys
+from lr.commands import cli
+
+def main():
+    try:
+        os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+        while True:
+            pass
+    except BaseException:
+        raise ValueError("what native code made of it") from None
+
+cli.main = main
+from lr.__main__ import entry
+entry()
+"""
 LONG = "run --dataset tiny:40 --mode lr --driver overlapped --output"
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -82,3 +98,20 @@ def test_a_closed_terminal_ends_a_run(tmp_path: Path, name: str) -> None:
     assert program.returncode == 128 + getattr(signal, name) and "Traceback" not in said
     assert gone(program.pid)
     assert len(list(output.glob("[0-9]*.json"))) >= 2 and not list(output.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGTERM"])
+def test_a_signal_that_native_code_turns_into_an_error_ends_the_program_as_any_other(
+    name: str,
+) -> None:
+    """Found by the attack `faults`: SIGTERM while tensors were read came out as a ValueError."""
+    done = subprocess.run(
+        [sys.executable, "-c", SWALLOWED, name],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 128 + getattr(signal, name), done.stderr
+    assert "Traceback" not in done.stderr

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -130,18 +129,3 @@ def _help(commands: Mapping[tuple[str, ...], tuple[str, str]]) -> str:
     lines = [f"  lr {' '.join(name):<14} {summary}" for name, (_, summary) in commands.items()]
     head = "Lookahead Reasoning (arXiv 2506.19830) in pure PyTorch.\n"
     return "\n".join([head, *lines, "\nlr COMMAND --help explains its flags."])
-
-
-def run() -> int:
-    """What the console script runs. A closed terminal and `kill` end it as Ctrl-C does: what is
-    open is closed, what runs elsewhere is ended."""
-
-    def end(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        raise SystemExit(128 + number)
-
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
-            signal.signal(number, end)
-    return main()
