@@ -134,8 +134,8 @@ class Calibrate:
 
     output: Path | None = None  # Write the calibration to this JSON file.
     problems: int = 24
-    """How many problems to run, five times each (plain, lookahead, two alternatives, token level
-    twice). At least 4."""
+    """How many problems to run, six times each (plain, lookahead, two alternatives, token level
+    twice, both levels). At least 4."""
     questions: Path | None = None  # One per line in this file; None: tiny training problems.
     dataset: Literal["tiny", "stories"] = "tiny"  # Short ones, or long ones.
     depth: int = 4  # How many draft steps to write ahead.
@@ -176,7 +176,7 @@ class Calibrate:
         return calibrate(seen, models, facts | conditions())
 
     def see(self, reasoner: Reasoner, question: str) -> Seen:
-        """One question, run five times."""
+        """One question, run six times."""
         limit = None if self.dataset == "stories" else 400
         own: dict[str, Any] = {"seed": self.seed, "max_tokens": self.max_tokens or limit}
         own["temperature"] = self.temperature
@@ -191,6 +191,9 @@ class Calibrate:
         for k in (self.num_speculative_tokens, 1):
             seen.add_rounds(events(mode="sd", drafter="draft", num_speculative_tokens=k))
         seen.add_pairs(events(mode="lr", schedule="sync", depth=1, width=2))
+        # The draft's passes over several rows, which the other runs have few of.
+        guessing = {"drafter": "draft", "num_speculative_tokens": self.num_speculative_tokens}
+        seen.add_passes(events(mode="lr+sd", depth=2, width=2, **guessing))
         return seen
 
     def asked(self) -> list[str]:

@@ -191,7 +191,7 @@ class Seen:
 
     def add_lookahead(self, events: Sequence[Timed]) -> None:
         """Synchronous Lookahead Reasoning, lockstep, one alternative."""
-        self._add_passes(events)
+        self.add_passes(events)
         self.lookahead.add(events)
         last, met = 0.0, set[Role]()
         for time, event in events:
@@ -202,7 +202,7 @@ class Seen:
 
     def add_rounds(self, events: Sequence[Timed]) -> None:
         """Token-level speculation with the draft model, no lookahead."""
-        self._add_passes(events)
+        self.add_passes(events)
         self.rounds += TokenRounds.of(e for _, e in events if isinstance(e, TokenRound))
 
     def add_pairs(self, events: Sequence[Timed]) -> None:
@@ -213,7 +213,8 @@ class Seen:
         self.second_asked += len(second)
         self.second_accepted += sum(second)
 
-    def _add_passes(self, events: Sequence[Timed]) -> None:
+    def add_passes(self, events: Sequence[Timed]) -> None:
+        """What passes of both models cost, in any run on one thread."""
         found = passes_of(events)
         self.target.append(found[Role.TARGET])
         self.draft.append(found[Role.DRAFT])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import fmean
 
 import numpy as np
 import pytest
 
+from lr.rng import mix64
 from lr.spec.protocol import Schedule
 from lr.theory.acceptance import beta_width_acceptance, width_acceptance
 from lr.theory.calibration import Calibration, exactly
+from lr.theory.distributions import BetaSiblings
 from lr.theory.domain import DomainError
 from lr.theory.hybrid import best_split
 from lr.theory.paper import (
@@ -92,6 +95,13 @@ def test_siblings_of_a_calibration() -> None:
     assert beta_width_acceptance(p, q, 2) == pytest.approx(0.6 + 0.4 * 0.2)
     p, q = siblings(0.6, 0.6)
     assert beta_width_acceptance(p, q, 2) == pytest.approx(width_acceptance(0.6, 2), abs=1e-5)
+
+
+def test_siblings_that_are_all_alike_are_drawn_at_their_rate() -> None:
+    """Greedy ones are. For smaller p and q the standard library draws 0 half of the time."""
+    alike = BetaSiblings(*siblings(0.86, 0.0))
+    drawn = fmean(alike.equivalent(0, mix64(i), mix64(-i)) for i in range(4000))
+    assert drawn == pytest.approx(0.86, abs=0.025)
 
 
 @pytest.mark.parametrize("budget", [4, 8, 16])
