@@ -55,8 +55,7 @@ class VerifierCall:
 @dataclass(frozen=True, slots=True)
 class TokenRound:
     """One round of token-level speculation on one branch: `proposed` draft tokens (nodes of a tree
-    `depth` deep), `accepted` of them; `emitted` tokens joined the step, the one after the accepted
-    ones included, what lies beyond the step's end not.
+    `depth` deep), `accepted` of them; `emitted` of these and the one after them joined the step.
     """
 
     role: Role
@@ -203,8 +202,7 @@ class Trace:
 @dataclass(frozen=True)
 class TokenRounds:
     """Token-level speculation in numbers, with vLLM's names. `histogram[n]`: rounds that accepted n
-    tokens, of those with a proposal. `tried`: positions that were decided, in each round all up to
-    its first rejection. `emitted`: as in `TokenRound`.
+    tokens, of those with a proposal. `tried`: positions decided, up to a round's first rejection.
     """
 
     histogram: tuple[int, ...] = ()

@@ -166,9 +166,8 @@ class Serving:
         self.alone = concurrency == 1
         self.borrowed: dict[str, ModelRunner] = {}
         models, options = engine.models, run.options
-        draft_runner: ModelRunner | None = None
-        if options.drafts_tokens and isinstance(models.draft, CausalLM):
-            draft_runner = self._borrow("drafter", Role.DRAFT)
+        guesses = options.drafts_tokens and isinstance(models.draft, CausalLM)
+        draft_runner = self._borrow("drafter", Role.DRAFT) if guesses else None
         self.target = self._writer(run.writer_config(Role.TARGET, draft_runner), models.target)
         self.drafts: Callable[[Trace], DraftSide] | None = None
         draft: Part | None = None

@@ -9,8 +9,7 @@ Example: root R, draft step a leads to node A, b from there to B. The target wro
 is rejected. R's target branch holds "... s", all but its last token cached: it is the new root's.
 R's draft branch gets s as tokens to be computed. A and B are closed.
 
-A request moves branches and keeps the books; when models run is up to `loop.py`. All that it knows
-of the draft is a `DraftSide` (`drafts.py`).
+A request moves branches and keeps the books; `loop.py` runs models. The draft is a `DraftSide`.
 """
 
 from __future__ import annotations

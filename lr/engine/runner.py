@@ -276,15 +276,14 @@ class Runners:
     """The runners of one model, which are made for an answer and lent again to later ones; a larger
     one takes its place where an answer needs more. Two answers at the same time have one each.
 
-    `vocab_size`, `known_tokens` and `block_size` as in `ModelRunner`; `num_blocks`: the size of
-    every cache, in blocks of 16 tokens (None: as large as needed).
+    `vocab_size` and `known_tokens` as in `ModelRunner`; `num_blocks`: the size of every cache, in
+    blocks of 16 tokens (None: as large as needed).
     """
 
     model: CausalLM
     vocab_size: int | None = None
     known_tokens: int | None = None
     num_blocks: int | None = None
-    block_size: int | None = None
     idle: list[ModelRunner] = field(default_factory=list)
 
     def bytes_of(self, tokens: int) -> int:
@@ -294,7 +293,7 @@ class Runners:
 
     def lend(self, blocks: int) -> ModelRunner:
         """A runner with an empty cache of at least so many blocks of 16 tokens."""
-        size = self.block_size or self.model.attention.block_size
+        size = self.model.attention.block_size
         wanted = -(-(self.num_blocks or blocks) * BLOCK_SIZE // size)
         for runner in self.idle:
             replays = runner.graphs is not None
@@ -304,9 +303,7 @@ class Runners:
                 return runner
         self.end()  # their memory is free before more is taken
         rows, known = self.vocab_size, self.known_tokens
-        return ModelRunner(
-            self.model, num_blocks=wanted, block_size=size, vocab_size=rows, known_tokens=known
-        )
+        return ModelRunner(self.model, num_blocks=wanted, vocab_size=rows, known_tokens=known)
 
     def end(self) -> None:
         """Give up the runners that are idle."""

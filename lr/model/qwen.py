@@ -1,5 +1,4 @@
-"""The decoder itself: embedding, layers, norm, head. Qwen3 and Qwen2 (with
-DeepSeek-R1-Distill-Qwen) differ in two flags.
+"""The decoder itself: embedding, layers, norm, head. Qwen3 and Qwen2 differ in two flags.
 
 `CausalLM.forward(batch, cache)` gets all it needs as arguments: a ragged batch of tokens with their
 positions and slots, and the cache that holds what came before. `trunk` is the same network for any

@@ -57,7 +57,8 @@ class Parts:
         if self.trouble is not None:
             trouble, numbers = self.trouble, count(1)
             model.register_forward_pre_hook(lambda *_: trouble.strike(next(numbers)))
-        return Strict(model, block_size=4), PIECES.__getitem__
+        model.attention = replace(model.attention, block_size=4)
+        return Strict(model), PIECES.__getitem__
 
 
 class Strict(Runners):
