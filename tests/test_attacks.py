@@ -134,11 +134,12 @@ def wrong(script: object, config: object) -> object:
 
 
 @pytest.mark.parametrize(
-    "verifier", ["exact", "always", "never", "random:0.5", "likelihood:-3", "score:4", "judge"]
-)
+    "verifier",
+    ["exact", "always", "never", "random:0.5", "likelihood:-3", "score:4", "judge", "embedding",
+     "oracle"],
+)  # fmt: skip
 def test_no_question_changes_the_answer_of_another(exact: Any, verifier: str) -> None:
-    """Short questions beside one that fills the context, in fp64, with every verifier that a name
-    makes for any checkpoint."""
+    """Short questions beside one that fills the context, in fp64, with every verifier."""
     assert verifier in sys.modules["attacks.models"].VERIFIERS
     for number in range(3):
         assert exact.company(Random(f"{verifier} {number}"), verifier) == "in company"

@@ -7,8 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+import torch
 from spec_kit import random_model
 from torch import Tensor
+from torch.nn import functional as F
 
 from lr.engine.runner import ModelRunner
 from lr.model.codec import Codec
@@ -32,6 +34,14 @@ def codec() -> Codec:
 @lru_cache
 def model(seed: int = 0) -> CausalLM:
     return random_model(seed, vocab_size=codec().vocab_size)
+
+
+def letters(texts: Sequence[str]) -> Tensor:
+    """A poor man's sentence embedding: how often each letter occurs."""
+    counts = [
+        [text.count(letter) for letter in "abcdefghijklmnopqrstuvwxyz0123456789"] for text in texts
+    ]
+    return F.normalize(torch.tensor(counts, dtype=torch.float64), dim=-1)
 
 
 class Watched:

@@ -22,29 +22,44 @@ from model_kit import KINDS, YARN, hf_logits, hf_model, our_logits, random_token
 from scipy.stats import chisquare
 from spec_kit import random_model, writer
 from transformers.utils import logging as talk
+from verifier_kit import letters
 
 from lr.engine.engine import Run
 from lr.engine.runner import ModelRunner
 from lr.errors import ContextError, OutOfBlocks
+from lr.model.codec import Codec
 from lr.model.weights import load_model
 from lr.options import GenerateOptions, make_options
 from lr.parts.drafters import LookupDrafter, TreeDrafter
+from lr.parts.verifiers import EmbeddingVerifier
 from lr.reasoner import Reasoner
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
 from lr.spec.drafters import ModelDrafter
 from lr.spec.sampling import distribution as distribution_of
 from lr.spec.token_sd import Speculation
+from lr.spec.verifiers.base import Verifier
 from lr.spec.write import StepJob, WriterConfig
+from lr.tiny.language import Split, problem
 from lr.types import Coupling, Role, SamplingParams
 
 WORDS = "Ann Ben has 3 more coins than 47 At first Then gets How many . , half as".split()
-VERIFIERS = ("exact", "always", "never", "random:0.5", "likelihood:-3", "score:4", "judge")
+VERIFIERS = ("exact", "always", "never", "random:0.5", "likelihood:-3", "score:4", "judge",
+             "embedding", "oracle")  # fmt: skip
+"""Every verifier; "embedding" with a simple encoder, "oracle" with models that it understands."""
 
 
 def question(rng: Random, longest: int) -> str:
     """Up to so many words of the tiny language, in no order that means anything."""
     return " ".join(rng.choices(WORDS, k=rng.randint(1, longest)))
+
+
+def problems(rng: Random, longest: int) -> str:
+    """One problem of the tiny language after the other: at least so many words."""
+    text = problem(Split.TEST, rng.randrange(1000)).question
+    while len(text.split()) < longest:
+        text += " " + problem(Split.TEST, rng.randrange(1000)).question
+    return text
 
 
 def options(rng: Random, **fixed: Any) -> GenerateOptions:
@@ -89,9 +104,14 @@ class _Reasoners:
         key = (*models, verifier, blocks)
         if key not in self.made:
             judge = self.names[2] if verifier == "judge" else None
-            names = [self.names[i] for i in models]
+            target, draft = (self.names[i] for i in models)
+            made: str | Verifier = verifier
+            if verifier == "embedding":
+                made = EmbeddingVerifier(letters, Codec.load(target).decode, 0.5)
+            elif verifier == "oracle":
+                target = draft = "tiny-draft"
             how: dict[str, Any] = {"judge": judge, "dtype": torch.float64, "num_blocks": blocks}
-            self.made[key] = Reasoner(names[0], names[1], verifier, **how)
+            self.made[key] = Reasoner(target, draft, made, **how)
         return self.made[key]
 
     def close(self) -> None:
@@ -130,9 +150,13 @@ class exact(_Reasoners):
         reasoner, how = self.reasoner(0, 1, verifier=verifier), options(rng)
         if how.drafter == "step" and how.acceptance != "match":
             how = replace(how, schedule="sync")  # else it may: docs/token_level.md, Drafters
-        asked = [question(rng, rng.choice([4, 60])) for _ in range(rng.randint(1, 3))]
-        asked.append(self.longest(rng, reasoner))
-        together = [Run(reasoner.engine, reasoner.verifier, text, how) for text in asked]
+        ask = problems if verifier == "oracle" else question
+        asked = [ask(rng, rng.choice([4, 60])) for _ in range(rng.randint(1, 3))]
+        text = " ".join(ask(rng, 60) for _ in range(20))
+        asked.append(self.longest(text, reasoner, self.context - rng.randint(1, 100)))
+        asked += rng.choices(asked, k=rng.choice([0, 0, 1, 2]))  # more samples
+        samples = [(text, replace(how, sample=number)) for number, text in enumerate(asked)]
+        together = [Run(reasoner.engine, reasoner.verifier, *one) for one in samples]
         for _ in reasoner.engine.serve(together, rng.randint(2, 4)):
             pass
         for run in together:
@@ -140,18 +164,18 @@ class exact(_Reasoners):
             forget = getattr(reasoner.verifier, "close", None)
             if forget is not None:
                 forget()
-            alone = Run(reasoner.engine, reasoner.verifier, run.question, how).finish()
+            alone = Run(reasoner.engine, reasoner.verifier, run.question, run.options).finish()
             for one, other in zip(alone.steps, run.steps, strict=True):
                 assert one.tokens == other.tokens and one.origin is other.origin, (how, verifier)
                 verdicts = [step.verdict and step.verdict.aligned for step in (one, other)]
                 assert verdicts[0] is verdicts[1], (how, verifier)
         return "in company"
 
-    def longest(self, rng: Random, reasoner: Reasoner) -> str:
-        """A question whose prompt leaves room for 1 to 100 tokens, or for a few more."""
-        words, most = rng.choices(WORDS, k=400), self.context - rng.randint(1, 100)
+    def longest(self, text: str, reasoner: Reasoner, most: int) -> str:
+        """The end of a text that makes a prompt of so many tokens, or a few less."""
+        words = text.split()
         while (over := len(reasoner.codec.chat(" ".join(words))) - most) > 0:
-            del words[-over // 2 :]  # most words have one token or two
+            del words[: (over + 1) // 2]  # most words have one token or two
         return " ".join(words)
 
 
@@ -294,9 +318,11 @@ class soak(_Reasoners):
     def __call__(self, rng: Random) -> str:
         verifier, sizes = rng.choice(VERIFIERS), [None, None, 40, 120, 400]
         reasoner = self.reasoner(0, 1, verifier=verifier, blocks=rng.choice(sizes))
-        how, runs = options(rng, max_tokens=rng.randint(1, self.longest)), []
+        how, runs = options(rng, max_tokens=rng.randint(1, self.longest)), list[Run]()
         for _ in range(rng.randint(1, self.company)):
             text = question(rng, rng.choice([4, 40, self.context]))
+            if runs and rng.random() < 0.3:
+                text = runs[-1].question  # which shares its prompt
             with suppress(ContextError):
                 runs.append(Run(reasoner.engine, reasoner.verifier, text, how))
         room = reasoner.models.num_blocks

@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from spec_kit import random_model
-from torch.nn import functional as F
-from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, pair
+from verifier_kit import ADD, ADD_OTHERWISE, ADD_WRONG, GIVEN, Watched, codec, letters, pair
 
 from lr.errors import ProtocolError
 from lr.parts.judge import TINY_JUDGE_PROMPT, JudgeVerifier, PromptedModel
@@ -27,14 +26,6 @@ from lr.spec.verifiers.base import ExactVerifier, Pair, Requires, Verifier, verd
 from lr.tiny.oracle import OracleVerifier, parse
 from lr.types import Verdict
 from lr.variants.confidence_cascade import Cascade
-
-
-def letters(texts: Sequence[str]) -> torch.Tensor:
-    """A poor man's sentence embedding: how often each letter occurs."""
-    counts = [
-        [text.count(letter) for letter in "abcdefghijklmnopqrstuvwxyz0123456789"] for text in texts
-    ]
-    return F.normalize(torch.tensor(counts, dtype=torch.float64), dim=-1)
 
 
 class HiddenVerifier(Verifier):
