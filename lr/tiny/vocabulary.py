@@ -12,6 +12,7 @@ import copy
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -95,9 +96,11 @@ def export(model: CausalLM, folder: Path, language: TinyLanguage = QUANTITIES) -
     tokenizer.save_pretrained(folder)
 
 
+@cache
+def _ids(family: str) -> Mapping[str, int]:
+    return build_tokenizer(LANGUAGES[family]).get_vocab()
+
+
 def language_of(tokens: Mapping[str, int]) -> TinyLanguage | None:
-    """The tiny language whose vocabulary (token to id) this is, or None: that is how a checkpoint
-    says what it speaks."""
-    return next(
-        (one for one in LANGUAGES.values() if tokens == build_tokenizer(one).get_vocab()), None
-    )
+    """The tiny language of a checkpoint, told by its vocabulary (token to id); None: another."""
+    return next((one for name, one in LANGUAGES.items() if tokens == _ids(name)), None)

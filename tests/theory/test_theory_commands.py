@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lr.commands.cli import main
+from lr.engine.engine import Run
+from lr.reasoner import Reasoner
 from lr.theory.calibration import Calibration
 from lr.theory.formula_vs_simulation import FORMULAS, Point
 from lr.theory.predicted import DRAFT_TICKS, drawn_ways, predicted_speedup
@@ -168,27 +171,34 @@ def test_the_tiny_models_are_calibrated_and_compared(
 
 
 def test_ways_are_drawn_after_the_calibration_and_reported_whole(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From the seed and the calibration files alone everybody draws the same ways and computes the
-    same expectations; none is left out, and the trivial prediction stands beside them.
+    same expectations; none is left out, and the trivial prediction stands beside them. The answers
+    are short: how good the predictions are is not asked here.
     """
     saved, table = tmp_path / "blind.json", tmp_path / "reality.json"
-    words = ["theory", "reality", "--draw", "3", "--seed", "5", "--problems", "4"]
+    begin = Reasoner.run
+
+    def cut(reasoner: Reasoner, question: str, **options: Any) -> Run:
+        return begin(reasoner, question, **options | {"max_tokens": 60})
+
+    monkeypatch.setattr(Reasoner, "run", cut)
+    words = ["theory", "reality", "--draw", "2", "--seed", "5", "--problems", "4"]
     words += ["--driver", "lockstep", "--temperatures", "0", "0.6", "--verifier", "oracle"]
     assert main([*words, "--save_calibration", str(saved), "--json", str(table)]) == 0
     found = {t: Calibration.load(tmp_path / f"blind_{t:g}.json") for t in (0.0, 0.6)}
     assert [one.conditions["temperature"] for one in found.values()] == [0.0, 0.6]
     document = json.loads(table.read_text(encoding="utf-8"))
-    assert (document["draw"], document["seed"]) == (3, 5)
-    ways = drawn_ways(3, 5, list(found.values()), "lockstep")
+    assert (document["draw"], document["seed"]) == (2, 5)
+    ways = drawn_ways(2, 5, list(found.values()), "lockstep")
     assert [row["way"] for row in document["rows"]] == [way.name for way in ways]
     for way, row in zip(ways, document["rows"], strict=True):
         assert row["expected"] == predicted_speedup(way, found[way.temperature], DRAFT_TICKS)
     gaps = [abs(row["expected"] / row["measured"] - 1) for row in document["rows"]]
     trivial = [abs(1 / row["measured"] - 1) for row in document["rows"]]
-    assert document["off"]["expected"] == pytest.approx(sum(gaps) / 3)
-    assert document["off"]["1.00"] == pytest.approx(sum(trivial) / 3)
+    assert document["off"]["expected"] == pytest.approx(sum(gaps) / 2)
+    assert document["off"]["1.00"] == pytest.approx(sum(trivial) / 2)
     shown = capsys.readouterr().out
     assert "seed 5" in shown and all(way.name.split(",")[0] in shown for way in ways)
     words = ["theory", "reality", "--calibration", str(tmp_path / "blind_0.json"), "--draw", "1"]

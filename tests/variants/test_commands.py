@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lr.commands.cli import main
 from lr.lab.trace.file import read_trace
+from lr.reasoner import Reasoner
+from lr.result import Result
 from lr.variants.door import SHIPPED
 
 QUESTION = (
@@ -26,7 +29,7 @@ def test_generate_run_and_play(
     assert read_trace(tmp_path / "trace.jsonl").header.variant == name
     assert main(["play", QUESTION, "-o", "film.html", *short]) == 0
     assert name in (tmp_path / "film.html").read_text("utf-8")
-    assert main(["run", "--dataset", "tiny:1", "--output", "out", "--variant", name]) == 0
+    assert main(["run", "--dataset", "tiny:1", "--output", "out", *short]) == 0
     settings = json.loads((tmp_path / "out" / "run.json").read_text("utf-8"))
     assert name in json.dumps(settings)
     assert capsys.readouterr().out
@@ -36,9 +39,15 @@ def test_generate_run_and_play(
 def test_bench_step_measures_them_all(
     first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A few at a time, since each takes some seconds."""
+    """A few at a time, since each takes some seconds, with short answers."""
     names = SHIPPED[first::4]
     monkeypatch.chdir(tmp_path)
+    whole = Reasoner.generate
+
+    def cut(reasoner: Reasoner, question: str, **options: Any) -> Result:
+        return whole(reasoner, question, **options | {"max_tokens": 30})
+
+    monkeypatch.setattr(Reasoner, "generate", cut)
     how = ["--dataset", "tiny", "--problems", "1", "--repeats", "2", "--only", "nothing such"]
     assert main(["bench", "step", *how, "--variant", *names]) == 0
     said = capsys.readouterr().out

@@ -178,8 +178,8 @@ def test_commands_take_it(
     run = ["run", "--dataset", "tiny:2", "--variant", mine, "--output", "out"]
     assert main(run) == 0
     assert '"variant"' in (tmp_path / "out" / "run.json").read_text()
-    bench = ["bench", "step", "--problems", "1", "--repeats", "2", "--only", "nothing such"]
-    assert main([*bench, "--variant", mine]) == 0
+    bench = ["bench", "step", "--dataset", "tiny", "--problems", "1", "--repeats", "2"]
+    assert main([*bench, "--only", "nothing such", "--variant", mine]) == 0
     said = capsys.readouterr()
     assert "lr, " in said.out and "longer" not in said.err
     assert main(["experiment", "width", "--variant", mine]) == 2
