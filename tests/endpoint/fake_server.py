@@ -129,6 +129,8 @@ class FakeServer:
         """Prompts whose streams send nothing and end only when the client hangs up."""
         self.misbehave: Callable[[Any], None] | None = None
         """What becomes of a judge's questions instead, given the request's handler."""
+        self.everywhere = False
+        """Whether that becomes of all other requests, too."""
         self._http = _Quiet(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(
             target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
@@ -229,7 +231,8 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             server.log.bodies.append(body)
             server.log.times.append(time.monotonic())
             server.log.peers.append(self.client_address)
-            if server.misbehave is not None and str(body["prompt"]).endswith("["):
+            judged = str(body["prompt"]).endswith("[")
+            if server.misbehave is not None and (judged or server.everywhere):
                 self.close_connection = True
                 with suppress(OSError):
                     server.misbehave(self)

@@ -86,6 +86,27 @@ def test_or_the_run_stops(name: str) -> None:
         assert time.monotonic() - began < LONGEST
 
 
+@pytest.mark.parametrize("name", [*FINAL, *WAYS])
+def test_a_model_that_misbehaves_ends_the_run_soon(name: str) -> None:
+    """The same policy: a refusal at once, in the server's words, and anything else after some
+    tries. Nothing can take the place of a target, so the run ends.
+    """
+    began = time.monotonic()
+    with serving(IDS) as server:
+        with Reasoner(server.address(), None, "exact") as made:
+            made.generate("coins", mode="ar", max_tokens=3)  # what it can do is known now
+            client = made.models.target.endpoint.client  # type: ignore[attr-defined]
+            client.retry = Retry(pause=0.01, longest=0.1, timeout=0.3, budget=0.6)
+            asked, server.everywhere = len(server.log.bodies), True
+            server.misbehave = FINAL.get(name) or WAYS[name]
+            with pytest.raises(EndpointError) as ended:
+                made.generate("coins", mode="ar", max_tokens=9)
+        if name in FINAL:
+            assert isinstance(ended.value, Refused) and len(server.log.bodies) == asked + 1
+            assert f"these are the words of {name.split()[1]}" in str(ended.value)
+    assert time.monotonic() - began < LONGEST
+
+
 HOW = {"segmenter": "fixed", "segment_tokens": 3, "max_tokens": 40, "temperature": 0, "depth": 2}
 
 

@@ -5,9 +5,13 @@ the same wherever target, draft and judge are.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from door_kit import write_checkpoint
+from second_device import ELSEWHERE, SecondDevice, load
 from spec_kit import random_model
 
 from lr import Reasoner
@@ -135,6 +139,56 @@ def test_verifiers_read_models_in_several_processes(
         run = Run(reasoner.engine, made, QUESTION, options)
         seen.append([(step.tokens, step.origin) for step in run.finish().steps])
     assert seen[0] == seen[1]
+
+
+def test_the_second_device_raises_where_two_devices_meet() -> None:
+    with SecondDevice():
+        far, near = torch.ones(2, device=ELSEWHERE), torch.ones(2)
+        assert far.device == (far + 1).device == near.to(ELSEWHERE).device == ELSEWHERE
+        assert (far.cpu() + near).tolist() == [2, 2]
+        for mixing in (lambda: far + near, lambda: torch.stack([near, far]), lambda: far[near > 0]):
+            with pytest.raises(RuntimeError, match="on xla and on the CPU"):
+                mixing()
+
+
+BABBLE: dict = {"segmenter": "fixed", "segment_tokens": 4, "max_tokens": 24}
+CASES = [
+    *((role, "random:0.5", way) for role in ("target", "draft") for way in GUESSING),
+    *((role, "judge", {"mode": "lr", "width": 2}) for role in ("target", "draft", "judge")),
+    *(("target", name, {"mode": "lr"}) for name in ("exact", "likelihood:-3", "score:4")),
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return [write_checkpoint(folder / str(seed), seed=seed) for seed in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("role", "verifier", "way"), CASES, ids=lambda one: str(one).replace("'", "")
+)
+def test_one_model_on_a_second_device(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch, role: str, verifier: str, way: dict
+) -> None:
+    """The steps are those of one device, and nothing of the one meets anything of the other."""
+    models: list[CausalLM] = []
+
+    def loaded(*names: Path, **how: Any) -> CausalLM:
+        models.append(load(*names, **how))
+        return models[-1]
+
+    for module in ("lr.engine.load", "lr.parts.verifiers"):
+        monkeypatch.setattr(f"{module}.load_model", loaded)
+    where = dict.fromkeys(("target", "draft", "judge"), torch.device("cpu"))
+    judge = folders[1] if verifier == "judge" else None
+    names, how = (folders[0], folders[0], verifier), {"judge": judge, "dtype": torch.float64}
+    with Reasoner(*names, **how) as here:
+        expected = here.generate(QUESTION, **BABBLE, **way).steps
+    with SecondDevice(), Reasoner(*names, device=where | {role: ELSEWHERE}, **how) as apart:
+        found = apart.generate(QUESTION, **BABBLE, **way).steps
+    assert [model.device for model in models].count(ELSEWHERE) == 1
+    assert [(s.tokens, s.origin) for s in found] == [(s.tokens, s.origin) for s in expected]
 
 
 @pytest.mark.gpu
