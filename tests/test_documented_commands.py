@@ -102,7 +102,7 @@ def test_small_documented_commands_run(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 RUN = {
-    "demo": ["DEMO=--problems 1"],
+    "demo": ["DEMO=--problems 1 --dataset tiny"],
     "grade": ["EX=residual"],
     "slides": [],
     "test": ["PYTEST=--version"],

@@ -80,7 +80,7 @@ def test_tasks_run_and_give_the_figures_of_the_models(
     found = simple_evaluate(
         model,
         tasks=["coins", "which"],
-        task_manager=TaskManager(include_path=str(tasks)),
+        task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
         apply_chat_template=True,
         bootstrap_iters=0,
     )

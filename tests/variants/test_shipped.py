@@ -30,7 +30,7 @@ from lr.variants import door
 from lr.variants.adaptive import Halving
 from lr.variants.door import SHIPPED, load_variant
 
-HOW: dict[str, Any] = {"max_tokens": 160, "seed": 1}
+HOW: dict[str, Any] = {"max_tokens": 100, "seed": 1}
 VISIBLE = [name for name in SHIPPED if name not in ("lossless", "traversal")]
 """Lossless keeps next to nothing, by nature; traversal works on tokens."""
 
@@ -104,7 +104,7 @@ def test_speculative_thinking_hands_over_at_a_cue(reasoner: Reasoner, question: 
 
 def test_the_cascade_asks_the_judge_only_in_doubt(reasoner: Reasoner, question: str) -> None:
     sure = load_variant("confidence_cascade(high=-99.0)", reasoner)
-    result = reasoner.generate(question, variant=sure, **HOW)
+    result = reasoner.generate(question, variant=sure, **HOW | {"max_tokens": 160})  # the whole
     assert {step.origin for step in result.steps} <= {Origin.ACCEPTED, Origin.TARGET, Origin.BONUS}
     doubt = load_variant("confidence_cascade(high=0.0)", reasoner)
     result = reasoner.generate(question, variant=doubt, **HOW)
