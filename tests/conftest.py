@@ -56,6 +56,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # so that nothing is left at the end, of which a library would complain
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quick_starts() -> Iterator[None]:
     """The processes of drafts and ranks are forks of a server that has imported PyTorch, which

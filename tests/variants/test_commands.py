@@ -29,7 +29,8 @@ def test_generate_run_and_play(
     assert read_trace(tmp_path / "trace.jsonl").header.variant == name
     assert main(["play", QUESTION, "-o", "film.html", *short]) == 0
     assert name in (tmp_path / "film.html").read_text("utf-8")
-    assert main(["run", "--dataset", "tiny:1", "--output", "out", *short]) == 0
+    run = ["run", "--dataset", "tiny:1", "--output", "out", "--max_tokens_len", "40"]
+    assert main([*run, "--variant", name]) == 0
     settings = json.loads((tmp_path / "out" / "run.json").read_text("utf-8"))
     assert name in json.dumps(settings)
     assert capsys.readouterr().out
