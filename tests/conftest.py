@@ -81,6 +81,19 @@ def quick_starts() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every answer ends after forty tokens: for commands that have no flag for it."""
+    from lr.reasoner import Reasoner
+
+    begin = Reasoner.run
+
+    def cut(reasoner: Reasoner, question: str, **options: Any) -> Any:
+        return begin(reasoner, question, **options | {"max_tokens": 40})
+
+    monkeypatch.setattr(Reasoner, "run", cut)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def caches() -> Iterator["WeakSet[PagedKVCache]"]:
     """Every cache that is built while the tests run, as long as somebody holds it."""

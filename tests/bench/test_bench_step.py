@@ -59,6 +59,7 @@ def test_measuring(tmp_path: Path) -> None:
     assert made[2].tally.stats.step_acceptance is not None
 
 
+@pytest.mark.usefixtures("short_answers")
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "step.json"
     words = [

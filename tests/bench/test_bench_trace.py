@@ -9,6 +9,7 @@ import pytest
 from lr.commands.cli import main
 
 
+@pytest.mark.usefixtures("short_answers")
 def test_what_a_trace_costs_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "bench",

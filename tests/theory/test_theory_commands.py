@@ -7,13 +7,10 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lr.commands.cli import main
-from lr.engine.engine import Run
-from lr.reasoner import Reasoner
 from lr.theory import predicted
 from lr.theory.calibration import Calibration
 from lr.theory.formula_vs_simulation import FORMULAS, Point
@@ -182,21 +179,15 @@ def test_the_tiny_models_are_calibrated_and_compared(
     assert all(0.3 < row[name] < 4 for row in rows for name in names)
 
 
-@pytest.mark.usefixtures("coarse")
+@pytest.mark.usefixtures("coarse", "short_answers")
 def test_ways_are_drawn_after_the_calibration_and_reported_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From the seed and the calibration files alone everybody draws the same ways and computes the
     same expectations; none is left out, and the trivial prediction stands beside them. The answers
     are short: how good the predictions are is not asked here.
     """
     saved, table = tmp_path / "blind.json", tmp_path / "reality.json"
-    begin = Reasoner.run
-
-    def cut(reasoner: Reasoner, question: str, **options: Any) -> Run:
-        return begin(reasoner, question, **options | {"max_tokens": 60})
-
-    monkeypatch.setattr(Reasoner, "run", cut)
     words = ["theory", "reality", "--draw", "2", "--seed", "5", "--problems", "4"]
     words += ["--driver", "lockstep", "--temperatures", "0", "0.6", "--verifier", "oracle"]
     assert main([*words, "--save_calibration", str(saved), "--json", str(table)]) == 0

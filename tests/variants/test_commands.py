@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lr.commands.cli import main
 from lr.lab.trace.file import read_trace
-from lr.reasoner import Reasoner
-from lr.result import Result
 from lr.variants.door import SHIPPED
 
 QUESTION = (
@@ -36,6 +33,7 @@ def test_generate_run_and_play(
     assert capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("short_answers")
 @pytest.mark.parametrize("first", range(4))
 def test_bench_step_measures_them_all(
     first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -43,12 +41,6 @@ def test_bench_step_measures_them_all(
     """A few at a time, since each takes some seconds, with short answers."""
     names = SHIPPED[first::4]
     monkeypatch.chdir(tmp_path)
-    whole = Reasoner.generate
-
-    def cut(reasoner: Reasoner, question: str, **options: Any) -> Result:
-        return whole(reasoner, question, **options | {"max_tokens": 30})
-
-    monkeypatch.setattr(Reasoner, "generate", cut)
     how = ["--dataset", "tiny", "--problems", "1", "--repeats", "2", "--only", "nothing such"]
     assert main(["bench", "step", *how, "--variant", *names]) == 0
     said = capsys.readouterr().out
