@@ -28,7 +28,7 @@ from misbehaviour import FINAL, WAYS
 from test_endpoint_judge import pair
 from test_misbehaviour import judge_at
 from test_sandbox import ATTACKS, LIMITED
-from test_signals import gone, started
+from test_signals import alive, gone, started
 
 from lr.engine.engine import recommended_sampling
 from lr.errors import LRError, SettingError
@@ -287,14 +287,14 @@ class faults:
         if self.program is not None:  # Ctrl-C may have left it alone
             self.program.kill()
 
-    def start(self, driver: str, output: Path) -> subprocess.Popen[str]:
-        self.program = started(*self.how, "--driver", driver, "--output", str(output))
+    def start(self, driver: str, output: Path, *more: str) -> subprocess.Popen[str]:
+        self.program = started(*self.how, "--driver", driver, "--output", str(output), *more)
         return self.program
 
     def __call__(self, rng: Random) -> str:
         self.cases += 1
-        kinds = (self.killed, self.stopped, self.server, self.full)
-        return rng.choices(kinds, [4, 2, 3, 1])[0](rng)
+        kinds = (self.killed, self.stopped, self.server, self.full, self.part)
+        return rng.choices(kinds, [4, 2, 3, 1, 1])[0](rng)
 
     def lasts(self, driver: str) -> float:
         """Seconds of a whole run with this driver, from the start of its interpreter. Measured
@@ -350,6 +350,28 @@ class faults:
         shutil.rmtree(output, ignore_errors=True)
         return "stopped" if heard else "stopped before or after"
 
+    def part(self, rng: Random) -> str:
+        """A process of the run, the draft's or a rank of the target, is killed: one sentence, and
+        nothing is left."""
+        output, ranks = self.folder / f"part{self.cases}", rng.random() < 0.5
+        more = ["--tensor_parallel", "2"] if ranks else []
+        program = self.start("lockstep" if ranks else "overlapped", output, *more)
+        others: list[int] = []
+        while program.poll() is None and not others:
+            others = spawned(program.pid)
+            time.sleep(0.05)
+        time.sleep(rng.choice([0, 0.5, 1, 2, 3]))
+        for one in others[:1]:
+            with contextlib.suppress(OSError):  # the run may be over
+                os.kill(one, signal.SIGKILL)
+        _, said = program.communicate(timeout=4 * SLOW)
+        assert program.returncode in (0, 2) and "Traceback" not in said, (program.returncode, said)
+        assert program.returncode == 0 or said.count("error: ") == 1, said
+        assert gone(program.pid), "something is left"
+        shutil.rmtree(output, ignore_errors=True)
+        when = "killed" if program.returncode == 2 else "killed too late"
+        return f"{'rank' if ranks else 'worker'} {when}"
+
     def server(self, rng: Random) -> str:
         name = rng.choice([*WAYS, *FINAL])
         began = time.monotonic()
@@ -369,6 +391,16 @@ class faults:
         code, said = lr([*words, "--trace", "/dev/full"])
         assert code == 2 and "Traceback" not in said, (code, said)
         return "full disk"
+
+
+def spawned(session: int) -> list[int]:
+    """The processes that a run has started, for its draft or for ranks of its target."""
+    found = []
+    for one in alive(session):
+        with contextlib.suppress(OSError):
+            if "spawn_main" in Path(f"/proc/{one}/cmdline").read_text("utf-8"):
+                found.append(int(one))
+    return found
 
 
 def answers_in(folder: Path) -> dict[str, list[int]]:
