@@ -85,6 +85,20 @@ def test_a_disk_that_fills_leaves_every_finished_file_whole(
     assert json.loads((tmp_path / "0.json").read_text(encoding="utf-8")) == {"text": "first"}
 
 
+def test_a_signal_in_the_middle_of_a_file_leaves_no_half_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(_: int) -> None:
+        raise SystemExit(143)
+
+    with Store.open(tmp_path / "run", HEAD) as store:
+        monkeypatch.setattr(os, "fsync", stopped)
+        with pytest.raises(SystemExit):
+            store.write("7.json", {"right": True})
+        monkeypatch.undo()
+    assert not [one.name for one in (tmp_path / "run").iterdir() if "7.json" in one.name]
+
+
 def test_a_folder_in_which_nothing_came_about_goes_again(tmp_path: Path) -> None:
     """One that was there before, or that has an answer, stays."""
     path, settings = tmp_path / "run", {"settings": {}}

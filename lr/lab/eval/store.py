@@ -170,10 +170,12 @@ class Store:
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(place)
-        except OSError as error:
+        except BaseException as error:  # what a signal raises, too
             with contextlib.suppress(OSError):
                 fresh.unlink()
-            raise _cannot_write(place, error) from error
+            if isinstance(error, OSError):
+                raise _cannot_write(place, error) from error
+            raise
 
 
 def read_object(path: Path, kind: Any = dict[str, Any]) -> dict[str, Any]:
