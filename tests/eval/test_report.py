@@ -182,3 +182,12 @@ def test_bootstrap_intervals() -> None:
     assert accuracy(grades) == accuracy(grades)
     value, (low, high) = speedup_of([(10, 1.0, 10, 2.0)] * 5)
     assert value == low == high == 2.0
+
+
+def test_what_the_verifier_cost_and_what_it_could_not_judge_are_in_the_report() -> None:
+    judged = {"judged": 4, "verifier_seconds": 1.5, "verifier_passes": 7}
+    failed = record(60, 2.0, stats=judged, unjudged={"the server is gone": 2, "too long": 1})
+    shown = markdown([make_row(made("lr", [failed, record(120, 4.0, stats=judged)]))])
+    assert "3.00 / 14" in shown, "seconds and passes"
+    assert "3 draft steps could not be judged" in shown
+    assert "2 times: the server is gone" in shown
