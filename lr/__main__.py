@@ -1,5 +1,6 @@
 """`python -m lr` and the console script. It answers signals from here on, before other imports."""
 
+import os
 import signal
 import sys
 
@@ -11,15 +12,16 @@ def entry() -> None:
 
     def end(number: int, _: object) -> None:
         came.append(number)
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        signal.signal(number, signal.SIG_IGN)
-        raise SystemExit(128 + number)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        usual = (signal.SIG_DFL, signal.default_int_handler)  # another one: under nohup
-        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) in usual:
-            signal.signal(getattr(signal, name), end)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    usual = (signal.SIG_DFL, signal.default_int_handler)  # another one: under nohup
+    known = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
+    ours = [one for one in known if one is not None and signal.getsignal(one) in usual]
+    for one in ours:
+        signal.signal(one, end)
     try:
         from lr.commands.cli import main
 
@@ -31,7 +33,9 @@ def entry() -> None:
         if not came:
             raise
         code = 1
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is ending, and a second one is too late
+    finally:
+        for one in ours:
+            signal.signal(one, signal.SIG_IGN)  # it is ending, and further ones are too late
     sys.exit(128 + came[-1] if came and code else code)
 
 

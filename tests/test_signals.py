@@ -100,6 +100,28 @@ def test_a_closed_terminal_ends_a_run(tmp_path: Path, name: str) -> None:
     assert len(list(output.glob("[0-9]*.json"))) >= 2 and not list(output.glob(".*.tmp"))
 
 
+def test_a_signal_that_was_lost_does_not_keep_the_next_one_out() -> None:
+    """What is raised in `__del__` is lost. The second `kill` ends the program."""
+    lost = "\n    try:\n        os.kill(os.getpid(), 15)\n    except SystemExit:\n        pass"
+    program = SWALLOWED.replace("def main():", f"def main():{lost}")
+    done = subprocess.run(
+        [sys.executable, "-c", program, "SIGTERM"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 128 + signal.SIGTERM and "Traceback" not in done.stderr
+
+
+def test_closed_outputs_are_no_error() -> None:
+    root = Path(__file__).parents[1]
+    words = f'exec "{sys.executable}" -m lr --version >&- 2>&-'
+    done = subprocess.run(["sh", "-c", words], cwd=root, timeout=60, check=False)
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGTERM"])
 def test_a_signal_that_native_code_turns_into_an_error_ends_the_program_as_any_other(
     name: str,

@@ -87,6 +87,7 @@ class Placement(Device):
         settings |= {"dtype": torch_dtype(self.dtype), "num_blocks": self.num_blocks}
         settings |= {"attention": self.attention, "graphs": self.cuda_graphs}
         with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")  # whatever -W says
             made = Reasoner(*models, **settings)  # type: ignore[arg-type]
         for one in warned:
             console(stderr=True).print(f"note: {one.message}", style="yellow")
@@ -116,7 +117,7 @@ class ServerChoice:
         from lr.lab.endpoint.address import Retry, Servers
 
         return Servers(
-            self.api_key or os.environ.get(KEY) or None,
+            (self.api_key or os.environ.get(KEY) or "").strip() or None,
             self.draft_tokenizer if draft_alone else self.tokenizer,
             self.draft_tokenizer,
             self.judge_tokenizer,

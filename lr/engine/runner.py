@@ -80,7 +80,7 @@ class ModelRunner:
         self.kind.check_block_size(size)
         self.cache = model.make_cache(num_blocks + replays, size)  # one for padding rows
         self.graphs = StepGraphs(model, self.cache) if replays else None
-        self.live: list[Branch] = []  # the branches that are open, in their order
+        self.live: dict[Branch, None] = {}  # the branches opened here and not closed, in order
 
     @torch.inference_mode()
     def prepare(self, rows: int) -> None:
@@ -103,13 +103,15 @@ class ModelRunner:
         twins = [one for one in reversed(self.live) if shared and one.tokens[:size] == whole]
         if twins:  # of those that have computed most the latest: others wait for what it computes
             return fork_longest(self, [max(twins, key=lambda one: one.table.length)], whole)
-        self.live.append(Branch(whole, self.cache.new()))
-        return self.live[-1]
+        return self._opened(Branch(whole, self.cache.new()))
 
     def fork(self, branch: Branch) -> Branch:
         """A branch with the same tokens that shares all of the cache; no K/V is copied."""
-        self.live.append(Branch(list(branch.tokens), self.cache.fork(branch.table)))
-        return self.live[-1]
+        return self._opened(Branch(list(branch.tokens), self.cache.fork(branch.table)))
+
+    def _opened(self, branch: Branch) -> Branch:
+        self.live[branch] = None
+        return branch
 
     def rewind(self, branch: Branch, length: int) -> None:
         """Forget the tokens of a branch from `length` on, and what the cache holds of them."""
@@ -123,7 +125,7 @@ class ModelRunner:
     def close(self, branch: Branch) -> None:
         """Give the blocks of a branch back. It cannot be used afterwards."""
         self.cache.release(branch.table)
-        self.live.remove(branch)
+        self.live.pop(branch, None)
 
     def swap(self, branch: Branch, other: Branch) -> None:
         """Let `branch` go on with the tokens and cache of `other`, which is closed."""
@@ -132,7 +134,7 @@ class ModelRunner:
         if self.cache.observer is not None:
             self.cache.observer.replaced(branch.table, other.table)
         self.cache.release(branch.table)
-        self.live.remove(other)
+        self.live.pop(other, None)
         branch.tokens, branch.table = other.tokens, other.table
 
     def tag(self, branch: Branch, node: tuple[int, int, int]) -> None:

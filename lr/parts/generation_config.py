@@ -23,6 +23,7 @@ NEUTRAL: dict[str, Any] = {
     **dict.fromkeys(("length_penalty", "guidance_scale", "num_beams", "num_beam_groups"), 1.0),
 }
 """Values of others that change nothing; so do null, 0, false and what is empty."""
+SHOWN = 10  # so many are named
 
 
 def unheeded(codec: Codec) -> str | None:
@@ -32,7 +33,9 @@ def unheeded(codec: Codec) -> str | None:
     for name, value in codec.generation_config.items():
         nothing = value in (None, 0, "", [], {}) or value == NEUTRAL.get(name)
         if name not in HEEDED and not nothing:
-            asks.append(f"{name:.60} = {json.dumps(value):.60}".encode(errors="replace").decode())
+            asks.append(f"{json.dumps(name)[1:-1]:.60} = {json.dumps(value):.60}")
+    if len(asks) > SHOWN:
+        asks[SHOWN:] = [f"{len(asks) - SHOWN} things more"]
     said = f"generation_config.json of {codec.name} asks for {', '.join(asks)}; it is not done here"
     return said if asks else None
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NoReturn
@@ -35,8 +35,10 @@ def within(seam: str, part: object) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not isinstance(error, VariantError):
-            error.add_note(f"This was raised in the variant's {seam}, {called(part)}.")
+        note = f"This was raised in the variant's {seam}, {called(part)}."
+        with suppress(Exception):  # there are exceptions that take no notes
+            if not isinstance(error, VariantError) and note not in getattr(error, "__notes__", ()):
+                error.add_note(note)
         raise
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal
@@ -147,22 +148,24 @@ class GuardedVerifier(Guarded, Verifier):
         return self._verdicts("judge_early", pairs, unsure=True)
 
     def _verdicts(self, method: str, pairs: Sequence[Pair], *, unsure: bool) -> Any:
+        count = len(pairs)
         expected = (
-            f"a list of {len(pairs)} verdicts (lr.types.Verdict), one per pair, in order; aligned "
+            f"a list of {count} verdicts (lr.types.Verdict), one per pair, in order; aligned "
             "is True or False, why a text, score is a float or None (of a tensor: .item())"
         )
 
         def listed(them: object) -> bool:
-            return isinstance(them, list) and len(them) == len(pairs)
+            return isinstance(them, list) and len(them) == count
 
         try:
-            verdicts = self.ask(method, pairs, fits=listed, expected=expected)
+            verdicts = self.ask(method, list(pairs), fits=listed, expected=expected)
         except (TypeError, AttributeError) as error:  # perhaps None was taken for a value
-            if not isinstance(error, VariantError):
-                error.add_note(
-                    f"Its pairs hold what its `requires` asks for ({self.requires}) and None "
-                    "elsewhere: docs/variants.md, What each seam may rely on."
-                )
+            with suppress(Exception):  # there are exceptions that take no notes
+                if not isinstance(error, VariantError):
+                    error.add_note(
+                        f"Its pairs hold what its `requires` asks for ({self.requires}) and None "
+                        "elsewhere: docs/variants.md, What each seam may rely on."
+                    )
             raise
         for verdict in verdicts:
             if not (is_verdict(verdict) or (verdict is None and unsure)):

@@ -101,9 +101,7 @@ def check_variant(make: Callable[[], Variant], **known: Any) -> list[Checked]:
     """`check` every part of the variant that `make` makes anew each time, and its settings. `known`
     as there.
     """
-    found, variant = [], make()
-    if not isinstance(variant, Variant):
-        raise TypeError(f"check_variant: make() is {variant!r}, expected a Variant, new each time.")
+    found, variant = [], _made(make)
     require_settings(variant)
     for name in PARTS:
         part = getattr(variant, name)
@@ -131,7 +129,9 @@ def check_answers(
     """
     dtype = getattr(reasoner.models.target, "dtype", None)
     require(dtype is torch.float64, "dtype of the reasoner", dtype, "torch.float64")
-    found, one = Checked("variant", _called(make)), make()
+    several = not isinstance(questions, str) and len(questions) > 1
+    require(several, "questions", questions, "at least two texts: alone nobody is beside others")
+    found, one = Checked("variant", _called(make)), _made(make)
     how = {"seed": 1, "max_tokens": 100, **options}
     runs = [reasoner.run(question, variant=one, **how) for question in questions]
     for _ in reasoner.engine.serve(runs, len(runs)):
@@ -142,6 +142,13 @@ def check_answers(
         what = "an answer has the same steps alone and beside others"
         found.must(texts[0] == texts[1], what, f"{texts[0]} and {texts[1]} to {run.question!r}")
     return found
+
+
+def _made(make: Callable[[], Variant]) -> Variant:
+    variant = make()
+    if not isinstance(variant, Variant):
+        raise TypeError(f"make() is {variant!r}, expected a Variant, new each time.")
+    return variant
 
 
 def _fresh(make: Callable[[], Variant], name: str, part: object) -> Callable[[], Any]:

@@ -99,7 +99,10 @@ class BetaSiblings:
         require(self.p > 0 and self.q > 0, "p, q", (self.p, self.q), "numbers > 0")
 
     def equivalent(self, index: int, position: int, sibling: int) -> bool:
-        return uniform(sibling) < random.Random(position).betavariate(self.p, self.q)
+        chance, size = random.Random(position), self.p + self.q
+        if size < 0.01:  # all or none; the gamma variates behind `betavariate` would round to 0
+            return chance.random() < self.p / size
+        return uniform(sibling) < chance.betavariate(self.p, self.q)
 
 
 @dataclass(frozen=True)

@@ -117,11 +117,11 @@ def siblings(alpha: float, again: float) -> tuple[float, float]:
     """Beta(p, q) with mean `alpha` under which, where the first alternative was not accepted, the
     second one is with probability `again`.
 
-    P(second | first not) = p / (p + q + 1) = alpha s / (s + 1) with s = p + q, from 10^-2 (all
-    alike; below, most of what `betavariate` divides is rounded to 0) to 10^6 (independent)."""
+    P(second | first not) = p / (p + q + 1) = alpha s / (s + 1) with s = p + q, kept between 10^-3
+    (all alike) and 10^6 (independent)."""
     a = min(max(alpha, 1e-6), 1 - 1e-6)
     s = again / (a - again) if again < a else 1e6
-    s = min(max(s, 1e-2), 1e6)
+    s = min(max(s, 1e-3), 1e6)
     return a * s, (1 - a) * s
 
 

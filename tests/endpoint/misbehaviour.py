@@ -67,6 +67,16 @@ def endless_body(handler: Any) -> None:
         handler.wfile.write(b"x" * 65536)
 
 
+def empty_pieces(handler: Any) -> None:
+    """A stream that lives and says nothing: no line is like the one before it."""
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+    for number in range(2000):
+        piece = {"choices": [{"text": "", "token_ids": [], "finish_reason": None}], "n": number}
+        handler.wfile.write(f"data: {json.dumps(piece)}\n\n".encode())
+        handler.wfile.flush()
+        time.sleep(0.01)
+
+
 def reset(handler: Any) -> None:
     handler.connection.setsockopt(1, 13, b"\1\0\0\0\0\0\0\0")  # SO_LINGER 0: a reset
 
@@ -102,6 +112,14 @@ WAYS: dict[str, Way] = {
     "given up": answer({"choices": [{"text": "al", "finish_reason": "abort"}]}),
     "wrong gzip": answer(json.dumps(GOOD).encode(), "Content-Encoding: gzip"),
     "half a gzip": answer(gzip.compress(json.dumps(GOOD).encode())[:20], "Content-Encoding: gzip"),
+    "a double gzip": answer(
+        gzip.compress(gzip.compress(json.dumps(GOOD).encode())), "Content-Encoding: gzip, gzip"
+    ),
+    "empty pieces without end": empty_pieces,
+    "half a character": answer('{"choices": [{"text": "\\ud800 a", "finish_reason": "length"}]}'),
+    "an infinite count": answer(
+        '{"choices": [{"text": "a", "finish_reason": "stop"}], "usage": {"prompt_tokens": 1e999}}'
+    ),
     "probabilities of nothing": answer(
         {"choices": [{"text": "al", "logprobs": {"top_logprobs": []}}]}
     ),

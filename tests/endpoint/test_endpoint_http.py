@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import signal
 import socket
@@ -71,6 +72,10 @@ def test_addresses(text: str, server: str, model: str | None) -> None:
         ("openai:http:///name", "no address of a served model"),
         ("openai:http://host:123456/name", "impossible port"),
         ("openai:http://me@host/name", "api_key"),
+        ("openai:http://[::1:8000/name", "is no address"),
+        ("openai:http://\u2603.invalid:8000/name", "is no address"),
+        ("openai:http://ho\x01st/name", "is no address"),
+        ("openai:http://host:0/name", "impossible port"),
         ("http://localhost:8000/name", "is written openai:http://localhost:8000/name"),
     ],
 )
@@ -375,3 +380,29 @@ def test_which_models_there_are(server: FakeServer) -> None:
     server.behave(models=None)
     with pytest.raises(SettingError, match="does not list what it has"):
         Endpoint.open(Client(Address.parse(server.address("")), retry=QUICK))
+
+
+@pytest.mark.parametrize("key", ["", "secret\r\nX: y", "schlüssel"])
+def test_a_key_that_no_header_holds_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(SettingError, match="no header may hold") as caught:
+        Client(Address.parse("openai:http://localhost:1/name"), key)
+    assert "secret" not in str(caught.value) and "schl" not in str(caught.value)
+
+
+def test_an_answer_that_is_complete_is_not_waited_for() -> None:
+    """Pieces after its last one hold nothing but, perhaps, the usage."""
+
+    def way(handler: Any) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        for number in range(2000):
+            piece = {"choices": [{"text": "a", "finish_reason": "length"}], "n": number}
+            handler.wfile.write(f"data: {json.dumps(piece)}\n\n".encode())
+            handler.wfile.flush()
+            time.sleep(0.01)
+
+    with serving(PLAIN) as server:
+        asking = Client(Address.parse(server.address()), None, Retry(timeout=0.3))
+        got: list[Any] = []
+        server.misbehave, server.everywhere = way, True
+        Endpoint(asking, "any").begin("text", {}, got.append).result(timeout=15)
+    assert [one.finish for one in got] == ["length"]

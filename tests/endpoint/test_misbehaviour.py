@@ -129,7 +129,8 @@ def test_an_answer_without_its_judge_is_goes_on_and_counts_the_reasons(folders: 
         assert all(verdict and verdict.why == "equal text" for verdict in kept)
         reasons = failures(event for _, event in result.trace.events)
         assert len(reasons) == result.stats.unjudged
-        assert {"is no JSON" in why or "not asked any more" in why for why in reasons} == {True}
+        known = ("is no JSON", "not asked any more", "broke off")  # as its server closes
+        assert all(any(words in why for words in known) for why in reasons), reasons
 
 
 def test_passes_of_a_verifier_are_counted(folders: list[Path]) -> None:

@@ -5,7 +5,7 @@ said; `lr new variant`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -19,7 +19,8 @@ from lr.lab.trace.replay import replay
 from lr.reasoner import Reasoner
 from lr.registry import load_file
 from lr.spec.variant import Variant
-from lr.types import Origin
+from lr.spec.verifiers.base import ExactVerifier, Pair
+from lr.types import Origin, Verdict
 from lr.variants import door
 from lr.variants.door import SHIPPED, is_named, load_variant
 
@@ -207,6 +208,27 @@ def test_a_plugins_exception_keeps_its_traceback_and_names_the_seam(
     assert caught.traceback[-1].path == plugin or "plugin.py" in str(caught.traceback[-1].path)
     assert caught.value.__notes__ == ["This was raised in the variant's verifier, Broken."]
     assert not isinstance(caught.value, LRError)
+
+
+class Noteless(Exception):
+    """It takes no notes."""
+
+    def add_note(self, note: str) -> None:
+        raise TypeError("no notes")
+
+
+@pytest.mark.parametrize("error", [Noteless(), ValueError("the very same object")])
+def test_a_note_hides_no_exception_and_stands_there_once(
+    reasoner: Reasoner, error: Exception
+) -> None:
+    class Raising(ExactVerifier):
+        def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
+            raise error
+
+    for _ in range(2):
+        with pytest.raises(type(error)):
+            reasoner.generate(QUESTION, variant=Variant(Raising()))
+    assert len(getattr(error, "__notes__", [])) == isinstance(error, ValueError)
 
 
 def test_a_random_checkpoint_needs_no_judge(tmp_path: Path) -> None:

@@ -521,5 +521,9 @@ def test_parts_that_share_state_are_found() -> None:
             check_answers(gossiping, reasoner)
         honest = check_answers(lambda: Variant(RandomVerifier(0.7)), reasoner)
         assert honest.passed
+    with pytest.raises(TypeError, match="expected a Variant"):
+        check_answers(lambda: None, reasoner)  # type: ignore[arg-type,return-value]
+    with pytest.raises(SettingError, match="at least two texts"):
+        check_answers(gossiping, reasoner, ["one question"])
     with Reasoner() as rounded, pytest.raises(SettingError, match=r"expected torch\.float64"):
         check_answers(gossiping, rounded)

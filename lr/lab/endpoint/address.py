@@ -34,12 +34,18 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Raises `SettingError` for what is no address."""
-        parts, wrong = urlsplit(text.removeprefix(PREFIX)), ""
-        host = parts.hostname or ""
+        wrong = ""
         try:
-            port = parts.port or (443 if parts.scheme == "https" else 80)
+            parts = urlsplit(text.removeprefix(PREFIX))
+        except ValueError as error:
+            raise SettingError(f"{text!r} is no address: {error}.") from None
+        host, port = parts.hostname or "", 443 if parts.scheme == "https" else 80
+        try:
+            port = port if parts.port is None else parts.port
         except ValueError:
-            port, wrong = 0, "has an impossible port; expected a number from 1 to 65535"
+            port = 0
+        if not port:
+            wrong = "has an impossible port; expected a number from 1 to 65535"
         if parts.query or parts.fragment or parts.username:
             wrong = f"has a user, a query or a fragment; expected {EXAMPLE}. A key is --api_key"
         if not text.startswith(PREFIX):
@@ -48,6 +54,12 @@ class Address:
             wrong = f"is no address of a served model, expected one such as {EXAMPLE}"
         if wrong:
             raise SettingError(f"{text!r} {wrong}.")
+        import httpx  # takes a tenth of a second, which only served models need
+
+        try:
+            httpx.URL(text.removeprefix(PREFIX))
+        except httpx.InvalidURL as error:
+            raise SettingError(f"{text[:200]!r} is no address: {error}.") from None
         base, versioned, name = f"{parts.path}/".partition("/v1/")
         if not versioned:
             base, name = "", parts.path[1:]

@@ -74,6 +74,11 @@ class Client:
     def __init__(
         self, address: Address, api_key: str | None = None, retry: Retry | None = None
     ) -> None:
+        if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key):
+            raise SettingError(
+                "api_key is empty, or holds a letter that no header may hold, such as the end of a "
+                "line; it is not shown here. Give the key alone."
+            )
         self.address, self.retry, self._api_key = address, retry or Retry(), api_key
         self._lock, self._slots = threading.Lock(), asyncio.Semaphore(AT_ONCE)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -96,6 +101,7 @@ class Client:
                 import httpx
 
                 headers = {"Accept": "application/json, text/event-stream"}
+                headers["Accept-Encoding"] = "identity"
                 if self._api_key is not None:
                     headers["Authorization"] = f"Bearer {self._api_key}"
                 self._http = httpx.AsyncClient(
@@ -204,6 +210,8 @@ class Client:
                     limit.deadline = anyio.current_time() + self.retry.timeout
 
                 async with self._http.stream(method, path, json=body) as response:
+                    if "," in response.headers.get("Content-Encoding", ""):
+                        raise Broken("sent an answer that is compressed more than once")
                     if response.status_code >= 300:  # a redirect might lose the body, or the key
                         raise self._failure(response, await _read(response))
                     yield response, heard
@@ -225,6 +233,7 @@ class Client:
                     value = value[name]
             detail = str(value)[:500]
         said = f"answered {status} {response.reason_phrase}" + (f" ({detail})" if detail else "")
+        said = "".join(filter(str.isprintable, said))
         if status in BUSY or status >= 500:
             return Broken(said, _seconds(response.headers.get("Retry-After")), status)
         if status in (401, 403):
@@ -328,8 +337,9 @@ def read_piece(raw: Any) -> Piece:
             raise Broken(f"gave an answer up in the middle (finish_reason {finish!r})")
         if not isinstance(text, str | None):
             raise TypeError(text)
-        return Piece(text or "", None if ids is None else tuple(map(int, ids)), finish, usage)
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError):
+        text = (text or "").encode(errors="replace").decode()  # half a character is none
+        return Piece(text, None if ids is None else tuple(map(int, ids)), finish, usage)
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError):
         raise Broken(f"sent JSON that is no completion ({str(raw)[:120]})") from None
 
 
@@ -379,18 +389,25 @@ class Endpoint:
                 deliver(replace(piece, finish=piece.finish or "length"))
                 return
             last: Piece | None = None  # kept until the end: the usage may come after it
+            news, timeout = time.monotonic(), self.client.retry.timeout
             async with aclosing(self.client.events(COMPLETIONS, body | {"stream": True})) as events:
                 async for data in events:
                     if data == "[DONE]":
                         break
                     piece = read_piece(parse_json(data))
+                    late = time.monotonic() - news > timeout
                     if last is not None:
                         usage = piece.usage or last.usage
                         last = replace(last, text=last.text + piece.text, usage=usage)
+                        if late:
+                            break
                     elif piece.finish is not None:
                         last = piece
-                    else:
+                    elif piece.text or piece.ids:
+                        news = time.monotonic()
                         deliver(piece)
+                    elif late:
+                        raise Broken(f"sent nothing of an answer for {timeout:g} seconds")
             if last is None:
                 raise Broken("ended a stream in the middle of an answer")
             deliver(last)
