@@ -253,15 +253,15 @@ class BenchStep(Bench):
         from lr.reasoner import Reasoner
 
         every, only = step.ways(self.k, self.step_k), self.only or ("",)
-        whole = [way.name for way in every]
+        names = [way.name for way in every]
 
         def asked(name: str) -> bool:
-            return any(word == name if word in whole else word in name for word in only)
+            return any(word == name if word in names else word in name for word in only)
 
         chosen = [way for way in every if way.mode == "ar" or asked(way.name)]
         for name in self.variant:
             chosen += [step.Way(name, "lr", step.OVERLAPPED, variant=name)]
-        require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {'; '.join(whole)}")
+        require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {'; '.join(names)}")
         tasks = [DATASETS[self.dataset](Split.TEST, index, 0) for index in range(self.problems)]
         settings = {name: getattr(self, name) for name in ("depth", "draft_ticks", "temperature")}
         total = len(chosen) * (1 + self.repeats * self.problems)

@@ -59,7 +59,7 @@ def trace_named(words: str | None) -> Path | None:
 
 @dataclass(frozen=True)
 class TraceCommand:
-    """Check a trace, as made by --trace, and say what is in it; of a fault, in which line."""
+    """Check a trace, as made by --trace, and say what is in it, or which line is wrong."""
 
     file: tyro.conf.Positional[Path]  # The trace: JSON lines, see docs/trace.md.
     perfetto: Path | None = None  # Write Chrome trace events to this file, for ui.perfetto.dev.
@@ -108,7 +108,7 @@ class TraceCommand:
 
 
 def _cut(trace: TraceFile) -> int | None:
-    """After how many events a recording stops that was interrupted or killed; None: it is whole."""
+    """How many events of its answer a recording has that was cut short; None: all of them."""
     if not trace.complete:
         return len(trace.records)
     return None if trace.records[-1].data["done"] else len(trace.records) - 1

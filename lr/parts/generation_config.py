@@ -41,6 +41,6 @@ def unheeded(codec: Codec) -> str | None:
 
 
 def warn_unheeded(codec: Codec) -> None:
-    """A warning at the line that called who calls this."""
+    """Warn, at the line that made the `Reasoner`."""
     if asks := unheeded(codec):
         warnings.warn(asks, stacklevel=3)

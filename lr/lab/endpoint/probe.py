@@ -171,7 +171,7 @@ class Capabilities:
         ]
 
     def _try(self, prompt: Any = TEXT, **settings: Any) -> dict[str, Any] | None:
-        """None if the server refuses the request, or fails at it although it answers plain ones."""
+        """The answer; None if the server refuses this request, or fails at it and not at others."""
         self.greedy  # noqa: B018  # raises if the server is not there at all
         try:
             return self.endpoint.complete(prompt, **{"max_tokens": LENGTH, **settings})
