@@ -136,7 +136,7 @@ def read_run(path: Path, grader: Grader) -> RunResults:
 
 
 def choose_baseline(runs: Sequence[RunResults], name: str | None = None) -> RunResults | None:
-    """The baseline: the run of that name, folder or mode; without a name the first of ar, if any."""
+    """The run of that name, folder or mode; without a name the first of ar, if any."""
     if name is None:
         return next((run for run in runs if run.mode == "ar"), None)
     for run in runs:
