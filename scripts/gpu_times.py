@@ -31,7 +31,7 @@ from torch import Tensor
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
 from lr.lab.bench.gpu import GOAL, Plan, bench, measure_peaks, pass_cost, report, ways
-from lr.lab.bench.report import timed, wait_for
+from lr.lab.bench.report import Way, timed, wait_for
 from lr.lab.bench.synthetic import Synthetic
 from lr.lab.eval.report import table
 from lr.model.attention_choice import AttentionNeeds, candidates, distances, equip, find_kernels
@@ -39,10 +39,11 @@ from lr.model.graphs import Recorder, cuda_recorder, record_eager
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.options import GenerateOptions
-from lr.spec.sampling import distribution, sample
+from lr.spec.sampling import draw
 from lr.types import SamplingParams
 
 ROOT = Path(__file__).resolve().parents[1]
+DRIVERS = "lockstep", "overlapped"
 
 
 def machine(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
@@ -139,16 +140,16 @@ def decoding(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
                 branch.append(1)
                 return logits
 
-            def draw(step: Callable[[], Tensor] = step) -> list[int]:
-                return sample(distribution(step(), sampling), [7])
+            def both(step: Callable[[], Tensor] = step) -> list[int]:
+                return draw(step(), sampling, [7])
 
-            forward, drawn = (timed(one, device, sizes.steps) for one in (step, draw))
+            forward, drawn = (timed(one, device, sizes.steps) for one in (step, both))
             limit, _ = pass_cost(model.config, model.dtype, [1], [length], 1).limit(peaks)
             shares.append(f"{name} at {length} {limit / drawn:.2f}")
             tell(f"{name} at {length}: {1e3 * forward:.3f} ms, drawn {1e3 * drawn:.3f} ms, limit "
                  f"{1e3 * limit:.3f} ms, share {limit / drawn:.2f}")  # fmt: skip
             if length == sizes.lengths[0]:
-                tell(f"{name}: {waits(draw, device)}")
+                tell(f"{name}: {waits(both, device)}")
                 found = top_kernels(step, device)[:20]
                 rows = [[n[:70], f"{ms:.3f}", str(count)] for n, ms, count in found]
                 for line in table([["kernel", "ms", "calls"], *rows]) if rows else ():
@@ -203,9 +204,7 @@ def ladder(device: torch.device, sizes: Sizes, tell: Tell = print) -> Answer:
             lambda: model.logits(model.trunk(token, where, lambda layer, q, k, v: q))
         ),
         "and attention": lambda: runner.forward([one_more(branch)]),
-        "and drawing": lambda: sample(
-            distribution(torch.stack(runner.forward([one_more(branch)])), sampling), [7]
-        ),
+        "and drawing": lambda: draw(torch.stack(runner.forward([one_more(branch)])), sampling, [7]),
     }
     said, before = [], 0.0
     runner.forward([branch])
@@ -278,10 +277,16 @@ def timings(device: torch.device, sizes: Sizes, tell: Tell, large: bool) -> Answ
         return None, f"{free / 2**30:.0f} GiB free, {90 if large else 24} needed"
     options = GenerateOptions(
         mode="lr+sd", driver="overlapped", drafter="ngram", num_speculative_tokens=8, depth=4,
-        max_tokens=256 if sizes.full else 24, temperature=0.6, top_p=0.95, top_k=20,
+        max_tokens=384 if sizes.full else 24, temperature=0.6, top_p=0.95, top_k=20,
     )  # fmt: skip
     plan = Plan(options, (1, 8)) if sizes.full else Plan(options, (1,), 20, 8, 2)
-    chosen = ways(("ar", "sd", "lr", "lr+sd"), ("lockstep", "overlapped"))
+    chosen = ways(("ar", "sd", "lr", "lr+sd"), ("overlapped",) if large else DRIVERS)
+    if large:
+        more = {"depth": 6}, {"num_speculative_tokens": 4}
+        for mode, settings in zip(("lr", "lr+sd"), more, strict=True):
+            named = ", ".join(f"{name} {value}" for name, value in settings.items())
+            how = {"driver": "overlapped", **settings}
+            chosen.append(Way(f"{mode}, overlapped, {named}", mode, how))
     devices = dict.fromkeys(("target", "draft", "judge"), device)
     # alpha1: Qwen3 on GSM8K in the paper's Table 1; alpha2 makes its SD speedup
     synthetic = Synthetic(0.5, 0.24, source="Table 1, Qwen3, GSM8K")
@@ -331,7 +336,7 @@ CHECKS: Mapping[str, tuple[Callable[..., Answer], int]] = {
     "modes": (modes_equal, 90),
     "rows": (rows_cost, 90),
     "timings 8B": (timings_8b, 120),
-    "timings 32B": (timings_32b, 240),
+    "timings 32B": (timings_32b, 300),
     "tests": (gpu_tests, 240),
     "ranks": (ranks_equal, 120),
 }

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeAlias
 
+import torch
+
 from lr.engine.drafts import DraftSide, LocalDrafts, Streams
 from lr.engine.loop import READINGS, Loop, Part
 from lr.engine.request import Request
@@ -21,6 +23,7 @@ from lr.engine.runner import BLOCK_SIZE, ModelRunner, Runners, blocks_for, room
 from lr.engine.worker import DraftWorker
 from lr.errors import CheckpointError, ContextError, OutOfBlocks, SettingError
 from lr.model.codec import Codec
+from lr.model.device import own_stream
 from lr.model.qwen import CausalLM
 from lr.options import GenerateOptions
 from lr.registry import find
@@ -40,6 +43,9 @@ from lr.trace import Trace, Warned
 from lr.types import Coupling, EmittedStep, Role, SamplingParams, require
 
 LONGEST_ANSWER = 32768
+ROUND = 256
+"""On CUDA a cache has a multiple of so many blocks of 16 tokens, where they fit: it suffices for a
+slightly longer question too, and its CUDA graphs stay."""
 
 
 class ModelElsewhere(Protocol):
@@ -105,10 +111,14 @@ class Engine:
             return
         most = max(run.blocks for run in runs) * min(concurrency, len(runs))
         if self.models.num_blocks is None and (fits := room(self._caches(runs[0]))) is not None:
-            most = min(most, fits)
+            most = min(-(-most // ROUND) * ROUND, fits)
         space = self.models.num_blocks or most
+        models = self.models.target, self.models.draft
+        here = [model.device for model in models if isinstance(model, CausalLM)]
         with ExitStack() as stack:
-            serving = Serving(self, runs[0], most, concurrency, stack)
+            beside = own_stream(here[0] if here else torch.device("cpu"))
+            with beside():
+                serving = Serving(self, runs[0], most, concurrency, stack)
             loop = serving.loop
             stack.callback(loop.close)
             waiting, live = deque(runs), dict[Run, Request]()
@@ -123,7 +133,8 @@ class Engine:
                     taken += run.blocks
                     live[waiting.popleft()] = request = serving.request(run)
                     loop.add(request)
-                loop.step()
+                with beside():
+                    loop.step()
                 for run, request in list(live.items()):
                     if request.done or run.stopped:
                         del live[run]

@@ -151,7 +151,7 @@ def serve(connection: Connection, load: Load) -> None:
         try:
             parts = load()
             connection.send((None, "ready", os.getpid()))
-            with own_stream(parts[0].model.device):
+            with own_stream(parts[0].model.device)():
                 while True:
                     busy = [number for number, run in runs.items() if run.busy]
                     if connection.poll(0 if busy else None):

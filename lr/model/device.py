@@ -7,11 +7,14 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache, partial
 from multiprocessing.context import SpawnProcess
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -105,15 +108,22 @@ def _number(device: torch.device) -> tuple[str, int]:
     return device.type, device.index or 0
 
 
-@contextmanager
-def own_stream(device: torch.device) -> Iterator[None]:
-    """Inside, this thread's work on a CUDA device goes to a stream of its own, beside others'."""
+def own_stream(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """Makes contexts in which this thread's work on a CUDA device goes to a stream of its own.
+
+    A thread on the default stream holds up all others: beside a target there, a draft took 18 ms a
+    token; beside one on a stream of its own, 6 ms (32B and 1.7B on one H200).
+    """
     if device.type != "cuda":
-        yield
-        return
-    with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
-        torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())  # made the weights
-        yield
+        return nullcontext
+    stream = _stream(device, threading.get_ident())
+    stream.wait_stream(torch.cuda.current_stream(device))  # made the weights
+    return partial(torch.cuda.stream, stream)
+
+
+@cache
+def _stream(device: torch.device, thread: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def find_device(name: str | torch.device) -> torch.device:

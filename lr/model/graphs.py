@@ -36,7 +36,7 @@ from lr.model.qwen import CausalLM
 
 Recorder = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 """record(compute) -> replay: it does what `compute` does, always into the same tensor."""
-ROWS = (1, 2, 4, 8, 16, 24, 32)
+ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 """The numbers of rows that are recorded. A batch of 5 rows wastes three of 8, which costs nothing
 while reading the weights is what takes the time."""
 WARM_UPS = 3

@@ -4,6 +4,7 @@ the same wherever target, draft and judge are.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from lr.rng import Stream
 from lr.spec.acceptance import Decision, Draws, RejectRule
 from lr.spec.drafters import Context, ModelDrafter
 from lr.spec.token_sd import Speculation, speculate
+from lr.spec.write import StepWriter
 from lr.types import SamplingParams
 
 QUESTION = (
@@ -211,3 +213,21 @@ def test_answers_do_not_depend_on_who_is_where(places: tuple[str, str], verifier
         for way in ways:
             tokens = [one.generate(QUESTION, max_tokens=60, **way).tokens for one in (apart, here)]
             assert tokens[0] == tokens[1], way
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_nobody_works_on_the_default_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever does holds up the others: a draft took three times as long beside such a target."""
+    streams, poll = {}, StepWriter.poll
+
+    def watched(writer: StepWriter, wait: float | None = 0.0) -> None:
+        streams[threading.current_thread().name] = torch.cuda.current_stream()
+        poll(writer, wait)
+
+    monkeypatch.setattr(StepWriter, "poll", watched)
+    with Reasoner(device="cuda") as reasoner:
+        reasoner.generate(QUESTION, mode="lr", driver="overlapped", max_tokens=60)
+    default = torch.cuda.default_stream()
+    assert torch.cuda.current_stream() == default
+    assert len({default, *streams.values()}) == 3

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from lr.engine.engine import recommended_sampling
 from lr.engine.runner import ModelRunner
-from lr.lab.bench.report import Spread
+from lr.lab.bench.report import Spread, wait_for
 from lr.lab.dummy import SHAPES as SHAPES_BY_NAME
 from lr.lab.dummy import fill_dummy
 from lr.model.codec import Codec
@@ -92,6 +92,7 @@ def written_steps(
     config = WriterConfig(Role.TARGET, sampling, frozenset(), endless)
     writer = StepWriter(config, runner, lambda token: b"")
     jobs = [StepJob(branch, i, steps, stream.fold_in(i)) for i, branch in enumerate(branches)]
+    wait_for(runner.model.device)  # for the prompts, which a GPU may still be reading
     started = time.perf_counter()
     written = writer.write(jobs)
     seconds = time.perf_counter() - started
