@@ -35,6 +35,7 @@ from lr.lab.bench.report import Way, timed, wait_for
 from lr.lab.bench.synthetic import Synthetic
 from lr.lab.eval.report import table
 from lr.model.attention_choice import AttentionNeeds, candidates, distances, equip, find_kernels
+from lr.model.device import DeviceMap
 from lr.model.graphs import Recorder, cuda_recorder, record_eager
 from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
@@ -287,10 +288,9 @@ def timings(device: torch.device, sizes: Sizes, tell: Tell, large: bool) -> Answ
             named = ", ".join(f"{name} {value}" for name, value in settings.items())
             how = {"driver": "overlapped", **settings}
             chosen.append(Way(f"{mode}, overlapped, {named}", mode, how))
-    devices = dict.fromkeys(("target", "draft", "judge"), device)
     # alpha1: Qwen3 on GSM8K in the paper's Table 1; alpha2 makes its SD speedup
     synthetic = Synthetic(0.5, 0.24, source="Table 1, Qwen3, GSM8K")
-    found = bench(names, devices, sizes.dtype, synthetic, plan, chosen)
+    found = bench(names, DeviceMap.of(device), sizes.dtype, synthetic, plan, chosen)
     for line in report(found).splitlines():
         tell(line)
     share = found["passes"][0]["share_of_limit"]

@@ -42,7 +42,9 @@ class BenchGpu:
     config.json. None: Qwen3-32B on CUDA, tiny-target elsewhere."""
     draft: str | None = None  # None: Qwen3-1.7B, or tiny-draft.
     judge: str | None = None  # None: Qwen2.5-7B, or tiny-judge; none: verdicts cost nothing.
-    device: str = "auto"  # Where the target runs, and all others that are not placed elsewhere.
+    device: str = "auto"
+    """Where the target runs, and all others that are not placed elsewhere. cuda:0,cuda:1: it is
+    spread over both."""
     draft_device: str | None = None  # Where the draft runs. None: with the target.
     judge_device: str | None = None  # Where the judge runs. None: with the target.
     dtype: DtypeName | None = None  # None: bfloat16 on a GPU, float32 on the CPU.
@@ -77,8 +79,9 @@ class BenchGpu:
         driven = bool(self.drivers) or not any(mode in LOOKAHEAD for mode in self.modes)
         require(driven, "drivers", self.drivers, "at least one for the modes lr and lr+sd")
         show.require_files(json=self.json)
-        given = {"target": self.device, "draft": self.draft_device, "judge": self.judge_device}
-        layout = DeviceMap.of({role: one for role, one in given.items() if one is not None})
+        places = {"draft": self.draft_device, "judge": self.judge_device}
+        named = {role: place for role, place in places.items() if place is not None}
+        layout = DeviceMap.of({"target": self.device.split(","), **named})
         first = layout.target[0]
         usual = LARGE if first.type == "cuda" else TINY
         target, draft = self.target or usual[0], self.draft or usual[1]
@@ -106,11 +109,10 @@ class BenchGpu:
         chosen = gpu.ways(list(dict.fromkeys(("ar", *self.modes))), self.drivers)
         steps = min(self.tokens, 64)
         plan = gpu.Plan(options, self.batches, self.prompt, steps, self.repeats)
-        devices = {"target": first, "draft": layout.draft, "judge": layout.judge}
         runs = (2 * (len(self.batches) + 1) + len(chosen)) * (self.repeats + 1)
         with show.progress("timing", runs) as advance:
             names, decides = (target, draft, judge), self._synthetic()
-            found = gpu.bench(names, devices, dtype, decides, plan, chosen, advance)
+            found = gpu.bench(names, layout, dtype, decides, plan, chosen, advance)
         out.print(gpu.report(found), highlight=False)
         out.print(GPU_NOTES, style="dim")
         kept = [asdict(device) | {"needed": device.needed} for device in memory.devices]

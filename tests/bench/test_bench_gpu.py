@@ -80,6 +80,16 @@ def test_the_command_times_all_modes(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert found["synthetic"]["alpha1"] == 1.0 and found["models"]["target"] == "tiny-target"
 
 
+def test_a_target_on_two_devices(tmp_path: Path) -> None:
+    file = tmp_path / "gpu.json"
+    flags = ["--device", "cpu,cpu", "--modes", "lr", "--drivers", "lockstep", "--json", str(file)]
+    assert main(["bench", "gpu", *SMALL, *flags]) == 0
+    found = json.loads(file.read_text())
+    assert [row["way"] for row in found["modes"]] == ["ar", "lr, lockstep"]
+    target, draft = found["peaks"]["target"], found["peaks"]["draft"]
+    assert target["bytes_per_second"] == 2 * draft["bytes_per_second"]
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

@@ -14,7 +14,7 @@ the trace counts them; where draft and target have a device each, the larger of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from statistics import median
@@ -30,6 +30,7 @@ from lr.lab.bench.synthetic import Synthetic, SyntheticRun, SyntheticVerifier
 from lr.lab.eval.report import cell, table
 from lr.model.attention_choice import equip
 from lr.model.config import ModelConfig
+from lr.model.device import DeviceMap
 from lr.model.qwen import CausalLM
 from lr.model.weights import EMBEDDING_KEY, HEAD_KEY, load_model, pieces
 from lr.options import LOOKAHEAD, GenerateOptions
@@ -256,7 +257,7 @@ def _limit(
 
 def bench(
     names: tuple[str, str, str | None],
-    devices: Mapping[str, torch.device],
+    layout: DeviceMap,
     dtype: torch.dtype,
     synthetic: Synthetic,
     plan: Plan,
@@ -266,19 +267,22 @@ def bench(
     """Time the passes of both models and the `chosen` ways, plain decoding first; one document.
 
     `names`: shapes or folders of target, draft and judge; without a judge verdicts cost nothing.
-    `devices`: of "target", "draft" and "judge". Every model has random weights in `dtype`."""
-    peaks = measure_peaks(devices["target"], dtype)
-    apart = devices["draft"] != devices["target"]
-    both = peaks, measure_peaks(devices["draft"], dtype) if apart else peaks
+    Every model has random weights in `dtype`. A target on several devices has the rates of the
+    first so many times: what its ranks say to each other is no part of the limit."""
+    first, ranks = layout.target[0], layout.ranks
+    peaks = measure_peaks(first, dtype)
+    spread = Peaks(ranks * peaks.bytes_per_second, ranks * peaks.flops_per_second)
+    apart = layout.draft != first
+    both = spread, measure_peaks(layout.draft, dtype) if apart else peaks
     reads = None
     if names[2] is not None:
-        judge = load_model(f"dummy:{names[2]}", device=devices["judge"], dtype=dtype)
+        judge = load_model(f"dummy:{names[2]}", device=layout.judge, dtype=dtype)
         equip(judge)
         blocks = -(-JUDGE_TOKENS // judge.attention.block_size)
         reads = ModelRunner(judge, num_blocks=blocks)
     verifier = SyntheticVerifier(synthetic, reads)
     target, draft = (f"dummy:{name}" for name in names[:2])
-    with Reasoner(target, draft, verifier, device=dict(devices), dtype=dtype) as reasoner:
+    with Reasoner(target, draft, verifier, device=layout, dtype=dtype) as reasoner:
         models, sampling = reasoner.models, plan.options.sampling(SamplingParams())
         assert models.draft is not None
         passes = []
@@ -286,7 +290,7 @@ def bench(
             peak = both[model is models.draft]
             passes += time_passes(str(name), model, sampling, plan, peak, progress)
         modes = time_modes(reasoner, chosen, synthetic, plan, both, progress)
-    named = ", ".join(dict.fromkeys(map(str, devices.values())))
+    named = ", ".join(dict.fromkeys(map(str, (*layout.target, layout.draft, layout.judge))))
     return {
         "conditions": conditions() | {"devices": named},
         "models": dict(zip(("target", "draft", "judge"), names, strict=True)),
