@@ -124,16 +124,16 @@ class Engine:
             waiting, live = deque(runs), dict[Run, Request]()
             while waiting or live:
                 taken = sum(run.blocks for run in live)
-                while waiting and len(live) < concurrency:
-                    run = waiting[0]
-                    if run.blocks > space:
-                        raise OutOfBlocks(run.blocks, space, space)
-                    if taken + run.blocks > space:
-                        break
-                    taken += run.blocks
-                    live[waiting.popleft()] = request = serving.request(run)
-                    loop.add(request)
                 with beside():
+                    while waiting and len(live) < concurrency:
+                        run = waiting[0]
+                        if run.blocks > space:
+                            raise OutOfBlocks(run.blocks, space, space)
+                        if taken + run.blocks > space:
+                            break
+                        taken += run.blocks
+                        live[waiting.popleft()] = request = serving.request(run)
+                        loop.add(request)
                     loop.step()
                 for run, request in list(live.items()):
                     if request.done or run.stopped:
