@@ -7,11 +7,11 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -33,9 +33,6 @@ from lr.types import require
 if TYPE_CHECKING:
     from lr.lab.eval import verifier_eval as ev
     from lr.lab.eval.experiment import Domains, Lab
-
-Found: TypeAlias = "dict[str, tuple[ev.Replayed, ev.Quality, list[bool]]]"
-"""By verifier: its verdicts, what they are worth, and the truth."""
 
 
 @dataclass(frozen=True)
@@ -144,46 +141,37 @@ class Verify:
 
         at_least(self, batch=1)
         require_files(json=self.json, figure=self.figure)
-        found = self._judge(ev.load_pairs(self.pairs))
-        rows = []
-        for name, (_, quality, _) in found.items():
-            rows.append([name, *(report.cell(one, ".3f") for one in vars(quality).values())])
-        heads = (one.metadata["head"].replace(" ", "\n") for one in fields(ev.Quality))
-        console().print(table(["verifier", *heads], rows))
-        if self.json is not None:
-            content = {
-                name: asdict(quality) | {"curve": [asdict(p) for p in ev.curve(one.scores, truth)]}
-                for name, (one, quality, truth) in found.items()
-            }
-            write_json(content, self.json)
-        if self.figure is not None:
-            _draw(_panels(found), self.figure)
-
-    def _judge(self, kept: Sequence[ev.SavedPair]) -> Found:
-        from lr.lab.eval import verifier_eval as ev
-
+        pairs = [one.pair for one in ev.load_pairs(self.pairs)]
         lab = self.models.lab(self.pairs)
         reference = self.reference or ("oracle" if lab.language is not None else None)
         if reference is None:
             raise SettingError("for models without an oracle say who is right: --reference judge.")
-        pairs = [one.pair for one in kept]
         judged = ev.replay(lab.verifier_named(reference), pairs, self.batch)
-        truth, found = [verdict.aligned for verdict in judged.verdicts], {}
-        for name in self.verifier:
+        truth, said, rows = [verdict.aligned for verdict in judged.verdicts], {}, []
+        content: dict[str, Any] = {}
+        for name in dict.fromkeys(self.verifier):
             verifier = lab.verifier_named(name)
             ev.replay(verifier, pairs[: self.batch], self.batch)  # the first call sets things up
-            made = ev.replay(verifier, pairs, self.batch)
+            said[name] = made = ev.replay(verifier, pairs, self.batch)
             compares = bool(verifier.requires & Requires.TARGET_STEP)
             other = ev.replay(verifier, ev.swapped(pairs), self.batch) if compares else None
-            found[name] = (made, ev.quality(made, truth, other), truth)
-        return found
+            quality = ev.quality(made, truth, other)
+            rows.append([name, *(report.cell(one, ".3f") for one in vars(quality).values())])
+            points = [asdict(point) for point in ev.curve(made.scores, truth)]
+            content[name] = asdict(quality) | {"curve": points}
+        heads = (one.metadata["head"].replace(" ", "\n") for one in fields(ev.Quality))
+        console().print(table(["verifier", *heads], rows))
+        write_json(content, self.json)
+        if self.figure is not None:
+            _draw(_panels(said, truth), self.figure)
 
 
-def _panels(found: Found) -> list[Panel]:
+def _panels(judged: Mapping[str, ev.Replayed], truth: Sequence[bool]) -> list[Panel]:
+    """`judged`: by verifier what it said."""
     from lr.lab.eval import verifier_eval as ev
 
     roc, recall, errors, calibrated = [], [], [], []
-    for name, (made, _, truth) in found.items():
+    for name, made in judged.items():
         points = ev.curve(made.scores, truth)
         roc.append((name, [(0.0, 0.0), *((p.false_rate, p.true_rate) for p in points)]))
         recall.append((name, [(p.true_rate, 1 - p.error) for p in points]))
@@ -242,9 +230,8 @@ class Drift:
             for page in sorted(pages, key=lambda page: page.drift)[:5]
         ]
         out.print(f"furthest: {', '.join(furthest)}")
-        if self.json is not None:
-            problems = [asdict(page) | {"flipped": page.flipped} for page in pages]
-            write_json({"problems": problems, "summary": sums}, self.json)
+        problems = [asdict(page) | {"flipped": page.flipped} for page in pages]
+        write_json({"problems": problems, "summary": sums}, self.json)
 
 
 @dataclass(frozen=True)

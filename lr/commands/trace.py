@@ -26,6 +26,7 @@ from rich.text import Text
 from lr.commands.options import ModelChoice, VariantChoice
 from lr.commands.show import AS_IT_IS, console, require_files, summary
 from lr.errors import LRError
+from lr.lab.player.live import Live, LiveServer
 from lr.lab.player.page import player_page
 from lr.lab.stepper.session import Session
 from lr.lab.stepper.sources import Recorded, Source, StepperError
@@ -173,7 +174,6 @@ class Play:
         console().print(f"written: {output} ({size}); open it in a browser")
 
     def _serve(self) -> None:
-        from lr.lab.player.live import Live, LiveServer
         from lr.lab.stepper.live import LiveSource
 
         reasoner, numbers = self.models.load(needs_draft=True), count()

@@ -245,7 +245,7 @@ def test_thinking_time_does_not_count() -> None:
     session = live_session()
     source = session.sides[0].source
     assert isinstance(source, LiveSource)
-    trace = source.state.trace
+    trace = source.request.trace
     trace.clock, trace.start, source._rested = (lambda: now[0]), 0.0, 0.0
     for _ in range(12):
         session.next()

@@ -36,7 +36,6 @@ from lr.lab.eval.experiment import (
 )
 from lr.lab.eval.failure_modes import spans_at_work
 from lr.lab.eval.report import ACCURACY, KEPT, PASSES, SPEEDUP, notes, pick
-from lr.lab.eval.running import Artifacts
 from lr.lab.trace.file import read_trace
 from lr.lab.viz.plots import Bars, Curves, Lanes
 from lr.theory.trace_metrics import Spans, covered
@@ -95,8 +94,8 @@ def verifier_arms(lab: Lab) -> list[Arm]:
             lab.verifier_named(name)
         except SettingError:
             continue
-        label, save = name.replace(":", "_"), Artifacts(pairs=True)
-        found.append(Arm(label, verifier=name, artifacts=save, concurrency=None))
+        label = name.replace(":", "_")
+        found.append(Arm(label, verifier=name, pairs=True, concurrency=None))
     return found
 
 
@@ -328,8 +327,7 @@ LANES = ("target", "draft", "judge", NOBODY, TOGETHER)
 
 def profile_arms(lab: Lab) -> list[Arm]:
     """Lookahead Reasoning with either driver, its traces kept."""
-    save = Artifacts(traces=True, details=False)
-    return [Arm(driver, "lr", {"driver": driver}, artifacts=save) for driver in DRIVERS]
+    return [Arm(driver, "lr", {"driver": driver}, traces=True) for driver in DRIVERS]
 
 
 def find_profile(lab: Lab, outcome: Outcome) -> Finding:
@@ -390,7 +388,7 @@ def domain_arms(domains: Domains) -> list[Arm]:
     return [
         Arm("ar", "ar"),
         Arm("sd", "sd", GUESSED),
-        Arm("lr", "lr", {}, judge, Artifacts(pairs=True)),
+        Arm("lr", "lr", {}, judge, pairs=True),
         Arm("lr+sd", "lr+sd", GUESSED, judge),
         Arm("draft", "draft"),
     ]

@@ -31,6 +31,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from lr.errors import LRError, SettingError
+from lr.kvcache.branch import common_length
 from lr.lab.player.page import page_data, player_page
 from lr.lab.stepper.session import Session, Side
 from lr.lab.stepper.sources import Source, StepperError
@@ -137,8 +138,7 @@ def news(old: Any, new: Any) -> Any:
         changed = [key for key in new if key not in old or old[key] != new[key]]
         return {key: news(old.get(key), new[key]) for key in changed}
     if isinstance(old, list) and isinstance(new, list):
-        pairs = enumerate(zip(old, new, strict=False))
-        same = next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
+        same = common_length(old, new)
         return [same, new[same:]]
     return [new]
 
