@@ -1,9 +1,8 @@
 """`lr bench step`: plain decoding, token-level speculation, Lookahead Reasoning, and both.
 
-A repeat is every problem in every way, each problem beginning with another way, with a seed of its
-own. One figure is the tokens per second of one way in one repeat; ratios are taken within a repeat.
-Accuracy and counts are over everything. Beside each rate stands the prediction of
-`lr/theory/predicted.py`, at pass costs fitted to the same run."""
+A repeat is every problem in every way, with a seed of its own. One figure is the tokens per second
+of one way in one repeat; accuracy and counts are over everything. Beside each rate stands the
+prediction of `lr/theory/predicted.py`, at pass costs fitted to the same run."""
 
 from __future__ import annotations
 
