@@ -32,7 +32,7 @@ from lr.types import require
 
 if TYPE_CHECKING:
     from lr.lab.eval import verifier_eval as ev
-    from lr.lab.eval.experiment import Domains, Lab
+    from lr.lab.eval.experiment import Lab
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class Experiment:
     place: Device = field(default_factory=Device)
 
     def run(self) -> None:
-        from lr.lab.eval.experiment import Arm, write_finding
+        from lr.lab.eval.experiment import Arm, Domains, write_finding
         from lr.lab.eval.experiments import EXPERIMENTS
 
         names = list(EXPERIMENTS) if self.name == "all" else [self.name]
@@ -286,8 +286,13 @@ class Experiment:
             if name == "domains" and own:
                 notes.print(f"domains: left out, it is about the tiny languages, not --{own[0]}")
                 continue
-            started, experiment = time.monotonic(), EXPERIMENTS[name]
-            lab = self._domains() if name == "domains" else self._lab(name)
+            started, experiment, work = time.monotonic(), EXPERIMENTS[name], self.work / name
+            some = experiment.problems if self.problems is None else self.problems
+            lab: Lab | Domains
+            if name == "domains":
+                lab = Domains({one: self._lab(some, work / one, one) for one in LANGUAGES})
+            else:
+                lab = self._lab(some, work)
             try:
                 arms, count = experiment.arms(lab), len(lab.items)
                 for variant in self.variant:  # called as it is, in letters that a folder can have
@@ -306,19 +311,11 @@ class Experiment:
             seconds, written = time.monotonic() - started, ", ".join(map(str, files))
             notes.print(f"{name}: {seconds:.0f} s; written: {written}")
 
-    def _domains(self) -> Domains:
-        from lr.lab.eval.experiment import Domains
-
-        work = self.work / "domains"
-        return Domains({one: self._lab("domains", one, work / one) for one in LANGUAGES})
-
-    def _lab(self, name: str, family: str = "tiny", work: Path | None = None) -> Lab:
+    def _lab(self, problems: int, work: Path, family: str = "tiny") -> Lab:
         from lr.lab.eval.experiment import Lab
-        from lr.lab.eval.experiments import EXPERIMENTS
 
         tiny = self.model == "tiny"
-        count = self.problems if self.problems is not None else EXPERIMENTS[name].problems
-        items = load_items(self.dataset or f"{family}:{count}", seed=self.seed)
+        items = load_items(self.dataset or f"{family}:{problems}", seed=self.seed)
         target = f"{family}-target" if tiny else self.model
         draft = self.draft_model or f"{family}-draft"
         self.place.set_threads(target, draft)
@@ -328,5 +325,5 @@ class Experiment:
         device, dtype = str(self.place.torch_device()), torch_dtype(self.place.dtype)
         models = (target, draft, judge, encoder, device, dtype)
         options = GenerateOptions(seed=self.seed, max_tokens=self.max_tokens)
-        work, some = work or self.work / name, items[: self.problems]
+        some = items[: self.problems]
         return Lab(some, work, *models, options, self.verifier, self.concurrency)

@@ -93,10 +93,6 @@ class Tally:
         parts = stats.target_seconds, stats.draft_seconds, stats.verifier_seconds
         return dict(zip(("target", "draft", "verifier"), (x / whole for x in parts), strict=True))
 
-    @property
-    def load(self) -> Load:
-        return self.answers.load(lookup=self.way.settings.get("drafter", "draft") != "draft")
-
 
 @dataclass(frozen=True)
 class StepRow:
@@ -193,7 +189,8 @@ def modelled(
     way, settings = tally.way, tally.way.settings
     schedule = Schedule(settings.get("schedule", "depth"))
     plain = predicted.Way(schedule, depth if way.mode in LOOKAHEAD else 0)
-    return plain, tally.load, costs, None if way.overlapped else draft_ticks
+    load = tally.answers.load(lookup=settings.get("drafter", "draft") != "draft")
+    return plain, load, costs, None if way.overlapped else draft_ticks
 
 
 def what_if(tally: Tally, costs: Costs, depth: int, draft_ticks: int) -> dict[str, float]:
