@@ -337,15 +337,10 @@ signs    ✓ accepted   ✗ rejected, or the target's correction   + bonus
 FIRST = "? explains the letters; Enter goes on."
 LETTERS = "n next  v verdict  r rejection  f fork  c cache  t answer  z end  ? all  q quit"
 """The letters that are shown with every screen of a terminal."""
-MOVES: dict[str, Callable[[Session], bool]] = {
-    "n": Session.next,
-    "b": Session.back,
-    "e": Session.next_event,
-    "s": Session.to_step,
-    "r": Session.to_rejection,
-    "v": Session.to_verdict,
-    "z": Session.to_end,
-}
+MOVES = {
+    "n": "next", "b": "back", "e": "event", "s": "step", "r": "rejection", "v": "verdict",
+    "z": "end",
+}  # fmt: skip
 MOST = 10_000  # Moves that one line may ask for.
 
 
@@ -391,7 +386,7 @@ class Prompt:
         if letter in MOVES:
             wanted = f"{word!r} is no number of moves; expected 1 to {MOST}."
             moved, count = False, _number(word or "1", wanted, 1, MOST)
-            while count and MOVES[letter](session):
+            while count and session.go(MOVES[letter]):
                 moved, count = True, count - 1
             if not moved:
                 end = "This is the beginning." if letter == "b" else "This is the end; b goes back."
