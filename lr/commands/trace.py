@@ -165,7 +165,6 @@ class Play:
             require(other, "output", str(output), "another file than the trace itself")
         else:
             trace, output = self._answered(), self.output or Path("answer.html")
-        state_at(trace, len(trace.records))  # where lines are missing, the page would stay empty
         page = player_page(trace)
         write_lines(output, [page])
         for note in trace.notes:

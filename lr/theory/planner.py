@@ -78,17 +78,6 @@ class Advice:
         return self.plans[0] if self.plans[0].speedup >= WORTH_IT else PLAIN
 
     @property
-    def runner_up(self) -> Plan:
-        """The best plan of another kind."""
-        first = self.plans[0]
-        return next((plan for plan in self.plans if plan.kind != first.kind), first)
-
-    def best_of(self, *, lookahead: bool, tokens: bool) -> Plan | None:
-        """The best plan with or without these; None if none fits."""
-        kept = (p for p in self.plans if (p.depth > 0) == lookahead and (p.tokens > 0) == tokens)
-        return next(kept, None)
-
-    @property
     def width_gain(self) -> float:
         """Best plan with W > 1 over the best with W = 1: above 1, alternatives pay."""
         wide = max((p.speedup for p in self.plans if p.width > 1), default=0.0)

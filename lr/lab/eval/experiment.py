@@ -265,13 +265,12 @@ def bars(title: str, names: Sequence[str], rows: Sequence[Row], field: str, **ho
     return Bars(title, names, values, intervals, **how)
 
 
-def saved_pairs(lab: Lab, outcome: Outcome, name: str) -> list[SavedPair]:
+def saved_pairs(run: RunResults) -> list[SavedPair]:
     """The pairs that an arm has judged, with both steps."""
-    found = load_pairs(lab.work / name, outcome.runs[name].records)
-    return [one for one in found if one.pair.target is not None]
+    return [one for one in load_pairs(run.path, run.records) if one.pair.target is not None]
 
 
-def steps_of(outcome: Outcome, name: str) -> list[tuple[str, int]]:
+def steps_of(run: RunResults) -> list[tuple[str, int]]:
     """(origin, tokens) of every step of an arm."""
-    records = outcome.runs[name].records.values()
+    records = run.records.values()
     return [(step[0], step[1]) for one in records for step in one.get("steps", [])]
