@@ -457,10 +457,10 @@ class PlanRun:
 
 def _chosen(advice: Advice) -> list[tuple[str, Plan]]:
     """The best, the runner-up, and the best of every kind."""
-    plans, first = advice.plans, advice.plans[0]  # best first
+    plans = advice.plans  # best first
     kinds = {
         "best": advice.best,
-        "runner-up": next((p for p in plans if p.kind != first.kind), first),
+        "runner-up": advice.runner_up,
         "lookahead alone": next((p for p in plans if p.depth and not p.tokens), None),
         "tokens alone": next((p for p in plans if p.tokens and not p.depth), None),
         "width > 1": next((p for p in plans if p.width > 1), None),

@@ -78,6 +78,12 @@ class Advice:
         return self.plans[0] if self.plans[0].speedup >= WORTH_IT else PLAIN
 
     @property
+    def runner_up(self) -> Plan:
+        """The best plan of another kind."""
+        first = self.plans[0]
+        return next((plan for plan in self.plans if plan.kind != first.kind), first)
+
+    @property
     def width_gain(self) -> float:
         """Best plan with W > 1 over the best with W = 1: above 1, alternatives pay."""
         wide = max((p.speedup for p in self.plans if p.width > 1), default=0.0)
