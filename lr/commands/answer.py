@@ -45,14 +45,15 @@ def saving(path: Path | None, run: Run) -> Iterator[None]:
     interrupted or fails."""
     from lr.lab.trace.replay import save_trace
 
+    why = ""
     try:
         yield
     except BaseException as error:
-        if path is not None:
-            save_trace(path, run, why=f"{type(error).__name__}: {error}")
+        why = f"{type(error).__name__}: {error}"
         raise
-    if path is not None:
-        save_trace(path, run)
+    finally:
+        if path is not None:
+            save_trace(path, run, why)
 
 
 @dataclass(frozen=True)

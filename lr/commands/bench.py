@@ -18,7 +18,7 @@ from lr.commands import show
 from lr.commands.options import Device, ModelChoice
 from lr.errors import CheckpointError
 from lr.lab.bench import alpha
-from lr.lab.bench.report import acceptance_of, conditions, write_json
+from lr.lab.bench.report import Way, acceptance_of, conditions, write_json
 from lr.lab.eval.report import cell
 from lr.options import MODES, GenerateOptions, Mode
 from lr.tiny.language import Split, problem
@@ -27,7 +27,7 @@ from lr.trace import TokenRound
 from lr.types import require
 
 if TYPE_CHECKING:
-    from lr.lab.bench import decode, step, token
+    from lr.lab.bench import decode, token
     from lr.reasoner import Reasoner
 
 
@@ -143,11 +143,19 @@ class BenchToken(Bench):
     seed: int = 0  # The first problem's; every other has one more.
 
     def run(self) -> None:
+        from lr.lab.bench import token
+        from lr.reasoner import Reasoner
+
         proper = len(self.temperature) > 0 and all(t >= 0 for t in self.temperature)
         require(proper, "temperature", self.temperature, "numbers >= 0, such as 0.6 0")
         GenerateOptions(branching=self.branching)
         content, out = self.begin(problems=2, k=1), show.console()
-        rows = self._measure()
+        contenders = token.answerers(Reasoner(), self.k, self.branching)
+        temperatures = tuple(dict.fromkeys(self.temperature))
+        count = len(contenders) * len(temperatures) * (self.problems + 1)
+        with show.progress("answering", count) as advance, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what transformers says about its own settings
+            rows = token.measure(contenders, temperatures, self.problems, self.seed, advance)
         out.print(show.in_words(content["conditions"]))
         for temperature in self.temperature:
             cells: list[list[str]] = []
@@ -165,17 +173,6 @@ class BenchToken(Bench):
         out.print(TOKEN_NOTES, style="dim")
         out.print(verdict(rows))
         write_json(content | {"rows": [row.figures() for row in rows]}, self.json)
-
-    def _measure(self) -> list[token.Row]:
-        from lr.lab.bench import token
-        from lr.reasoner import Reasoner
-
-        contenders = token.answerers(Reasoner(), self.k, self.branching)
-        temperatures = tuple(dict.fromkeys(self.temperature))
-        total = len(contenders) * len(temperatures) * (self.problems + 1)
-        with show.progress("answering", total) as advance, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what transformers says about its own settings
-            return token.measure(contenders, temperatures, self.problems, self.seed, advance)
 
 
 def verdict(rows: Sequence[token.Row]) -> str:
@@ -215,9 +212,18 @@ class BenchStep(Bench):
 
     def run(self) -> None:
         from lr.lab.bench import step
+        from lr.reasoner import Reasoner
 
         content, out = self.begin(problems=1, repeats=2), show.console(width=132)
-        tallies = self._measure()
+        chosen = self._chosen()
+        tasks = [DATASETS[self.dataset](Split.TEST, index, 0) for index in range(self.problems)]
+        settings = {name: getattr(self, name) for name in ("depth", "draft_ticks", "temperature")}
+        total = len(chosen) * (1 + self.repeats * self.problems)
+        with (
+            Reasoner(verifier=self.verifier) as reasoner,
+            show.progress("answering", total) as advance,
+        ):
+            tallies = step.measure(reasoner, chosen, tasks, self.repeats, settings, advance)
         costs = step.fitted_costs(tallies)
         rows = step.rows(tallies, costs, self.depth, self.draft_ticks)
         out.print(show.in_words(content["conditions"]))
@@ -248,9 +254,9 @@ class BenchStep(Bench):
         content["pass_seconds"] = {"target": asdict(costs[0]), "draft": asdict(costs[1])}
         write_json(content | {"rows": [row.figures() for row in rows]}, self.json)
 
-    def _measure(self) -> list[step.Tally]:
+    def _chosen(self) -> list[Way]:
+        """The rows that are asked for."""
         from lr.lab.bench import step
-        from lr.reasoner import Reasoner
 
         every, only = step.ways(self.k, self.step_k), self.only or ("",)
         names = [way.name for way in every]
@@ -260,16 +266,9 @@ class BenchStep(Bench):
 
         chosen = [way for way in every if way.mode == "ar" or asked(way.name)]
         for name in self.variant:
-            chosen += [step.Way(name, "lr", step.OVERLAPPED, variant=name)]
+            chosen += [Way(name, "lr", step.OVERLAPPED, variant=name)]
         require(len(chosen) > 1, "only", self.only, f"words of the rows' names: {'; '.join(names)}")
-        tasks = [DATASETS[self.dataset](Split.TEST, index, 0) for index in range(self.problems)]
-        settings = {name: getattr(self, name) for name in ("depth", "draft_ticks", "temperature")}
-        total = len(chosen) * (1 + self.repeats * self.problems)
-        with (
-            Reasoner(verifier=self.verifier) as reasoner,
-            show.progress("answering", total) as advance,
-        ):
-            return step.measure(reasoner, chosen, tasks, self.repeats, settings, advance)
+        return chosen
 
 
 GOAL = 0.03  # A trace may cost this share of the tokens per second.

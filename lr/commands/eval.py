@@ -7,11 +7,11 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -32,10 +32,7 @@ from lr.types import require
 
 if TYPE_CHECKING:
     from lr.lab.eval import verifier_eval as ev
-    from lr.lab.eval.experiment import Domains, Lab
-
-Found: TypeAlias = "dict[str, tuple[ev.Replayed, ev.Quality, list[bool]]]"
-"""By verifier: its verdicts, what they are worth, and the truth."""
+    from lr.lab.eval.experiment import Lab
 
 
 @dataclass(frozen=True)
@@ -144,46 +141,37 @@ class Verify:
 
         at_least(self, batch=1)
         require_files(json=self.json, figure=self.figure)
-        found = self._judge(ev.load_pairs(self.pairs))
-        rows = []
-        for name, (_, quality, _) in found.items():
-            rows.append([name, *(report.cell(one, ".3f") for one in vars(quality).values())])
-        heads = (one.metadata["head"].replace(" ", "\n") for one in fields(ev.Quality))
-        console().print(table(["verifier", *heads], rows))
-        if self.json is not None:
-            content = {
-                name: asdict(quality) | {"curve": [asdict(p) for p in ev.curve(one.scores, truth)]}
-                for name, (one, quality, truth) in found.items()
-            }
-            write_json(content, self.json)
-        if self.figure is not None:
-            _draw(_panels(found), self.figure)
-
-    def _judge(self, kept: Sequence[ev.SavedPair]) -> Found:
-        from lr.lab.eval import verifier_eval as ev
-
+        pairs = [one.pair for one in ev.load_pairs(self.pairs)]
         lab = self.models.lab(self.pairs)
         reference = self.reference or ("oracle" if lab.language is not None else None)
         if reference is None:
             raise SettingError("for models without an oracle say who is right: --reference judge.")
-        pairs = [one.pair for one in kept]
         judged = ev.replay(lab.verifier_named(reference), pairs, self.batch)
-        truth, found = [verdict.aligned for verdict in judged.verdicts], {}
-        for name in self.verifier:
+        truth, said, rows = [verdict.aligned for verdict in judged.verdicts], {}, []
+        content: dict[str, Any] = {}
+        for name in dict.fromkeys(self.verifier):
             verifier = lab.verifier_named(name)
             ev.replay(verifier, pairs[: self.batch], self.batch)  # the first call sets things up
-            made = ev.replay(verifier, pairs, self.batch)
+            said[name] = made = ev.replay(verifier, pairs, self.batch)
             compares = bool(verifier.requires & Requires.TARGET_STEP)
             other = ev.replay(verifier, ev.swapped(pairs), self.batch) if compares else None
-            found[name] = (made, ev.quality(made, truth, other), truth)
-        return found
+            quality = ev.quality(made, truth, other)
+            rows.append([name, *(report.cell(one, ".3f") for one in vars(quality).values())])
+            points = [asdict(point) for point in ev.curve(made.scores, truth)]
+            content[name] = asdict(quality) | {"curve": points}
+        heads = (one.metadata["head"].replace(" ", "\n") for one in fields(ev.Quality))
+        console().print(table(["verifier", *heads], rows))
+        write_json(content, self.json)
+        if self.figure is not None:
+            _draw(_panels(said, truth), self.figure)
 
 
-def _panels(found: Found) -> list[Panel]:
+def _panels(judged: Mapping[str, ev.Replayed], truth: Sequence[bool]) -> list[Panel]:
+    """`judged`: by verifier what it said."""
     from lr.lab.eval import verifier_eval as ev
 
     roc, recall, errors, calibrated = [], [], [], []
-    for name, (made, _, truth) in found.items():
+    for name, made in judged.items():
         points = ev.curve(made.scores, truth)
         roc.append((name, [(0.0, 0.0), *((p.false_rate, p.true_rate) for p in points)]))
         recall.append((name, [(p.true_rate, 1 - p.error) for p in points]))
@@ -242,9 +230,8 @@ class Drift:
             for page in sorted(pages, key=lambda page: page.drift)[:5]
         ]
         out.print(f"furthest: {', '.join(furthest)}")
-        if self.json is not None:
-            problems = [asdict(page) | {"flipped": page.flipped} for page in pages]
-            write_json({"problems": problems, "summary": sums}, self.json)
+        problems = [asdict(page) | {"flipped": page.flipped} for page in pages]
+        write_json({"problems": problems, "summary": sums}, self.json)
 
 
 @dataclass(frozen=True)
@@ -275,7 +262,7 @@ class Experiment:
     place: Device = field(default_factory=Device)
 
     def run(self) -> None:
-        from lr.lab.eval.experiment import Arm, write_finding
+        from lr.lab.eval.experiment import Arm, Domains, write_finding
         from lr.lab.eval.experiments import EXPERIMENTS
 
         names = list(EXPERIMENTS) if self.name == "all" else [self.name]
@@ -299,8 +286,13 @@ class Experiment:
             if name == "domains" and own:
                 notes.print(f"domains: left out, it is about the tiny languages, not --{own[0]}")
                 continue
-            started, experiment = time.monotonic(), EXPERIMENTS[name]
-            lab = self._domains() if name == "domains" else self._lab(name)
+            started, experiment, work = time.monotonic(), EXPERIMENTS[name], self.work / name
+            some = experiment.problems if self.problems is None else self.problems
+            lab: Lab | Domains
+            if name == "domains":
+                lab = Domains({one: self._lab(some, work / one, one) for one in LANGUAGES})
+            else:
+                lab = self._lab(some, work)
             try:
                 arms, count = experiment.arms(lab), len(lab.items)
                 for variant in self.variant:  # called as it is, in letters that a folder can have
@@ -319,19 +311,11 @@ class Experiment:
             seconds, written = time.monotonic() - started, ", ".join(map(str, files))
             notes.print(f"{name}: {seconds:.0f} s; written: {written}")
 
-    def _domains(self) -> Domains:
-        from lr.lab.eval.experiment import Domains
-
-        work = self.work / "domains"
-        return Domains({one: self._lab("domains", one, work / one) for one in LANGUAGES})
-
-    def _lab(self, name: str, family: str = "tiny", work: Path | None = None) -> Lab:
+    def _lab(self, problems: int, work: Path, family: str = "tiny") -> Lab:
         from lr.lab.eval.experiment import Lab
-        from lr.lab.eval.experiments import EXPERIMENTS
 
         tiny = self.model == "tiny"
-        count = self.problems if self.problems is not None else EXPERIMENTS[name].problems
-        items = load_items(self.dataset or f"{family}:{count}", seed=self.seed)
+        items = load_items(self.dataset or f"{family}:{problems}", seed=self.seed)
         target = f"{family}-target" if tiny else self.model
         draft = self.draft_model or f"{family}-draft"
         self.place.set_threads(target, draft)
@@ -341,5 +325,5 @@ class Experiment:
         device, dtype = str(self.place.torch_device()), torch_dtype(self.place.dtype)
         models = (target, draft, judge, encoder, device, dtype)
         options = GenerateOptions(seed=self.seed, max_tokens=self.max_tokens)
-        work, some = work or self.work / name, items[: self.problems]
+        some = items[: self.problems]
         return Lab(some, work, *models, options, self.verifier, self.concurrency)

@@ -15,6 +15,7 @@ from lr.commands.options import Device, DtypeName, torch_dtype
 from lr.commands.run import OFFICIAL, TINY, Run, RunModels
 from lr.errors import SettingError
 from lr.lab.bench.report import conditions, write_json
+from lr.lab.eval.grading import Grader
 from lr.lab.eval.report import cell, choose_baseline, make_row, read_run, table
 from lr.options import LOOKAHEAD, MODES, Driver, GenerateOptions, Mode
 from lr.theory.calibration import Calibration
@@ -232,8 +233,6 @@ class Table1:
 
     def _answered(self, dataset: str) -> list[float | None]:
         """Acceptance and speedups of `lr run` in each mode, which goes on where it stopped."""
-        from lr.lab.eval.grading import Grader
-
         folders, models = [], self._models()
         for mode in MODES:
             folders.append(self.output / f"{self.pair}-{dataset}-{mode}")

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-
+from lr.commands.show import console
 from lr.errors import SettingError
-from lr.registry import CHECKPOINTS, is_served
+from lr.lab.endpoint.address import Retry, Servers
+from lr.model.files import resolve
+from lr.registry import CHECKPOINTS, is_dummy, is_served
 from lr.tiny.language import Split
 from lr.tiny.languages import LANGUAGES, TinyLanguage
 from lr.tiny.names import companion
@@ -23,7 +24,6 @@ from lr.types import require
 if TYPE_CHECKING:
     import torch
 
-    from lr.lab.endpoint.address import Servers
     from lr.model.device import Torchrun
     from lr.reasoner import Reasoner
     from lr.spec.variant import Variant
@@ -81,7 +81,6 @@ class Placement(Device):
     def reasoner(self, *models: str | None, **settings: Any) -> Reasoner:
         """A reasoner with target, draft, verifier and settings as `Reasoner` takes them, and with
         this dtype, cache and attention. Its warnings become notes."""
-        from lr.commands.show import console
         from lr.reasoner import Reasoner
 
         settings |= {"dtype": torch_dtype(self.dtype), "num_blocks": self.num_blocks}
@@ -114,8 +113,6 @@ class ServerChoice:
     def servers(self, *, draft_alone: bool = False) -> Servers:
         """These flags as the engine takes them. `draft_alone`: the draft takes the target's
         place."""
-        from lr.lab.endpoint.address import Retry, Servers
-
         return Servers(
             (self.api_key or os.environ.get(KEY) or "").strip() or None,
             self.draft_tokenizer if draft_alone else self.tokenizer,
@@ -151,9 +148,6 @@ class ModelChoice:
 
     def load(self, *, needs_draft: bool) -> Reasoner:
         """The reasoner these flags describe; no draft is loaded for plain decoding."""
-        from lr.model.files import resolve
-        from lr.registry import is_dummy
-
         if needs_draft and self.drafting() is None:
             if not is_served(self.model) and not is_dummy(self.model):
                 resolve(self.model, weights=False)  # a checkpoint that is missing is said first
@@ -189,8 +183,7 @@ class ModelChoice:
         sample = self.sample()
         if given is None:
             note = f"no question was given; this is a sample: {sample}"
-            plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
-            Console(stderr=True, soft_wrap=True, **plain).print(note, style="dim")
+            console(stderr=True).print(note, style="dim")
             return sample
         if self.model in CHECKPOINTS and not self.language.asks(given):
             raise SettingError(

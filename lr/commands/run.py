@@ -308,7 +308,7 @@ class Run:
                     sizes = (self.n_samples, self.concurrency, self.max_tokens_len)
                     how: dict[str, Any] = {"bare": language_of(reasoner.codec) is not None}
                     how["variant"] = running.variant_of(mode, reasoner, self.own.variant)
-                    how["artifacts"] = running.Artifacts(self.save_pairs, self.save_traces)
+                    how |= {"pairs": self.save_pairs, "traces": self.save_traces}
                     plan = running.Plan(items, mode, options, *sizes, **how)
                     evaluation = running.Evaluation(reasoner, plan, store, grader)
                     total, left = len(plan.keys), len(evaluation.missing)

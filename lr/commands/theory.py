@@ -457,13 +457,13 @@ class PlanRun:
 
 def _chosen(advice: Advice) -> list[tuple[str, Plan]]:
     """The best, the runner-up, and the best of every kind."""
-    wide = (p for p in advice.plans if p.width > 1)
+    plans = advice.plans  # best first
     kinds = {
         "best": advice.best,
         "runner-up": advice.runner_up,
-        "lookahead alone": advice.best_of(lookahead=True, tokens=False),
-        "tokens alone": advice.best_of(lookahead=False, tokens=True),
-        "width > 1": max(wide, key=lambda p: p.speedup, default=None),
+        "lookahead alone": next((p for p in plans if p.depth and not p.tokens), None),
+        "tokens alone": next((p for p in plans if p.tokens and not p.depth), None),
+        "width > 1": next((p for p in plans if p.width > 1), None),
     }
     return [(title, one) for title, one in kinds.items() if one is not None]
 

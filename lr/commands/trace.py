@@ -26,6 +26,7 @@ from rich.text import Text
 from lr.commands.options import ModelChoice, VariantChoice
 from lr.commands.show import AS_IT_IS, console, require_files, summary
 from lr.errors import LRError
+from lr.lab.player.live import Live, LiveServer
 from lr.lab.player.page import player_page
 from lr.lab.stepper.session import Session
 from lr.lab.stepper.sources import Recorded, Source, StepperError
@@ -164,7 +165,6 @@ class Play:
             require(other, "output", str(output), "another file than the trace itself")
         else:
             trace, output = self._answered(), self.output or Path("answer.html")
-        state_at(trace, len(trace.records))  # where lines are missing, the page would stay empty
         page = player_page(trace)
         write_lines(output, [page])
         for note in trace.notes:
@@ -173,7 +173,6 @@ class Play:
         console().print(f"written: {output} ({size}); open it in a browser")
 
     def _serve(self) -> None:
-        from lr.lab.player.live import Live, LiveServer
         from lr.lab.stepper.live import LiveSource
 
         reasoner, numbers = self.models.load(needs_draft=True), count()
@@ -337,15 +336,10 @@ signs    ✓ accepted   ✗ rejected, or the target's correction   + bonus
 FIRST = "? explains the letters; Enter goes on."
 LETTERS = "n next  v verdict  r rejection  f fork  c cache  t answer  z end  ? all  q quit"
 """The letters that are shown with every screen of a terminal."""
-MOVES: dict[str, Callable[[Session], bool]] = {
-    "n": Session.next,
-    "b": Session.back,
-    "e": Session.next_event,
-    "s": Session.to_step,
-    "r": Session.to_rejection,
-    "v": Session.to_verdict,
-    "z": Session.to_end,
-}
+MOVES = {
+    "n": "next", "b": "back", "e": "event", "s": "step", "r": "rejection", "v": "verdict",
+    "z": "end",
+}  # fmt: skip
 MOST = 10_000  # Moves that one line may ask for.
 
 
@@ -391,7 +385,7 @@ class Prompt:
         if letter in MOVES:
             wanted = f"{word!r} is no number of moves; expected 1 to {MOST}."
             moved, count = False, _number(word or "1", wanted, 1, MOST)
-            while count and MOVES[letter](session):
+            while count and session.go(MOVES[letter]):
                 moved, count = True, count - 1
             if not moved:
                 end = "This is the beginning." if letter == "b" else "This is the end; b goes back."

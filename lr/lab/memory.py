@@ -12,8 +12,8 @@ heads * 128 * 2 bytes = 256 KiB, so 37000 tokens are 9 GiB."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -200,7 +200,7 @@ def plan_run(
     writers = [target] if draft is None else [target, draft]
     tokens = min(tokens, *(model.config.max_position_embeddings for model in writers))
     chains = share if num_blocks is None else 0
-    needs: list[ModelNeed] = []
+    by_device: dict[str, list[ModelNeed]] = {}  # in the order in which devices come
 
     def blocks(model: Placed) -> int:
         """Of one cache of a writer."""
@@ -219,9 +219,9 @@ def plan_run(
             weights = copies * weight_bytes(config, dtype, ranks)
             working = working_bytes(config, dtype, longest, rows)
             per_token = caches * chains * per_block // model.block_size
-            needs.append(
-                ModelNeed(role, model.name, name, weights, held * per_block, working, per_token)
-            )
+            cache = held * per_block
+            need = ModelNeed(role, model.name, name, weights, cache, working, per_token)
+            by_device.setdefault(name, []).append(need)
 
     held = blocks(target)
     if cast.verifier.partition(":")[0] in ASKS_THE_TARGET and options.looks_ahead:
@@ -237,7 +237,8 @@ def plan_run(
     if judge is not None:
         sixteens = -(-JUDGE_TOKENS // BLOCK_SIZE) if num_blocks is None else num_blocks
         add("judge", judge, judge.blocks(sixteens), share, longest=JUDGE_TOKENS)
-    return replace(MemoryPlan.of(needs, tokens, free or free_bytes), alone=alone)
+    found = ((name, (free or free_bytes)(name), tuple(needs)) for name, needs in by_device.items())
+    return MemoryPlan(tuple(DevicePlan(*one) for one in found), tokens, alone)
 
 
 def _target_rows(options: GenerateOptions) -> int:
@@ -310,24 +311,11 @@ class DevicePlan:
 @dataclass(frozen=True)
 class MemoryPlan:
     """Where everything goes; `tokens`: the longest chain that was planned for. `alone`: the plan of
-    one answer, where others wait until there is room.
-    """
+    one answer, where others wait until there is room."""
 
     devices: tuple[DevicePlan, ...]
     tokens: int
     alone: MemoryPlan | None = None
-
-    @classmethod
-    def of(
-        cls, needs: Iterable[ModelNeed], tokens: int, free: Callable[[str], int | None] = free_bytes
-    ) -> MemoryPlan:
-        """Add up needs per device, in the order in which devices come. `free` says what is free on
-        a device."""
-        by_device: dict[str, list[ModelNeed]] = {}
-        for need in needs:
-            by_device.setdefault(need.device, []).append(need)
-        found = by_device.items()
-        return cls(tuple(DevicePlan(name, free(name), tuple(all_)) for name, all_ in found), tokens)
 
     @property
     def needed(self) -> int:

@@ -1,17 +1,5 @@
-"""All verifiers by name; those that the paper compares the judge with; and a time limit.
-
-- `RandomVerifier`: accepts with probability rho, whatever the steps say; the control of the paper's
-  Table 2 (arXiv 2506.19830).
-- `ScoreVerifier` has the target rate the draft step from 0 to 9, as in SpecReason (arXiv
-  2504.07891). No target step is needed. The paper compares thresholds 7 and 9 (Table 2).
-- `LikelihoodVerifier` takes the target's mean log-probability of the draft step's tokens. The
-  prefill of the draft step yields it for free. It prefers the target's wording, not only its
-  meaning: a threshold that suits one pair of models does not suit another.
-- `EmbeddingVerifier`: cosine of two sentence embeddings (Table 2: thresholds 0.85 and 0.95). Cheap,
-  but one wrong digit hardly moves an embedding.
-- `NormalisedMatch` and `TimedVerifier` wrap another verifier.
-
-`VerifierChoice` makes verifiers by name: the first four, the judge (`judge.py`), the exact one.
+"""The verifiers that the paper (arXiv 2506.19830, Table 2) compares the judge with; two that stand
+around another one; and all verifiers by name (`VerifierChoice`).
 """
 
 from __future__ import annotations
@@ -78,7 +66,8 @@ class ScoreReading(Enum):
 
 
 class ScoreVerifier(AskingVerifier):
-    """Accepts if the score that `target` gives the draft step is at least `threshold` (0 to 9).
+    """Accepts if the score that `target` gives the draft step is at least `threshold` (0 to 9), as
+    in SpecReason (arXiv 2504.07891). The paper compares 7 and 9. No target step is needed.
 
     The step is rejected if the ten digits together hold less than `least_mass` of the probability.
     """
@@ -118,7 +107,9 @@ class ScoreVerifier(AskingVerifier):
 class LikelihoodVerifier(AskingVerifier):
     """Accepts if the mean log-probability per token is at least `threshold` (nats, at most 0).
 
-    A mean of -1 nat is a geometric mean probability of 0.37. `runner` computes the
+    A mean of -1 nat is a geometric mean probability of 0.37. The prefill of the draft step yields
+    it for free. It prefers the target's wording, not only its meaning: a threshold that suits one
+    pair of models does not suit another. `runner` computes the
     log-probabilities of pairs that come without; if it is None, such a pair is a `ProtocolError`.
     """
 
@@ -188,7 +179,9 @@ class RandomVerifier(Verifier):
 
 
 class EmbeddingVerifier(Verifier):
-    """Accepts if the cosine of the two steps' embeddings is at least `threshold`."""
+    """Accepts if the cosine of the two steps' embeddings is at least `threshold` (the paper: 0.85
+    and 0.95). Cheap, but one wrong digit hardly moves an embedding.
+    """
 
     name = "embedding"
 
@@ -238,7 +231,19 @@ def load_encoder(name_or_path: str | Path, *, device: str = "cpu") -> Embed:
     return embed
 
 
-class NormalisedMatch(Verifier):
+class Around(Verifier):
+    """What stands around `verifier`, and is like it where a subclass says nothing else."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self.name, self.requires = verifier.name, verifier.requires
+        self.fallible, self.verifier = verifier.fallible, verifier
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]  # it only counts up
+        return self.verifier.passes
+
+
+class NormalisedMatch(Around):
     """Accepts equal texts, ignoring case and outer white space; asks `verifier` about the others.
 
     A shortcut for verifiers that read text. White space inside a text counts: "x = 1 1" is not
@@ -246,13 +251,8 @@ class NormalisedMatch(Verifier):
     """
 
     def __init__(self, verifier: Verifier, decode: Decode) -> None:
-        self.name, self.verifier, self.decode = verifier.name, verifier, decode
-        self.requires = verifier.requires | Requires.TARGET_STEP
-        self.fallible = verifier.fallible
-
-    @property
-    def passes(self) -> int:  # type: ignore[override]  # it only counts up
-        return self.verifier.passes
+        super().__init__(verifier)
+        self.requires, self.decode = verifier.requires | Requires.TARGET_STEP, decode
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         def text(step: Step) -> str:
@@ -264,7 +264,7 @@ class NormalisedMatch(Verifier):
         return [Verdict(aligned=True, why="equal text") if equal else next(rest) for equal in same]
 
 
-class TimedVerifier(Verifier):
+class TimedVerifier(Around):
     """`verifier` with at most `seconds` for each batch; after that every pair is rejected.
 
     The call runs in a thread, which cannot be stopped: until it ends, further pairs are rejected at
@@ -273,9 +273,8 @@ class TimedVerifier(Verifier):
 
     def __init__(self, verifier: Verifier, seconds: float) -> None:
         require(seconds > 0, "seconds", seconds, "a time > 0")
-        self.name, self.requires = verifier.name, verifier.requires
-        self.fallible = verifier.fallible
-        self.verifier, self.seconds = verifier, seconds
+        super().__init__(verifier)
+        self.seconds = seconds
         self.last: Future[list[Verdict]] | None = None
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
@@ -289,10 +288,6 @@ class TimedVerifier(Verifier):
                 return self.last.result()
             why = f"did not answer within {self.seconds:g} s"
         return [Verdict(False, why=f"verifier {self.name} {why}", failed=True) for _ in pairs]
-
-    @property
-    def passes(self) -> int:  # type: ignore[override]  # it only counts up
-        return self.verifier.passes
 
     def _work(self, answer: Future[list[Verdict]], pairs: Sequence[Pair]) -> None:
         try:

@@ -86,12 +86,10 @@ def width_pays_sync(
     draft_steps: int,
     c: Reals,
     batch_overhead: Reals = 0.0,
-    draft_overhead: Reals = 0.0,
 ) -> Any:
     """Whether W alternatives beat one in a synchronous cycle; always where batches are free."""
-    overheads = batch_overhead, draft_overhead
-    wide = tree_sync_speedup(alpha_w, width, draft_steps, c, *overheads)
-    return wide > tree_sync_speedup(alpha, 1, draft_steps, c, *overheads)
+    wide = tree_sync_speedup(alpha_w, width, draft_steps, c, batch_overhead)
+    return wide > tree_sync_speedup(alpha, 1, draft_steps, c, batch_overhead)
 
 
 def width_pays_async(

@@ -228,9 +228,7 @@ def estimates(seen: Sequence[Seen]) -> list[float]:
     return [found[name] for name in ESTIMATES]
 
 
-def calibrate(
-    seen: Sequence[Seen], name: str, conditions: Mapping[str, Any], seed: int = 0
-) -> Calibration:
+def calibrate(seen: Sequence[Seen], name: str, conditions: Mapping[str, Any]) -> Calibration:
     """Every parameter with its interval. Fewer than four problems: `CalibrationError`."""
     if len(seen) < 4:
         raise CalibrationError(
@@ -246,7 +244,7 @@ def calibrate(
         n_resamples=1000,
         vectorized=False,
         method="percentile",
-        random_state=seed,
+        random_state=0,
     ).confidence_interval
     ends = zip(values, interval.low, interval.high, strict=True)
     found: dict[str, Any] = {

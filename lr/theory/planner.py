@@ -83,11 +83,6 @@ class Advice:
         first = self.plans[0]
         return next((plan for plan in self.plans if plan.kind != first.kind), first)
 
-    def best_of(self, *, lookahead: bool, tokens: bool) -> Plan | None:
-        """The best plan with or without these; None if none fits."""
-        kept = (p for p in self.plans if (p.depth > 0) == lookahead and (p.tokens > 0) == tokens)
-        return next(kept, None)
-
     @property
     def width_gain(self) -> float:
         """Best plan with W > 1 over the best with W = 1: above 1, alternatives pay."""

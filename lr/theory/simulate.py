@@ -144,15 +144,13 @@ class Workers:
     def _fill(self, now: float) -> None:
         """Give free slots to waiting jobs."""
         self._move(now)
-        while self._queue and (self._slots is None or self._jobs() < self._slots):
+        most = math.inf if self._slots is None else self._slots
+        while self._queue and len({row.job for row in self._rows.values()}) < most:
             self._number += 1
             for work, length in self._queue.popleft().items():
                 self._rows[work] = _Row(now, length, self._number)
                 self.begun += 1
         self.peak = max(self.peak, len(self._rows))
-
-    def _jobs(self) -> int:
-        return len({row.job for row in self._rows.values()})
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,10 @@ def companion(target: str, role: str) -> str | None:
 
 def language_of(codec: Codec) -> TinyLanguage | None:
     """The tiny language that a checkpoint speaks, told by its vocabulary; None for all others."""
-    from lr.tiny import vocabulary  # imports transformers, which takes seconds
+    from lr.tiny.vocabulary import LANGUAGES, ids_of  # transformers, which takes seconds
 
-    return vocabulary.language_of(codec.tokenizer.get_vocab())
+    words = codec.tokenizer.get_vocab()
+    return next((one for name, one in LANGUAGES.items() if words == ids_of(name)), None)
 
 
 def tiny_config(layers: int, vocab_size: int, mlp: int = 384) -> ModelConfig:

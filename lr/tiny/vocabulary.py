@@ -97,10 +97,6 @@ def export(model: CausalLM, folder: Path, language: TinyLanguage = QUANTITIES) -
 
 
 @cache
-def _ids(family: str) -> Mapping[str, int]:
+def ids_of(family: str) -> Mapping[str, int]:
+    """The vocabulary of a language by its family: token to id."""
     return build_tokenizer(LANGUAGES[family]).get_vocab()
-
-
-def language_of(tokens: Mapping[str, int]) -> TinyLanguage | None:
-    """The tiny language of a checkpoint, told by its vocabulary (token to id); None: another."""
-    return next((one for name, one in LANGUAGES.items() if tokens == _ids(name)), None)

@@ -13,7 +13,7 @@ from scipy import stats
 from lr.commands.bench import verdict
 from lr.commands.cli import main
 from lr.errors import SettingError
-from lr.lab.bench.alpha import Places, by_place, constant, measured, point, standard_error
+from lr.lab.bench.alpha import Places, by_place, point, standard_error
 from lr.lab.bench.report import in_turn
 from lr.lab.bench.token import Answerer, counted, measure, rows
 from lr.rng import Stream, uniform
@@ -95,11 +95,12 @@ def test_the_error_counts_problems_not_rounds() -> None:
     """
     parts = problems(30, 3, lambda n, i: 0.2 if n % 2 else 0.9)
     lengths = [part.length for part in parts]
-    assert standard_error(measured, parts) == pytest.approx(float(stats.sem(lengths)))
+    mixed = point(3, parts)
+    assert mixed.error == pytest.approx(float(stats.sem(lengths)))
     alike = problems(30, 3, lambda n, i: 0.55)
-    assert standard_error(measured, parts) > 2 * standard_error(measured, alike)
+    assert mixed.error > 2 * point(3, alike).error
     assert standard_error(lambda some: 1.0, parts) == 0
-    assert constant(alike) == pytest.approx(by_place(alike), rel=0.05)
+    assert Places.total(alike).constant == pytest.approx(by_place(alike), rel=0.05)
 
 
 def test_passes_of_the_other_side() -> None:

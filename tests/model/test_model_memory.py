@@ -16,6 +16,7 @@ from lr.lab.dummy import SHAPES, shape
 from lr.lab.memory import (
     GIB,
     Cast,
+    DevicePlan,
     MemoryPlan,
     MemoryShortError,
     ModelNeed,
@@ -224,7 +225,7 @@ def test_free_bytes_and_the_unknown() -> None:
     found = free_bytes("cpu")
     assert found is None or found > 0
     need = ModelNeed("target", "x", "mps", 10 * GIB, 0, 0)
-    plan = MemoryPlan.of([need], 100, free=lambda _: None)
+    plan = MemoryPlan((DevicePlan("mps", None, (need,)),), 100)
     plan.check()  # nobody says what is free: nothing is refused
     assert plan.rows()[-1][-1] == "not known"
     assert working_bytes(SHAPES["Qwen3-32B"], BF16, 10**6, 5) < 2 * GIB

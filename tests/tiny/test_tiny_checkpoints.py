@@ -17,9 +17,8 @@ from lr.model.weights import load_model
 from lr.tiny.evaluate import EvalSettings, evaluate, without_layer
 from lr.tiny.language import Split, problem
 from lr.tiny.languages import LANGUAGES
-from lr.tiny.names import CHECKPOINTS, checkpoint_path
+from lr.tiny.names import CHECKPOINTS, checkpoint_path, language_of
 from lr.tiny.oracle import boxed, parse
-from lr.tiny.vocabulary import language_of
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
@@ -49,7 +48,7 @@ def test_all_are_small_and_a_family_speaks_the_same_tokens() -> None:
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_transformers_writes_the_same_greedy_tokens(name: str) -> None:
     folder, codec = checkpoint_path(name), Codec.load(name)
-    language = language_of(codec.tokenizer.get_vocab())
+    language = language_of(codec)
     assert language is LANGUAGES[name.partition("-")[0]]
     prompt = codec.chat(language.problem(Split.TEST, 5, 0).question)
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -228,7 +228,7 @@ def test_caches_come_back_after_the_last_side() -> None:
     reasoner = Reasoner(verifier="oracle")
     source = LiveSource(reasoner, QUESTION, OPTIONS)
     session, runners = Session(source), [runner for _, runner, _ in source.runners]
-    session.to_verdict()
+    session.go("verdict")
     session.fork()
     session.drop()
     assert all(runner.cache.pool.num_used for runner in runners)
@@ -245,15 +245,15 @@ def test_thinking_time_does_not_count() -> None:
     session = live_session()
     source = session.sides[0].source
     assert isinstance(source, LiveSource)
-    trace = source.state.trace
+    trace = source.request.trace
     trace.clock, trace.start, source._rested = (lambda: now[0]), 0.0, 0.0
     for _ in range(12):
-        session.next()
+        session.go("next")
         now[0] += 1000
     session.fork()
     now[0] += 1000
     for _ in range(12):
-        session.next()
+        session.go("next")
         now[0] += 1000
     assert [side.records[-1].time for side in session.sides] == [0.0, 0.0]
     session.close()

@@ -34,7 +34,7 @@ def text(session: Session, side: int = 0) -> str:
 def test_what_is_seen_is_a_fold_of_the_events() -> None:
     session = script_session()
     side = session.sides[0]
-    while session.next():
+    while session.go("next"):
         assert side.state == state_at(side._film.trace, side.place)
     assert side.over and text(session) == "A.b.C.D$"
 
@@ -42,25 +42,25 @@ def test_what_is_seen_is_a_fold_of_the_events() -> None:
 def test_back_undoes_next() -> None:
     session = script_session(width=2)
     side, places = session.sides[0], [0]
-    while session.next():
+    while session.go("next"):
         places.append(side.place)
     for place in reversed(places[:-1]):
-        assert session.back() and side.place == place
-    assert not session.back()
-    again = [side.place for _ in places[1:] if session.next()]
+        assert session.go("back") and side.place == place
+    assert not session.go("back")
+    again = [side.place for _ in places[1:] if session.go("next")]
     assert again == places[1:], "the second time nothing is made anew"
 
 
 def test_to_the_next_rejection_and_the_next_step() -> None:
     session = script_session()
-    assert session.to_rejection()
+    assert session.go("rejection")
     last = session.sides[0].last
     assert last is not None and last.kind == "judged" and last.data["node"] == "0:2"
     session.to(0)
-    assert session.to_step() and text(session) == "A."
-    assert session.to_step() and text(session) == "A.b."
+    assert session.go("step") and text(session) == "A."
+    assert session.go("step") and text(session) == "A.b."
     assert session.sides[0].state.root == "2:2", "the new root is there at once"
-    session.to_rejection()
+    session.go("rejection")
     assert session.sides[0].over, "there was one only, and its correction does not count again"
 
 
@@ -69,17 +69,17 @@ def test_a_step_that_is_cut_is_a_rejection_without_a_verdict() -> None:
     session = Session(
         ScriptSource(lambda: ScriptedRun(config, TextScript(["a.", "b$"], ["A", "B$"])))
     )
-    assert session.to_rejection()
+    assert session.go("rejection")
     last = session.sides[0].happened
     assert last is not None and last.kind == "emit" and last.data["origin"] == "correction"
 
 
 def test_a_forced_verdict_changes_the_text_and_is_marked() -> None:
     session = script_session()
-    session.to_verdict()
+    session.go("verdict")
     assert session.due(session.active) == ["0:1"]
     assert FORCED in session.force(False)
-    session.to_end()
+    session.go("end")
     assert text(session) == "a.b.C.D$"
     first = session.sides[0].state.emitted[0]
     assert first.verdict is not None and first.verdict["why"] == f"{FORCED}; else aligned: the same"
@@ -88,41 +88,41 @@ def test_a_forced_verdict_changes_the_text_and_is_marked() -> None:
 
 def test_forcing_in_the_past_opens_a_what_if() -> None:
     session = script_session()
-    session.to_end()
+    session.go("end")
     session.to(0)
-    session.to_verdict()
+    session.go("verdict")
     said = session.force(False)
     assert "made anew" in said and [side.name for side in session.sides] == ["A", "B"]
-    session.to_end()
+    session.go("end")
     assert text(session, 0) == "A.b.C.D$" and text(session, 1) == "a.b.C.D$"
     session.move("B")
     session.to(0)
-    session.to_verdict()
+    session.go("verdict")
     session.force(True)  # the what-if of the what-if takes its place
-    session.to_end()
+    session.go("end")
     assert len(session.sides) == 2 and text(session, 1) == "A.b.C.D$"
 
 
 def test_a_fork_of_a_fork_keeps_what_was_forced_before_it() -> None:
     session = script_session()
-    session.to_verdict()
+    session.go("verdict")
     session.force(False)
-    session.to_step()
-    session.to_step()
-    session.back()  # a decision lies behind: side B is made anew from the beginning
+    session.go("step")
+    session.go("step")
+    session.go("back")  # a decision lies behind: side B is made anew from the beginning
     session.fork()
-    session.to_end()
+    session.go("end")
     assert text(session, 1) == text(session, 0) == "a.b.C.D$"
 
 
 def test_a_live_run_made_anew_keeps_what_was_forced_before_it(live: Session) -> None:
-    live.to_verdict()
+    live.go("verdict")
     live.force(False)
-    live.to_step()
-    live.to_step()
-    live.back()
+    live.go("step")
+    live.go("step")
+    live.go("back")
     assert "made anew" in live.fork()
-    live.to_end()
+    live.go("end")
     forced = [
         [
             one.data["node"]
@@ -137,7 +137,7 @@ def test_a_live_run_made_anew_keeps_what_was_forced_before_it(live: Session) -> 
 
 def test_a_run_made_anew_does_not_decide_beyond_its_place() -> None:
     session = script_session()
-    session.to_end()
+    session.go("end")
     side = session.sides[0]
     emit = next(one.number for one in side.records if one.kind == "emit")
     session.to(
@@ -158,7 +158,7 @@ def test_what_cannot_be_forced_is_said() -> None:
     session = script_session()
     with pytest.raises(StepperError, match="no verdict is due here"):
         session.force(True)
-    session.to_verdict()
+    session.go("verdict")
     with pytest.raises(StepperError, match="no verdict on 0:7 is due here; due are: 0:1"):
         session.force(True, "0:7")
     with pytest.raises(StepperError, match="there is no side 'B'"):
@@ -180,7 +180,7 @@ def test_live_steps_are_the_events_of_lockstep(mode: str) -> None:
 
 @pytest.mark.parametrize("live", ["lr", "lr+sd"], indirect=True)
 def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
-    live.to_verdict()
+    live.go("verdict")
     source = live.active.source
     assert isinstance(source, LiveSource)
     used = [runner.cache.pool.num_used for _, runner, _ in source.runners]
@@ -204,9 +204,9 @@ def test_a_fork_computes_nothing_and_copies_nothing(live: Session) -> None:
 
 @pytest.mark.parametrize("live", ["lr", "lr+sd"], indirect=True)
 def test_both_sides_go_on_alike_until_a_verdict_differs(live: Session) -> None:
-    live.to_verdict()
+    live.go("verdict")
     live.fork()
-    live.to_end()
+    live.go("end")
     assert text(live, 0) == text(live, 1) and live.sides[1].over
     steps = [
         [
@@ -221,12 +221,12 @@ def test_both_sides_go_on_alike_until_a_verdict_differs(live: Session) -> None:
 
 @pytest.mark.parametrize("live", ["lr", "lr+sd"], indirect=True)
 def test_a_forced_what_if_parts_from_the_other_side(live: Session) -> None:
-    live.to_verdict()
+    live.go("verdict")
     state = live.active.state
     node = live.due(live.active)[0]
     live.fork()
     live.force(False, node)
-    live.to_end()
+    live.go("end")
     assert text(live, 0) != text(live, 1)
     forced = [
         one
@@ -249,9 +249,9 @@ def test_forks_in_the_middle_give_all_blocks_back(live: Session) -> None:
     source = live.active.source
     assert isinstance(source, LiveSource)
     for _ in range(4):
-        live.to_verdict()
+        live.go("verdict")
         live.fork()
-        live.next()
+        live.go("next")
         live.move("A")
     live.close()
     assert [runner.cache.pool.num_used for _, runner, _ in source.runners] == [0] * len(
@@ -262,7 +262,7 @@ def test_forks_in_the_middle_give_all_blocks_back(live: Session) -> None:
 @pytest.mark.parametrize("role", ["draft", "target"])
 @pytest.mark.parametrize("live", ["lr+sd"], indirect=True)
 def test_the_tokens_of_a_node_are_those_of_its_step(live: Session, role: str) -> None:
-    live.to_verdict()
+    live.go("verdict")
     side = live.active
     child = side.state.nodes[live.due(side)[0]]
     node, step = (

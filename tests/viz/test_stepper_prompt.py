@@ -55,7 +55,7 @@ def test_a_walk_with_a_forced_verdict() -> None:
 )
 def test_nonsense_gets_one_sentence_and_changes_nothing(line: str, message: str) -> None:
     session = script_session()
-    session.next()
+    session.go("next")
     before = session.active.place
     shown = talk(session, [line])
     assert message in " ".join(shown.split())
@@ -88,7 +88,7 @@ def test_help_names_every_letter_and_fits_80_columns() -> None:
 
 def test_inside_a_node_are_both_texts_the_verdict_and_the_numbers() -> None:
     session = live_session("lr+sd")
-    session.to_verdict()
+    session.go("verdict")
     node = session.due(session.active)[0]
     child = session.active.state.nodes[node]
     shown = talk(session, [f"i {node}"])
@@ -102,7 +102,7 @@ def test_inside_a_node_are_both_texts_the_verdict_and_the_numbers() -> None:
 
 def test_the_cache_says_who_holds_which_block_of_both_sides() -> None:
     session = live_session()
-    session.to_verdict()
+    session.go("verdict")
     shown = talk(session, ["c", "c 0", "f", "c", "c 0", "c 320"])
     alone, beside = shown.split("> f", 1)
     state = session.active.state
@@ -136,7 +136,7 @@ def test_every_kind_of_event_has_its_sentence() -> None:
     assert set(told) > MOMENTS
     assert all(words != kind for kind, words in told.items())
     session = live_session("lr+sd")
-    session.to_end()
+    session.go("end")
     for record in session.sides[0].records:
         words = say(record)
         assert words != record.kind and len(words) > 12

@@ -28,18 +28,18 @@ def test_a_recording_is_walked_and_forked_by_running_it_again(tmp_path: Path) ->
     run.finish()
     trace = trace_of(run)
     session = Session(Recorded(trace, remaking(trace)))
-    session.to_verdict()
+    session.go("verdict")
     place = session.active.place
     assert "made anew" in session.force(False)
     assert session.sides[0].place == place and not session.sides[0].source.runs
-    session.to_end()
+    session.go("end")
     assert session.sides[0].state.text == run.result.text != session.sides[1].state.text
     session.move("B")
     session.save(str(tmp_path / "what-if.jsonl"))
     saved = read_trace(tmp_path / "what-if.jsonl")
     assert saved.complete and saved.header.variant == "a what-if of the stepper"
     again = Session(Recorded(saved, remaking(saved)))
-    again.to_verdict()
+    again.go("verdict")
     with pytest.raises(LRError, match="parts of one's own"):
         again.fork()
     session.close()
@@ -47,16 +47,16 @@ def test_a_recording_is_walked_and_forked_by_running_it_again(tmp_path: Path) ->
 
 def test_a_recording_without_models_says_that_there_is_no_what_if() -> None:
     session = Session(Recorded(simulated()))
-    assert session.to_verdict()
+    assert session.go("verdict")
     with pytest.raises(StepperError, match="says too little to be run again"):
         session.fork()
     assert len(session.sides) == 1
-    assert session.to_rejection()
+    assert session.go("rejection")
 
 
 def test_a_recording_that_another_program_made_is_refused() -> None:
     whole = script_session()
-    whole.to_end()
+    whole.go("end")
     records = list(whole.sides[0].records)
     changed = next(one for one in records if one.kind == "drafted")
     other = Drafted(changed.event.node, Step((1, 2), Finish.BOUNDARY))
@@ -66,6 +66,6 @@ def test_a_recording_that_another_program_made_is_refused() -> None:
     session = Session(
         Recorded(TraceFile(source.header, records), lambda: ScriptSource(source.begin))
     )
-    session.to_end()
+    session.go("end")
     with pytest.raises(StepperError, match="another one, so there is no what-if"):
         session.fork()

@@ -73,6 +73,11 @@ class Places:
         return sum(self.kept) / sum(self.tried)
 
     @property
+    def constant(self) -> float:
+        """G_(k+1)(alpha), alpha from the same rounds."""
+        return float(sd_tokens(self.alpha, len(self.kept)))
+
+    @property
     def rates(self) -> tuple[float, ...]:
         """The conditional acceptance rate of each place; 0 where nothing was tried."""
         pairs = zip(self.kept, self.tried, strict=True)
@@ -85,21 +90,6 @@ class Places:
         return 1 + sum(share * reached for share, reached in zip(shares, reach, strict=True))
 
 
-Estimate = Callable[[Sequence[Places]], float]
-
-
-def constant(parts: Sequence[Places]) -> float:
-    """G_(k+1)(alpha), alpha from the same rounds."""
-    whole = Places.total(parts)
-    return float(sd_tokens(whole.alpha, len(whole.kept)))
-
-
-def constant_as_offered(parts: Sequence[Places]) -> float:
-    """The same constant alpha, with the short proposals as they came."""
-    whole = Places.total(parts)
-    return whole.predict([whole.alpha] * len(whole.kept))
-
-
 def by_place(parts: Sequence[Places]) -> float:
     """One rate per place, measured on the *other* half of the problems, weighed by rounds.
 
@@ -110,14 +100,10 @@ def by_place(parts: Sequence[Places]) -> float:
     return predicted / sum(half.rounds for half in halves)
 
 
-def measured(parts: Sequence[Places]) -> float:
-    """The mean acceptance length."""
-    return Places.total(parts).length
-
-
 @dataclass(frozen=True)
 class Point:
     """What was measured and predicted for one k. `cut`: share of rounds with a short proposal.
+    `constant_as_offered`: the same constant alpha, with the short proposals as they came.
 
     `gap_error` is the standard error of measured - constant; both come from the same rounds, so it
     is smaller than `error`."""
@@ -147,8 +133,11 @@ def point(k: int, parts: Sequence[Places]) -> Point:
     """Everything about one k from the rounds of each problem; at least four problems."""
     whole = Places.total(parts)
 
-    def rate(place: int) -> Estimate:
-        return lambda some: Places.total(some).rates[place]
+    def error(estimate: Callable[[Places], float]) -> float:
+        return standard_error(lambda some: estimate(Places.total(some)), parts)
+
+    def rate(place: int) -> Callable[[Places], float]:
+        return lambda some: some.rates[place]
 
     return Point(
         k=k,
@@ -156,13 +145,13 @@ def point(k: int, parts: Sequence[Places]) -> Point:
         cut=1 - whole.offered[-1] / whole.rounds,
         alpha=whole.alpha,
         rates=whole.rates,
-        rate_errors=tuple(standard_error(rate(place), parts) for place in range(k)),
+        rate_errors=tuple(error(rate(place)) for place in range(k)),
         measured=whole.length,
-        error=standard_error(measured, parts),
-        constant=constant(parts),
-        constant_as_offered=constant_as_offered(parts),
+        error=error(lambda some: some.length),
+        constant=whole.constant,
+        constant_as_offered=whole.predict([whole.alpha] * k),
         by_place=by_place(parts),
-        gap_error=standard_error(lambda some: measured(some) - constant(some), parts),
+        gap_error=error(lambda some: some.length - some.constant),
         emitted=whole.emitted / whole.rounds,
     )
 

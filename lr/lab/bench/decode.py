@@ -1,9 +1,8 @@
 """`lr bench decode`: plain decoding against transformers and a bare loop, in ms per step.
 
-A step is one forward of one token per row and the choice of the next; prefill is not timed. Every
-repeat runs all contenders one after the other, and ratios are taken within a repeat, so a drift of
-the machine's speed meets all of them. All greedy contenders do the same work: a test compares their
-tokens. Speed does not depend on what was learnt, so some models have random weights."""
+A step is one forward of one token per row and the choice of the next; prefill is not timed. All
+greedy contenders do the same work: a test compares their tokens. Speed does not depend on what was
+learnt, so some models have random weights."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ arithmetic. Both rates are measured on the spot, by a copy and a matrix product.
 Example: 61 GiB of weights at 4 TB/s are 16.4 ms a token, whatever the batch, until n rows of
 2 * 32.8e9 operations take longer: at 700 TFLOP/s from about 175 rows on.
 
-All ways are run in turn, repeat by repeat. The limit of a run is the sum over all its passes as
-the trace counts them; where draft and target have a device each, the larger of the two sums."""
+The limit of a run is the sum over all its passes as the trace counts them; where draft and target
+have a device each, the larger of the two sums."""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """What all benchmarks share: timing, spreads over repeats, the machine a figure belongs to, JSON
-files."""
+files.
+
+What is compared is measured in turns: every repeat (or problem) has all contenders, one after the
+other, each time beginning with another; ratios are taken within a repeat. So a drift of the
+machine's speed meets all of them alike."""
 
 from __future__ import annotations
 

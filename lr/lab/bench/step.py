@@ -1,9 +1,8 @@
 """`lr bench step`: plain decoding, token-level speculation, Lookahead Reasoning, and both.
 
-A repeat is every problem in every way, each problem beginning with another way, with a seed of its
-own. One figure is the tokens per second of one way in one repeat; ratios are taken within a repeat.
-Accuracy and counts are over everything. Beside each rate stands the prediction of
-`lr/theory/predicted.py`, at pass costs fitted to the same run."""
+A repeat is every problem in every way, with a seed of its own. One figure is the tokens per second
+of one way in one repeat; accuracy and counts are over everything. Beside each rate stands the
+prediction of `lr/theory/predicted.py`, at pass costs fitted to the same run."""
 
 from __future__ import annotations
 
@@ -93,10 +92,6 @@ class Tally:
         stats, whole = self.stats, sum(self.seconds)
         parts = stats.target_seconds, stats.draft_seconds, stats.verifier_seconds
         return dict(zip(("target", "draft", "verifier"), (x / whole for x in parts), strict=True))
-
-    @property
-    def load(self) -> Load:
-        return self.answers.load(lookup=self.way.settings.get("drafter", "draft") != "draft")
 
 
 @dataclass(frozen=True)
@@ -194,7 +189,8 @@ def modelled(
     way, settings = tally.way, tally.way.settings
     schedule = Schedule(settings.get("schedule", "depth"))
     plain = predicted.Way(schedule, depth if way.mode in LOOKAHEAD else 0)
-    return plain, tally.load, costs, None if way.overlapped else draft_ticks
+    load = tally.answers.load(lookup=settings.get("drafter", "draft") != "draft")
+    return plain, load, costs, None if way.overlapped else draft_ticks
 
 
 def what_if(tally: Tally, costs: Costs, depth: int, draft_ticks: int) -> dict[str, float]:

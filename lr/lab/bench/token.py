@@ -1,9 +1,8 @@
 """`lr bench token`: token-level speculation against transformers, in tokens per second.
 
 Each contender answers one question at a time, on the same checkpoints in memory. The time is that
-of the whole answer as a user gets it. Sampling is by temperature alone on both sides. Every problem
-is answered by all contenders in turn, the next one beginning with another contender; a row shows
-median and quartiles over the problems, ratios are taken within a problem."""
+of the whole answer as a user gets it. Sampling is by temperature alone on both sides. A row shows
+median and quartiles over the problems."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """`lr bench trace`: what a trace costs, with statistics only, every detail, and the file written.
 
 Draws are keyed, so all three ways write the same tokens, and the ratio of two times is that of
-tokens/s. Ratios are taken within a turn: one question answered in all three ways, one directly
-after the other, each way going first in its turn."""
+tokens/s. A turn is one question, answered in all three ways."""
 
 from __future__ import annotations
 

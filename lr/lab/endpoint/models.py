@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from lr.errors import CheckpointError, SettingError
 from lr.lab.endpoint.address import Address, Servers
-from lr.lab.endpoint.client import Client, Endpoint, EndpointError, Prompt
+from lr.lab.endpoint.client import Client, Endpoint, EndpointError
 from lr.lab.endpoint.probe import TEXT, Capabilities, Filters, Seeds, generation_config
 from lr.model.codec import Codec, first_difference
 from lr.model.files import read_json, resolve
@@ -108,10 +108,6 @@ class ServedModel:
         chain's."""
         text = spell(codec or self.chain, tokens)
         return text.removeprefix(self.codec.tokenizer.bos_token or "") if self.adds_bos else text
-
-    def prompt(self, head: str, start: int, tokens: Sequence[int]) -> Prompt:
-        """What is sent for a sequence of ids of the chain, the first `start` of them as `head`."""
-        return tokens if self.ids else head + self.chain.decode(tokens[start:])
 
     def settings(self, sampling: SamplingParams, limit: int, seed: int) -> dict[str, Any]:
         """The fields of a request for at most `limit` tokens. A field that the endpoint would

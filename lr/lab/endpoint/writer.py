@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from lr.errors import ContextError, ProtocolError
 from lr.kvcache.branch import Branch
 from lr.kvcache.table import BlockTable
-from lr.lab.endpoint.client import EndpointError, Message, Piece, Restart
+from lr.lab.endpoint.client import EndpointError, Message, Piece, Prompt, Restart
 from lr.lab.endpoint.models import ServedModel, exact_ids
 from lr.lab.endpoint.probe import Stops
 from lr.spec.segmenters import BLANK_LINE, BlankLineSegmenter
@@ -166,9 +166,10 @@ class ServedWriter(StepWriter):
             fields["stop"] = [BLANK_LINE.decode()]
             if can.stops is Stops.CUT_BEFORE:
                 fields["include_stop_str_in_output"] = True
-        prompt = self.model.prompt(branch.head, branch.start, branch.tokens)
-        if isinstance(prompt, str):
-            prompt += writing.settled
+        prompt: Prompt = branch.tokens
+        if not self.model.ids:
+            written = self.model.chain.decode(branch.tokens[branch.start :])
+            prompt = branch.head + written + writing.settled
 
         def deliver(message: Message) -> None:
             self._inbox.put((writing, number, message))

@@ -31,7 +31,7 @@ from lr.lab.eval.report import (
     read_run,
     table,
 )
-from lr.lab.eval.running import Artifacts, Evaluation, Plan, engine_options, run_head, variant_of
+from lr.lab.eval.running import Evaluation, Plan, engine_options, run_head, variant_of
 from lr.lab.eval.sandbox import Limits
 from lr.lab.eval.store import Store
 from lr.lab.eval.verifier_eval import SavedPair, load_pairs
@@ -51,13 +51,15 @@ once, because the last ones of a turn leave the batch half empty."""
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of answering. `options` change the lab's; `verifier` None: the lab's."""
+    """One way of answering. `options` change the lab's; `verifier` None: the lab's. `pairs`,
+    `traces`: whether they are kept."""
 
     name: str
     mode: str = "lr"
     options: Mapping[str, Any] = field(default_factory=dict)
     verifier: str | None = None
-    artifacts: Artifacts = field(default_factory=Artifacts)
+    pairs: bool = False
+    traces: bool = False
     concurrency: int | None = 1  # None: the lab's, where speed is not what is measured.
     variant: str | None = None  # The name of a variant of the method.
 
@@ -165,7 +167,8 @@ class Lab:
             variant = replace(variant or Variant(), verifier=verifier)
         return Plan(
             items, arm.mode, options, concurrency=arm.concurrency or self.concurrency,
-            bare=self.language is not None, variant=variant, artifacts=arm.artifacts,
+            bare=self.language is not None, variant=variant, pairs=arm.pairs, traces=arm.traces,
+            details=False,
         )  # fmt: skip
 
     def _head(self, arm: Arm) -> dict[str, Any]:
@@ -262,13 +265,12 @@ def bars(title: str, names: Sequence[str], rows: Sequence[Row], field: str, **ho
     return Bars(title, names, values, intervals, **how)
 
 
-def saved_pairs(lab: Lab, outcome: Outcome, name: str) -> list[SavedPair]:
+def saved_pairs(run: RunResults) -> list[SavedPair]:
     """The pairs that an arm has judged, with both steps."""
-    found = load_pairs(lab.work / name, outcome.runs[name].records)
-    return [one for one in found if one.pair.target is not None]
+    return [one for one in load_pairs(run.path, run.records) if one.pair.target is not None]
 
 
-def steps_of(outcome: Outcome, name: str) -> list[tuple[str, int]]:
+def steps_of(run: RunResults) -> list[tuple[str, int]]:
     """(origin, tokens) of every step of an arm."""
-    records = outcome.runs[name].records.values()
+    records = run.records.values()
     return [(step[0], step[1]) for one in records for step in one.get("steps", [])]

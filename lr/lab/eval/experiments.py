@@ -35,8 +35,7 @@ from lr.lab.eval.experiment import (
     steps_of,
 )
 from lr.lab.eval.failure_modes import spans_at_work
-from lr.lab.eval.report import ACCURACY, KEPT, PASSES, SPEEDUP, notes, pick
-from lr.lab.eval.running import Artifacts
+from lr.lab.eval.report import ACCURACY, KEPT, PASSES, SPEEDUP, RunResults, notes, pick
 from lr.lab.trace.file import read_trace
 from lr.lab.viz.plots import Bars, Curves, Lanes
 from lr.theory.trace_metrics import Spans, covered
@@ -95,8 +94,8 @@ def verifier_arms(lab: Lab) -> list[Arm]:
             lab.verifier_named(name)
         except SettingError:
             continue
-        label, save = name.replace(":", "_"), Artifacts(pairs=True)
-        found.append(Arm(label, verifier=name, artifacts=save, concurrency=None))
+        label = name.replace(":", "_")
+        found.append(Arm(label, verifier=name, pairs=True, concurrency=None))
     return found
 
 
@@ -109,7 +108,7 @@ def find_verifiers(lab: Lab, outcome: Outcome) -> Finding:
     for name, row in outcome.rows.items():
         language, said, same = lab.language, list[bool](), list[bool]()
         if language is not None and name != "ar":
-            for one in saved_pairs(lab, outcome, name):
+            for one in saved_pairs(outcome.runs[name]):
                 texts = [lab.decode(s.tokens) for s in (one.pair.draft, one.pair.target_step)]
                 said.append(one.aligned)
                 same.append(language.same_meaning(*texts))
@@ -176,7 +175,7 @@ def find_width(lab: Lab, outcome: Outcome) -> Finding:
         accepted, fast = [], []
         for width, arm in zip(WIDTHS, arms, strict=True):
             row = outcome.rows[arm.name]
-            origins = Counter(origin for origin, _ in steps_of(outcome, arm.name))
+            origins = Counter(origin for origin, _ in steps_of(outcome.runs[arm.name]))
             places = origins["accepted"] + origins["correction"]
             place = origins["accepted"] / places if places else None
             head, rest = pick(row, ACCURACY), pick(row, WIDTH_COLUMNS)
@@ -292,8 +291,8 @@ def find_segmentation(lab: Lab, outcome: Outcome) -> Finding:
     shown, rows = [], []
     for name in SEGMENTERS:
         label = name.replace(" ", "_")
-        row, records = outcome.rows[label], outcome.runs[label].records.values()
-        lengths = [length for _, length in steps_of(outcome, label)]
+        row, run = outcome.rows[label], outcome.runs[label]
+        lengths, records = [length for _, length in steps_of(run)], run.records.values()
         cut = sum(one.get("cut_steps", 0) for one in records)
         rows.append(row)
         shown.append({
@@ -328,8 +327,7 @@ LANES = ("target", "draft", "judge", NOBODY, TOGETHER)
 
 def profile_arms(lab: Lab) -> list[Arm]:
     """Lookahead Reasoning with either driver, its traces kept."""
-    save = Artifacts(traces=True, details=False)
-    return [Arm(driver, "lr", {"driver": driver}, artifacts=save) for driver in DRIVERS]
+    return [Arm(driver, "lr", {"driver": driver}, traces=True) for driver in DRIVERS]
 
 
 def find_profile(lab: Lab, outcome: Outcome) -> Finding:
@@ -338,8 +336,9 @@ def find_profile(lab: Lab, outcome: Outcome) -> Finding:
     shown, sizes, picture = [], Counter[int](), dict[str, Spans]()
     for driver in DRIVERS:
         seconds, sizes, busy = 0.0, Counter[int](), dict.fromkeys(LANES, 0.0)
-        for number, key in enumerate(outcome.runs[driver].records):
-            trace = read_trace(lab.work / driver / "traces" / f"{key.file}l")
+        run = outcome.runs[driver]
+        for number, key in enumerate(run.records):
+            trace = read_trace(run.path / "traces" / f"{key.file}l")
             events = [(record.time, record.event) for record in trace.records]
             spans = spans_at_work(events)
             picture = spans if number == 0 else picture
@@ -390,7 +389,7 @@ def domain_arms(domains: Domains) -> list[Arm]:
     return [
         Arm("ar", "ar"),
         Arm("sd", "sd", GUESSED),
-        Arm("lr", "lr", {}, judge, Artifacts(pairs=True)),
+        Arm("lr", "lr", {}, judge, pairs=True),
         Arm("lr+sd", "lr+sd", GUESSED, judge),
         Arm("draft", "draft"),
     ]
@@ -401,12 +400,13 @@ def find_domains(domains: Domains, outcome: Outcome) -> Finding:
     shown, said = [], []
     for name, row in outcome.rows.items():
         family = name.partition("/")[0]
-        lengths = [length for _, length in steps_of(outcome, name)]
+        run = outcome.runs[name]
+        lengths = [length for _, length in steps_of(run)]
         shown.append({
             "language": family,
             "mode": row.mode,
             **pick(row, DOMAIN_COLUMNS),
-            "of orders": _orders_kept(domains, outcome, name) if row.mode == "lr" else None,
+            "of orders": _orders_kept(domains, family, run) if row.mode == "lr" else None,
             "tokens kept": row.token_acceptance,
             **pick(row, PASSES),
             "tokens/step": fmean(lengths) if lengths else None,
@@ -442,13 +442,13 @@ def find_domains(domains: Domains, outcome: Outcome) -> Finding:
     )
 
 
-def _orders_kept(domains: Domains, outcome: Outcome, name: str) -> float | None:
+def _orders_kept(domains: Domains, family: str, run: RunResults) -> float | None:
     """Of the judged pairs whose target step is an operation, the share that was accepted; None if
     there is none."""
-    family, _, arm = name.partition("/")
-    lab, own, said = domains.labs[family], Outcome({arm: outcome.runs[name]}, {}), []
-    for one in saved_pairs(lab, own, arm):
-        meaning = LANGUAGES[family].parse(lab.decode(one.pair.target_step.tokens))
+    said = []
+    for one in saved_pairs(run):
+        text = domains.labs[family].decode(one.pair.target_step.tokens)
+        meaning = LANGUAGES[family].parse(text)
         if meaning is not None and meaning.kind is Kind.OPERATION:
             said.append(one.aligned)
     return fmean(said) if said else None

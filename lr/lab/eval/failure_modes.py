@@ -1,10 +1,8 @@
 """How step-level speculation fails, read from the trace of a run: two failure modes.
 
-- **Cascade rejection**: one rejection brings the next. Measured as runs of rejected places, and as
-  acceptance right after a rejection against acceptance after an acceptance.
-- **Draft bottleneck**: the target waits for the draft. Measured as the share of the run's time
-  without a target forward, and how much of that the draft was busy. On one thread the two take
-  turns, so there the share is what drafting costs, not what it blocks.
+- **Cascade rejection**: one rejection brings the next.
+- **Draft bottleneck**: the target waits for the draft. On one thread the two take turns, so there
+  it says what drafting costs, not what it blocks.
 
 A third one, a verifier that accepts far more than agrees with the target, no run alone can show: a
 second opinion on its pairs can (`lr verify`: how much it accepts, and how much of that is wrong).

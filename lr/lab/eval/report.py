@@ -70,13 +70,6 @@ def speedup_of(pairs: Sequence[Sequence[float]]) -> tuple[float, Interval]:
     return (value if math.isfinite(value) else math.nan), _bootstrap(columns, ratio)
 
 
-def sign_test(better: int, worse: int) -> float:
-    """The two-sided p-value that both kinds of flips are equally likely (McNemar's exact test)."""
-    from scipy.stats import binomtest
-
-    return float(binomtest(better, better + worse).pvalue) if better + worse else 1.0
-
-
 def _bootstrap(columns: Any, statistic: Any) -> Interval:
     """The percentile interval of a statistic of paired columns; (nan, nan) for one problem."""
     from scipy.stats import bootstrap
@@ -260,7 +253,10 @@ def make_row(run: RunResults, baseline: RunResults | None = None) -> Row:
 
 
 def _compared(run: RunResults, baseline: RunResults) -> dict[str, Any]:
-    """The fields of `Row` that a baseline gives."""
+    """The fields of `Row` that a baseline gives. `flip_p`: the two-sided p-value that both kinds of
+    flips are equally likely (McNemar's exact test)."""
+    from scipy.stats import binomtest
+
     require_comparable(run, baseline)
     sums: dict[int, Any] = {}
     flips = Counter[tuple[bool | None, bool | None]]()
@@ -281,7 +277,7 @@ def _compared(run: RunResults, baseline: RunResults) -> dict[str, Any]:
         "time_ratio": base_seconds / seconds if seconds else None,
         "length_ratio": tokens / base_tokens if base_tokens else None,
         "flips": (better, worse),
-        "flip_p": sign_test(better, worse),
+        "flip_p": float(binomtest(better, better + worse).pvalue) if better + worse else 1.0,
     }
 
 

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -85,19 +85,12 @@ def family_sampling(name: str) -> dict[str, float | int]:
 
 
 @dataclass(frozen=True)
-class Artifacts:
-    """What a run keeps besides its results: every judged pair in pairs/, the trace of every answer
-    in traces/, with everything that happened or (`details` False) what statistics need."""
-
-    pairs: bool = False
-    traces: bool = False
-    details: bool = True
-
-
-@dataclass(frozen=True)
 class Plan:
     """What is to be run. `options` are those of every answer but for the sample; `total_tokens`
-    bounds prompt and answer together; `bare`: the model is asked the question alone."""
+    bounds prompt and answer together; `bare`: the model is asked the question alone.
+
+    Kept besides the results: `pairs`, every judged pair in pairs/; `traces`, the trace of every
+    answer in traces/, with everything that happened or (`details` False) what statistics need."""
 
     items: Sequence[Item]
     mode: str
@@ -107,7 +100,9 @@ class Plan:
     total_tokens: int | None = None
     bare: bool = False
     variant: Variant | None = None
-    artifacts: Artifacts = field(default_factory=Artifacts)
+    pairs: bool = False
+    traces: bool = False
+    details: bool = True
 
     @property
     def keys(self) -> list[Key]:
@@ -119,7 +114,6 @@ class Plan:
 class Done:
     """An answer that is on disk now; nothing was generated if the prompt did not fit."""
 
-    key: Key
     record: dict[str, Any]
     stats: Stats
 
@@ -151,7 +145,7 @@ class Evaluation:
             nothing = Result(item.question, self.plan.mode, (), (), Trace())
             record = self._record(key, nothing, wrong)
             self.store.write(key.file, record)
-            yield Done(key, record, Stats())
+            yield Done(record, Stats())
         self._warm_up(list(asked))
         started = time.perf_counter()
         with ThreadPoolExecutor(1, thread_name_prefix="grading") as pool:
@@ -181,9 +175,8 @@ class Evaluation:
         asked: dict[Run, Key] = {}
         refused = []
         engine, verifier, variant = self.reasoner.engine, self.reasoner.verifier, self.plan.variant
-        artifacts = self.plan.artifacts
-        detailed = artifacts.traces and artifacts.details
-        if artifacts.pairs:
+        detailed = self.plan.traces and self.plan.details
+        if self.plan.pairs:
             inner = (variant.verifier if variant is not None else None) or verifier
             assert not isinstance(inner, str), "modes that judge have their verifier"
             self.recorder = Recorder(inner)
@@ -224,7 +217,7 @@ class Evaluation:
     def _keep(self, session: str, key: Key, asked: Run, grading: Future[Grade]) -> Done:
         result = asked.result
         record = self._record(key, result, grading.result())
-        if self.plan.artifacts.traces:
+        if self.plan.traces:
             trace = trace_of(asked)
             self.store.write_lines(f"traces/{key.file}l", trace_lines(trace.header, trace.records))
         if self.recorder is not None:
@@ -232,7 +225,7 @@ class Evaluation:
             self.store.write(f"pairs/{key.file}", pairs)
         self.store.write(key.file, record)
         self.store.write(session, self.session)
-        return Done(key, record, result.stats)
+        return Done(record, result.stats)
 
     def _record(self, key: Key, result: Result, grade: Grade) -> dict[str, Any]:
         """One result: the official tool's fields under their names, then ours."""

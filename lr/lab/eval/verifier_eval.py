@@ -30,6 +30,7 @@ from lr.lab.eval.datasets import Item
 from lr.lab.eval.report import RunResults, column
 from lr.lab.eval.store import Key, Store
 from lr.parts.judge import PrefixCache, Row
+from lr.parts.verifiers import Around
 from lr.spec.runner import Runner
 from lr.spec.sampling import step_logprobs
 from lr.spec.verifiers.base import Pair, Requires, Verifier, verdicts_of
@@ -38,18 +39,13 @@ from lr.types import Step, Verdict
 # ---------------------------------------------------------------- pairs on disk
 
 
-class Recorder(Verifier):
+class Recorder(Around):
     """Judges as `verifier` does and remembers every pair with its verdict in `seen`. `requires`:
     what else a pair must have, for a verifier that is asked about it later (`replay`)."""
 
     def __init__(self, verifier: Verifier, requires: Requires = Requires.NOTHING) -> None:
-        self.name, self.fallible = verifier.name, verifier.fallible
-        self.verifier, self.requires = verifier, verifier.requires | requires
-        self.seen: list[tuple[Pair, Verdict]] = []
-
-    @property
-    def passes(self) -> int:  # type: ignore[override]  # it only counts up
-        return self.verifier.passes
+        super().__init__(verifier)
+        self.requires, self.seen = verifier.requires | requires, list[tuple[Pair, Verdict]]()
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         verdicts = verdicts_of(self.verifier, pairs)

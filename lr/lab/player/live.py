@@ -31,19 +31,14 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from lr.errors import LRError, SettingError
+from lr.kvcache.branch import common_length
 from lr.lab.player.page import page_data, player_page
 from lr.lab.stepper.session import Session, Side
 from lr.lab.stepper.sources import Source, StepperError
 
 HOST = "127.0.0.1"
 LONGEST = 100_000  # Bytes of a request.
-MOVES: dict[str, Callable[[Session], bool]] = {
-    "next": Session.next,
-    "step": Session.to_step,
-    "rejection": Session.to_rejection,
-    "verdict": Session.to_verdict,
-    "end": Session.to_end,
-}
+MOVES = ("next", "step", "rejection", "verdict", "end")
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",  # the address holds the token
@@ -96,7 +91,7 @@ class Live:
             side.place, side.fine = max(0, min(place, len(side.records))), False
         try:
             if asked.what in MOVES:
-                said = "" if MOVES[asked.what](session) else "This is the end of the answer."
+                said = "" if session.go(asked.what) else "This is the end of the answer."
                 for side in session.sides:  # at the moment itself, where the page's own stops are
                     side.place = side.place if side.happened is None else side.happened.number + 1
             elif asked.what == "force":
@@ -137,8 +132,7 @@ def news(old: Any, new: Any) -> Any:
         changed = [key for key in new if key not in old or old[key] != new[key]]
         return {key: news(old.get(key), new[key]) for key in changed}
     if isinstance(old, list) and isinstance(new, list):
-        pairs = enumerate(zip(old, new, strict=False))
-        same = next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
+        same = common_length(old, new)
         return [same, new[same:]]
     return [new]
 

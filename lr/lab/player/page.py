@@ -16,6 +16,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from lr.kvcache.branch import common_length
 from lr.lab.player.story import race_of, tour_of
 from lr.lab.stepper.words import quoted, say
 from lr.lab.trace.file import Header, Record, TraceFile
@@ -181,8 +182,7 @@ def states_of(trace: TraceFile) -> dict[str, Any]:
         old = now.get(key, [])
         if old == new:
             return
-        pairs = enumerate(zip(old, new, strict=False))
-        same = next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
+        same = common_length(old, new)
         history.append([state.number, same, new[same:]])
         now[key] = new
 

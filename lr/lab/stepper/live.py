@@ -17,13 +17,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from lr.engine.engine import Run, Serving
-from lr.engine.loop import Loop
-from lr.engine.request import Request
 from lr.lab.stepper.sources import Source, StepperError
 from lr.lab.trace.cache import CacheRecorder
 from lr.lab.trace.file import records_of
@@ -34,15 +32,6 @@ from lr.reasoner import Reasoner
 from lr.spec.variant import Variant
 from lr.trace import Ended, Trace
 from lr.types import Role
-
-
-@dataclass
-class RunState:
-    """All that a fork copies."""
-
-    trace: Trace
-    loop: Loop
-    request: Request
 
 
 class LiveSource(Source):
@@ -64,8 +53,7 @@ class LiveSource(Source):
         self._sides = [self]  # all that use the caches
         self._rested = 0.0  # since when nothing works
         serving = Serving(reasoner.engine, asked, asked.blocks, 1, self._stack)
-        request = serving.request(asked)
-        self.state = RunState(asked.trace, serving.loop, request)
+        self.loop, self.request = serving.loop, serving.request(asked)
         roles = {"target": Role.TARGET, "draft": Role.DRAFT, "drafter": Role.DRAFT}
         self.runners = [  # of the models: both sides use them, each with a recorder of its own
             (roles[name], runner, CacheRecorder(asked.trace, name))
@@ -73,14 +61,14 @@ class LiveSource(Source):
         ]
         self.others = serving.asked
         self._watch()
-        serving.loop.add(request)
+        self.loop.add(self.request)
         self._look()
 
     @property
     def waiting(self) -> list[str]:
-        loop, request = self.state.loop, self.state.request
-        told = [one.node for one in loop.told if one.node in request.asked]
-        return [str(node) for node in (told if loop.told else request.asked)]
+        loop, asked = self.loop, self.request.asked
+        told = [one.node for one in loop.told if one.node in asked]
+        return [str(node) for node in (told if loop.told else asked)]
 
     def advance(self) -> bool:
         """One forward of one model, or one verdict. Raises what a forward raises."""
@@ -90,9 +78,9 @@ class LiveSource(Source):
         self._resume()
         try:
             self._piece()
-            if self.state.request.done and not self.state.loop.told:
-                self.state.loop.close()
-                self.state.trace.record(Ended(done=True))
+            if self.request.done and not self.loop.told:
+                self.loop.close()
+                self.request.trace.record(Ended(done=True))
         finally:
             self._look()
         return True
@@ -100,19 +88,18 @@ class LiveSource(Source):
     def fork(self) -> LiveSource:
         """Issues no forward and copies no block: branches are forked, books are copied."""
         self._resume()
-        made = copy.copy(self)
-        trace = Trace(self.state.trace.clock, list(self.state.trace.events), detailed=True)
-        trace.start = self.state.trace.start
-        memo: dict[int, Any] = {id(self.state.trace): trace}
+        made, own_trace = copy.copy(self), self.request.trace
+        trace = Trace(own_trace.clock, list(own_trace.events), detailed=True)
+        trace.start = own_trace.start
+        memo: dict[int, Any] = {id(own_trace): trace}
         made.runners = []
         for role, runner, own in self.runners:
             recorder, forks = own.beside(runner.cache, trace)
             made.runners.append((role, runner, recorder))
             memo |= {id(table): fork for table, fork in forks.items()} | {id(runner): runner}
-        state = self.state
-        for same in (self.asked.models.codec, state.loop.verifier, *state.request.asked.values()):
+        for same in (self.asked.models.codec, self.loop.verifier, *self.request.asked.values()):
             memo[id(same)] = same
-        made.state = copy.deepcopy(state, memo)
+        made.loop, made.request = copy.deepcopy((self.loop, self.request), memo)
         made.records, made.forced = list(self.records), list(self.forced)
         made.agreed = dict(self.agreed)
         made._sides.append(made)
@@ -130,7 +117,7 @@ class LiveSource(Source):
         self._sides.remove(self)
         if not self._over:
             self._watch()
-            self.state.loop.close()
+            self.loop.close()
         if not self._sides:
             self._stack.close()
 
@@ -140,13 +127,13 @@ class LiveSource(Source):
 
     def _piece(self) -> None:
         """One step of the loop; pairs that were judged are told one by one, and as was forced."""
-        loop = self.state.loop
+        loop = self.loop
         if not loop.told:
             loop.step()
             if not loop.told:
                 return
         told = loop.told[0]
-        if told.node in self.state.request.asked:
+        if told.node in self.request.asked:
             loop.told[0] = told._replace(verdict=self.verdict(str(told.node), told.verdict))
         loop.step()
 
@@ -155,19 +142,19 @@ class LiveSource(Source):
         for _, runner, recorder in self.runners:
             runner.cache.observer = recorder
         for role, runner in [(role, runner) for role, runner, _ in self.runners] + self.others:
-            runner.observer = partial(self.state.loop.passed, role)
+            runner.observer = partial(self.loop.passed, role)
 
     def _resume(self) -> None:
         """The time since the last piece of work does not count: nothing was done in it."""
-        now = self.state.trace.clock()
-        self.state.trace.start += now - self._rested
+        now = self.request.trace.clock()
+        self.request.trace.start += now - self._rested
         self._rested = now
 
     def _look(self) -> None:
-        start = len(self.records)
-        new = records_of(self.state.trace.events[start:], self.asked.models.codec.token_bytes)
+        start, trace = len(self.records), self.request.trace
+        new = records_of(trace.events[start:], self.asked.models.codec.token_bytes)
         self.records += [replace(one, number=start + one.number) for one in new]
-        self._rested = self.state.trace.clock()
+        self._rested = trace.clock()
 
 
 def _asked(

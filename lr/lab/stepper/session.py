@@ -2,11 +2,11 @@
 terminal, no picture.
 
     session = Session(source)
-    session.next()                    # to the next event that changes the tree or the answer
-    session.to_verdict()              # to where a verdict is due
+    session.go("next")                # to the next event that changes the tree or the answer
+    session.go("verdict")             # to where a verdict is due
     session.force(False)              # it will be: not aligned
     session.fork()                    # a second side, B, that goes on from here by itself
-    session.next()                    # both sides, as `session.moved` says
+    session.go("next")                # both sides, as `session.moved` says
 
 What is seen is a fold of the events up to a side's place (`lab/trace/state.py`), so going back is
 nothing but a smaller number; only going beyond the last event makes a run work. Nothing that has
@@ -24,8 +24,8 @@ from lr.lab.trace.file import Record, TraceFile, write_trace
 from lr.lab.trace.state import State, TraceStates
 
 MOMENTS = frozenset({"draft", "target", "judge", "drafted", "targeted", "judged", "emit", "end"})
-"""Kinds of event at which `next` and `back` stop; the others (tokens, forwards, blocks) are details
-of them."""
+"""Kinds of event at which the moves next and back stop; the others (tokens, forwards, blocks) are
+details of them."""
 FOLLOWS = frozenset({"release", "cancel", "fork", "hold", "cut", "close", "replace"})
 """What a step that joins the answer brings about without any further work."""
 SLACK = 100_000  # Pieces of work without any event after which a run is taken to hang.
@@ -73,7 +73,7 @@ class Side:
     def go(self, stop: Callable[[Record], bool]) -> bool:
         """Go on to the place after the first event that `stop` accepts. False if there is none:
         then to the end."""
-        while self._one():
+        while self.one():
             record = self.records[self.place - 1]
             if stop(record):
                 if not self.fine:
@@ -112,7 +112,7 @@ class Side:
                 place += 1
         return place
 
-    def _one(self) -> bool:
+    def one(self) -> bool:
         """One event further; a run works for it."""
         for _ in range(SLACK):
             if self.place < len(self.records):
@@ -121,6 +121,18 @@ class Side:
             if not self.source.advance():
                 return False
         raise StepperError(f"nothing has happened in {SLACK} pieces of work.")
+
+
+MOVES: dict[str, Callable[[Side], bool]] = {
+    "next": lambda side: side.go(side.is_moment),  # to what changes the tree or the answer
+    "back": Side.back,  # the opposite
+    "event": Side.one,  # by one event, details included
+    "step": lambda side: side.go(lambda record: record.kind == "emit"),  # of the answer
+    "rejection": lambda side: side.go(side.is_rejection),  # of a draft step
+    "verdict": lambda side: side.go(lambda record: record.kind == "judge"),  # where one is due
+    "end": lambda side: side.go(lambda record: record.kind == "end"),
+}
+"""How a side can move, by name; forward to the place after what is looked for, or to the end."""
 
 
 class Session:
@@ -135,39 +147,20 @@ class Session:
         """The side that is asked, forced and forked: the what-if where it moves."""
         return self.moved[-1]
 
-    def next(self) -> bool:
-        """Every moved side to its next moment; False if none could move."""
-        return self._go(lambda side: side.go(side.is_moment))
-
-    def next_event(self) -> bool:
-        """Every moved side by one event, details included."""
-        return self._go(Side._one, fine=True)
-
-    def back(self) -> bool:
-        """Every moved side to its moment before; the opposite of `next`."""
-        return self._go(Side.back)
-
-    def to_step(self) -> bool:
-        """To the place after the next step that joins the answer."""
-        return self._go(lambda side: side.go(lambda record: record.kind == "emit"))
-
-    def to_rejection(self) -> bool:
-        """To the place after the next verdict (or correction) that rejects a draft step."""
-        return self._go(lambda side: side.go(side.is_rejection))
-
-    def to_verdict(self) -> bool:
-        """To where a verdict is due and not yet given."""
-        return self._go(lambda side: side.go(lambda record: record.kind == "judge"))
-
-    def to_end(self) -> bool:
-        return self._go(lambda side: side.go(lambda record: record.kind == "end"))
+    def go(self, move: str) -> bool:
+        """Every moved side moves, in one of the ways in `MOVES`; False if none could."""
+        before = [side.place for side in self.moved]
+        for side in self.moved:
+            side.fine = move == "event"
+            MOVES[move](side)
+        return before != [side.place for side in self.moved]
 
     def to(self, number: int) -> None:
         """Every moved side to after its first `number` events."""
         for side in self.moved:
             side.fine = True
             side.place = min(side.place, max(number, 0))
-            while side.place < number and side._one():
+            while side.place < number and side.one():
                 pass
 
     def force(self, aligned: bool, node: str | None = None) -> str:
@@ -253,14 +246,6 @@ class Session:
     def close(self) -> None:
         for side in self.sides:
             side.source.close()
-
-    def _go(self, move: Callable[[Side], bool], *, fine: bool = False) -> bool:
-        """Every moved side moves; whether any could."""
-        before = [side.place for side in self.moved]
-        for side in self.moved:
-            side.fine = fine
-            move(side)
-        return before != [side.place for side in self.moved]
 
 
 def is_forced(verdict: dict[str, Any] | None) -> bool:

@@ -47,7 +47,10 @@ def draw_bars(
             axes.bar(left, [float(v) for v in values], width * 0.92, color=colour, label=name)
         axes.set_xticks(range(len(places)), list(places))
         axes.set_ylabel(y)
-        _finish(axes, len(series) > 1)
+        axes.tick_params(labelsize=8)
+        axes.grid(axis="x", visible=False)
+        if len(series) > 1:
+            axes.legend(fontsize=8)
     return made
 
 
@@ -88,7 +91,8 @@ def draw_curves(
     with figure(7.5, 3.4, size=9) as made:
         axes = made.subplots()
         replace(panel, diagonal=diagonal, marked=False).draw(axes)
-        _finish(axes, several=False)
+        axes.tick_params(labelsize=8)
+        axes.grid(axis="x", visible=False)
     return made
 
 
@@ -270,10 +274,3 @@ def write_labels(axes: Any, points: Curve, labels: Sequence[str]) -> None:
                 break
             text.remove()
         taken.append(box)
-
-
-def _finish(axes: Any, several: bool) -> None:
-    axes.tick_params(labelsize=8)
-    axes.grid(axis="x", visible=False)
-    if several:
-        axes.legend(fontsize=8)
