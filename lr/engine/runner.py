@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from lr.errors import ContextError, ProtocolError
+from lr.kvcache.append import CacheObserver
 from lr.kvcache.branch import Branch
 from lr.kvcache.cache import bytes_per_block
-from lr.model.attention import AttentionKind
 from lr.model.batch import RaggedBatch
 from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
@@ -48,8 +48,8 @@ class ModelRunner:
     vocabulary, draft and target not always alike); ids from `known_tokens` on, which the target
     knows and this model does not, can be fed but have probability 0. `max_batch_tokens` bounds the
     rows of one forward; longer prompts go in pieces. `observer` hears of every forward.
-    `attention` None: the model's, `block_size` None: that of the attention. Without `attention`,
-    small forwards of a `replayable` model are replayed from CUDA graphs, which live until `end`.
+    `block_size` None: that of the model's attention. Small forwards of a `replayable` model are
+    replayed from CUDA graphs, which live until `end`.
     """
 
     def __init__(
@@ -61,7 +61,6 @@ class ModelRunner:
         vocab_size: int | None = None,
         known_tokens: int | None = None,
         max_batch_tokens: int = 4096,
-        attention: AttentionKind | None = None,
         observer: ForwardObserver | None = None,
     ) -> None:
         rows = model.config.vocab_size
@@ -74,8 +73,7 @@ class ModelRunner:
         require(known > 0, "known_tokens", known, "a whole number > 0, or None")
         self.known_tokens = min(known, self.vocab_size)
         self.model, self.max_batch_tokens, self.observer = model, max_batch_tokens, observer
-        self.kind = attention or model.attention  # also when the model gets another one
-        replays = attention is None and model.replayable
+        self.kind, replays = model.attention, model.replayable  # also when it gets another one
         size = self.kind.block_size if block_size is None else block_size
         self.kind.check_block_size(size)
         self.cache = model.make_cache(num_blocks + replays, size)  # one for padding rows
@@ -131,16 +129,14 @@ class ModelRunner:
         """Let `branch` go on with the tokens and cache of `other`, which is closed."""
         if branch is other:
             raise ProtocolError(f"{branch!r} cannot become itself.")
-        if self.cache.observer is not None:
-            self.cache.observer.replaced(branch.table, other.table)
+        self.cache.observer.replaced(branch.table, other.table)
         self.cache.release(branch.table)
         self.live.pop(other, None)
         branch.tokens, branch.table = other.tokens, other.table
 
     def tag(self, branch: Branch, node: tuple[int, int, int]) -> None:
         """Tell the cache's observer that a branch holds the prefix of this node."""
-        if self.cache.observer is not None:
-            self.cache.observer.tag(branch.table, node)
+        self.cache.observer.tag(branch.table, node)
 
     def forward(
         self, branches: Sequence[Branch], logits: Literal["last", "all"] | Sequence[int] = "last"
@@ -315,7 +311,7 @@ class Runners:
 
     def take_back(self, runner: ModelRunner) -> None:
         """The answer is over. A cache in which an error left something is not used again."""
-        runner.observer = runner.cache.observer = None
+        runner.observer, runner.cache.observer = None, CacheObserver()
         padding = runner.graphs is not None  # holds a block
         if runner.cache.pool.num_used == padding and len(self.idle) < 2:  # two for a draft that
             runner.cache.pool.restart()  # writes steps and guesses tokens

@@ -100,11 +100,11 @@ class _Run:
         return self.writer.busy
 
     def write(self) -> tuple[list[Any], list[Any]] | None:
-        """One forward. Then what there is to say: finished steps, each (request, node, step), and
+        """One forward. Then what there is to say: finished steps, each (request, `Written`), and
         events, each (request, or None for all; time; event). None: nothing yet.
         """
         self.writer.poll()
-        steps = [(number, *one) for number, side in self.requests.items() for one in side.take()]
+        steps = [(number, one) for number, side in self.requests.items() for one in side.take()]
         now = time.perf_counter()
         if not steps and now - self.told < SIGN_OF_LIFE:
             return None
@@ -365,9 +365,9 @@ class RemoteRun:
             self.error = content
             return
         steps, events = content
-        for number, *written in steps:
+        for number, written in steps:
             if number in self.sides:
-                self.sides[number].hear(Written(*written))
+                self.sides[number].hear(written)
         for number, when, event in events:
             if isinstance(event, ForwardPass) and self.sides:
                 event = replace(event, seconds=event.seconds / len(self.sides))
@@ -421,9 +421,6 @@ class RemoteDrafts:
 
     def close(self, node: NodeId) -> None:
         self.run.call("close", self.number, node)
-
-    def flush(self) -> None:
-        self.run.flush()
 
     def end(self) -> None:
         self.awaited.clear()

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lr.errors import ProtocolError
 from lr.kvcache.table import BlockTable, blocks_for
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 Tables = Sequence[BlockTable]
 
 
-class CacheObserver(Protocol):
-    """Is told of every change of a cache's tables, after it has happened: for traces and pictures
-    (`lab/trace/cache.py`). Who holds which block follows from these calls.
+class CacheObserver:
+    """Is told of every change of a cache's tables, after it has happened; this one does nothing,
+    that of `lab/trace/cache.py` records. Who holds which block follows from these calls.
 
     `moved`: the tables that left a shared block; `copies`: for each, (that block, its copy).
     `dropped`: blocks that a table gave up; `freed`: those of them that nobody holds any more.
@@ -100,8 +100,7 @@ class Append:
         for table, count in zip(tables, counts, strict=True):
             table.length += count
             slots += table.slots(table.length - count, table.length)
-        if cache.observer is not None:
-            cache.observer.grew(tables, self.moved, self.copies)
+        cache.observer.grew(tables, self.moved, self.copies)
         return slots
 
     def _grow(self, more: list[int], shared: list[BlockTable]) -> None:
@@ -140,5 +139,4 @@ class Append:
             cache.pool.share(source)
         taken = [block for _, block in self.copies] + self.fresh
         cache.drop_blocks(taken[::-1])
-        if cache.observer is not None:
-            cache.observer.restored(self.tables)
+        cache.observer.restored(self.tables)

@@ -77,7 +77,7 @@ class PagedKVCache:
         self.num_blocks, self.block_size, self.poison_freed = num_blocks, block_size, poison_freed
         self.pool = BlockPool(num_blocks)
         self.open_append: Append | None = None
-        self.observer: CacheObserver | None = None
+        self.observer = CacheObserver()
         self.copied_blocks = 0
         self._clean: set[int] = set()
         self.live_tables: set[BlockTable] = set()
@@ -106,8 +106,7 @@ class PagedKVCache:
         """An empty branch; it holds no block yet."""
         table = BlockTable(self.block_size)
         self.live_tables.add(table)
-        if self.observer is not None:
-            self.observer.opened(table)
+        self.observer.opened(table)
         return table
 
     def fork(self, table: BlockTable) -> BlockTable:
@@ -117,8 +116,7 @@ class PagedKVCache:
             self.pool.share(block)
         twin = BlockTable(self.block_size, list(table.blocks), table.length)
         self.live_tables.add(twin)
-        if self.observer is not None:
-            self.observer.forked(twin, table)
+        self.observer.forked(twin, table)
         return twin
 
     def truncate(self, table: BlockTable, length: int) -> None:
@@ -129,16 +127,14 @@ class PagedKVCache:
                 f"a branch of {table.length} tokens cannot be cut back to {length}."
             )
         dropped, freed = self._shorten(table, length)
-        if self.observer is not None:
-            self.observer.cut(table, dropped, freed)
+        self.observer.cut(table, dropped, freed)
 
     def release(self, table: BlockTable) -> None:
         """Give up `table` for good; blocks that no other branch holds are free again."""
         self.require_changeable(table)
         dropped, freed = self._shorten(table, 0)
         self.live_tables.remove(table)
-        if self.observer is not None:
-            self.observer.closed(table, dropped, freed)
+        self.observer.closed(table, dropped, freed)
 
     def append(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> Append:
         """Room for `counts[i]` more tokens in `tables[i]`: `with cache.append(tables, counts) as

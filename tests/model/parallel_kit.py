@@ -13,19 +13,16 @@ import torch
 from torch import Tensor
 
 from lr.engine.runner import ModelRunner
-from lr.model.attention import AttentionKind
 from lr.model.qwen import CausalLM
 
 SHARED_MEMORY = Path("/dev/shm")
 
 
-def readings(model: CausalLM, vocabulary: int, attention: AttentionKind | None = None) -> Tensor:
+def readings(model: CausalLM, vocabulary: int) -> Tensor:
     """Everything a model says in a scenario with a prompt in pieces, forks, copy on write, cut
     branches and hidden states, in a row.
     """
-    runner = ModelRunner(
-        model, num_blocks=24, block_size=4, max_batch_tokens=8, attention=attention
-    )
+    runner = ModelRunner(model, num_blocks=24, block_size=4, max_batch_tokens=8)
     noise = torch.Generator().manual_seed(5)
 
     def tokens(count: int) -> list[int]:
