@@ -31,7 +31,7 @@ from lr.result import AnswerStep, Result
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
 from lr.spec.drafters import Drafter, ModelDrafter, StepDrafter
-from lr.spec.protocol import FIRST_ALIGNED, LateDrafts, Limits, Schedule, SchedulerConfig
+from lr.spec.protocol import FirstAligned, LateDrafts, Limits, Schedule, SchedulerConfig
 from lr.spec.runner import Runner
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
@@ -359,7 +359,7 @@ class Run:
             late_drafts=LateDrafts(options.late_drafts),
             needs_target_step=needs_target or not ahead,
             router=variant.router,
-            chooser=FIRST_ALIGNED if variant.chooser is None else variant.chooser,
+            chooser=FirstAligned() if variant.chooser is None else variant.chooser,
         )
         proposals, codec = None, self.models.codec
         if ahead and variant.proposer is not None:

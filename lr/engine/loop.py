@@ -84,8 +84,6 @@ class Loop:
         """One piece of work: a verdict is told, complete pairs are judged, or a model polled.
         Raises `ProtocolError` where nothing could ever happen again.
         """
-        if isinstance(self.draft, RemoteRun):
-            self.draft.flush()
         took = sum(request.take() for request in self.live)  # proposed steps are there at once
         drafting = self._ticks > 0 and self.draft is not None and self.draft.busy
         if self.told:

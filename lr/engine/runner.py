@@ -152,11 +152,19 @@ class ModelRunner:
         if not branches:
             return []
         pending = [branch.pending for branch in branches]
-        for branch, tokens in zip(branches, pending, strict=True):
+        if isinstance(logits, str):
+            expected = '"last", "all" or a number of rows per branch'
+            require(logits in ("last", "all"), "logits", logits, expected)
+            wanted = [1 if logits == "last" else len(tokens) for tokens in pending]
+        else:
+            wanted, expected = list(logits), f"{len(pending)}, one number per branch"
+            require(len(wanted) == len(pending), "the length of logits", len(wanted), expected)
+        for branch, tokens, count in zip(branches, pending, wanted, strict=True):
             if not tokens:
                 raise ProtocolError(f"nothing is pending on {branch!r}: append tokens first.")
             self._require_fit(tokens, len(branch))
-        wanted = _wanted(logits, pending)
+            expected = f"1 to {len(tokens)}, what is pending"
+            require(1 <= count <= len(tokens), "a number of rows in logits", count, expected)
         if sum(map(len, pending)) <= self.max_batch_tokens:
             together = self._forward(branches, pending, wanted)  # [sum of wanted, v]
             return list(together if logits == "last" else together.split(wanted))
@@ -223,22 +231,6 @@ class ModelRunner:
                 f"{length} tokens do not fit the model's context of {context}. Shorten the prompt "
                 "or lower max_tokens."
             )
-
-
-def _wanted(
-    logits: Literal["last", "all"] | Sequence[int], pending: Sequence[Sequence[int]]
-) -> list[int]:
-    """How many rows of logits each branch gets."""
-    if isinstance(logits, str):
-        expected = '"last", "all" or a number of rows per branch'
-        require(logits in ("last", "all"), "logits", logits, expected)
-        return [1 if logits == "last" else len(tokens) for tokens in pending]
-    expected = f"{len(pending)}, one number per branch"
-    require(len(logits) == len(pending), "the length of logits", len(logits), expected)
-    for count, tokens in zip(logits, pending, strict=True):
-        expected = f"1 to {len(tokens)}, what is pending"
-        require(1 <= count <= len(tokens), "a number of rows in logits", count, expected)
-    return list(logits)
 
 
 # Caches: how large one has to be, and who has one

@@ -4,8 +4,6 @@
 the cache knows its live tables and is the only one to change them (`new`, `fork`, `append`,
 `truncate`, `release`).
 
-**The law** (`check`): free + used = total, and a refcount is how many live tables hold the block.
-
 **What a block contains.** A block is zeroed, or filled by a copy, when it is allocated, so whatever
 a live table's blocks contain after its length is stale but finite: an attention that gathers whole
 blocks and masks the tail never multiplies zero by NaN. With `poison_freed=True` free blocks are
@@ -189,8 +187,9 @@ class PagedKVCache:
     # The law
 
     def check(self, tables: Iterable[BlockTable] | None = None) -> None:
-        """Raise `AssertionError` where the conservation law is broken. `tables`: all that should be
-        live, so that a branch is found that somebody forgot to release.
+        """Raise `AssertionError` unless free + used = total and every refcount is how many live
+        tables hold the block. `tables`: all that should be live, so that a branch is found that
+        somebody forgot to release.
         """
         tables, pool = list(self.live_tables if tables is None else tables), self.pool
         forgotten = self.live_tables.difference(tables)

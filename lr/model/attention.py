@@ -40,8 +40,7 @@ class RowPages:
     The keys of a forward are stored before anybody looks, so a row at position p sees the first p +
     1 places of its pages, whatever other rows of its sequence stand beside it. Every index is a
     tensor and the shapes do not depend on how the rows are divided among sequences: what a CUDA
-    graph needs (`graphs.py`). Example, blocks of 4: a sequence of 6 tokens in blocks 9 and 2 that
-    brings 2 of them is two rows, positions (4, 5), slots (8, 9), blocks ((9, 2), (9, 2)).
+    graph needs (`graphs.py`, with an example).
     """
 
     positions: Tensor

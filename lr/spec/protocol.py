@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from lr.errors import SettingError
 from lr.types import EmittedStep, Finish, Role, Step, Verdict, require, require_whole
 
 if TYPE_CHECKING:
@@ -315,9 +314,6 @@ class FirstAligned:
         return WAIT if place.more else None
 
 
-FIRST_ALIGNED = FirstAligned()
-
-
 @dataclass(frozen=True)
 class SchedulerConfig:
     """The settings of a `LookaheadScheduler`.
@@ -338,7 +334,7 @@ class SchedulerConfig:
     late_drafts: LateDrafts = LateDrafts.WAIT
     needs_target_step: bool = True
     router: Router | None = None
-    chooser: Chooser = FIRST_ALIGNED
+    chooser: Chooser = FirstAligned()
     may_follow: Callable[[NodeId], bool] | None = None
 
     def __post_init__(self) -> None:
@@ -369,13 +365,3 @@ class SchedulerConfig:
         the tree began: a window's root moves with time, and a tree must not depend on that.
         """
         return self.width
-
-    def checked_width(self, level: int) -> int:
-        """`width_at`. Raises `SettingError` for a width that cannot be."""
-        found = self.width_at(level)
-        if not isinstance(found, int) or not 1 <= found <= self.width:
-            raise SettingError(
-                f"schedule {type(self).__name__}: width_at({level}) is {found!r}, expected a whole "
-                f"number from 1 to {self.width}, the width of the run."
-            )
-        return found

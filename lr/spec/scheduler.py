@@ -50,7 +50,7 @@ from lr.spec.protocol import (
     Wait,
     Work,
 )
-from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
+from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict, require_whole
 
 MEMORY = 1000
 """Cancelled work is remembered for this many steps; an event for older work is taken as stale."""
@@ -84,7 +84,6 @@ class LookaheadScheduler:
         self.config = config
         self.root = Node(NodeId(0, 0), 0, config.limits.step_limit(0))
         self.done = False
-        self._started = False
         self._cycle = 0  # index of the node at which the synchronous cycle began
         self._commands: list[Command] = []  # to be returned at the end of this call
         self._in_work: dict[Work, Node] = {}
@@ -105,9 +104,8 @@ class LookaheadScheduler:
 
     def start(self) -> list[Command]:
         """The first commands. The first root is NodeId(0, 0)."""
-        if self._started:
+        if self._in_work or self.done:
             raise ProtocolError("start() was called twice: make one scheduler per answer.")
-        self._started = True
         return self._advance()
 
     def handle(self, event: Event) -> list[Command]:
@@ -280,11 +278,15 @@ class LookaheadScheduler:
 
     def _start_drafts(self) -> None:
         """W alternatives after every node where drafts may follow (section 3.1)."""
+        width = self.config.width
         for node in _open_nodes(self.root):
             if not self._may_draft(node):
                 continue
-            count = self.config.checked_width(node.id.index - node.id.stem)
-            for name in [node.id.child(j, self.config.width) for j in range(count)]:
+            level = node.id.index - node.id.stem
+            count = self.config.width_at(level)
+            what = f"schedule {type(self.config).__name__}: width_at({level})"
+            require_whole(what, count, 1, width)
+            for name in [node.id.child(j, width) for j in range(count)]:
                 child = Node(name, node.written, node.limit, open=False)
                 node.children.append(child)
                 self._in_work[Work(Kind.DRAFT, name)] = child

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lr.engine.runner import ModelRunner
 from lr.model.qwen import CausalLM
+from lr.model.ranks import Team
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -66,6 +67,11 @@ def children(pid: int) -> set[int]:
         if int(parent) == pid and state != "Z":
             found.add(int(stat.parent.name))
     return found
+
+
+def pids_of(team: Team) -> list[int]:
+    """The processes of the other ranks that were started here, in order."""
+    return [process.pid for process in team.processes if process.pid is not None]
 
 
 def ranks_of(pid: int) -> set[int]:
