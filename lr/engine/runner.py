@@ -21,7 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lr.errors import ContextError, ProtocolError
+from lr.errors import ContextError, ProtocolError, SettingError
 from lr.kvcache.append import CacheObserver
 from lr.kvcache.branch import Branch
 from lr.kvcache.cache import bytes_per_block
@@ -73,11 +73,16 @@ class ModelRunner:
         require(known > 0, "known_tokens", known, "a whole number > 0, or None")
         self.known_tokens = min(known, self.vocab_size)
         self.model, self.max_batch_tokens, self.observer = model, max_batch_tokens, observer
-        self.kind, replays = model.attention, model.replayable  # also when it gets another one
+        self.kind = model.attention  # it stays, also when the model gets another one
         size = self.kind.block_size if block_size is None else block_size
-        self.kind.check_block_size(size)
-        self.cache = model.make_cache(num_blocks + replays, size)  # one for padding rows
-        self.graphs = StepGraphs(model, self.cache) if replays else None
+        if self.kind.strict and size % self.kind.block_size:
+            raise SettingError(
+                f"block_size is {size}, but attention {self.kind.name!r} reads blocks of a "
+                f"multiple of {self.kind.block_size} tokens here; use such blocks, or attention "
+                "sdpa, which reads any."
+            )
+        self.cache = model.make_cache(num_blocks + model.replayable, size)  # one for padding rows
+        self.graphs = StepGraphs(model, self.cache) if model.replayable else None
         self.live: dict[Branch, None] = {}  # the branches opened here and not closed, in order
 
     @torch.inference_mode()

@@ -15,6 +15,7 @@ heads and repeat the leader's `prepare` and `write`. Read next: `lr/model`.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from math import prod
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from lr.errors import ProtocolError, SettingError
-from lr.kvcache.append import Append, CacheObserver
+from lr.kvcache.append import CacheObserver, growth
 from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable, blocks_for
 from lr.types import require
@@ -74,7 +75,7 @@ class PagedKVCache:
         require(dtype.is_floating_point, "dtype", dtype, "the model's, a float type")
         self.num_blocks, self.block_size, self.poison_freed = num_blocks, block_size, poison_freed
         self.pool = BlockPool(num_blocks)
-        self.open_append: Append | None = None
+        self.open_append: list[tuple[int, int]] | None = None  # the copies of one that is open
         self.observer = CacheObserver()
         self.copied_blocks = 0
         self._clean: set[int] = set()
@@ -134,13 +135,15 @@ class PagedKVCache:
         self.live_tables.remove(table)
         self.observer.closed(table, dropped, freed)
 
-    def append(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> Append:
+    def append(
+        self, tables: Sequence[BlockTable], counts: Sequence[int]
+    ) -> AbstractContextManager[list[int]]:
         """Room for `counts[i]` more tokens in `tables[i]`: `with cache.append(tables, counts) as
         slots:` yields the slots of the new tokens, in batch order, and lets the body `write` them.
         If the body raises, everything is as before. Entering raises `OutOfBlocks` or, for what
         makes no batch, `ProtocolError`, having changed nothing.
         """
-        return Append(self, tables, counts)
+        return growth(self, tuple(tables), tuple(counts))
 
     # Tensors
 
@@ -207,7 +210,7 @@ class PagedKVCache:
                 holders = [table for table in tables if block in table.blocks]
                 raise AssertionError(f"block {block} has refcount {count}, held by {holders}")
 
-    # Inside: for `Append`, not for users of the cache
+    # Inside: for `append.py`, not for users of the cache
 
     def require_changeable(self, *tables: BlockTable) -> None:
         """Raise `ProtocolError` unless these are live tables and no append is open."""

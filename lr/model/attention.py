@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lr.errors import SettingError
 from lr.kvcache.cache import PagedKVCache, integers
 from lr.model.batch import RaggedBatch
 from lr.model.layers import Attend
@@ -68,15 +67,6 @@ class AttentionKind:
     ragged: AttentionBackend
     rows: Callable[[RowPages, PagedKVCache], Attend] | None = None
     strict: bool = False
-
-    def check_block_size(self, block_size: int) -> None:
-        """Raise SettingError if it cannot read blocks of that many tokens."""
-        if self.strict and block_size % self.block_size:
-            raise SettingError(
-                f"block_size is {block_size}, but attention {self.name!r} reads blocks of a "
-                f"multiple of {self.block_size} tokens here; use such blocks, or attention sdpa, "
-                "which reads any."
-            )
 
 
 def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:

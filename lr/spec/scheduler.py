@@ -76,8 +76,9 @@ class Node:
 
 class LookaheadScheduler:
     """The scheduler of one answer. `start`, once, and `handle`, for every event, return commands to
-    carry out in order. `root`: the end of what is emitted, with the tree below it. `done`: the
-    answer is complete, nothing in work, every node released.
+    carry out in order. `root`: the end of what is emitted, with the tree below it. `work`: what was
+    commanded and is not done, in order. `done`: the answer is complete, nothing in work, every node
+    released.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -86,25 +87,20 @@ class LookaheadScheduler:
         self.done = False
         self._cycle = 0  # index of the node at which the synchronous cycle began
         self._commands: list[Command] = []  # to be returned at the end of this call
-        self._in_work: dict[Work, Node] = {}
+        self.work: dict[Work, Node] = {}
         self._cancelled: set[Work] = set()
-
-    @property
-    def work(self) -> list[Work]:
-        """What is in work, in the order in which it was commanded."""
-        return list(self._in_work)
 
     @property
     def rows(self) -> int:
         """Rows of the target in work: target steps, and judgements without target step."""
         return sum(
             kind is Kind.TARGET or (kind is Kind.JUDGE and self._judged_alone(node))
-            for (kind, _), node in self._in_work.items()
+            for (kind, _), node in self.work.items()
         )
 
     def start(self) -> list[Command]:
         """The first commands. The first root is NodeId(0, 0)."""
-        if self._in_work or self.done:
+        if self.work or self.done:
             raise ProtocolError("start() was called twice: make one scheduler per answer.")
         return self._advance()
 
@@ -115,12 +111,12 @@ class LookaheadScheduler:
         never commanded or is done, an empty step or one too long, no verdict on two steps.
         """
         work = Work(_COMPLETES[type(event)], event.node)
-        node = self._in_work.get(work)
+        node = self.work.get(work)
         if node is None:
             self._check_stale(work)
             return []
         self._check_possible(event, node)
-        del self._in_work[work]
+        del self.work[work]
         match event:
             case Drafted(_, None):
                 self._prune(node)
@@ -144,7 +140,7 @@ class LookaheadScheduler:
     # After every event: judge what can be judged, decide what can be decided, start what may start
 
     def _advance(self) -> list[Command]:
-        if self.config.barrier and self._in_work:
+        if self.config.barrier and self.work:
             # Algorithm 1 has stages: drafts follow each other, all else waits until one is over.
             self._start_drafts()
         else:
@@ -154,9 +150,9 @@ class LookaheadScheduler:
                     break
             if not self.done:
                 self._start_drafts()
-                if not (self.config.barrier and self._in_work):
+                if not (self.config.barrier and self.work):
                     self._start_rows()
-                if not self._in_work:
+                if not self.work:
                     raise ProtocolError(
                         f"nothing is in work and the answer is not complete: schedule "
                         f"{type(self.config).__name__} allows neither drafts nor a target step at "
@@ -190,7 +186,7 @@ class LookaheadScheduler:
         reject_late = self.config.late_drafts is LateDrafts.REJECT
         choice: Node | Wait | None = Wait.WAIT
         for child in root.children:
-            awaited = Work(Kind.DRAFT, child.id) in self._in_work
+            awaited = Work(Kind.DRAFT, child.id) in self.work
             if reject_late and awaited and root.target is not None:
                 self._settle(child, Verdict(aligned=False, why="the draft step was late"))
             if child.verdict is None:
@@ -289,7 +285,7 @@ class LookaheadScheduler:
             for name in [node.id.child(j, width) for j in range(count)]:
                 child = Node(name, node.written, node.limit, open=False)
                 node.children.append(child)
-                self._in_work[Work(Kind.DRAFT, name)] = child
+                self.work[Work(Kind.DRAFT, name)] = child
             names = tuple(child.id for child in node.children)
             self._commands.append(Draft(node.id, names, node.limit))
 
@@ -328,7 +324,7 @@ class LookaheadScheduler:
         """Whether the target's step after `node` may start and has not started yet. If the verifier
         needs none: only after a doubt, and at a root that has no draft step left.
         """
-        if node.target is not None or Work(Kind.TARGET, node.id) in self._in_work:
+        if node.target is not None or Work(Kind.TARGET, node.id) in self.work:
             return False
         if self.config.needs_target_step:
             return self.config.targets_at(self._level(node))
@@ -341,12 +337,12 @@ class LookaheadScheduler:
     def _unjudged(self, child: Node) -> bool:
         """Whether the draft step is there and the verifier is still to be asked about it."""
         waits = child.draft is not None and child.verdict is None and not child.released
-        return waits and Work(Kind.JUDGE, child.id) not in self._in_work
+        return waits and Work(Kind.JUDGE, child.id) not in self.work
 
     # Changes to the tree and to what is in work
 
     def _begin(self, kind: Kind, node: Node, command: Command) -> None:
-        self._in_work[Work(kind, node.id)] = node
+        self.work[Work(kind, node.id)] = node
         self._commands.append(command)
 
     def _settle(self, child: Node, verdict: Verdict) -> None:
@@ -359,7 +355,7 @@ class LookaheadScheduler:
         if node.released:
             return
         for work in [Work(kind, node.id) for kind in Kind]:
-            if self._in_work.pop(work, None) is not None:
+            if self.work.pop(work, None) is not None:
                 self._cancelled.add(work)
                 self._commands.append(Cancel(work))
         for child in node.children:
@@ -374,7 +370,7 @@ class LookaheadScheduler:
         if work in self._cancelled:
             self._cancelled.discard(work)
         elif work.node.index >= self.root.id.index - MEMORY:
-            in_work = ", ".join(f"{w.kind.value} {w.node}" for w in self._in_work) or "nothing"
+            in_work = ", ".join(f"{w.kind.value} {w.node}" for w in self.work) or "nothing"
             raise ProtocolError(
                 f"an event reports the {work.kind.value} work for node {work.node}, but that was "
                 f"never commanded or is done already. In work are: {in_work}."
