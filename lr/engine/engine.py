@@ -31,7 +31,7 @@ from lr.result import AnswerStep, Result
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
 from lr.spec.drafters import Drafter, ModelDrafter, StepDrafter
-from lr.spec.protocol import FirstAligned, LateDrafts, Limits, Schedule, SchedulerConfig
+from lr.spec.protocol import FirstAligned, Limits, Schedule, SchedulerConfig
 from lr.spec.runner import Runner
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
@@ -298,13 +298,10 @@ class Run:
         self.blocks = blocks_for(options, length + most, size, reads=reads) * size // BLOCK_SIZE
         if options.driver == "overlapped" and options.looks_ahead and models.worker is not None:
             models.worker.start()  # once, and not in the time of an answer
-        self._serve = serve or (lambda run: engine.serve([run]))
-        self._serving: Steps | None = None
+        self._serving = engine.serve([self]) if serve is None else serve(self)
         self._request: Request | None = None
 
     def __iter__(self) -> Iterator[AnswerStep]:
-        if self._serving is None:
-            self._serving = self._serve(self)
         for _, step in self._serving:
             yield step
 
@@ -356,7 +353,7 @@ class Run:
             options.depth if ahead else 0,
             options.width,
             options.max_target_rows,
-            late_drafts=LateDrafts(options.late_drafts),
+            reject_late=options.late_drafts == "reject",
             needs_target_step=needs_target or not ahead,
             router=variant.router,
             chooser=FirstAligned() if variant.chooser is None else variant.chooser,

@@ -222,15 +222,6 @@ class Schedule(Enum):
     DEPTH = "depth"
 
 
-class LateDrafts(Enum):
-    """What happens to a draft step that is not written when the root's target step is: it is
-    waited for, or rejected as in the official code. Then the answer depends on time.
-    """
-
-    WAIT = "wait"
-    REJECT = "reject"
-
-
 class Router(Protocol):
     """Decides, before anything is written, which model writes a step."""
 
@@ -321,9 +312,12 @@ class SchedulerConfig:
     `depth`: g, k or D of `Schedule`; 0 (not with `paper`) is plain decoding. `width`: alternatives
     per position. `max_target_rows`: limit of the target steps and lone judgements in flight; nodes
     near the root go first. `needs_target_step`: False if the verifier judges a draft step by
-    itself; the target then writes only where none is accepted or the verifier is unsure. `router`:
-    None lets the draft always go first. `may_follow`: whether drafts may follow the draft step that
-    leads to a node before it is accepted (before the cycle is over, where there is a barrier).
+    itself; the target then writes only where none is accepted or the verifier is unsure.
+    `reject_late`: a draft step that is not written when the root's target step is counts as
+    rejected, as in the official code, and the answer depends on time; else it is waited for.
+    `router`: None lets the draft always go first. `may_follow`: whether drafts may follow the draft
+    step that leads to a node before it is accepted (before the cycle is over, where there is a
+    barrier).
     """
 
     limits: Limits
@@ -331,7 +325,7 @@ class SchedulerConfig:
     depth: int = 4
     width: int = 1
     max_target_rows: int | None = None
-    late_drafts: LateDrafts = LateDrafts.WAIT
+    reject_late: bool = False
     needs_target_step: bool = True
     router: Router | None = None
     chooser: Chooser = FirstAligned()
@@ -342,10 +336,9 @@ class SchedulerConfig:
         require_whole("depth", self.depth, 1 if paper else 0)
         require_whole("width", self.width, 1)
         require_whole("max_target_rows", 1 if rows is None else rows, 1)
-        wait = self.late_drafts is LateDrafts.WAIT
-        possible = wait or (self.schedule is Schedule.DEPTH and self.needs_target_step)
+        possible = self.schedule is Schedule.DEPTH and self.needs_target_step
         expected = 'wait: "reject" needs schedule "depth" and a verifier that sees both steps'
-        require(possible, "late_drafts", self.late_drafts.value, expected)
+        require(possible or not self.reject_late, "late_drafts", "reject", expected)
 
     @property
     def barrier(self) -> bool:

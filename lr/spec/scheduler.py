@@ -17,7 +17,7 @@ s, c against t. Decisions are made at the root only:
 - If no draft can come, the target's step is emitted as it is: after a full cycle, the **bonus**.
 
 What can no longer be emitted is cancelled at once. A decision depends on steps and verdicts alone
-and waits for them: the order of events changes no answer (except with `LateDrafts.REJECT`).
+and waits for them: the order of events changes no answer (except with `reject_late`).
 
 There is no clock, tensor, tokenizer or thread here: the engine runs this object on models, a script
 in tests, `theory/simulate.py` on a simulated clock. Messages and settings: `protocol.py`; a
@@ -40,7 +40,6 @@ from lr.spec.protocol import (
     Judge,
     Judged,
     Kind,
-    LateDrafts,
     NodeId,
     Place,
     Release,
@@ -183,11 +182,10 @@ class LookaheadScheduler:
     def _decide(self) -> bool:
         """Emit the next step if it is decided, and move the root after it. Returns whether."""
         root, settled, width = self.root, list[Node](), len(self.root.children)
-        reject_late = self.config.late_drafts is LateDrafts.REJECT
         choice: Node | Wait | None = Wait.WAIT
         for child in root.children:
             awaited = Work(Kind.DRAFT, child.id) in self.work
-            if reject_late and awaited and root.target is not None:
+            if self.config.reject_late and awaited and root.target is not None:
                 self._settle(child, Verdict(aligned=False, why="the draft step was late"))
             if child.verdict is None:
                 if awaited or child.draft is not None:
