@@ -333,9 +333,9 @@ class LookaheadScheduler:
         return not self.config.needs_target_step and not child.unsure
 
     def _unjudged(self, child: Node) -> bool:
-        """Whether the draft step is there and the verifier is still to be asked about it."""
-        waits = child.draft is not None and child.verdict is None and not child.released
-        return waits and Work(Kind.JUDGE, child.id) not in self.work
+        """Whether the verifier is still to be asked about the draft step that leads here."""
+        asked = Work(Kind.JUDGE, child.id) in self.work
+        return not (asked or child.verdict or child.released)
 
     # Changes to the tree and to what is in work
 
