@@ -101,7 +101,6 @@ class Machine:
             self.cache.release(chosen)
             self.tables.remove(chosen)
         else:
-            assert self.cache.observer is not None
             self.cache.observer.tag(chosen, (0, len(self.tables), 1))
 
     def append(self, *, fails: bool) -> None:

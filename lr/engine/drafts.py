@@ -81,9 +81,6 @@ class DraftSide(Protocol):
     def close(self, node: NodeId) -> None:
         """Give the branch of `node` back. Closing twice changes nothing."""
 
-    def flush(self) -> None:
-        """Send what was asked since the last time, where it has to be sent."""
-
     def end(self) -> None:
         """The request is over: stop everything and give everything back."""
 
@@ -180,9 +177,6 @@ class LocalDrafts:
             parent.tokens = tokens
         self.writer.close(branch)
 
-    def flush(self) -> None:
-        pass
-
     def take(self) -> list[Written]:
         keeps, written = self.writer.config.keeps_logprobs, []
         for node in [node for node, job in self.jobs.items() if job.finish is not None]:
@@ -207,5 +201,4 @@ class LocalDrafts:
 
     def _give(self, node: NodeId, branch: Branch, parent: NodeId | None) -> None:
         self._places[node] = branch, parent
-        if self.trace.detailed:
-            self.writer.runner.tag(branch, node)
+        self.writer.runner.tag(branch, node)

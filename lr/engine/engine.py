@@ -31,7 +31,7 @@ from lr.result import AnswerStep, Result
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
 from lr.spec.drafters import Drafter, ModelDrafter, StepDrafter
-from lr.spec.protocol import FIRST_ALIGNED, LateDrafts, Limits, Schedule, SchedulerConfig
+from lr.spec.protocol import FirstAligned, Limits, Schedule, SchedulerConfig
 from lr.spec.runner import Runner
 from lr.spec.scheduler import LookaheadScheduler
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
@@ -83,6 +83,12 @@ class Models:
     worker: DraftWorker | None = None
     names: Mapping[str, str | None] = field(default_factory=dict)
 
+    @property
+    def here(self) -> dict[Role, CausalLM]:
+        """Target and draft, as far as they are in this process."""
+        both = {Role.TARGET: self.target, Role.DRAFT: self.draft}
+        return {role: model for role, model in both.items() if isinstance(model, CausalLM)}
+
 
 class Engine:
     """Answers questions with the models of a `Reasoner`."""
@@ -113,10 +119,9 @@ class Engine:
         if self.models.num_blocks is None and (fits := room(self._caches(runs[0]))) is not None:
             most = min(-(-most // ROUND) * ROUND, fits)
         space = self.models.num_blocks or most
-        models = self.models.target, self.models.draft
-        here = [model.device for model in models if isinstance(model, CausalLM)]
+        devices = [model.device for model in self.models.here.values()]
         with ExitStack() as stack:
-            beside = own_stream(here[0] if here else torch.device("cpu"))
+            beside = own_stream(devices[0] if devices else torch.device("cpu"))
             with beside():
                 serving = Serving(self, runs[0], most, concurrency, stack)
             loop = serving.loop
@@ -146,10 +151,10 @@ class Engine:
 
     def _caches(self, run: Run) -> list[Runners]:
         """The caches that answers like this one take, of models that are here."""
-        models, options = self.models, run.options
-        found = [self.runners(Role.TARGET)] if isinstance(models.target, CausalLM) else []
-        if isinstance(models.draft, CausalLM):
-            draft, worker = self.runners(Role.DRAFT), models.worker
+        here, options, worker = self.models.here, run.options, self.models.worker
+        found = [self.runners(Role.TARGET)] if Role.TARGET in here else []
+        if Role.DRAFT in here:
+            draft = self.runners(Role.DRAFT)
             threaded = worker is not None and worker.as_thread and options.driver == "overlapped"
             writing = worker.load()[0] if worker is not None and threaded else draft
             found += [writing] * options.looks_ahead + [draft] * options.drafts_tokens
@@ -158,12 +163,10 @@ class Engine:
     def runners(self, role: Role) -> Runners:
         """The runners of a model of this process."""
         models = self.models
-        model = models.target if role is Role.TARGET else models.draft
-        assert isinstance(model, CausalLM)
         if role not in self._runners:
             known = models.known_tokens if role is Role.DRAFT else None
-            vocabulary = models.codec.vocab_size
-            self._runners[role] = Runners(model, vocabulary, known, models.num_blocks)
+            how = (models.codec.vocab_size, known, models.num_blocks)
+            self._runners[role] = Runners(models.here[role], *how)
         return self._runners[role]
 
 
@@ -177,7 +180,7 @@ class Serving:
         self.alone = concurrency == 1
         self.borrowed: dict[str, ModelRunner] = {}
         models, options = engine.models, run.options
-        guesses = options.drafts_tokens and isinstance(models.draft, CausalLM)
+        guesses = options.drafts_tokens and Role.DRAFT in models.here
         draft_runner = self._borrow("drafter", Role.DRAFT) if guesses else None
         self.target = self._writer(run.writer_config(Role.TARGET, draft_runner), models.target)
         self.drafts: Callable[[Trace], DraftSide] | None = None
@@ -195,12 +198,9 @@ class Serving:
                 self.drafts = partial(LocalDrafts, draft)
         verifier = None if isinstance(run.verifier, str) else run.verifier
         self.loop = Loop(self.target, draft, verifier, options.draft_ticks)
-        for name, runner in self.borrowed.items():
-            role = Role.TARGET if name == "target" else Role.DRAFT
-            runner.observer = partial(self.loop.passed, role)
         self.asked: list[tuple[Role, ModelRunner]] = []  # by verifiers and other parts
-        for role, model in ((Role.TARGET, models.target), (Role.DRAFT, models.draft)):
-            for runner in model.asked if isinstance(model, CausalLM) else ():
+        for role, model in models.here.items():
+            for runner in model.asked:
                 self.asked.append((role, runner))
                 runner.observer = partial(self.loop.passed, role)
                 stack.callback(setattr, runner, "observer", None)
@@ -225,6 +225,7 @@ class Serving:
     def _borrow(self, name: str, role: Role) -> ModelRunner:
         runners = self.engine.runners(role)
         runner = self.borrowed[name] = runners.lend(self.blocks)
+        runner.observer = lambda *seen: self.loop.passed(role, *seen)
         self.stack.callback(runners.take_back, runner)
         return runner
 
@@ -291,20 +292,16 @@ class Run:
             )
         most = min(context - length, options.max_tokens or LONGEST_ANSWER)
         self.limits = Limits(most, options.max_step_tokens, options.ignore_half_sentence)
-        here = [model for model in (models.target, models.draft) if isinstance(model, CausalLM)]
-        size = max([BLOCK_SIZE, *(model.attention.block_size for model in here)])
+        size = max([BLOCK_SIZE, *(m.attention.block_size for m in models.here.values())])
         judge = self.verifier
         reads = not isinstance(judge, str) and bool(judge.requires & READINGS)
         self.blocks = blocks_for(options, length + most, size, reads=reads) * size // BLOCK_SIZE
         if options.driver == "overlapped" and options.looks_ahead and models.worker is not None:
             models.worker.start()  # once, and not in the time of an answer
-        self._serve = serve or (lambda run: engine.serve([run]))
-        self._serving: Steps | None = None
+        self._serving = engine.serve([self]) if serve is None else serve(self)
         self._request: Request | None = None
 
     def __iter__(self) -> Iterator[AnswerStep]:
-        if self._serving is None:
-            self._serving = self._serve(self)
         for _, step in self._serving:
             yield step
 
@@ -356,10 +353,10 @@ class Run:
             options.depth if ahead else 0,
             options.width,
             options.max_target_rows,
-            late_drafts=LateDrafts(options.late_drafts),
+            reject_late=options.late_drafts == "reject",
             needs_target_step=needs_target or not ahead,
             router=variant.router,
-            chooser=FIRST_ALIGNED if variant.chooser is None else variant.chooser,
+            chooser=FirstAligned() if variant.chooser is None else variant.chooser,
         )
         proposals, codec = None, self.models.codec
         if ahead and variant.proposer is not None:

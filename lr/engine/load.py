@@ -23,7 +23,6 @@ from lr.errors import SettingError
 from lr.model.attention_choice import equip
 from lr.model.codec import Codec, require_same
 from lr.model.device import Device, DeviceMap
-from lr.model.qwen import CausalLM
 from lr.model.weights import load_model
 from lr.registry import find, is_served
 from lr.spec.verifiers.base import Verifier, check_verifier
@@ -144,9 +143,8 @@ def load_parts(
 
 def use_attention(models: Models, name: str = "auto", *, graphs: bool = True) -> None:
     """Attention for target, draft and worker."""
-    for model in (models.target, models.draft):
-        if isinstance(model, CausalLM):
-            equip(model, name, graphs=graphs)
+    for model in models.here.values():
+        equip(model, name, graphs=graphs)
     if models.worker is not None:
         models.worker.close()  # the next answer starts another, with this attention
         if not models.worker.as_thread:

@@ -85,19 +85,19 @@ class Loop:
         Raises `ProtocolError` where nothing could ever happen again.
         """
         took = sum(request.take() for request in self.live)  # proposed steps are there at once
-        drafting = self._ticks > 0 and self.draft is not None and self.draft.busy
+        busy = self.draft is not None and self.draft.busy
+        draft = self.draft if busy and self._ticks > 0 else None
         if self.told:
             told = self.told.pop(0)
             told.request.trace.record(VerifierCall(1, told.seconds, told.passes))
             told.request.judged(told.node, told.verdict)
-        elif (self._ticks == self.draft_ticks or not drafting) and self._judge():
+        elif (self._ticks == self.draft_ticks or draft is None) and self._judge():
             pass
-        elif drafting and self.draft is not None:
+        elif draft is not None:
             self._ticks -= 1
-            self._poll(self.draft)
+            self._poll(draft)
         else:
-            waits = drafting or (self.draft is not None and self.draft.busy)
-            waits = waits or (self.deferred is not None and self.deferred.wanted(self.live))
+            waits = busy or (self.deferred is not None and self.deferred.wanted(self.live))
             self._ticks = self.draft_ticks
             if self.target.busy:
                 self._poll(self.target)
@@ -116,7 +116,7 @@ class Loop:
             request.trace.record(event)
 
     def _poll(self, part: Part) -> None:
-        part.poll(0.0 if part.here else self._patience())
+        part.poll(self._patience())
         for request in self.live:
             request.take()
 

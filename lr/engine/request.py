@@ -202,10 +202,12 @@ class Request:
                         self._move_root(node, root)
                     if self.steering is not None:
                         self.steering.ask(command)
-                case messages.Release(node):
-                    self._release(node)
-        if self.drafts is not None:
-            self.drafts.flush()
+                case messages.Release(node) if node in self.places:
+                    place = self.places.pop(node)
+                    if self.drafts is not None:
+                        self.drafts.close(node)
+                    if place.target is not None:
+                        self.target.close(place.target)
 
     def _begin_drafts(self, command: messages.Draft) -> None:
         """Proposed steps are there at once, on branches of the draft; it writes the others."""
@@ -290,8 +292,7 @@ class Request:
     def give(self, node: NodeId, branch: Branch) -> Branch:
         """`branch` is the node's on the target's side."""
         self.places[node].target = branch
-        if self.trace.detailed:
-            self.target.runner.tag(branch, node)
+        self.target.runner.tag(branch, node)
         return branch
 
     def _move_root(self, node: NodeId, root: NodeId) -> None:
@@ -308,11 +309,3 @@ class Request:
         place.judged = {}
         self.places[root] = place
         self.give(root, place.target)
-
-    def _release(self, node: NodeId) -> None:
-        place = self.places.pop(node, None)
-        if place is not None:
-            if self.drafts is not None:
-                self.drafts.close(node)
-            if place.target is not None:
-                self.target.close(place.target)

@@ -21,10 +21,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lr.errors import ContextError, ProtocolError
+from lr.errors import ContextError, ProtocolError, SettingError
+from lr.kvcache.append import CacheObserver
 from lr.kvcache.branch import Branch
 from lr.kvcache.cache import bytes_per_block
-from lr.model.attention import AttentionKind
 from lr.model.batch import RaggedBatch
 from lr.model.graphs import StepGraphs
 from lr.model.qwen import CausalLM
@@ -48,8 +48,8 @@ class ModelRunner:
     vocabulary, draft and target not always alike); ids from `known_tokens` on, which the target
     knows and this model does not, can be fed but have probability 0. `max_batch_tokens` bounds the
     rows of one forward; longer prompts go in pieces. `observer` hears of every forward.
-    `attention` None: the model's, `block_size` None: that of the attention. Without `attention`,
-    small forwards of a `replayable` model are replayed from CUDA graphs, which live until `end`.
+    `block_size` None: that of the model's attention. Small forwards of a `replayable` model are
+    replayed from CUDA graphs, which live until `end`.
     """
 
     def __init__(
@@ -61,7 +61,6 @@ class ModelRunner:
         vocab_size: int | None = None,
         known_tokens: int | None = None,
         max_batch_tokens: int = 4096,
-        attention: AttentionKind | None = None,
         observer: ForwardObserver | None = None,
     ) -> None:
         rows = model.config.vocab_size
@@ -74,12 +73,16 @@ class ModelRunner:
         require(known > 0, "known_tokens", known, "a whole number > 0, or None")
         self.known_tokens = min(known, self.vocab_size)
         self.model, self.max_batch_tokens, self.observer = model, max_batch_tokens, observer
-        self.kind = attention or model.attention  # also when the model gets another one
-        replays = attention is None and model.replayable
+        self.kind = model.attention  # it stays, also when the model gets another one
         size = self.kind.block_size if block_size is None else block_size
-        self.kind.check_block_size(size)
-        self.cache = model.make_cache(num_blocks + replays, size)  # one for padding rows
-        self.graphs = StepGraphs(model, self.cache) if replays else None
+        if self.kind.strict and size % self.kind.block_size:
+            raise SettingError(
+                f"block_size is {size}, but attention {self.kind.name!r} reads blocks of a "
+                f"multiple of {self.kind.block_size} tokens here; use such blocks, or attention "
+                "sdpa, which reads any."
+            )
+        self.cache = model.make_cache(num_blocks + model.replayable, size)  # one for padding rows
+        self.graphs = StepGraphs(model, self.cache) if model.replayable else None
         self.live: dict[Branch, None] = {}  # the branches opened here and not closed, in order
 
     @torch.inference_mode()
@@ -131,16 +134,14 @@ class ModelRunner:
         """Let `branch` go on with the tokens and cache of `other`, which is closed."""
         if branch is other:
             raise ProtocolError(f"{branch!r} cannot become itself.")
-        if self.cache.observer is not None:
-            self.cache.observer.replaced(branch.table, other.table)
+        self.cache.observer.replaced(branch.table, other.table)
         self.cache.release(branch.table)
         self.live.pop(other, None)
         branch.tokens, branch.table = other.tokens, other.table
 
     def tag(self, branch: Branch, node: tuple[int, int, int]) -> None:
         """Tell the cache's observer that a branch holds the prefix of this node."""
-        if self.cache.observer is not None:
-            self.cache.observer.tag(branch.table, node)
+        self.cache.observer.tag(branch.table, node)
 
     def forward(
         self, branches: Sequence[Branch], logits: Literal["last", "all"] | Sequence[int] = "last"
@@ -156,11 +157,19 @@ class ModelRunner:
         if not branches:
             return []
         pending = [branch.pending for branch in branches]
-        for branch, tokens in zip(branches, pending, strict=True):
+        if isinstance(logits, str):
+            expected = '"last", "all" or a number of rows per branch'
+            require(logits in ("last", "all"), "logits", logits, expected)
+            wanted = [1 if logits == "last" else len(tokens) for tokens in pending]
+        else:
+            wanted, expected = list(logits), f"{len(pending)}, one number per branch"
+            require(len(wanted) == len(pending), "the length of logits", len(wanted), expected)
+        for branch, tokens, count in zip(branches, pending, wanted, strict=True):
             if not tokens:
                 raise ProtocolError(f"nothing is pending on {branch!r}: append tokens first.")
             self._require_fit(tokens, len(branch))
-        wanted = _wanted(logits, pending)
+            expected = f"1 to {len(tokens)}, what is pending"
+            require(1 <= count <= len(tokens), "a number of rows in logits", count, expected)
         if sum(map(len, pending)) <= self.max_batch_tokens:
             together = self._forward(branches, pending, wanted)  # [sum of wanted, v]
             return list(together if logits == "last" else together.split(wanted))
@@ -227,22 +236,6 @@ class ModelRunner:
                 f"{length} tokens do not fit the model's context of {context}. Shorten the prompt "
                 "or lower max_tokens."
             )
-
-
-def _wanted(
-    logits: Literal["last", "all"] | Sequence[int], pending: Sequence[Sequence[int]]
-) -> list[int]:
-    """How many rows of logits each branch gets."""
-    if isinstance(logits, str):
-        expected = '"last", "all" or a number of rows per branch'
-        require(logits in ("last", "all"), "logits", logits, expected)
-        return [1 if logits == "last" else len(tokens) for tokens in pending]
-    expected = f"{len(pending)}, one number per branch"
-    require(len(logits) == len(pending), "the length of logits", len(logits), expected)
-    for count, tokens in zip(logits, pending, strict=True):
-        expected = f"1 to {len(tokens)}, what is pending"
-        require(1 <= count <= len(tokens), "a number of rows in logits", count, expected)
-    return list(logits)
 
 
 # Caches: how large one has to be, and who has one
@@ -315,7 +308,7 @@ class Runners:
 
     def take_back(self, runner: ModelRunner) -> None:
         """The answer is over. A cache in which an error left something is not used again."""
-        runner.observer = runner.cache.observer = None
+        runner.observer, runner.cache.observer = None, CacheObserver()
         padding = runner.graphs is not None  # holds a block
         if runner.cache.pool.num_used == padding and len(self.idle) < 2:  # two for a draft that
             runner.cache.pool.restart()  # writes steps and guesses tokens

@@ -1,9 +1,9 @@
 """The draft's worker: a process or a thread that writes drafts while the target runs here.
 
-Calls go there as tuples (run, method, arguments), many in one message; steps, events for the trace
-and errors come back. A run is one loop's use of the worker: it has a writer and a cache there, and
-any number of requests, each a `LocalDrafts`, the very object that the loop uses without a worker.
-Only here it also writes steps before they are asked for (`LocalDrafts.write_ahead`).
+Calls go there as tuples (run, method, arguments); steps, events for the trace and errors come back.
+A run is one loop's use of the worker: it has a writer and a cache there, and any number of
+requests, each a `LocalDrafts`, the very object that the loop uses without a worker. Only here it
+also writes steps before they are asked for (`LocalDrafts.write_ahead`).
 
 An error there is raised here, with the worker's traceback if it is not one of ours, and costs that
 run only. A worker that dies, cannot be started or is silent for `patience` seconds raises
@@ -23,7 +23,7 @@ import threading
 import time
 import traceback
 import weakref
-from bisect import bisect_right
+from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -53,8 +53,6 @@ START_PATIENCE = 900.0
 """Seconds within which its model must be loaded."""
 SIGN_OF_LIFE = 0.2
 """Seconds after which a worker that is writing reports although no step is finished."""
-Call = tuple[int, str, tuple[Any, ...]]
-"""The number of a run, a method, its arguments."""
 
 
 class DraftWorkerError(LRError):
@@ -100,11 +98,11 @@ class _Run:
         return self.writer.busy
 
     def write(self) -> tuple[list[Any], list[Any]] | None:
-        """One forward. Then what there is to say: finished steps, each (request, node, step), and
+        """One forward. Then what there is to say: finished steps, each (request, `Written`), and
         events, each (request, or None for all; time; event). None: nothing yet.
         """
         self.writer.poll()
-        steps = [(number, *one) for number, side in self.requests.items() for one in side.take()]
+        steps = [(number, one) for number, side in self.requests.items() for one in side.take()]
         now = time.perf_counter()
         if not steps and now - self.told < SIGN_OF_LIFE:
             return None
@@ -155,8 +153,7 @@ def serve(connection: Connection, load: Load) -> None:
                 while True:
                     busy = [number for number, run in runs.items() if run.busy]
                     if connection.poll(0 if busy else None):
-                        for call in connection.recv():
-                            obey(*call)
+                        obey(*connection.recv())
                     else:
                         for number in busy:
                             obey(number, "write")
@@ -208,10 +205,10 @@ def launch(load: Load, *, as_thread: bool) -> tuple[Connection, Callable[[], Non
 
 
 class DraftWorker:
-    """A worker that is started with the first run and then kept. On two CPU cores a process pays,
-    because threads would share one interpreter; a thread suits a draft on the target's GPU, for
-    which it waits most of the time. `patience`: seconds of silence while a step is awaited. `pid`:
-    its process, once it is ready. `runs`: by their numbers.
+    """A worker that is started with the first run and then kept: a process, since threads would
+    share one interpreter, or beside a target on one GPU a thread (`DeviceMap.shares_gpu`).
+    `patience`: seconds of silence while a step is awaited. `pid`: its process, once it is ready.
+    `runs`: by their numbers.
     """
 
     def __init__(self, load: Load, *, as_thread: bool = False, patience: float = 120.0) -> None:
@@ -249,9 +246,9 @@ class DraftWorker:
                 ) from error
         self.start()
         number = next(self._numbers)
-        if file is not None and not self.as_thread:
-            self.send([(number, "load", (file,))])
         run = self.runs[number] = RemoteRun(self, number)
+        if file is not None and not self.as_thread:
+            run.call("load", file)
         run.call("begin", config, blocks, detailed)
         return run
 
@@ -259,15 +256,10 @@ class DraftWorker:
         """End the worker. A later run starts a new one; present ones raise `DraftWorkerError`."""
         self._give_up(DraftWorkerError("the draft worker was closed while a run was using it."))
 
-    def send(self, calls: Sequence[Call]) -> None:
-        """Send calls, in order. Raises `DraftWorkerError` if the worker has died."""
-        with self._guarded() as connection:
-            connection.send(calls)
-
     def listen(self, wait: float, *, required: bool = True) -> None:
         """Give what has arrived to its runs. If `required`, something must in `wait` seconds."""
         while self._connection is not None:
-            with self._guarded() as connection:
+            with self.connected() as connection:
                 if not connection.poll(wait):
                     if wait and required:
                         self._lost(f"has been silent for {wait:g} seconds")
@@ -283,8 +275,8 @@ class DraftWorker:
                 self.runs[run].hear(kind, content)
 
     @contextmanager
-    def _guarded(self) -> Iterator[Connection]:
-        """The connection, for one use."""
+    def connected(self) -> Iterator[Connection]:
+        """The connection, for one use. Raises `DraftWorkerError` if the worker has died."""
         assert self._connection is not None, "a run without a worker has an error"
         try:
             yield self._connection
@@ -320,7 +312,6 @@ class RemoteRun:
     sides: dict[int, RemoteDrafts] = field(default_factory=dict)
     here: ClassVar[bool] = False
     _numbers: Iterator[int] = field(default_factory=count)
-    _calls: list[Call] = field(default_factory=list)
 
     @property
     def busy(self) -> bool:
@@ -333,30 +324,22 @@ class RemoteRun:
         return side
 
     def call(self, method: str, *arguments: Any) -> None:
-        """Note a call for the next `flush`."""
-        self._calls.append((self.number, method, arguments))
-
-    def flush(self) -> None:
-        """Send the calls. Raises what went wrong in the worker."""
-        if self.error is not None:
-            raise self.error
-        if self._calls:
-            calls, self._calls = self._calls, []
-            self.worker.send(calls)
+        """Have this done there. What goes wrong is raised by the next `poll`."""
+        if self.error is None:
+            with suppress(DraftWorkerError), self.worker.connected() as connection:
+                connection.send((self.number, method, arguments))
 
     def poll(self, wait: float | None = 0.0) -> None:
         """Take in what has arrived (`wait` None: something must). Raises what went wrong there."""
-        self.flush()
-        patience = self.worker.patience if wait is None else wait
-        self.worker.listen(patience, required=wait is None)
+        if self.error is None:
+            patience = self.worker.patience if wait is None else wait
+            self.worker.listen(patience, required=wait is None)
         if self.error is not None:
             raise self.error
 
     def end(self) -> None:
         """Give up what the worker has for this run. Raises nothing."""
         self.call("finish")
-        with suppress(LRError):  # it was raised before: whatever is wrong, this run is over
-            self.flush()
         self.worker.runs.pop(self.number, None)  # what still arrives for it is dropped
 
     def hear(self, kind: str, content: Any) -> None:
@@ -365,16 +348,16 @@ class RemoteRun:
             self.error = content
             return
         steps, events = content
-        for number, *written in steps:
+        for number, written in steps:
             if number in self.sides:
-                self.sides[number].hear(Written(*written))
+                self.sides[number].hear(written)
         for number, when, event in events:
             if isinstance(event, ForwardPass) and self.sides:
                 event = replace(event, seconds=event.seconds / len(self.sides))
             for side in self.sides.values():
                 if number in (None, side.number):  # one clock serves a whole machine
-                    timed, all_ = (when - side.trace.start, event), side.trace.events
-                    all_.insert(bisect_right(all_, timed[0], key=itemgetter(0)), timed)
+                    timed = (when - side.trace.start, event)
+                    insort(side.trace.events, timed, key=itemgetter(0))
                     if side.trace.news is not None:
                         side.trace.news.append(timed)
 
@@ -421,9 +404,6 @@ class RemoteDrafts:
 
     def close(self, node: NodeId) -> None:
         self.run.call("close", self.number, node)
-
-    def flush(self) -> None:
-        self.run.flush()
 
     def end(self) -> None:
         self.awaited.clear()

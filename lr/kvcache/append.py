@@ -29,9 +29,10 @@ Read next: `cache.py`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lr.errors import ProtocolError
 from lr.kvcache.table import BlockTable, blocks_for
@@ -43,9 +44,9 @@ if TYPE_CHECKING:
 Tables = Sequence[BlockTable]
 
 
-class CacheObserver(Protocol):
-    """Is told of every change of a cache's tables, after it has happened: for traces and pictures
-    (`lab/trace/cache.py`). Who holds which block follows from these calls.
+class CacheObserver:
+    """Is told of every change of a cache's tables, after it has happened; this one does nothing,
+    that of `lab/trace/cache.py` records. Who holds which block follows from these calls.
 
     `moved`: the tables that left a shared block; `copies`: for each, (that block, its copy).
     `dropped`: blocks that a table gave up; `freed`: those of them that nobody holds any more.
@@ -67,78 +68,59 @@ class CacheObserver(Protocol):
         """A branch holds the prefix of this node."""
 
 
-class Append:
-    """See `PagedKVCache.append`. Inside the `with` the lengths are the new ones already, and
-    `fresh` (blocks that were zeroed), `copies` (pairs from, to) and `moved` (the tables that left a
-    shared block, one per copy) can be read.
-    """
+@contextmanager
+def growth(cache: PagedKVCache, tables: Tables, counts: Sequence[int]) -> Iterator[list[int]]:
+    """See `PagedKVCache.append`. Inside the `with` the lengths are the new ones already."""
+    cache.require_changeable(*tables)
+    if len(tables) != len(counts):
+        raise ProtocolError(f"{len(tables)} tables were given with {len(counts)} counts.")
+    if len(tables) > 1 and len(set(tables)) != len(tables):
+        raise ProtocolError("a table comes twice in one batch; add up its counts, or fork it.")
+    if counts and min(counts) < 0:
+        raise ProtocolError(f"{min(counts)} tokens cannot be appended; truncate shortens.")
+    more, shared = [], []  # new blocks of each table; those that write into a shared one
+    for table, count in zip(tables, counts, strict=True):
+        more.append(blocks_for(table.length + count, table.block_size) - len(table.blocks))
+        if count and table.room and cache.pool.refcount(table.blocks[-1]) > 1:
+            shared.append(table)
+    moved, leaving = list[BlockTable](), Counter[int]()  # those that leave a shared block
+    for table in sorted(shared, key=lambda table: table.length):  # the longest may stay
+        leaving[table.blocks[-1]] += 1
+        if leaving[table.blocks[-1]] < cache.pool.refcount(table.blocks[-1]):
+            moved.append(table)
 
-    def __init__(self, cache: PagedKVCache, tables: Tables, counts: Sequence[int]) -> None:
-        self.cache, self.tables, self.counts = cache, tuple(tables), tuple(counts)
+    taken = cache.pool.allocate(len(moved) + sum(more))
+    copies = [(t.blocks[-1], new) for t, new in zip(moved, taken, strict=False)]
+    fresh = taken[len(moved) :]
+    try:
+        if taken:
+            cache.prepare(fresh, copies)
+    except BaseException:
+        cache.drop_blocks(taken[::-1])
+        raise
 
-    def __enter__(self) -> list[int]:
-        cache, tables, counts = self.cache, self.tables, self.counts
-        cache.require_changeable(*tables)
-        if len(tables) != len(counts):
-            raise ProtocolError(f"{len(tables)} tables were given with {len(counts)} counts.")
-        if len(tables) > 1 and len(set(tables)) != len(tables):
-            raise ProtocolError("a table comes twice in one batch; add up its counts, or fork it.")
-        if counts and min(counts) < 0:
-            raise ProtocolError(f"{min(counts)} tokens cannot be appended; truncate shortens.")
-        self.fresh: list[int] = []
-        self.copies: list[tuple[int, int]] = []
-        self.moved: list[BlockTable] = []
-        more, shared = [], []  # new blocks of each table; those that write into a shared one
-        for table, count in zip(tables, counts, strict=True):
-            more.append(blocks_for(table.length + count, table.block_size) - len(table.blocks))
-            if count and table.room and cache.pool.refcount(table.blocks[-1]) > 1:
-                shared.append(table)
-        if any(more) or shared:
-            self._grow(more, shared)
-        cache.open_append = self
-        slots: list[int] = []
-        for table, count in zip(tables, counts, strict=True):
-            table.length += count
-            slots += table.slots(table.length - count, table.length)
-        if cache.observer is not None:
-            cache.observer.grew(tables, self.moved, self.copies)
-        return slots
-
-    def _grow(self, more: list[int], shared: list[BlockTable]) -> None:
-        """Allocate, prepare, hand blocks out: to those who leave a shared one, then to all."""
-        cache, leaving = self.cache, Counter[int]()
-        for table in sorted(shared, key=lambda table: table.length):  # the longest may stay
-            leaving[table.blocks[-1]] += 1
-            if leaving[table.blocks[-1]] < cache.pool.refcount(table.blocks[-1]):
-                self.moved.append(table)
-        taken = cache.pool.allocate(len(self.moved) + sum(more))
-        self.copies = [(t.blocks[-1], new) for t, new in zip(self.moved, taken, strict=False)]
-        self.fresh = taken[len(self.moved) :]
-        try:
-            cache.prepare(self.fresh, self.copies)
-        except BaseException:
-            cache.drop_blocks(taken[::-1])
-            raise
-        for table, (_, block) in zip(self.moved, self.copies, strict=True):
-            table.blocks[-1] = block
-        cache.drop_blocks([source for source, _ in self.copies])
-        free = iter(self.fresh)
-        for table, needed in zip(self.tables, more, strict=True):
-            table.blocks += islice(free, needed)
-
-    def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
-        cache = self.cache
-        cache.open_append = None
-        if kind is None:
-            return
+    for table, (_, block) in zip(moved, copies, strict=True):
+        table.blocks[-1] = block
+    cache.drop_blocks([source for source, _ in copies])
+    free, slots = iter(fresh), list[int]()
+    for table, count, needed in zip(tables, counts, more, strict=True):
+        table.blocks += islice(free, needed)
+        table.length += count
+        slots += table.slots(table.length - count, table.length)
+    cache.open_append = copies
+    cache.observer.grew(tables, moved, copies)
+    try:
+        yield slots
+    except BaseException:
         # shorten the tables, give shared blocks back to those who left, free what was taken
-        for table, count in zip(self.tables, self.counts, strict=True):
+        for table, count in zip(tables, counts, strict=True):
             table.length -= count
             del table.blocks[blocks_for(table.length, table.block_size) :]
-        for table, (source, _) in zip(self.moved, self.copies, strict=True):
+        for table, (source, _) in zip(moved, copies, strict=True):
             table.blocks[-1] = source
             cache.pool.share(source)
-        taken = [block for _, block in self.copies] + self.fresh
         cache.drop_blocks(taken[::-1])
-        if cache.observer is not None:
-            cache.observer.restored(self.tables)
+        cache.observer.restored(tables)
+        raise
+    finally:
+        cache.open_append = None

@@ -1,8 +1,7 @@
 """A branch: one sequence of tokens, and the blocks of the cache that hold its keys and values.
 
-Tokens that are not in the cache yet are *pending*. Example: 10 tokens, all cached; append 3. Then
-`num_computed_tokens` is 10, and `pending` holds the last 3. The runner computes what is pending;
-nothing else changes the table.
+Tokens that are not in the cache yet are *pending*. The runner computes what is pending (an example
+is in `engine/runner.py`); nothing else changes the table.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@
 the cache knows its live tables and is the only one to change them (`new`, `fork`, `append`,
 `truncate`, `release`).
 
-**The law** (`check`): free + used = total, and a refcount is how many live tables hold the block.
-
 **What a block contains.** A block is zeroed, or filled by a copy, when it is allocated, so whatever
 a live table's blocks contain after its length is stale but finite: an attention that gathers whole
 blocks and masks the tail never multiplies zero by NaN. With `poison_freed=True` free blocks are
@@ -17,6 +15,7 @@ heads and repeat the leader's `prepare` and `write`. Read next: `lr/model`.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from math import prod
 from typing import Any
 
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor
 
 from lr.errors import ProtocolError, SettingError
-from lr.kvcache.append import Append, CacheObserver
+from lr.kvcache.append import CacheObserver, growth
 from lr.kvcache.pool import BlockPool
 from lr.kvcache.table import BlockTable, blocks_for
 from lr.types import require
@@ -76,8 +75,8 @@ class PagedKVCache:
         require(dtype.is_floating_point, "dtype", dtype, "the model's, a float type")
         self.num_blocks, self.block_size, self.poison_freed = num_blocks, block_size, poison_freed
         self.pool = BlockPool(num_blocks)
-        self.open_append: Append | None = None
-        self.observer: CacheObserver | None = None
+        self.open_append: list[tuple[int, int]] | None = None  # the copies of one that is open
+        self.observer = CacheObserver()
         self.copied_blocks = 0
         self._clean: set[int] = set()
         self.live_tables: set[BlockTable] = set()
@@ -106,8 +105,7 @@ class PagedKVCache:
         """An empty branch; it holds no block yet."""
         table = BlockTable(self.block_size)
         self.live_tables.add(table)
-        if self.observer is not None:
-            self.observer.opened(table)
+        self.observer.opened(table)
         return table
 
     def fork(self, table: BlockTable) -> BlockTable:
@@ -117,8 +115,7 @@ class PagedKVCache:
             self.pool.share(block)
         twin = BlockTable(self.block_size, list(table.blocks), table.length)
         self.live_tables.add(twin)
-        if self.observer is not None:
-            self.observer.forked(twin, table)
+        self.observer.forked(twin, table)
         return twin
 
     def truncate(self, table: BlockTable, length: int) -> None:
@@ -129,24 +126,24 @@ class PagedKVCache:
                 f"a branch of {table.length} tokens cannot be cut back to {length}."
             )
         dropped, freed = self._shorten(table, length)
-        if self.observer is not None:
-            self.observer.cut(table, dropped, freed)
+        self.observer.cut(table, dropped, freed)
 
     def release(self, table: BlockTable) -> None:
         """Give up `table` for good; blocks that no other branch holds are free again."""
         self.require_changeable(table)
         dropped, freed = self._shorten(table, 0)
         self.live_tables.remove(table)
-        if self.observer is not None:
-            self.observer.closed(table, dropped, freed)
+        self.observer.closed(table, dropped, freed)
 
-    def append(self, tables: Sequence[BlockTable], counts: Sequence[int]) -> Append:
+    def append(
+        self, tables: Sequence[BlockTable], counts: Sequence[int]
+    ) -> AbstractContextManager[list[int]]:
         """Room for `counts[i]` more tokens in `tables[i]`: `with cache.append(tables, counts) as
         slots:` yields the slots of the new tokens, in batch order, and lets the body `write` them.
         If the body raises, everything is as before. Entering raises `OutOfBlocks` or, for what
         makes no batch, `ProtocolError`, having changed nothing.
         """
-        return Append(self, tables, counts)
+        return growth(self, tuple(tables), tuple(counts))
 
     # Tensors
 
@@ -193,8 +190,9 @@ class PagedKVCache:
     # The law
 
     def check(self, tables: Iterable[BlockTable] | None = None) -> None:
-        """Raise `AssertionError` where the conservation law is broken. `tables`: all that should be
-        live, so that a branch is found that somebody forgot to release.
+        """Raise `AssertionError` unless free + used = total and every refcount is how many live
+        tables hold the block. `tables`: all that should be live, so that a branch is found that
+        somebody forgot to release.
         """
         tables, pool = list(self.live_tables if tables is None else tables), self.pool
         forgotten = self.live_tables.difference(tables)
@@ -212,7 +210,7 @@ class PagedKVCache:
                 holders = [table for table in tables if block in table.blocks]
                 raise AssertionError(f"block {block} has refcount {count}, held by {holders}")
 
-    # Inside: for `Append`, not for users of the cache
+    # Inside: for `append.py`, not for users of the cache
 
     def require_changeable(self, *tables: BlockTable) -> None:
         """Raise `ProtocolError` unless these are live tables and no append is open."""

@@ -100,7 +100,7 @@ def drawn_drafts(
         for node in range(n):
             row = draft(tuple(tokens[i] for i in shape.path(node)[:-1]))
             if not replace:
-                earlier = [tokens[i] for i in shape.children(parents[node]) if i < node]
+                earlier = [tokens[i] for i in shape.families()[parents[node] + 1] if i < node]
                 row = residual_certain(row, earlier)
             rows.append(row)
         weight = 1.0

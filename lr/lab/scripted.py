@@ -106,7 +106,7 @@ class ScriptedRun:
     @property
     def work(self) -> list[Work]:
         """What is in flight, oldest first."""
-        return self.scheduler.work
+        return list(self.scheduler.work)
 
     def run(self) -> list[EmittedStep]:
         """Go on to the end of the text; returns its steps."""

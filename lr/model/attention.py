@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lr.errors import SettingError
 from lr.kvcache.cache import PagedKVCache, integers
 from lr.model.batch import RaggedBatch
 from lr.model.layers import Attend
@@ -40,8 +39,7 @@ class RowPages:
     The keys of a forward are stored before anybody looks, so a row at position p sees the first p +
     1 places of its pages, whatever other rows of its sequence stand beside it. Every index is a
     tensor and the shapes do not depend on how the rows are divided among sequences: what a CUDA
-    graph needs (`graphs.py`). Example, blocks of 4: a sequence of 6 tokens in blocks 9 and 2 that
-    brings 2 of them is two rows, positions (4, 5), slots (8, 9), blocks ((9, 2), (9, 2)).
+    graph needs (`graphs.py`, with an example).
     """
 
     positions: Tensor
@@ -69,15 +67,6 @@ class AttentionKind:
     ragged: AttentionBackend
     rows: Callable[[RowPages, PagedKVCache], Attend] | None = None
     strict: bool = False
-
-    def check_block_size(self, block_size: int) -> None:
-        """Raise SettingError if it cannot read blocks of that many tokens."""
-        if self.strict and block_size % self.block_size:
-            raise SettingError(
-                f"block_size is {block_size}, but attention {self.name!r} reads blocks of a "
-                f"multiple of {self.block_size} tokens here; use such blocks, or attention sdpa, "
-                "which reads any."
-            )
 
 
 def reference_attention(batch: RaggedBatch, cache: PagedKVCache) -> Attend:

@@ -113,7 +113,14 @@ class Codec:
         """
         said = {"user": question} if system is None else {"system": system, "user": question}
         for role, text in said.items():
-            _require_text("question" if role == "user" else role, text)
+            name = "question" if role == "user" else role
+            require(isinstance(text, str), name, text, "a string")
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise SettingError(
+                    f"{name} has a character that is not Unicode text: {error}. Give it in UTF-8."
+                ) from error
         if not self.tokenizer.chat_template:
             raise CheckpointError(
                 f"{self.name} has no chat template (chat_template in tokenizer_config.json, or "
@@ -142,17 +149,6 @@ class Codec:
         # The template has written the special tokens. Those between marks are somebody's words.
         pieces = enumerate(text.split(mark))
         return [token for i, piece in pieces for token in self.encode(piece, literal=i % 2 == 1)]
-
-
-def _require_text(name: str, text: str) -> None:
-    """Raise SettingError unless `text` is a string without surrogates that stand alone."""
-    require(isinstance(text, str), name, text, "a string")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise SettingError(
-            f"{name} has a character that is not Unicode text: {error}. Give it in UTF-8."
-        ) from error
 
 
 def first_difference(target: Codec, draft: Codec) -> str:

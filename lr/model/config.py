@@ -65,9 +65,8 @@ class ModelConfig:
 
     Sizes: `hidden_size` e, `num_layers` l, `num_heads` h, `num_kv_heads` k (h is a multiple of k),
     `head_dim` d, `intermediate_size` of the MLP, `vocab_size` v (rows of the embedding, padding
-    included), `max_position_embeddings` in tokens. `qkv_bias`: q, k and v projections have a bias
-    (Qwen2, Qwen2.5, DeepSeek-R1-Distill-Qwen). `qk_norm`: RMSNorm over every query and key head
-    (Qwen3). `yarn`: None for plain rotary embeddings.
+    included), `max_position_embeddings` in tokens. `qkv_bias`: q, k and v projections have a bias.
+    `qk_norm`: RMSNorm over every query and key head. `yarn`: None for plain rotary embeddings.
     """
 
     vocab_size: int

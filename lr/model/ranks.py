@@ -126,34 +126,29 @@ class Team:
         self.numbers = count()
         self._lock = threading.RLock()
         self._store: dist.Store | None = None
-        self._processes: list[SpawnProcess] = []
+        self.processes: list[SpawnProcess] = []
         if torchrun is None:
             self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
             for rank, device in enumerate(devices[1:], 1):
                 told = Torchrun(rank, size, device.index or 0), self._store.port
-                self._processes.append(start_process(_process, *told, name=f"lr rank {rank}"))
-        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._processes)
+                self.processes.append(start_process(_process, *told, name=f"lr rank {rank}"))
+        self._finalizer = weakref.finalize(self, _end, os.getpid(), self.processes)
         settings = (self.device.type == "cuda", torch.get_num_threads(), patience)
         with self._guarded():
             late = time.monotonic() + STARTS * patience
             while self._store and not self._store.check([f"started {r}" for r in range(1, size)]):
-                if time.monotonic() > late or any(p.exitcode is not None for p in self._processes):
+                if time.monotonic() > late or any(p.exitcode is not None for p in self.processes):
                     raise RankLost("a rank has not started")
                 time.sleep(0.02)
             self.ranks, _ = _join(Torchrun(0, size, self.device.index or 0), self._store, settings)
-        if settings[0] and self._processes:
-            watched = self._processes, self.ranks.group, self._finalizer
+        if settings[0] and self.processes:
+            watched = self.processes, self.ranks.group, self._finalizer
             threading.Thread(target=_abort_when_one_ends, args=watched, daemon=True).start()
-
-    @property
-    def pids(self) -> list[int]:
-        """The processes of the other ranks that were started here, in order."""
-        return [process.pid for process in self._processes if process.pid is not None]
 
     def load(self, source: str | Path, dtype: torch.dtype | None = None) -> LeaderLM:
         """Another model on this team. Under torchrun each machine finds `source` for itself."""
         part_of(config_of(source), self.ranks.size)
-        if self._processes and not is_dummy(source):
+        if self.processes and not is_dummy(source):
             source = resolve(source).resolve()
         number = next(self.numbers)
         with self.together(("load", number, str(source), dtype)):
@@ -203,9 +198,9 @@ class Team:
     def _cause(self) -> str:
         """Which of the processes started here has failed or hangs, and how; "" if none has."""
         deadline, hangs = time.monotonic() + AFTERMATH, ""
-        while time.monotonic() < deadline and not any(one.exitcode for one in self._processes):
+        while time.monotonic() < deadline and not any(one.exitcode for one in self.processes):
             time.sleep(0.05)
-        for rank, process in enumerate(self._processes, 1):
+        for rank, process in enumerate(self.processes, 1):
             name, code = f"rank {rank} (process {process.pid})", process.exitcode
             if self._store is not None and self._store.check([f"failed {rank}"]):
                 return f"{name} failed: {self._store.get(f'failed {rank}').decode()}"

@@ -2,8 +2,7 @@
 
 A drafter makes a `Proposal` per branch, a chain or a tree of tokens. The target runs over all of it
 in one forward. An acceptance rule then makes a `Decision`: a path of accepted nodes from the root
-down, and one more token. A rule is *lossless* if its output is distributed as the target's own:
-`RejectRule` and `MatchRule` say why they are. `p` is the target's distribution, `q` the draft's.
+down, and one more token. `p` is the target's distribution, `q` the draft's.
 
 A rule lists every way a round can end, with its probability (`outcomes`), and that list is the code
 that runs: a round draws one uniform number, takes the outcome on which it falls, and draws the last
@@ -71,17 +70,14 @@ class Proposal:
         return all(parent == node - 1 for node, parent in enumerate(self.parents))
 
     def families(self) -> list[list[int]]:
-        """The children of every node, in order: those of the root at place 0, of node i at i + 1,
-        like the target's rows: row 0 at the branch's end, row i + 1 after node i.
+        """The children of every node, in the order in which they are tried: those of the root at
+        place 0, of node i at i + 1, like the target's rows: row 0 at the branch's end, row i + 1
+        after node i.
         """
         families: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
         for node, parent in enumerate(self.parents):
             families[parent + 1].append(node)
         return families
-
-    def children(self, node: int) -> list[int]:
-        """The nodes right after `node` (or `ROOT`), in the order in which they are tried."""
-        return self.families()[node + 1]
 
     def path(self, node: int) -> tuple[int, ...]:
         """The nodes from the root down to `node`, inclusive; none for the root."""

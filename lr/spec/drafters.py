@@ -8,10 +8,6 @@ makes the output biased; `lr/lab/counterexamples.py` shows how.
 Without a model: the draft's version of the same step. With a draft model, which has a cache of its
 own: chains (`ModelDrafter`) after every branch, all branches in one batch, one forward per place.
 `lr/parts/drafters.py` has trees, and lookup in the text so far.
-
-With coupling "independent" the draft model draws with noise of its own, new in every round; with
-"shared" with the very keys with which the target would draw at those places. Neither distribution
-changes, but the two agree far more often (`lr/lab/exact.py`); use it with sample matching.
 """
 
 from __future__ import annotations
@@ -136,7 +132,10 @@ class OwnBranches(Drafter):
 
 
 def draft_key(context: Context, depth: int, coupling: Coupling) -> int:
-    """The key of the draft's token `depth` places on: the target's own, or one of this round."""
+    """The key of the draft's token `depth` places on. With coupling "shared" it is the target's own
+    there: the distributions stay and the two agree far more often (`lr/lab/exact.py`), which pays
+    with sample matching. Else it is new in every round.
+    """
     draws = context.draws
     if coupling is Coupling.SHARED:
         return draws.sample_key(depth)

@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from lr.errors import SettingError
 from lr.types import EmittedStep, Finish, Role, Step, Verdict, require, require_whole
 
 if TYPE_CHECKING:
@@ -223,15 +222,6 @@ class Schedule(Enum):
     DEPTH = "depth"
 
 
-class LateDrafts(Enum):
-    """What happens to a draft step that is not written when the root's target step is: it is
-    waited for, or rejected as in the official code. Then the answer depends on time.
-    """
-
-    WAIT = "wait"
-    REJECT = "reject"
-
-
 class Router(Protocol):
     """Decides, before anything is written, which model writes a step."""
 
@@ -315,9 +305,6 @@ class FirstAligned:
         return WAIT if place.more else None
 
 
-FIRST_ALIGNED = FirstAligned()
-
-
 @dataclass(frozen=True)
 class SchedulerConfig:
     """The settings of a `LookaheadScheduler`.
@@ -325,9 +312,12 @@ class SchedulerConfig:
     `depth`: g, k or D of `Schedule`; 0 (not with `paper`) is plain decoding. `width`: alternatives
     per position. `max_target_rows`: limit of the target steps and lone judgements in flight; nodes
     near the root go first. `needs_target_step`: False if the verifier judges a draft step by
-    itself; the target then writes only where none is accepted or the verifier is unsure. `router`:
-    None lets the draft always go first. `may_follow`: whether drafts may follow the draft step that
-    leads to a node before it is accepted (before the cycle is over, where there is a barrier).
+    itself; the target then writes only where none is accepted or the verifier is unsure.
+    `reject_late`: a draft step that is not written when the root's target step is counts as
+    rejected, as in the official code, and the answer depends on time; else it is waited for.
+    `router`: None lets the draft always go first. `may_follow`: whether drafts may follow the draft
+    step that leads to a node before it is accepted (before the cycle is over, where there is a
+    barrier).
     """
 
     limits: Limits
@@ -335,10 +325,10 @@ class SchedulerConfig:
     depth: int = 4
     width: int = 1
     max_target_rows: int | None = None
-    late_drafts: LateDrafts = LateDrafts.WAIT
+    reject_late: bool = False
     needs_target_step: bool = True
     router: Router | None = None
-    chooser: Chooser = FIRST_ALIGNED
+    chooser: Chooser = FirstAligned()
     may_follow: Callable[[NodeId], bool] | None = None
 
     def __post_init__(self) -> None:
@@ -346,10 +336,9 @@ class SchedulerConfig:
         require_whole("depth", self.depth, 1 if paper else 0)
         require_whole("width", self.width, 1)
         require_whole("max_target_rows", 1 if rows is None else rows, 1)
-        wait = self.late_drafts is LateDrafts.WAIT
-        possible = wait or (self.schedule is Schedule.DEPTH and self.needs_target_step)
+        possible = self.schedule is Schedule.DEPTH and self.needs_target_step
         expected = 'wait: "reject" needs schedule "depth" and a verifier that sees both steps'
-        require(possible, "late_drafts", self.late_drafts.value, expected)
+        require(possible or not self.reject_late, "late_drafts", "reject", expected)
 
     @property
     def barrier(self) -> bool:
@@ -369,13 +358,3 @@ class SchedulerConfig:
         the tree began: a window's root moves with time, and a tree must not depend on that.
         """
         return self.width
-
-    def checked_width(self, level: int) -> int:
-        """`width_at`. Raises `SettingError` for a width that cannot be."""
-        found = self.width_at(level)
-        if not isinstance(found, int) or not 1 <= found <= self.width:
-            raise SettingError(
-                f"schedule {type(self).__name__}: width_at({level}) is {found!r}, expected a whole "
-                f"number from 1 to {self.width}, the width of the run."
-            )
-        return found

@@ -17,7 +17,7 @@ s, c against t. Decisions are made at the root only:
 - If no draft can come, the target's step is emitted as it is: after a full cycle, the **bonus**.
 
 What can no longer be emitted is cancelled at once. A decision depends on steps and verdicts alone
-and waits for them: the order of events changes no answer (except with `LateDrafts.REJECT`).
+and waits for them: the order of events changes no answer (except with `reject_late`).
 
 There is no clock, tensor, tokenizer or thread here: the engine runs this object on models, a script
 in tests, `theory/simulate.py` on a simulated clock. Messages and settings: `protocol.py`; a
@@ -40,7 +40,6 @@ from lr.spec.protocol import (
     Judge,
     Judged,
     Kind,
-    LateDrafts,
     NodeId,
     Place,
     Release,
@@ -50,7 +49,7 @@ from lr.spec.protocol import (
     Wait,
     Work,
 )
-from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict
+from lr.types import EmittedStep, Finish, Origin, Role, Step, Verdict, require_whole
 
 MEMORY = 1000
 """Cancelled work is remembered for this many steps; an event for older work is taken as stale."""
@@ -76,38 +75,32 @@ class Node:
 
 class LookaheadScheduler:
     """The scheduler of one answer. `start`, once, and `handle`, for every event, return commands to
-    carry out in order. `root`: the end of what is emitted, with the tree below it. `done`: the
-    answer is complete, nothing in work, every node released.
+    carry out in order. `root`: the end of what is emitted, with the tree below it. `work`: what was
+    commanded and is not done, in order. `done`: the answer is complete, nothing in work, every node
+    released.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
         self.root = Node(NodeId(0, 0), 0, config.limits.step_limit(0))
         self.done = False
-        self._started = False
         self._cycle = 0  # index of the node at which the synchronous cycle began
         self._commands: list[Command] = []  # to be returned at the end of this call
-        self._in_work: dict[Work, Node] = {}
+        self.work: dict[Work, Node] = {}
         self._cancelled: set[Work] = set()
-
-    @property
-    def work(self) -> list[Work]:
-        """What is in work, in the order in which it was commanded."""
-        return list(self._in_work)
 
     @property
     def rows(self) -> int:
         """Rows of the target in work: target steps, and judgements without target step."""
         return sum(
             kind is Kind.TARGET or (kind is Kind.JUDGE and self._judged_alone(node))
-            for (kind, _), node in self._in_work.items()
+            for (kind, _), node in self.work.items()
         )
 
     def start(self) -> list[Command]:
         """The first commands. The first root is NodeId(0, 0)."""
-        if self._started:
+        if self.work or self.done:
             raise ProtocolError("start() was called twice: make one scheduler per answer.")
-        self._started = True
         return self._advance()
 
     def handle(self, event: Event) -> list[Command]:
@@ -117,12 +110,12 @@ class LookaheadScheduler:
         never commanded or is done, an empty step or one too long, no verdict on two steps.
         """
         work = Work(_COMPLETES[type(event)], event.node)
-        node = self._in_work.get(work)
+        node = self.work.get(work)
         if node is None:
             self._check_stale(work)
             return []
         self._check_possible(event, node)
-        del self._in_work[work]
+        del self.work[work]
         match event:
             case Drafted(_, None):
                 self._prune(node)
@@ -146,7 +139,7 @@ class LookaheadScheduler:
     # After every event: judge what can be judged, decide what can be decided, start what may start
 
     def _advance(self) -> list[Command]:
-        if self.config.barrier and self._in_work:
+        if self.config.barrier and self.work:
             # Algorithm 1 has stages: drafts follow each other, all else waits until one is over.
             self._start_drafts()
         else:
@@ -156,9 +149,9 @@ class LookaheadScheduler:
                     break
             if not self.done:
                 self._start_drafts()
-                if not (self.config.barrier and self._in_work):
+                if not (self.config.barrier and self.work):
                     self._start_rows()
-                if not self._in_work:
+                if not self.work:
                     raise ProtocolError(
                         f"nothing is in work and the answer is not complete: schedule "
                         f"{type(self.config).__name__} allows neither drafts nor a target step at "
@@ -189,11 +182,10 @@ class LookaheadScheduler:
     def _decide(self) -> bool:
         """Emit the next step if it is decided, and move the root after it. Returns whether."""
         root, settled, width = self.root, list[Node](), len(self.root.children)
-        reject_late = self.config.late_drafts is LateDrafts.REJECT
         choice: Node | Wait | None = Wait.WAIT
         for child in root.children:
-            awaited = Work(Kind.DRAFT, child.id) in self._in_work
-            if reject_late and awaited and root.target is not None:
+            awaited = Work(Kind.DRAFT, child.id) in self.work
+            if self.config.reject_late and awaited and root.target is not None:
                 self._settle(child, Verdict(aligned=False, why="the draft step was late"))
             if child.verdict is None:
                 if awaited or child.draft is not None:
@@ -280,14 +272,18 @@ class LookaheadScheduler:
 
     def _start_drafts(self) -> None:
         """W alternatives after every node where drafts may follow (section 3.1)."""
+        width = self.config.width
         for node in _open_nodes(self.root):
             if not self._may_draft(node):
                 continue
-            count = self.config.checked_width(node.id.index - node.id.stem)
-            for name in [node.id.child(j, self.config.width) for j in range(count)]:
+            level = node.id.index - node.id.stem
+            count = self.config.width_at(level)
+            what = f"schedule {type(self.config).__name__}: width_at({level})"
+            require_whole(what, count, 1, width)
+            for name in [node.id.child(j, width) for j in range(count)]:
                 child = Node(name, node.written, node.limit, open=False)
                 node.children.append(child)
-                self._in_work[Work(Kind.DRAFT, name)] = child
+                self.work[Work(Kind.DRAFT, name)] = child
             names = tuple(child.id for child in node.children)
             self._commands.append(Draft(node.id, names, node.limit))
 
@@ -326,7 +322,7 @@ class LookaheadScheduler:
         """Whether the target's step after `node` may start and has not started yet. If the verifier
         needs none: only after a doubt, and at a root that has no draft step left.
         """
-        if node.target is not None or Work(Kind.TARGET, node.id) in self._in_work:
+        if node.target is not None or Work(Kind.TARGET, node.id) in self.work:
             return False
         if self.config.needs_target_step:
             return self.config.targets_at(self._level(node))
@@ -337,14 +333,14 @@ class LookaheadScheduler:
         return not self.config.needs_target_step and not child.unsure
 
     def _unjudged(self, child: Node) -> bool:
-        """Whether the draft step is there and the verifier is still to be asked about it."""
-        waits = child.draft is not None and child.verdict is None and not child.released
-        return waits and Work(Kind.JUDGE, child.id) not in self._in_work
+        """Whether the verifier is still to be asked about the draft step that leads here."""
+        asked = Work(Kind.JUDGE, child.id) in self.work
+        return not (asked or child.verdict or child.released)
 
     # Changes to the tree and to what is in work
 
     def _begin(self, kind: Kind, node: Node, command: Command) -> None:
-        self._in_work[Work(kind, node.id)] = node
+        self.work[Work(kind, node.id)] = node
         self._commands.append(command)
 
     def _settle(self, child: Node, verdict: Verdict) -> None:
@@ -357,7 +353,7 @@ class LookaheadScheduler:
         if node.released:
             return
         for work in [Work(kind, node.id) for kind in Kind]:
-            if self._in_work.pop(work, None) is not None:
+            if self.work.pop(work, None) is not None:
                 self._cancelled.add(work)
                 self._commands.append(Cancel(work))
         for child in node.children:
@@ -372,7 +368,7 @@ class LookaheadScheduler:
         if work in self._cancelled:
             self._cancelled.discard(work)
         elif work.node.index >= self.root.id.index - MEMORY:
-            in_work = ", ".join(f"{w.kind.value} {w.node}" for w in self._in_work) or "nothing"
+            in_work = ", ".join(f"{w.kind.value} {w.node}" for w in self.work) or "nothing"
             raise ProtocolError(
                 f"an event reports the {work.kind.value} work for node {work.node}, but that was "
                 f"never commanded or is done already. In work are: {in_work}."

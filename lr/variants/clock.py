@@ -19,7 +19,7 @@ from lr.errors import SettingError
 from lr.options import GenerateOptions
 from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform
-from lr.spec.protocol import FIRST_ALIGNED, Chooser, Kind, Place, Schedule, SchedulerConfig, Wait
+from lr.spec.protocol import Chooser, FirstAligned, Kind, Place, Schedule, SchedulerConfig, Wait
 from lr.spec.variant import Controller, StepStats, Variant
 from lr.spec.verifiers.base import Pair, Requires
 from lr.testing.guard import guarded
@@ -81,7 +81,7 @@ def simulated(variant: Variant, at: Point) -> tuple[SchedulerConfig, Outcome]:
     verifier, control = parts.verifier, parts.controller
     sees = Requires.TARGET_STEP if verifier is None else verifier.requires
     early = verifier is not None and verifier.early_requires is not None
-    chooser = FIRST_ALIGNED if parts.chooser is None else Scored(parts.chooser, at.seed)
+    chooser = FirstAligned() if parts.chooser is None else Scored(parts.chooser, at.seed)
     config = (parts.schedule or SchedulerConfig)(
         ENDLESS,
         Schedule(own["schedule"]),

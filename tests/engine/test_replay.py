@@ -207,6 +207,17 @@ def test_scripts_and_simulations_come_again(schedule: Schedule) -> None:
     assert replay_virtual(other).difference is not None
 
 
+def test_a_simulation_whose_file_still_says_late_drafts() -> None:
+    world = World(Bernoulli(0.6), target=Lognormal(1.0, 0.4), draft=Lognormal(0.9, 0.4), seed=3)
+    for late in ("wait", "reject"):
+        config = SchedulerConfig(ENDLESS, Schedule.DEPTH, 3, reject_late=late == "reject")
+        trace = simulated_trace(config, world, 30)
+        kept = trace.header.options["config"]
+        assert kept.pop("reject_late") == (late == "reject")
+        kept["late_drafts"] = late
+        assert replay_virtual(trace) == Replayed(len(trace.records), None)
+
+
 def test_details_do_not_change_the_statistics() -> None:
     plain, detailed = Trace(), Trace(detailed=True)
     config, world = SchedulerConfig(ENDLESS, Schedule.PAPER, depth=3), World(Bernoulli(0.6))

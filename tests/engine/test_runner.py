@@ -35,9 +35,8 @@ MODEL = random_model()
 
 
 def runner(attention: AttentionKind = SDPA, **settings: int) -> ModelRunner:
-    made = ModelRunner(
-        MODEL, **{"num_blocks": 64, "block_size": 4, **settings}, attention=attention
-    )
+    MODEL.attention = attention
+    made = ModelRunner(MODEL, **{"num_blocks": 64, "block_size": 4, **settings})
     made.cache.keys.fill_(torch.nan)  # whoever reads memory that was never written will show it
     made.cache.values.fill_(torch.nan)
     return made

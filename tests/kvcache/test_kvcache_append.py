@@ -1,5 +1,6 @@
 """Growing: what is copied, what is shared, and that a failure leaves no trace."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -134,10 +135,9 @@ def test_undone_batch_does_not_damage_the_longer_holder(swap: bool) -> None:
     cache.truncate(shorter, 1)
     batch = [shorter, longer] if swap else [longer, shorter]
     failing = pytest.raises(ForwardFailed)
-    growth = cache.append(batch, [1, 1])
-    with failing, growth as slots:
+    with failing, cache.append(batch, [1, 1]) as slots:
         write_tokens(cache, slots, [99, 99])
-        assert len(growth.copies) == 1
+        assert cache.open_append is not None and len(cache.open_append) == 1
         raise ForwardFailed
     assert longer.blocks == shorter.blocks
     assert_contents(cache, [longer, shorter], [[1, 2, 3], [1]])
@@ -160,18 +160,25 @@ def test_failure_while_copying_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
     extend(cache, [twin], [[7]])
 
 
-def test_a_follower_that_repeats_prepare_and_write_has_the_same_contents() -> None:
+def test_a_follower_that_repeats_prepare_and_write_has_the_same_contents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What a tensor-parallel rank does: no pool, no refcounts, only the leader's `fresh`, `copies`
     and slots.
     """
     leader, follower = small_cache(), small_cache()
+    prepare = leader.prepare
+
+    def both(fresh: Sequence[int], copies: Sequence[tuple[int, int]]) -> None:
+        prepare(fresh, copies)
+        follower.prepare(fresh, copies)
+
+    monkeypatch.setattr(leader, "prepare", both)
     tables = [leader.new()]
     for token in range(1, 30):
         if token in (3, 7, 12):
             tables.append(leader.fork(tables[-1]))
-        growth = leader.append(tables, [1] * len(tables))
-        with growth as slots:
-            follower.prepare(growth.fresh, growth.copies)
+        with leader.append(tables, [1] * len(tables)) as slots:
             write_tokens(leader, slots, [token * 10 + i for i in range(len(tables))])
             write_tokens(follower, slots, [token * 10 + i for i in range(len(tables))])
         if token == 20:
@@ -227,16 +234,16 @@ def test_an_append_kept_for_later_plans_when_it_is_entered() -> None:
     cache = small_cache()
     root = filled(cache, 3)
     twin = cache.fork(root)
-    growth = cache.append([twin], [1])
-    for token in range(4, 8):
+    *growths, failing, late = [cache.append([twin], [1]) for _ in range(6)]
+    for token, growth in zip(range(4, 8), growths, strict=True):
         with growth as slots:
             write_tokens(cache, slots, [token])
     assert cache.copied_blocks == 1
     before = snapshot(cache)
-    with pytest.raises(ForwardFailed), growth:
+    with pytest.raises(ForwardFailed), failing:
         raise ForwardFailed
     assert snapshot(cache) == before
     assert_contents(cache, [root, twin], [[1, 2, 3], [1, 2, 3, 4, 5, 6, 7]])
     cache.release(twin)
-    with pytest.raises(ProtocolError, match="not a live table"), growth:
+    with pytest.raises(ProtocolError, match="not a live table"), late:
         pytest.fail("the append must not begin")

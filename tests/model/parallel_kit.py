@@ -13,19 +13,17 @@ import torch
 from torch import Tensor
 
 from lr.engine.runner import ModelRunner
-from lr.model.attention import AttentionKind
 from lr.model.qwen import CausalLM
+from lr.model.ranks import Team
 
 SHARED_MEMORY = Path("/dev/shm")
 
 
-def readings(model: CausalLM, vocabulary: int, attention: AttentionKind | None = None) -> Tensor:
+def readings(model: CausalLM, vocabulary: int) -> Tensor:
     """Everything a model says in a scenario with a prompt in pieces, forks, copy on write, cut
     branches and hidden states, in a row.
     """
-    runner = ModelRunner(
-        model, num_blocks=24, block_size=4, max_batch_tokens=8, attention=attention
-    )
+    runner = ModelRunner(model, num_blocks=24, block_size=4, max_batch_tokens=8)
     noise = torch.Generator().manual_seed(5)
 
     def tokens(count: int) -> list[int]:
@@ -69,6 +67,11 @@ def children(pid: int) -> set[int]:
         if int(parent) == pid and state != "Z":
             found.add(int(stat.parent.name))
     return found
+
+
+def pids_of(team: Team) -> list[int]:
+    """The processes of the other ranks that were started here, in order."""
+    return [process.pid for process in team.processes if process.pid is not None]
 
 
 def ranks_of(pid: int) -> set[int]:

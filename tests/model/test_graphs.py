@@ -247,7 +247,6 @@ def test_a_model_that_is_replayed_gets_a_block_for_padding_rows(
     assert (runner.cache.num_blocks, runner.cache.pool.num_free) == (5, 4)
     decode(runner, 1)
     assert runner.graphs.recorded == [1]
-    assert ModelRunner(MODEL, num_blocks=4, attention=FLASH).graphs is None
 
 
 FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "pin_memory")

@@ -48,7 +48,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case
 
 def runner_for(model: CausalLM, attention: AttentionKind, **settings: Any) -> ModelRunner:
     """A runner whose cache shows NaN to whoever looks where nothing was written."""
-    runner = ModelRunner(model, num_blocks=40, attention=attention, **settings)
+    model.attention = attention
+    runner = ModelRunner(model, num_blocks=40, **settings)
     c = runner.cache
     runner.cache = PagedKVCache(
         **model.cache_shape,

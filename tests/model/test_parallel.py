@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from model_kit import hf_model
-from parallel_kit import alive, readings, shared_memory, wait_for
+from parallel_kit import alive, pids_of, readings, shared_memory, wait_for
 
 from lr.engine.runner import ModelRunner
 from lr.errors import ProtocolError, SettingError
@@ -57,7 +57,7 @@ def test_logits_and_hidden_states_are_those_of_one_rank(size: int, tmp_path: Pat
             REFERENCE  # the followers follow in this too, with a second cache for the same model
         )
         assert (readings(model, 61) - alone).abs().max() < 1e-10
-        pids = team.pids
+        pids = pids_of(team)
         assert len(pids) == size - 1
     finally:
         team.close()
@@ -88,7 +88,7 @@ def test_bf16_and_the_ends_of_a_team() -> None:
     """
     model = load_parallel("tiny-target", spread_over(2, "cpu"), torch.bfloat16)
     alone = load_model("tiny-target", dtype=torch.bfloat16)
-    (pid,) = model.team.pids
+    (pid,) = pids_of(model.team)
     said = []
     for one in (model, alone):
         runner = ModelRunner(one, num_blocks=4)
@@ -119,7 +119,7 @@ def test_bf16_and_the_ends_of_a_team() -> None:
     assert wait_for(lambda: not alive(pid), 5)
     del model, runner, branch, one
     model = load_parallel("tiny-target", spread_over(2, "cpu"))
-    (pid,) = model.team.pids
+    (pid,) = pids_of(model.team)
     del model
     gc.collect()
     assert wait_for(lambda: not alive(pid), 10), "nobody holds the model, and nobody has closed it"

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from parallel_kit import alive, children, ranks_of, shared_memory, wait_for
+from parallel_kit import alive, children, pids_of, ranks_of, shared_memory, wait_for
 
 from lr.commands.cli import main
 from lr.engine.runner import ModelRunner
@@ -47,7 +47,7 @@ def feed_for_ever(model: LeaderLM) -> None:
 
 def fails_soon(model: LeaderLM, send: signal.Signals, to: int) -> WorkerError:
     """What a run raises when a signal is sent to a rank in its middle."""
-    pids = model.team.pids
+    pids = pids_of(model.team)
     strike = threading.Timer(0.7, os.kill, (pids[to - 1], send))
     strike.start()
     started = time.monotonic()
@@ -86,7 +86,7 @@ def test_a_rank_that_does_not_start_is_not_waited_for() -> None:
 def test_a_rank_that_fails_says_why(tmp_path: Path) -> None:
     """Here: a checkpoint that it does not find, as it may be on several machines."""
     model = load_parallel("tiny-target", spread_over(2, "cpu"))
-    (pid,) = model.team.pids
+    (pid,) = pids_of(model.team)
     why = r"rank 1 \(process \d+\) failed: there is no checkpoint '[^']*elsewhere'"
     with (
         pytest.raises(WorkerError, match=why),
@@ -103,7 +103,7 @@ def test_an_interrupted_pass_ends_the_team(monkeypatch: pytest.MonkeyPatch) -> N
     other.
     """
     model = load_parallel("tiny-target", spread_over(2, "cpu"))
-    (pid,) = model.team.pids
+    (pid,) = pids_of(model.team)
     monkeypatch.setattr(RankLM, "trunk", _interrupt)
     with pytest.raises(KeyboardInterrupt):
         feed_for_ever(model)
@@ -186,7 +186,7 @@ LEADER = """
 import torch
 from lr.model.ranks import load_parallel, spread_over
 model = load_parallel("tiny-target", spread_over(2, "cpu"), torch.float32)
-print(*model.team.pids, flush=True)
+print(*[process.pid for process in model.team.processes], flush=True)
 input()
 """
 

@@ -134,7 +134,7 @@ def test_outcomes_are_a_law(rule: AcceptanceRule) -> None:
             assert proposal.path(last) == outcome.nodes
             law = outcome.next_probs()
             assert (law >= 0).all() and float(law.sum()) == pytest.approx(1, abs=EXACT)
-            assert outcome.untouched == (not proposal.children(last))
+            assert outcome.untouched == (not proposal.families()[last + 1])
             if outcome.untouched:
                 assert torch.equal(law, rows[last + 1])
 

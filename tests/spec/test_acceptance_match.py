@@ -53,7 +53,9 @@ def test_is_plain_decoding_token_for_token(seed: int, kind: str, branches: int) 
         emitted = (*(proposal.tokens[node] for node in decision.nodes), decision.token)
         assert emitted == plain_decoding(target, draw, len(emitted))
         last = decision.nodes[-1] if decision.nodes else -1
-        assert decision.token not in [proposal.tokens[child] for child in proposal.children(last)]
+        assert decision.token not in [
+            proposal.tokens[child] for child in proposal.families()[last + 1]
+        ]
 
 
 def test_rounds_in_a_row_are_plain_decoding() -> None:

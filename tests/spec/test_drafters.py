@@ -158,15 +158,10 @@ def test_an_unsure_draft_stops_and_keeps_what_it_drew() -> None:
 def test_a_tree_has_the_shape_it_was_asked_for() -> None:
     drafter, reference = TreeDrafter(runner(), SamplingParams(0.0), branching=(3, 2, 1)), runner()
     [tree] = drafter.propose([context([5, 6, 7])], 8)
-    assert [len(tree.children(node)) for node in range(-1, len(tree))] == [
-        3,
-        *[2] * 3,
-        *[1] * 6,
-        *[0] * 6,
-    ]
+    assert [len(family) for family in tree.families()] == [3, *[2] * 3, *[1] * 6, *[0] * 6]
     assert tree.q is None
     for node in range(-1, len(tree)):
-        children = [tree.tokens[child] for child in tree.children(node)]
+        children = [tree.tokens[child] for child in tree.families()[node + 1]]
         text = [5, 6, 7, *(tree.tokens[i] for i in tree.path(node))]
         best = reference.forward([reference.open(text)])[0].topk(3).indices.tolist()
         assert children == best[: len(children)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler_kit import RandomScript, oracle, run_and_check
 
 from lr.lab.scripted import ScriptedRun, newest, oldest, shuffled
-from lr.spec.protocol import LateDrafts, Limits, Schedule, SchedulerConfig
+from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 
 chances = st.sampled_from([0.0, 0.05, 0.2])
 scripts = st.builds(
@@ -84,15 +84,13 @@ def test_late_drafts_rejected_still_ends_and_keeps_the_books(
     script: RandomScript, config: SchedulerConfig, seed: int
 ) -> None:
     """What is emitted depends on the order now; everything else holds."""
-    config = replace(
-        config, schedule=Schedule.DEPTH, late_drafts=LateDrafts.REJECT, needs_target_step=True
-    )
+    config = replace(config, schedule=Schedule.DEPTH, reject_late=True, needs_target_step=True)
     run_and_check(ScriptedRun(config, script, shuffled(seed)), random.Random(seed))
 
 
 def test_late_drafts_rejected_depends_on_the_order() -> None:
     """Or the test above would hold for a scheduler that does not know the option."""
-    config = SchedulerConfig(Limits(40), Schedule.DEPTH, 2, late_drafts=LateDrafts.REJECT)
+    config = SchedulerConfig(Limits(40), Schedule.DEPTH, 2, reject_late=True)
     script = RandomScript(1, aligned=1.0, eos=0, cut=0, fails=0)
     assert len({tuple(ScriptedRun(config, script, shuffled(seed)).run()) for seed in range(20)}) > 1
 

@@ -14,7 +14,6 @@ from lr.spec.protocol import (
     Drafted,
     Event,
     Judged,
-    LateDrafts,
     Limits,
     NodeId,
     Schedule,
@@ -137,8 +136,8 @@ def test_a_driver_that_forgets_a_piece_of_work_sees_it_listed() -> None:
         ({"depth": 1.5}, "depth is 1.5"),
         ({"width": 0}, "width is 0"),
         ({"max_target_rows": 0}, "max_target_rows is 0"),
-        ({"late_drafts": LateDrafts.REJECT, "schedule": Schedule.PAPER}, "late_drafts is 'reject'"),
-        ({"late_drafts": LateDrafts.REJECT, "needs_target_step": False}, "late_drafts is 'reject'"),
+        ({"reject_late": True, "schedule": Schedule.PAPER}, "late_drafts is 'reject'"),
+        ({"reject_late": True, "needs_target_step": False}, "late_drafts is 'reject'"),
     ],
 )
 def test_settings_are_checked(settings: dict[str, object], named: str) -> None:

@@ -13,7 +13,6 @@ from lr.spec.protocol import (
     Drafted,
     Judge,
     Kind,
-    LateDrafts,
     Limits,
     NodeId,
     Schedule,
@@ -136,7 +135,7 @@ def test_a_late_draft_is_waited_for_or_rejected() -> None:
     waits = run_of("a. b$", "A. B$", DEPTH, 2)
     assert do(waits, "target 0:0") == "draft 0:1"
     assert not waits.emitted
-    rejects = run_of("a. b$", "A. B$", DEPTH, 2, late_drafts=LateDrafts.REJECT)
+    rejects = run_of("a. b$", "A. B$", DEPTH, 2, reject_late=True)
     assert do(rejects, "target 0:0") == "draft 1:2, target 1:1"
     [emitted] = rejects.emitted
     assert (text_of(emitted.step), emitted.origin.value, emitted.rejected) == (
@@ -145,7 +144,7 @@ def test_a_late_draft_is_waited_for_or_rejected() -> None:
         None,
     )
     assert emitted.verdict and emitted.verdict.why == "the draft step was late"
-    in_time = run_of("a. b$", "A. B$", DEPTH, 2, late_drafts=LateDrafts.REJECT)
+    in_time = run_of("a. b$", "A. B$", DEPTH, 2, reject_late=True)
     do(in_time, "draft 0:1")
     assert do(in_time, "target 0:0") == "draft 0:2, judge 0:1, target 0:1"
     assert do(in_time, "judge 0:1") == "draft 0:2, target 0:1"

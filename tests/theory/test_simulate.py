@@ -17,7 +17,7 @@ from theory_kit import emitted_steps, spans_of
 
 from lr.errors import SettingError
 from lr.rng import Stream, uniform
-from lr.spec.protocol import Kind, LateDrafts, Limits, NodeId, Schedule, SchedulerConfig, Work
+from lr.spec.protocol import Kind, Limits, NodeId, Schedule, SchedulerConfig, Work
 from lr.theory.distributions import (
     Bernoulli,
     BetaSiblings,
@@ -305,7 +305,7 @@ def test_late_drafts_rejected_as_the_official_code_does() -> None:
     assert waits.origins == {Origin.ACCEPTED: 20} and waits.seconds == pytest.approx(
         20 * 1.2, abs=1e-12
     )
-    config = SchedulerConfig(ENDLESS, Schedule.DEPTH, 3, late_drafts=LateDrafts.REJECT)
+    config = SchedulerConfig(ENDLESS, Schedule.DEPTH, 3, reject_late=True)
     rejects = simulate(config, world, 20)
     assert rejects.origins == {Origin.CORRECTION: 20} and rejects.seconds == pytest.approx(
         20, abs=1e-12

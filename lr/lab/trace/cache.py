@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lr.kvcache.append import CacheObserver
 from lr.kvcache.table import BlockTable
 from lr.spec.protocol import NodeId
 from lr.trace import Trace
@@ -91,7 +92,7 @@ class BranchReplaced(CacheEvent):
     heir: int
 
 
-class CacheRecorder:
+class CacheRecorder(CacheObserver):
     """Writes what a cache tells its observer (`kvcache/append.py`) into `trace` under the name
     `cache`; every branch gets a number.
 

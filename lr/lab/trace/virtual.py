@@ -134,5 +134,6 @@ def _built(value: Any) -> Any:
         )
     if name == "SchedulerConfig":
         content["schedule"] = protocol.Schedule(content["schedule"])
-        content["late_drafts"] = protocol.LateDrafts(content["late_drafts"])
+        if "late_drafts" in content:  # in older files
+            content["reject_late"] = content.pop("late_drafts") == "reject"
     return _MADE[name](**content)
