@@ -5,6 +5,7 @@ conservation law in every cache that is alive.
 import gc
 import multiprocessing
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ torch.set_num_threads(1)  # the tensors are tiny: threads only get in each other
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
+# nbformat's checker would compile a grammar of web addresses for seconds. Notebooks need none.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 
 HERE = Path(__file__).parent

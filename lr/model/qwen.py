@@ -67,7 +67,11 @@ class CausalLM(nn.Module):
         """What `make` makes, frozen and in eval mode; its weights have no values yet."""
         with torch.device("meta"):  # without storage first, so that nothing is held twice
             model = make()
-        return model.to(dtype).to_empty(device=device).requires_grad_(False).eval()
+
+        def stored(weights: Tensor) -> Tensor:  # `to_empty` would import PyTorch's compiler
+            return torch.empty(weights.shape, dtype=weights.dtype, device=device)
+
+        return model.to(dtype)._apply(stored).requires_grad_(False).eval()
 
     @property
     def dtype(self) -> torch.dtype:

@@ -166,7 +166,7 @@ class LookaheadScheduler:
             for child in node.children:
                 if not node.open:  # a rejection in this very loop has released it
                     break
-                if child.draft is None or not self._unjudged(child):
+                if child.draft is None or child.verdict is not None or not self._unjudged(child):
                     continue
                 alone = self._judged_alone(child)
                 # Alone, a step can only fail by being cut: compare it with itself.
@@ -291,11 +291,12 @@ class LookaheadScheduler:
         """Target steps (section 3.2) and lone judgements while rows are free, root first."""
         most = self.config.max_target_rows
         free = inf if most is None else most - self.rows
+        lone = not self.config.needs_target_step
         for node in _open_nodes(self.root):
-            if free > 0 and self._target_is_due(node):
+            if free > 0 and node.target is None and self._target_is_due(node):
                 free -= 1
                 self._begin(Kind.TARGET, node, Target(node.id, node.limit))
-            for child in node.children:
+            for child in node.children if lone else ():
                 alone = self._judged_alone(child) and self._unjudged(child)
                 if free > 0 and alone and child.draft is not None:
                     free -= 1
@@ -387,10 +388,9 @@ class LookaheadScheduler:
 
 def _open_nodes(root: Node) -> list[Node]:
     """The nodes after which steps may follow, level by level, siblings in order."""
-    found, level = [], [root]
-    while level:
-        found += level
-        level = [child for node in level for child in node.children if child.open]
+    found = [root]
+    for node in found:  # it grows meanwhile
+        found += [child for child in node.children if child.open]
     return found
 
 

@@ -96,6 +96,7 @@ class Workers:
     def submit(self, now: float, rows: Sequence[tuple[Work, float]]) -> None:
         """A job comes in: its rows, each with its length."""
         self._queue.append(dict(rows))
+        self._move(now)
         self._fill(now)
 
     def cancel(self, now: float, work: Work) -> WorkSpan | None:
@@ -104,12 +105,15 @@ class Workers:
             return self._end(now, work, completed=False)
         for job in self._queue:
             job.pop(work, None)
+        self._move(now)
         self._fill(now)
         return None
 
     def next_time(self) -> float:
         """When the next row is completed if nothing else happens; infinity if none is in work."""
-        least = min((row.left for row in self._rows.values()), default=math.inf)
+        if not self._rows:
+            return math.inf
+        least = min([row.left for row in self._rows.values()])
         return self._time + max(0.0, least) * self._slowness()
 
     def complete(self, now: float) -> WorkSpan:
@@ -123,14 +127,15 @@ class Workers:
         return [self._end(now, work, completed=False) for work in list(self._rows)]
 
     def _slowness(self) -> float:
-        """Time per unit of progress."""
-        return 1 + self._overhead * max(0, len(self._rows) - 1)
+        """Time per unit of progress of the rows in work."""
+        return 1 + self._overhead * (len(self._rows) - 1)
 
     def _move(self, now: float) -> None:
         """Bring all rows up to `now`, before their number changes."""
-        progress = (now - self._time) / self._slowness()
-        for row in self._rows.values():
-            row.left -= progress
+        if self._rows and now > self._time:
+            progress = (now - self._time) / self._slowness()
+            for row in self._rows.values():
+                row.left -= progress
         self._time = now
 
     def _end(self, now: float, work: Work, *, completed: bool) -> WorkSpan:
@@ -143,14 +148,13 @@ class Workers:
 
     def _fill(self, now: float) -> None:
         """Give free slots to waiting jobs."""
-        self._move(now)
         most = math.inf if self._slots is None else self._slots
         while self._queue and len({row.job for row in self._rows.values()}) < most:
             self._number += 1
             for work, length in self._queue.popleft().items():
                 self._rows[work] = _Row(now, length, self._number)
                 self.begun += 1
-        self.peak = max(self.peak, len(self._rows))
+            self.peak = max(self.peak, len(self._rows))
 
 
 @dataclass(frozen=True)

@@ -106,10 +106,12 @@ def sync_best_k(alpha: float, c: float, most: int = 10_000) -> int:
     """
     a, each = float(probability("alpha", alpha)), float(nonnegative("c", c))
     most = int(whole("most", most, 1))
-    k = np.arange(1, most)
     tie = 1 + 1e-12  # equal values do not count as growth
-    grows = a**k * (1 + each * (k - 1)) > each * geometric(a, k) * tie
-    return most if bool(np.all(grows)) else int(np.argmin(grows)) + 1
+    for k in (np.arange(1, min(most, 64)), np.arange(64, most)):  # mostly the answer is small
+        grows = a**k * (1 + each * (k - 1)) > each * geometric(a, k) * tie
+        if not np.all(grows):
+            return int(k[np.argmin(grows)])
+    return most
 
 
 def sd_tokens(alpha: Reals, gamma: Reals) -> Reals:

@@ -19,7 +19,7 @@ from lr.tiny.grammar import Piece, Style
 from lr.tiny.language import Kind, Problem, Split
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TinyLanguage:
     """One language.
 

@@ -37,7 +37,8 @@ CHAT_TEMPLATE = (
 )
 
 
-def vocabulary(language: TinyLanguage = QUANTITIES) -> list[str]:
+@cache
+def vocabulary(language: TinyLanguage = QUANTITIES) -> tuple[str, ...]:
     """Every word of a language as it stands in text, with and without leading space where both
     occur. Sorted."""
     words = {"system", "user", "assistant", "\n\n", " \\boxed{", "\\boxed{", *language.boxed_words}
@@ -51,7 +52,7 @@ def vocabulary(language: TinyLanguage = QUANTITIES) -> list[str]:
     for index in range(200):  # the wording of questions is fixed: so many use all of its words
         for draw in language.datasets.values():
             words |= set(re.findall(r" ?[A-Za-z]+", draw(Split.TRAIN, index, 0).question))
-    return sorted(word for word in words if len(word) > 1)
+    return tuple(sorted(word for word in words if len(word) > 1))
 
 
 def build_tokenizer(language: TinyLanguage = QUANTITIES) -> PreTrainedTokenizerFast:

@@ -29,7 +29,11 @@ from lr.tiny.plans import (
     slots,
 )
 
-DEEDS = [step for i in range(300) for step in plan(Split.TEST, i).steps]
+
+@pytest.fixture(scope="module")
+def deeds() -> list[Deed]:
+    """Every step of many plans."""
+    return [step for i in range(300) for step in plan(Split.TEST, i).steps]
 
 
 def test_a_plan_stays_what_it_was() -> None:
@@ -98,18 +102,18 @@ def test_every_solution_is_right() -> None:
 
 
 @pytest.mark.parametrize("style", list(Style))
-def test_round_trip(style: Style) -> None:
+def test_round_trip(deeds: list[Deed], style: Style) -> None:
     rng = random.Random(0)
-    for deed in DEEDS:
+    for deed in deeds:
         text = render(deed, style, rng)
         assert parse(text) == deed, text
 
 
-def test_every_template_can_be_read_with_every_alternative() -> None:
+def test_every_template_can_be_read_with_every_alternative(deeds: list[Deed]) -> None:
     """Not sampled: every template with every alternative of every place, the others at their
     first.
     """
-    examples = {(deed.kind, deed.operation): deed for deed in DEEDS}
+    examples = {(deed.kind, deed.operation): deed for deed in deeds}
     assert examples.keys() == PIECES.keys()
     for key, templates in PIECES.items():
         values = slots(examples[key])
@@ -143,14 +147,14 @@ def test_paraphrases_mean_the_same_and_other_words_do_not_in_either_order() -> N
         assert not PLANS.same_meaning(one, text) and not PLANS.same_meaning(text, one)
 
 
-def test_minimal_changes_are_told_apart() -> None:
+def test_minimal_changes_are_told_apart(deeds: list[Deed]) -> None:
     """One word that carries meaning changed for another of its kind, wherever it stands: never the
     same meaning, never an error.
     """
     rng = random.Random(2)
     kinds = (ROOMS, THINGS, tuple(DIRECTIONS), NUMBERS)
     changed = 0
-    for deed in DEEDS:
+    for deed in deeds:
         text = render(deed, rng.choice(list(Style)), rng)
         places = [
             match
@@ -185,9 +189,9 @@ def test_what_is_not_in_the_language_equals_nothing(text: str) -> None:
     assert not PLANS.same_meaning(text, text)
 
 
-def test_the_languages_do_not_understand_each_other() -> None:
+def test_the_languages_do_not_understand_each_other(deeds: list[Deed]) -> None:
     rng = random.Random(3)
-    for step in DEEDS[:100]:
+    for step in deeds[:100]:
         assert QUANTITIES.parse(render(step, Style.TARGET, rng)) is None
     for step in QUANTITIES.problem(Split.TEST, 0, 0).steps:
         assert PLANS.parse(QUANTITIES.render(step, Style.TARGET, rng)) is None

@@ -6,14 +6,19 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from lr.tiny.grammar import Style, render
-from lr.tiny.language import HIGHEST, LOWEST, NOTES, Kind, Split
+from lr.tiny.language import HIGHEST, LOWEST, NOTES, Kind, Meaning, Problem, Split
 from lr.tiny.languages import QUANTITIES
 from lr.tiny.oracle import parse
 from lr.tiny.stories import LAST, QUESTION, story
 from lr.tiny.vocabulary import build_tokenizer
 
-STORIES = [story(Split.TEST, i) for i in range(120)]
+
+@pytest.fixture(scope="module")
+def stories() -> list[Problem[Meaning]]:
+    return [story(Split.TEST, i) for i in range(120)]
 
 
 def test_a_story_is_a_function_of_split_index_and_seed() -> None:
@@ -21,24 +26,26 @@ def test_a_story_is_a_function_of_split_index_and_seed() -> None:
     assert len({story(Split.TEST, i, seed).question for i in (7, 8) for seed in (3, 4)}) == 4
 
 
-def test_the_splits_are_disjoint_and_every_question_is_of_the_language() -> None:
+def test_the_splits_are_disjoint_and_every_question_is_of_the_language(
+    stories: list[Problem[Meaning]],
+) -> None:
     train = {story(Split.TRAIN, i).question for i in range(100)}
-    assert len(train) == 100 and not train & {what.question for what in STORIES}
+    assert len(train) == 100 and not train & {what.question for what in stories}
     assert all(QUANTITIES.asks(question) for question in train)
 
 
-def test_a_story_has_forty_to_eighty_steps() -> None:
-    steps = [len(what.steps) for what in STORIES]
+def test_a_story_has_forty_to_eighty_steps(stories: list[Problem[Meaning]]) -> None:
+    steps = [len(what.steps) for what in stories]
     assert min(steps) >= 40 and max(steps) <= 80
     tokenizer, rng = build_tokenizer(), random.Random(0)
-    for what in STORIES[:20]:
+    for what in stories[:20]:
         texts = [render(step, Style.TARGET, rng) + "\n\n" for step in what.steps]
         assert 700 <= len(tokenizer.encode("".join(texts))) <= 1600
 
 
-def test_every_step_follows_from_the_question() -> None:
+def test_every_step_follows_from_the_question(stories: list[Problem[Meaning]]) -> None:
     """The question is played by rules written anew, and gives the numbers of the solution."""
-    for what in STORIES:
+    for what in stories:
         results = played(what.question)
         told = [step.result for step in what.steps if step.kind is Kind.OPERATION]
         assert told == results
@@ -69,9 +76,9 @@ def played(question: str) -> list[int]:
     return results
 
 
-def test_both_styles_can_be_read() -> None:
+def test_both_styles_can_be_read(stories: list[Problem[Meaning]]) -> None:
     rng = random.Random(1)
-    for what in STORIES[:40]:
+    for what in stories[:40]:
         for step in what.steps:
             for style in Style:
                 assert parse(render(step, style, rng)) == step

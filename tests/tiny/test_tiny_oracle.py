@@ -14,24 +14,28 @@ from lr.tiny.language import ITEMS, NAMES, Kind, Meaning, Split, problem
 from lr.tiny.oracle import boxed, parse, same_meaning
 from lr.tiny.stories import story
 
-MEANINGS = [step for i in range(700) for step in problem(Split.TEST, i).steps]
-MEANINGS += [step for i in range(60) for step in story(Split.TEST, i).steps]
+
+@pytest.fixture(scope="module")
+def meanings() -> list[Meaning]:
+    """Every step of many problems."""
+    short = [step for i in range(700) for step in problem(Split.TEST, i).steps]
+    return short + [step for i in range(60) for step in story(Split.TEST, i).steps]
 
 
 @pytest.mark.parametrize("style", list(Style))
-def test_round_trip(style: Style) -> None:
+def test_round_trip(meanings: list[Meaning], style: Style) -> None:
     rng = random.Random(0)
-    assert len(MEANINGS) > 7000
-    for meaning in MEANINGS:
+    assert len(meanings) > 7000
+    for meaning in meanings:
         text = render(meaning, style, rng)
         assert parse(text) == meaning, text
 
 
-def test_every_alternative_can_be_read() -> None:
+def test_every_alternative_can_be_read(meanings: list[Meaning]) -> None:
     """Not sampled: every template with every alternative of every place, the others at their
     first.
     """
-    examples = {(m.kind, m.operation): m for m in MEANINGS}
+    examples = {(m.kind, m.operation): m for m in meanings}
     assert examples.keys() == PIECES.keys()
     from lr.tiny.grammar import slots
 
@@ -45,9 +49,9 @@ def test_every_alternative_can_be_read() -> None:
                     assert parse(text) == examples[key], text
 
 
-def test_the_styles_differ_but_overlap() -> None:
+def test_the_styles_differ_but_overlap(meanings: list[Meaning]) -> None:
     rng = random.Random(1)
-    step = next(m for m in MEANINGS if m.kind is Kind.OPERATION)
+    step = next(m for m in meanings if m.kind is Kind.OPERATION)
     mine = {render(step, Style.TARGET, rng) for _ in range(300)}
     theirs = {render(step, Style.DRAFT, rng) for _ in range(300)}
     assert len(mine & theirs) < 0.05 * len(mine | theirs)
@@ -55,13 +59,13 @@ def test_the_styles_differ_but_overlap() -> None:
     assert sum(weights(Style.TARGET, 3)) == pytest.approx(1)
 
 
-def test_minimal_changes_are_told_apart() -> None:
+def test_minimal_changes_are_told_apart(meanings: list[Meaning]) -> None:
     """One number, one person, one item changed wherever it stands: never the same meaning, and
     never an error.
     """
     rng = random.Random(2)
     changed = 0
-    for meaning in (*MEANINGS[:1000], *MEANINGS[-500:]):
+    for meaning in (*meanings[:1000], *meanings[-500:]):
         text = render(meaning, rng.choice(list(Style)), rng)
         places = list(
             re.finditer(r"\d+|" + "|".join(rf"\b{word}\b" for word in (*NAMES, *ITEMS)), text)
