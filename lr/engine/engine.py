@@ -44,8 +44,8 @@ from lr.types import Coupling, EmittedStep, Role, SamplingParams, require
 
 LONGEST_ANSWER = 32768
 ROUND = 256
-"""On CUDA a cache has a multiple of so many blocks of 16 tokens, where they fit: it suffices for a
-slightly longer question too, and its CUDA graphs stay."""
+"""Where a CUDA device has plenty of room, a cache is a multiple of so many blocks of 16 tokens: it
+suffices for a slightly longer question too, and its CUDA graphs stay."""
 
 
 class ModelElsewhere(Protocol):
@@ -117,11 +117,13 @@ class Engine:
             return
         most = max(run.blocks for run in runs) * min(concurrency, len(runs))
         if self.models.num_blocks is None and (fits := room(self._caches(runs[0]))) is not None:
-            most = min(-(-most // ROUND) * ROUND, fits)
+            rounded = -(-most // ROUND) * ROUND
+            most = min(rounded if 16 * rounded <= fits else most, fits)
         space = self.models.num_blocks or most
         devices = [model.device for model in self.models.here.values()]
         with ExitStack() as stack:
-            beside = own_stream(devices[0] if devices else torch.device("cpu"))
+            place = devices[0] if devices else torch.device("cpu")
+            beside = stack.enter_context(own_stream(place))
             with beside():
                 serving = Serving(self, runs[0], most, concurrency, stack)
             loop = serving.loop

@@ -85,6 +85,8 @@ class Loop:
         Raises `ProtocolError` where nothing could ever happen again.
         """
         took = sum(request.take() for request in self.live)  # proposed steps are there at once
+        if isinstance(self.draft, RemoteRun):
+            self.draft.flush()
         busy = self.draft is not None and self.draft.busy
         draft = self.draft if busy and self._ticks > 0 else None
         if self.told:

@@ -1,6 +1,7 @@
 """The draft's worker: a process or a thread that writes drafts while the target runs here.
 
-Calls go there as tuples (run, method, arguments); steps, events for the trace and errors come back.
+Calls go there as tuples (run, method, arguments), all that one event leads to in one message;
+steps, events for the trace and errors come back.
 A run is one loop's use of the worker: it has a writer and a cache there, and any number of
 requests, each a `LocalDrafts`, the very object that the loop uses without a worker. Only here it
 also writes steps before they are asked for (`LocalDrafts.write_ahead`).
@@ -149,11 +150,12 @@ def serve(connection: Connection, load: Load) -> None:
         try:
             parts = load()
             connection.send((None, "ready", os.getpid()))
-            with own_stream(parts[0].model.device)():
+            with own_stream(parts[0].model.device) as beside, beside():
                 while True:
                     busy = [number for number, run in runs.items() if run.busy]
                     if connection.poll(0 if busy else None):
-                        obey(*connection.recv())
+                        for call in connection.recv():
+                            obey(*call)
                     else:
                         for number in busy:
                             obey(number, "write")
@@ -249,7 +251,9 @@ class DraftWorker:
         run = self.runs[number] = RemoteRun(self, number)
         if file is not None and not self.as_thread:
             run.call("load", file)
+            run.flush()  # before what comes next is unpacked there
         run.call("begin", config, blocks, detailed)
+        run.flush()
         return run
 
     def close(self) -> None:
@@ -312,6 +316,7 @@ class RemoteRun:
     sides: dict[int, RemoteDrafts] = field(default_factory=dict)
     here: ClassVar[bool] = False
     _numbers: Iterator[int] = field(default_factory=count)
+    _calls: list[tuple[int, str, tuple[Any, ...]]] = field(default_factory=list)
 
     @property
     def busy(self) -> bool:
@@ -324,13 +329,21 @@ class RemoteRun:
         return side
 
     def call(self, method: str, *arguments: Any) -> None:
-        """Have this done there. What goes wrong is raised by the next `poll`."""
-        if self.error is None:
+        """Have this done there, after the next `flush`."""
+        self._calls.append((self.number, method, arguments))
+
+    def flush(self) -> None:
+        """Send the calls together: between two of them the worker would begin steps that the second
+        forbids. What goes wrong is raised by the next `poll`.
+        """
+        calls, self._calls = self._calls, []
+        if calls and self.error is None:
             with suppress(DraftWorkerError), self.worker.connected() as connection:
-                connection.send((self.number, method, arguments))
+                connection.send(calls)
 
     def poll(self, wait: float | None = 0.0) -> None:
         """Take in what has arrived (`wait` None: something must). Raises what went wrong there."""
+        self.flush()
         if self.error is None:
             patience = self.worker.patience if wait is None else wait
             self.worker.listen(patience, required=wait is None)
@@ -340,6 +353,7 @@ class RemoteRun:
     def end(self) -> None:
         """Give up what the worker has for this run. Raises nothing."""
         self.call("finish")
+        self.flush()
         self.worker.runs.pop(self.number, None)  # what still arrives for it is dropped
 
     def hear(self, kind: str, content: Any) -> None:

@@ -208,7 +208,6 @@ def time_modes(
         for repeat in range(plan.repeats + 1):
             for row, lane in zip(rows, lanes, strict=True):
                 asked = next(lane)
-                wait_for(reasoner.models.target.device)
                 if repeat:  # the first pays for what is set up once
                     stats = stats_of(asked.trace.events)
                     row.rates.append(stats.tokens / stats.seconds)

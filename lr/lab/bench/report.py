@@ -2,8 +2,8 @@
 files.
 
 What is compared is measured in turns: every repeat (or problem) has all contenders, one after the
-other, each time beginning with another; ratios are taken within a repeat. So a drift of the
-machine's speed meets all of them alike."""
+other, mostly each time beginning with another (`in_turn`); ratios are taken within a repeat. So a
+drift of the machine's speed meets all of them alike."""
 
 from __future__ import annotations
 
