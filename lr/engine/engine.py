@@ -120,10 +120,9 @@ class Engine:
             rounded = -(-most // ROUND) * ROUND
             most = min(rounded if 16 * rounded <= fits else most, fits)
         space = self.models.num_blocks or most
-        devices = [model.device for model in self.models.here.values()]
+        devices = [model.device for model in self.models.here.values()] or [torch.device("cpu")]
         with ExitStack() as stack:
-            place = devices[0] if devices else torch.device("cpu")
-            beside = stack.enter_context(own_stream(place))
+            beside = stack.enter_context(own_stream(devices[0]))
             with beside():
                 serving = Serving(self, runs[0], most, concurrency, stack)
             loop = serving.loop

@@ -1,10 +1,10 @@
 """The draft's worker: a process or a thread that writes drafts while the target runs here.
 
 Calls go there as tuples (run, method, arguments), all that one event leads to in one message;
-steps, events for the trace and errors come back.
-A run is one loop's use of the worker: it has a writer and a cache there, and any number of
-requests, each a `LocalDrafts`, the very object that the loop uses without a worker. Only here it
-also writes steps before they are asked for (`LocalDrafts.write_ahead`).
+steps, events for the trace and errors come back. A run is one loop's use of the worker: it has a
+writer and a cache there, and any number of requests, each a `LocalDrafts`, the very object that the
+loop uses without a worker. Only here it also writes steps before they are asked for
+(`LocalDrafts.write_ahead`).
 
 An error there is raised here, with the worker's traceback if it is not one of ours, and costs that
 run only. A worker that dies, cannot be started or is silent for `patience` seconds raises

@@ -103,8 +103,7 @@ def sample_at_once(probs: Tensor, keys: Sequence[int]) -> list[int]:
 @torch.inference_mode()
 def draw(logits: Tensor, params: SamplingParams, keys: Sequence[int]) -> list[int]:
     """`sample(distribution(logits, params), keys)`. On CUDA, where top-k leaves fewer than HEAD
-    tokens, only the HEAD likeliest are looked at: 0.3 instead of 0.4 ms at 151,936 (H200).
-    """
+    tokens, only the HEAD likeliest are looked at: 0.3 instead of 0.4 ms at 151,936 (H200)."""
     if logits.is_cuda and not params.greedy and 0 < params.top_k < HEAD < logits.shape[-1]:
         return draw_from_head(logits, params, keys)
     return sample(distribution(logits, params), keys)

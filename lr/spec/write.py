@@ -25,7 +25,7 @@ from lr.spec.acceptance import Draws
 from lr.spec.drafters import Context
 from lr.spec.protocol import NodeId
 from lr.spec.runner import Runner
-from lr.spec.sampling import distribution, draw
+from lr.spec.sampling import distribution, draw, sample
 from lr.spec.segmenters import BlankLineSegmenter, Segmenter, TokenBytes
 from lr.spec.token_sd import RoundEnd, Speculation, speculate
 from lr.trace import StepWritten, TokenRound, TokenWritten, Trace
@@ -163,11 +163,13 @@ class StepWriter:
         """One token for each, from its logits [v]."""
         rows, config = torch.stack(tuple(logits)), self.config  # [b, v]
         keys = [job.stream.key(len(job.tokens)) for job in self.live]
-        tokens = draw(rows, config.sampling, keys)
-        detailed = config.keeps_logprobs or any(job.trace.detailed for job in self.live)
-        if detailed or config.keeps_entropies:
+        reports = config.keeps_logprobs or any(job.trace.detailed for job in self.live)
+        if reports or config.keeps_entropies:
             probs = distribution(rows, config.sampling)
-        if detailed:
+            tokens = sample(probs, keys)
+        else:
+            tokens = draw(rows, config.sampling, keys)
+        if reports:
             drawn = torch.tensor(tokens, device=probs.device)[:, None]  # [b, 1]
             likely = probs.gather(1, drawn)[:, 0].tolist()
             for job, token, p, key in zip(self.live, tokens, likely, keys, strict=True):
