@@ -55,7 +55,8 @@ class VerifierCall:
 @dataclass(frozen=True, slots=True)
 class TokenRound:
     """One round of token-level speculation on one branch: `proposed` draft tokens (nodes of a tree
-    `depth` deep), `accepted` of them; `emitted` of these and the one after them joined the step.
+    `depth` deep), `accepted` of them; `emitted` of these and the one after them joined the step, or
+    the next one.
     """
 
     role: Role

@@ -199,7 +199,7 @@ class Request:
                 case messages.Emit(emitted, _, node, root):
                     self.emitted.append(emitted)
                     if root is not None:
-                        self._move_root(node, root)
+                        self._move_root(node, root, emitted.step)
                     if self.steering is not None:
                         self.steering.ask(command)
                 case messages.Release(node) if node in self.places:
@@ -233,10 +233,13 @@ class Request:
 
     def _begin_target(self, node: NodeId, limit: int) -> None:
         branch, stream = self._target_branch(node), self.streams.target.fold_in(node.index)
-        guesses = None if self.steering is None else self.steering.guesses
-        job = StepJob(branch, node.index, limit, stream, self.trace, node, guesses=guesses)
+        job = StepJob(branch, node.index, limit, stream, self.trace, node)
+        job.guesses = None if self.steering is None else self.steering.guesses
         if self.corrections is not None:
             self.corrections.begin(job)
+        else:  # the root's branch may already have the first tokens, from the round before
+            job.tokens = branch.tokens[len(self.places[node].tokens) :]
+            job.following = self.streams.target.fold_in(node.index + 1)
         self.jobs[node] = job
         self.target.begin([job])
         if self.step_drafter is not None:
@@ -295,17 +298,16 @@ class Request:
         self.target.runner.tag(branch, node)
         return branch
 
-    def _move_root(self, node: NodeId, root: NodeId) -> None:
+    def _move_root(self, node: NodeId, root: NodeId, step: Step) -> None:
         """The new root gets the branches of an accepted draft step's node, or the old root's."""
         if node == root:
             self._target_branch(node)  # made now, because its parent is about to be closed
             return
         place = self.places.pop(node)
         assert place.target is not None
-        step = tuple(place.target.tokens[len(place.tokens) :])
         if self.drafts is not None:
-            self.drafts.follow(node, root, step)
-        place.tokens += step
+            self.drafts.follow(node, root, step.tokens)
+        place.tokens += step.tokens
         place.judged = {}
         self.places[root] = place
         self.give(root, place.target)

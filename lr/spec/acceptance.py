@@ -108,14 +108,18 @@ class Decision:
 class Draws:
     """The randomness of one branch in one round: the target's `stream` of this step, and the number
     of its tokens before the round, so every key is used once. Three purposes are kept apart, since
-    the draft may have drawn with the target's own keys (coupling "shared").
+    the draft may have drawn with the target's own keys (coupling "shared"). `after`: how many
+    places on the step ends, and the stream of the next one; None: it goes on.
     """
 
     stream: Stream
     offset: int
+    after: tuple[int, Stream] | None = None
 
     def sample_key(self, depth: int) -> int:
         """The key with which plain decoding draws the token `depth` places on."""
+        if self.after is not None and depth >= self.after[0]:
+            return self.after[1].key(depth - self.after[0])
         return self.stream.key(self.offset + depth)
 
     @property
@@ -155,6 +159,7 @@ class AcceptanceRule(ABC):
     where the rule is. `trees`: it can verify trees, not only chains. `needs_fresh_noise`: its
     decision depends on drafts *after* the place where it stops, so the next round must not draw
     with the same noise (`BlockRule` says why). `draws_uniform`: a number chooses the outcome.
+    `matches`: every token is what plain decoding draws there, with the same key.
     """
 
     name: str
@@ -162,6 +167,7 @@ class AcceptanceRule(ABC):
     trees: bool
     needs_fresh_noise: bool = False
     draws_uniform: bool = True
+    matches: bool = False
 
     @abstractmethod
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
@@ -334,6 +340,7 @@ class MatchRule(AcceptanceRule):
     lossless = True
     trees = True
     draws_uniform = False
+    matches = True
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """Where the drafts' noise is independent of the target's: a child stays with p(x), else p

@@ -12,14 +12,15 @@ own: chains (`ModelDrafter`) after every branch, all branches in one batch, one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from lr.kvcache.branch import Branch, common_length
+from lr.rng import Stream
 from lr.spec.acceptance import EMPTY, Draws, Proposal
 from lr.spec.protocol import Note, silent
 from lr.spec.runner import Runner, fork_longest
@@ -30,13 +31,21 @@ from lr.types import Coupling, SamplingParams, require
 @dataclass(frozen=True)
 class Context:
     """A branch that wants a proposal, at most `limit` deep, and the target's draws this round.
-    `note` tells the trace something.
+    `note` tells the trace something. `after`: where the step ends and how the draws go on
+    there, if these are the tokens that come next (`Draws.after`); None: it is not asked.
     """
 
     branch: Branch
     limit: int
     draws: Draws
     note: Note = field(default=silent, compare=False, repr=False)
+    after: Callable[[Sequence[int]], tuple[int, Stream] | None] | None = field(
+        default=None, compare=False, repr=False
+    )
+
+    def along(self, tokens: Sequence[int]) -> Draws:
+        """The draws if these are the tokens that come next."""
+        return self.draws if self.after is None else replace(self.draws, after=self.after(tokens))
 
     @property
     def tokens(self) -> list[int]:
@@ -131,12 +140,11 @@ class OwnBranches(Drafter):
                 self.runner.close(self._own.pop(branch))
 
 
-def draft_key(context: Context, depth: int, coupling: Coupling) -> int:
+def draft_key(draws: Draws, depth: int, coupling: Coupling) -> int:
     """The key of the draft's token `depth` places on. With coupling "shared" it is the target's own
     there: the distributions stay and the two agree far more often (`lr/lab/exact.py`), which pays
     with sample matching. Else it is new in every round.
     """
-    draws = context.draws
     if coupling is Coupling.SHARED:
         return draws.sample_key(depth)
     return draws.stream.fold_in("token draft", draws.offset).key(depth)
@@ -175,7 +183,8 @@ class ModelDrafter(OwnBranches):
         while live:
             logits = torch.stack(self.runner.forward([own[i] for i in live]))  # [b, v]
             probs = distribution(logits, self.sampling)  # [b, v]
-            keys = [draft_key(contexts[i], len(tokens[i]), self.coupling) for i in live]
+            draws = {i: contexts[i].along(tokens[i]) for i in live}
+            keys = [draft_key(draws[i], len(tokens[i]), self.coupling) for i in live]
             for i, row, token in zip(live, probs, sample(probs, keys), strict=True):
                 tokens[i].append(token)
                 rows[i].append(row)

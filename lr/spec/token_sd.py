@@ -7,8 +7,9 @@
 4. Tokens and cache of each branch are cut back to what was decided; the next token is left pending.
 
 Branches never influence each other. A step may end in the middle of what was decided; then the
-caller (`write.py`, or `Writer.write` of `lr/lookahead.py`) drops the rest. Nothing here knows steps
-or texts. Read next: `acceptance.py`, `drafters.py`.
+caller drops the rest (`Writer.write` of `lr/lookahead.py`) or, with rule "match", lets the next
+step begin with it (`write.py`). Nothing here knows steps or texts. Read next: `acceptance.py`,
+`drafters.py`.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class Speculation:
 @dataclass(frozen=True)
 class RoundEnd:
     """What a round decided for one branch: its next tokens, namely `accepted` of `proposed` draft
-    tokens and one more. `depth`: of the proposal. `note`: what the rule tells the trace.
+    tokens and one more. `depth`: of the proposal. `note`: what the rule tells the trace. `step`:
+    the tokens from this place on were drawn as the next step's.
     """
 
     tokens: tuple[int, ...]
@@ -69,6 +71,7 @@ class RoundEnd:
     depth: int
     detail: RoundDetail | None = None
     note: Mapping[str, object] = field(default_factory=dict)
+    step: int | None = None
 
 
 def speculate(
@@ -90,7 +93,10 @@ def speculate(
     probs = distribution(torch.cat([rows for rows, _ in runs]), sampling)  # [sum of (n + 1), v]
     # The draft model may be on another device.
     proposals = [p if p.q is None else replace(p, q=p.q.to(probs.device)) for p in proposals]
-    draws = [context.draws for context in contexts]
+    draws = [
+        context.along(proposal.tokens) if proposal.is_chain else context.draws
+        for context, proposal in zip(contexts, proposals, strict=True)
+    ]
     decisions = speculation.rule.verify(probs, proposals, draws)
 
     ends, row = [], 0
@@ -113,7 +119,9 @@ def speculate(
         if describe is not None:
             detail = describe(speculation.rule, p_rows, proposal, draw, decision)
         depth = max(proposal.depths())
-        ends.append(RoundEnd(tokens, accepted, len(proposal), depth, detail, decision.note))
+        step = None if draw.after is None else draw.after[0]
+        numbers = (accepted, len(proposal), depth)
+        ends.append(RoundEnd(tokens, *numbers, detail, decision.note, step))
         row += len(p_rows)
     return ends
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import log
 from statistics import fmean
 from typing import ClassVar
@@ -41,6 +42,7 @@ class StepJob:
     branch. `finish` is None until it is written. `logprobs`: of the tokens that were drawn, under
     the sampling distribution, and `entropies` of it, if the writer keeps them. `segmenter` finds
     the boundary; the writer makes it. `guesses`: how many tokens a round may guess, if fewer.
+    `following`: the next step's stream, if that may begin with what a round decides after this one.
     """
 
     branch: Branch
@@ -54,6 +56,7 @@ class StepJob:
     logprobs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
     guesses: int | None = None
+    following: Stream | None = None
     segmenter: Segmenter = field(init=False, repr=False)
 
     @property
@@ -114,12 +117,13 @@ class StepWriter:
         return [job.step for job in jobs]
 
     def begin(self, jobs: Sequence[StepJob]) -> None:
-        """Take jobs in; the next `poll` writes their first tokens."""
+        """Take jobs in; the next `poll` writes on. One may be finished by what it begins with."""
         for job in jobs:
             job.segmenter = self.config.segmenter(self.token_bytes)
-            for token in job.tokens:
-                job.segmenter.feed(token)
+            begun, job.tokens = job.tokens, []
+            self._take(job, begun)
             self.live.append(job)
+        self._part_with_finished()
 
     def cancel(self, job: StepJob) -> None:
         """Stop writing a step. Its branch is left as it is."""
@@ -138,8 +142,12 @@ class StepWriter:
             self._sample(self.runner.forward([job.branch for job in self.live]))
         else:
             contexts = [
-                Context(j.branch, j.room, Draws(j.stream, len(j.tokens)), j.trace.at(j.node))
-                for j in self.live
+                Context(
+                    *(job.branch, job.room, Draws(job.stream, len(job.tokens))),
+                    note=job.trace.at(job.node),
+                    after=partial(self._after, job) if speculation.rule.matches else None,
+                )
+                for job in self.live
             ]
             detailed = any(job.trace.detailed for job in self.live)
             describe = find("lr.lab.trace.rounds:round_detail") if detailed else None
@@ -181,26 +189,29 @@ class StepWriter:
                 job.entropies.append(entropy)
         for job, token in zip(self.live, tokens, strict=True):
             job.branch.append(token)
-            self._take(job, token)
+            self._take(job, (token,))
 
     def _part_with_finished(self) -> None:
         for job in [job for job in self.live if job.finish is not None]:
             self.live.remove(job)
             job.trace.record(StepWritten(self.config.role, job.index, job.step, job.node))
 
-    def _take_round(self, job: StepJob, end: RoundEnd) -> None:
-        """Take a round's tokens up to the step's end, whose last token stays pending.
-
-        Example: "a b \n\n c" was decided on a branch of 10 tokens: the step ends with the third, so
-        the branch is cut back to 12 tokens and the boundary appended again: 12 of 13 are cached.
+    def _after(self, job: StepJob, guesses: Sequence[int]) -> tuple[int, Stream] | None:
+        """Where among the next tokens, if they are these, the step ends, and the stream of the step
+        after it (`Draws.after`). With rule "match" a token is the target's own, whatever was
+        guessed; so what a round decides after the end of a step may be the next one's beginning.
         """
-        offset, taken = len(job.tokens), 0
-        while taken < len(end.tokens) and job.finish is None:
-            self._take(job, end.tokens[taken])
-            taken += 1
-        if surplus := len(end.tokens) - taken:
-            self.runner.rewind(job.branch, len(job.branch) - surplus - 1)
-            job.branch.append(end.tokens[taken - 1])
+        segmenter = self.config.segmenter(self.token_bytes)
+        for token in job.tokens:
+            segmenter.feed(token)
+        ends = (n for n, token in enumerate(guesses, start=1) if segmenter.feed(token))
+        if job.following is None or (end := next(ends, None)) is None:
+            return None
+        return (end, job.following) if self.config.eos_ids.isdisjoint(guesses[:end]) else None
+
+    def _take_round(self, job: StepJob, end: RoundEnd) -> None:
+        offset = len(job.tokens)
+        taken = self._take(job, end.tokens, end.step)
         if end.proposed:
             detail = end.detail if job.trace.detailed else None
             numbers = (end.proposed, end.depth, end.accepted, taken)
@@ -216,12 +227,27 @@ class StepWriter:
             where = (self.config.role, job.node, job.index, offset)
             job.trace.record(TokenWritten(*where, token, p, key))
 
-    def _take(self, job: StepJob, token: int) -> None:
-        """Add a token to its step, which may end: end of sequence first, boundary, then limit."""
-        job.tokens.append(token)
-        if token in self.config.eos_ids:
-            job.finish = Finish.EOS
-        elif job.segmenter.feed(token):
-            job.finish = Finish.BOUNDARY
-        elif len(job.tokens) >= job.limit:
-            job.finish = Finish.LENGTH
+    def _take(self, job: StepJob, tokens: Sequence[int], next_step: int | None = None) -> int:
+        """Add the last tokens of its branch to a step until it ends: end of sequence first,
+        boundary, then limit. The branch is cut back to there, the last token pending, unless what
+        follows was drawn as the `next_step`'s. Returns how many of the tokens stay on the branch.
+
+        Example: "a b \n\n c" was decided on a branch of 10 tokens: the step ends with the third, so
+        the branch is cut back to 12 tokens and the boundary appended again: 12 of 13 are cached.
+        """
+        for number, token in enumerate(tokens, start=1):
+            job.tokens.append(token)
+            if token in self.config.eos_ids:
+                job.finish = Finish.EOS
+            elif job.segmenter.feed(token):
+                job.finish = Finish.BOUNDARY
+            elif len(job.tokens) >= job.limit:
+                job.finish = Finish.LENGTH
+            if job.finish is not None:
+                surplus = len(tokens) - number
+                if surplus and number != next_step:
+                    self.runner.rewind(job.branch, len(job.branch) - surplus - 1)
+                    job.branch.append(token)
+                    return number
+                break
+        return len(tokens)

@@ -202,6 +202,28 @@ def test_the_plan_of_a_run_is_what_the_run_reserves() -> None:
         plan_run(Cast(*placed), options, length, free=lambda _: device.needed - 1).check()
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_plan_of_a_run_is_what_a_gpu_allocates() -> None:
+    """Dummy weights of published shapes: all that is counted is there, and at its peak the run does
+    not take more than the plan.
+    """
+    from lr import Reasoner
+
+    names, blocks = ("dummy:Qwen3-1.7B", "dummy:Qwen3-0.6B"), 1024
+    options = GenerateOptions(mode="lr+sd", drafter="draft", max_tokens=64)
+    cast = Cast(*(place(name, ("cuda",), BF16) for name in names))
+    [device] = plan_run(cast, options, 4096, num_blocks=blocks).devices
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    with Reasoner(*names, "random:0.5", device="cuda", dtype=BF16, num_blocks=blocks) as reasoner:
+        reasoner.generate("hello", mode="lr+sd", drafter="draft", max_tokens=64)
+        held = torch.cuda.memory_allocated() - before
+        peak = torch.cuda.max_memory_allocated() - before
+    assert sum(need.weights + need.cache for need in device.needs) <= held
+    assert peak <= device.needed
+
+
 def test_answers_that_wait_for_room_need_it_for_one_alone() -> None:
     """As `Engine.serve` does: on CUDA what does not fit waits, and what never fits is refused; on
     the CPU all is allocated at once.

@@ -216,7 +216,7 @@ class ServedWriter(StepWriter):
                 )
             if job.finish is None:
                 job.branch.append(token)
-                self._take(job, token)
+                self._take(job, (token,))
 
     def _take_text(self, writing: _Writing, piece: Piece) -> None:
         """Take text up to the character with which the boundary is complete.
@@ -255,7 +255,7 @@ class ServedWriter(StepWriter):
             job.finish = Finish.LENGTH
         else:
             job.branch.append(self._eos)
-            self._take(job, self._eos)
+            self._take(job, (self._eos,))
 
     def _write_down(self, writing: _Writing, finish: Finish) -> None:
         """The step's ids, from its text; at most as many as it may have."""
