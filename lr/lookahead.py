@@ -39,7 +39,7 @@ from lr.errors import LRError
 from lr.kvcache.branch import Branch
 from lr.rng import Stream
 from lr.spec.acceptance import Draws
-from lr.spec.drafters import Context, StepDrafter
+from lr.spec.drafters import Context
 from lr.spec.protocol import Limits, Schedule
 from lr.spec.runner import read_up_to
 from lr.spec.sampling import distribution, sample
@@ -313,10 +313,10 @@ class Lookahead:
                 stream = target.stream.fold_in(node.index)
                 node.target = target.begin(node.target_branch, stream, node.limit)
                 rows.append(node.target)
-        drafter = target.speculation.drafter if target.speculation else None
         for node in nodes:
-            if isinstance(drafter, StepDrafter) and node.drafts:  # ŝ as token draft of s
-                drafter.offer(node.target_branch, len(node.tokens), node.drafts[0].tokens)
+            if target.speculation and node.drafts:  # ŝ may serve as token draft of s
+                offer = target.speculation.drafter.offer
+                offer(node.target_branch, len(node.tokens), node.drafts[0].tokens)
         return drafting, rows
 
     def may_draft(self, node: Node) -> bool:

@@ -24,11 +24,10 @@ from lr.errors import OutOfBlocks, SettingError
 from lr.kvcache.branch import Branch
 from lr.lab.scripted import Prefix, ScriptedRun, cut, shuffled
 from lr.lookahead import Lookahead, Writer, Writing, algorithm_1
-from lr.parts.drafters import LookupDrafter
+from lr.parts.drafters import LookupDrafter, StepDrafter
 from lr.reasoner import Reasoner
 from lr.rng import Stream, uniform
 from lr.spec.acceptance import MatchRule
-from lr.spec.drafters import StepDrafter
 from lr.spec.protocol import Limits, Schedule, SchedulerConfig
 from lr.spec.segmenters import BlankLineSegmenter
 from lr.spec.token_sd import Speculation

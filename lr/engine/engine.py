@@ -30,7 +30,7 @@ from lr.registry import find
 from lr.result import AnswerStep, Result
 from lr.rng import Stream
 from lr.spec.acceptance import RULES
-from lr.spec.drafters import Drafter, ModelDrafter, StepDrafter
+from lr.spec.drafters import Drafter, ModelDrafter
 from lr.spec.protocol import FirstAligned, Limits, Schedule, SchedulerConfig
 from lr.spec.runner import Runner
 from lr.spec.scheduler import LookaheadScheduler
@@ -414,7 +414,7 @@ class Run:
         elif drafter == "suffix":
             made = find("lr.parts.drafters:SuffixDrafter")()
         elif drafter == "step":
-            made = StepDrafter()
+            made = find("lr.parts.drafters:StepDrafter")()
         elif draft_runner is None:
             raise SettingError(f"drafter {drafter!r} needs a draft model in this process.")
         elif drafter == "tree":

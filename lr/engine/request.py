@@ -23,7 +23,6 @@ from lr.kvcache.branch import Branch
 from lr.registry import find
 from lr.rng import Stream
 from lr.spec import protocol as messages
-from lr.spec.drafters import StepDrafter
 from lr.spec.protocol import NodeId, Place, Wait
 from lr.spec.runner import read_up_to
 from lr.spec.scheduler import LookaheadScheduler
@@ -88,8 +87,7 @@ class Request:
         if self.controller is not None:
             self.steering = find("lr.parts.steering:Steering")(self, self.controller)
         speculation = self.target.config.speculation
-        offered = None if speculation is None else speculation.drafter
-        self.step_drafter = offered if isinstance(offered, StepDrafter) else None
+        self.drafter = None if speculation is None else speculation.drafter
         follows = None if self.variant.may_follow is None else self._follows
         self.scheduler.config = replace(config, chooser=self, may_follow=follows)
 
@@ -242,7 +240,7 @@ class Request:
             job.following = self.streams.target.fold_in(node.index + 1)
         self.jobs[node] = job
         self.target.begin([job])
-        if self.step_drafter is not None:
+        if self.drafter is not None:
             for other, place in self.places.items():
                 if self.parent(other) == node and place.step is not None:
                     self._offer(other)
@@ -259,12 +257,12 @@ class Request:
 
     def _offer(self, node: NodeId) -> None:
         """Show the target how the draft wrote the step to `node` (first alternatives only)."""
-        if self.step_drafter is None or node.number % self.scheduler.config.width:
+        if self.drafter is None or node.number % self.scheduler.config.width:
             return
         rival = self.places[self.parent(node)]
         if rival.target is not None:
             start = len(rival.tokens)
-            self.step_drafter.offer(rival.target, start, self.places[node].tokens[start:])
+            self.drafter.offer(rival.target, start, self.places[node].tokens[start:])
 
     def _target_branch(self, node: NodeId) -> Branch:
         """The target's branch of a node: a fork of the parent's with the draft step pending."""

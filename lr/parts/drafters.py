@@ -1,5 +1,5 @@
-"""Other drafters: lookup in the text so far, and trees of the draft model's likeliest tokens. And
-draft steps without a model, those of a variant's `StepProposer`.
+"""Other drafters: lookup in the text so far, the draft's version of the same step, and trees of the
+draft model's likeliest tokens. And draft steps without a model, those of a `StepProposer`.
 
 `lr/spec/drafters.py` says what a drafter is; this file is loaded when one of these is asked for.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -81,6 +81,45 @@ class SuffixDrafter(LookupDrafter):
     def __init__(self, min_match: int = 1) -> None:
         require(min_match >= 1, "min_match", min_match, "a whole number >= 1")
         super().__init__(sys.maxsize, min_match)
+
+
+class StepDrafter(Drafter):
+    """The draft step as token draft: what the draft wrote for this very step is proposed to the
+    target that writes its own version of it, as far as the two agree word for word.
+
+    Lookahead Reasoning has the draft's version at hand anyway, and its tokens must pass through the
+    target for the next node. They do not depend on the target's draws, so the proposal is certain
+    and a lossless rule keeps the target's distribution. With rule "match" and coupling "shared" the
+    two versions agree for long stretches.
+    """
+
+    name = "step"
+
+    def __init__(self) -> None:
+        self._offers: dict[Branch, tuple[int, tuple[int, ...]]] = {}
+
+    def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
+        """The draft's version, so far, of the step that begins at position `start` of `branch`."""
+        self._offers[branch] = (start, tuple(tokens))
+
+    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
+        return [self._rest(context, min(k, context.limit)) for context in contexts]
+
+    def forget(self, branches: Iterable[Branch]) -> None:
+        for branch in branches:
+            self._offers.pop(branch, None)
+
+    def _rest(self, context: Context, k: int) -> Proposal:
+        """What the draft wrote after the tokens on which both agree.
+
+        Example: offered (5, 6, 7, 8) from position 10 on; the branch has 12 tokens and ends in 5 6:
+        (7, 8). If it ends in 5 9: nothing.
+        """
+        start, tokens = self._offers.get(context.branch, (0, ()))
+        written = context.tokens[start:]
+        if k < 1 or not tokens or tuple(written) != tokens[: len(written)]:
+            return EMPTY
+        return Proposal.chain(tokens[len(written) : len(written) + k])
 
 
 class TreeDrafter(OwnBranches):

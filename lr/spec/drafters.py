@@ -5,9 +5,9 @@ alone? (Then the output does not depend on what else is in the batch, whatever t
 which distribution were the tokens drawn (`Proposal.q`; None where they were certain)? A wrong q
 makes the output biased; `lr/lab/counterexamples.py` shows how.
 
-Without a model: the draft's version of the same step. With a draft model, which has a cache of its
-own: chains (`ModelDrafter`) after every branch, all branches in one batch, one forward per place.
-`lr/parts/drafters.py` has trees, and lookup in the text so far.
+Here: chains (`ModelDrafter`) of a draft model with a cache of its own, after every branch, all in
+one batch, one forward per place. `lr/parts/drafters.py` has trees, lookup in the text so far, and
+the draft's version of the same step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lr.kvcache.branch import Branch, common_length
 from lr.rng import Stream
-from lr.spec.acceptance import EMPTY, Draws, Proposal
+from lr.spec.acceptance import Draws, Proposal
 from lr.spec.protocol import Note, silent
 from lr.spec.runner import Runner, fork_longest
 from lr.spec.sampling import distribution, sample
@@ -31,20 +31,17 @@ from lr.types import Coupling, SamplingParams, require
 @dataclass(frozen=True)
 class Context:
     """A branch that wants a proposal, at most `limit` deep, and the target's draws this round.
-    `note` tells the trace something. `after`: where the step ends and how the draws go on
-    there, if these are the tokens that come next (`Draws.after`); None: it is not asked.
+    `note` tells the trace something. `after`: what `Draws.after` is if these tokens come next.
     """
 
     branch: Branch
     limit: int
     draws: Draws
     note: Note = field(default=silent, compare=False, repr=False)
-    after: Callable[[Sequence[int]], tuple[int, Stream] | None] | None = field(
-        default=None, compare=False, repr=False
-    )
+    after: Callable[[Sequence[int]], tuple[int, Stream] | None] | None = None
 
     def along(self, tokens: Sequence[int]) -> Draws:
-        """The draws if these are the tokens that come next."""
+        """The draws if these tokens come next."""
         return self.draws if self.after is None else replace(self.draws, after=self.after(tokens))
 
     @property
@@ -67,48 +64,13 @@ class Drafter(Protocol):
         """One proposal per context, in order, at most min(k, limit) deep; `EMPTY` for none."""
         ...
 
+    def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
+        """The draft model wrote these tokens, so far, for the step from position `start` on."""
+        return
+
     def forget(self, branches: Iterable[Branch]) -> None:
         """These branches are closed: free what is kept for them, if anything is."""
         return
-
-
-class StepDrafter(Drafter):
-    """The draft step as token draft: what the draft wrote for this very step is proposed to the
-    target that writes its own version of it, as far as the two agree word for word.
-
-    Lookahead Reasoning has the draft's version at hand anyway, and its tokens must pass through the
-    target for the next node. They do not depend on the target's draws, so the proposal is certain
-    and a lossless rule keeps the target's distribution. With rule "match" and coupling "shared" the
-    two versions agree for long stretches.
-    """
-
-    name = "step"
-
-    def __init__(self) -> None:
-        self._offers: dict[Branch, tuple[int, tuple[int, ...]]] = {}
-
-    def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
-        """The draft's version, so far, of the step that begins at position `start` of `branch`."""
-        self._offers[branch] = (start, tuple(tokens))
-
-    def propose(self, contexts: Sequence[Context], k: int) -> list[Proposal]:
-        return [self._rest(context, min(k, context.limit)) for context in contexts]
-
-    def forget(self, branches: Iterable[Branch]) -> None:
-        for branch in branches:
-            self._offers.pop(branch, None)
-
-    def _rest(self, context: Context, k: int) -> Proposal:
-        """What the draft wrote after the tokens on which both agree.
-
-        Example: offered (5, 6, 7, 8) from position 10 on; the branch has 12 tokens and ends in 5 6:
-        (7, 8). If it ends in 5 9: nothing.
-        """
-        start, tokens = self._offers.get(context.branch, (0, ()))
-        written = context.tokens[start:]
-        if k < 1 or not tokens or tuple(written) != tokens[: len(written)]:
-            return EMPTY
-        return Proposal.chain(tokens[len(written) : len(written) + k])
 
 
 class OwnBranches(Drafter):

@@ -57,12 +57,19 @@ class Speculation:
                 "'match' or 'reject'."
             )
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next step may begin with what a round decides after the end of a step. Rule
+        "match" draws the target's own tokens, whatever was guessed; in a tree their keys would
+        depend on the path.
+        """
+        return self.rule.matches and not self.drafter.trees
+
 
 @dataclass(frozen=True)
 class RoundEnd:
     """What a round decided for one branch: its next tokens, namely `accepted` of `proposed` draft
-    tokens and one more. `depth`: of the proposal. `note`: what the rule tells the trace. `step`:
-    the tokens from this place on were drawn as the next step's.
+    tokens and one more. `depth`: of the proposal. `note`: what the rule tells the trace.
     """
 
     tokens: tuple[int, ...]
@@ -71,7 +78,6 @@ class RoundEnd:
     depth: int
     detail: RoundDetail | None = None
     note: Mapping[str, object] = field(default_factory=dict)
-    step: int | None = None
 
 
 def speculate(
@@ -93,10 +99,7 @@ def speculate(
     probs = distribution(torch.cat([rows for rows, _ in runs]), sampling)  # [sum of (n + 1), v]
     # The draft model may be on another device.
     proposals = [p if p.q is None else replace(p, q=p.q.to(probs.device)) for p in proposals]
-    draws = [
-        context.along(proposal.tokens) if proposal.is_chain else context.draws
-        for context, proposal in zip(contexts, proposals, strict=True)
-    ]
+    draws = [context.along(p.tokens) for context, p in zip(contexts, proposals, strict=True)]
     decisions = speculation.rule.verify(probs, proposals, draws)
 
     ends, row = [], 0
@@ -119,9 +122,7 @@ def speculate(
         if describe is not None:
             detail = describe(speculation.rule, p_rows, proposal, draw, decision)
         depth = max(proposal.depths())
-        step = None if draw.after is None else draw.after[0]
-        numbers = (accepted, len(proposal), depth)
-        ends.append(RoundEnd(tokens, *numbers, detail, decision.note, step))
+        ends.append(RoundEnd(tokens, accepted, len(proposal), depth, detail, decision.note))
         row += len(p_rows)
     return ends
 

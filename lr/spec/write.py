@@ -145,7 +145,7 @@ class StepWriter:
                 Context(
                     *(job.branch, job.room, Draws(job.stream, len(job.tokens))),
                     note=job.trace.at(job.node),
-                    after=partial(self._after, job) if speculation.rule.matches else None,
+                    after=partial(self._after, job) if speculation.goes_on else None,
                 )
                 for job in self.live
             ]
@@ -197,21 +197,18 @@ class StepWriter:
             job.trace.record(StepWritten(self.config.role, job.index, job.step, job.node))
 
     def _after(self, job: StepJob, guesses: Sequence[int]) -> tuple[int, Stream] | None:
-        """Where among the next tokens, if they are these, the step ends, and the stream of the step
-        after it (`Draws.after`). With rule "match" a token is the target's own, whatever was
-        guessed; so what a round decides after the end of a step may be the next one's beginning.
-        """
+        """After how many tokens the step ends if these come next, and the next step's stream."""
         segmenter = self.config.segmenter(self.token_bytes)
         for token in job.tokens:
             segmenter.feed(token)
-        ends = (n for n, token in enumerate(guesses, start=1) if segmenter.feed(token))
-        if job.following is None or (end := next(ends, None)) is None:
-            return None
-        return (end, job.following) if self.config.eos_ids.isdisjoint(guesses[:end]) else None
+        end = next((n for n, token in enumerate(guesses, start=1) if segmenter.feed(token)), 0)
+        goes_on = end > 0 and self.config.eos_ids.isdisjoint(guesses[:end])
+        return (end, job.following) if goes_on and job.following else None
 
     def _take_round(self, job: StepJob, end: RoundEnd) -> None:
-        offset = len(job.tokens)
-        taken = self._take(job, end.tokens, end.step)
+        speculation, offset = self.config.speculation, len(job.tokens)
+        goes_on = speculation is not None and speculation.goes_on and job.following is not None
+        taken = self._take(job, end.tokens, goes_on=goes_on)
         if end.proposed:
             detail = end.detail if job.trace.detailed else None
             numbers = (end.proposed, end.depth, end.accepted, taken)
@@ -227,15 +224,17 @@ class StepWriter:
             where = (self.config.role, job.node, job.index, offset)
             job.trace.record(TokenWritten(*where, token, p, key))
 
-    def _take(self, job: StepJob, tokens: Sequence[int], next_step: int | None = None) -> int:
-        """Add the last tokens of its branch to a step until it ends: end of sequence first,
-        boundary, then limit. The branch is cut back to there, the last token pending, unless what
-        follows was drawn as the `next_step`'s. Returns how many of the tokens stay on the branch.
+    def _take(self, job: StepJob, tokens: Sequence[int], *, goes_on: bool = False) -> int:
+        """Add tokens that end its branch to a step, which may end: end of sequence first, boundary,
+        then limit. The branch is cut back to there, the last token pending, unless the next step
+        begins with the rest (`goes_on`, at a boundary). How many of the tokens stay.
 
         Example: "a b \n\n c" was decided on a branch of 10 tokens: the step ends with the third, so
         the branch is cut back to 12 tokens and the boundary appended again: 12 of 13 are cached.
         """
-        for number, token in enumerate(tokens, start=1):
+        taken = 0
+        while taken < len(tokens) and job.finish is None:
+            token, taken = tokens[taken], taken + 1
             job.tokens.append(token)
             if token in self.config.eos_ids:
                 job.finish = Finish.EOS
@@ -243,11 +242,9 @@ class StepWriter:
                 job.finish = Finish.BOUNDARY
             elif len(job.tokens) >= job.limit:
                 job.finish = Finish.LENGTH
-            if job.finish is not None:
-                surplus = len(tokens) - number
-                if surplus and number != next_step:
-                    self.runner.rewind(job.branch, len(job.branch) - surplus - 1)
-                    job.branch.append(token)
-                    return number
-                break
-        return len(tokens)
+        surplus = len(tokens) - taken
+        if surplus == 0 or (goes_on and job.finish is Finish.BOUNDARY):
+            return len(tokens)
+        self.runner.rewind(job.branch, len(job.branch) - surplus - 1)
+        job.branch.append(job.tokens[-1])
+        return taken

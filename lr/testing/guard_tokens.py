@@ -15,7 +15,7 @@ from lr.spec.runner import Runner
 from lr.testing.ask import Guarded, Notes, VariantError, called, no_notes, refuse, within
 from lr.types import SamplingParams
 
-MEMBERS = ("name", "trees", "coupling", "propose", "forget")
+MEMBERS = ("name", "trees", "coupling", "propose", "offer", "forget")
 """What a drafter must have."""
 
 
@@ -70,6 +70,10 @@ class GuardedDrafter(Guarded, Drafter):
 
     def _refuse(self, got: object, expected: str) -> None:
         refuse(self.seam, self.inner, "propose", got, expected)
+
+    def offer(self, branch: Branch, start: int, tokens: Sequence[int]) -> None:
+        with within(self.seam, self.inner):
+            self.inner.offer(branch, start, tokens)
 
     def forget(self, branches: Iterable[Branch]) -> None:
         with within(self.seam, self.inner):

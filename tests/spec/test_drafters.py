@@ -14,10 +14,10 @@ from lr.engine.runner import ModelRunner
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch, common_length
 from lr.kvcache.table import BlockTable
-from lr.parts.drafters import LookupDrafter, SuffixDrafter, TreeDrafter
+from lr.parts.drafters import LookupDrafter, StepDrafter, SuffixDrafter, TreeDrafter
 from lr.rng import Stream
 from lr.spec.acceptance import Draws, follow
-from lr.spec.drafters import Context, ModelDrafter, StepDrafter
+from lr.spec.drafters import Context, ModelDrafter
 from lr.spec.sampling import distribution, sample
 from lr.types import Coupling, SamplingParams
 
