@@ -55,8 +55,7 @@ class VerifierCall:
 @dataclass(frozen=True, slots=True)
 class TokenRound:
     """One round of token-level speculation on one branch: `proposed` draft tokens (nodes of a tree
-    `depth` deep), `accepted` of them; `emitted` of these and the one after them joined the step, or
-    the next one.
+    `depth` deep), `accepted` of them; `emitted` of these and the one after them stay.
     """
 
     role: Role
@@ -243,6 +242,12 @@ class TokenRounds:
     def mean_acceptance_length(self) -> float | None:
         """1 + accepted / rounds: tokens that a round decides on average."""
         return 1 + self.accepted / self.count if self.count else None
+
+    @property
+    def acceptance_by_position(self) -> tuple[float, ...]:
+        """The share of all rounds that accepted more than i tokens, for i = 0, 1, ..."""
+        beyond = [sum(self.histogram[i:]) for i in range(1, len(self.histogram))]
+        return tuple(rounds / self.count for rounds in beyond)
 
     @property
     def conditional_acceptance(self) -> float | None:

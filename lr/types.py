@@ -47,11 +47,10 @@ class SamplingParams:
     min_p: float = 0.0
 
     def __post_init__(self) -> None:
-        t, k, all_ = self.temperature, self.top_k, "keeps every token"
+        t, all_ = self.temperature, "keeps every token"
         possible = _number(t) and (t == 0 or 1e-6 <= t <= 1e6)
         require(possible, "temperature", t, "0 (greedy) or a number from 1e-6 to 1e6")
-        whole = isinstance(k, int) and _number(k) and k >= 0
-        require(whole, "top_k", k, f"a whole number >= 0 (0 {all_})")
+        require_whole("top_k", self.top_k, 0)
         fits = _number(self.top_p) and 0 < self.top_p <= 1
         require(fits, "top_p", self.top_p, f"a number in (0, 1] (1 {all_})")
         fits = _number(self.min_p) and 0 <= self.min_p <= 1

@@ -88,6 +88,7 @@ class Request:
             self.steering = find("lr.parts.steering:Steering")(self, self.controller)
         speculation = self.target.config.speculation
         self.drafter = None if speculation is None else speculation.drafter
+        self.goes_on = speculation is not None and speculation.goes_on
         follows = None if self.variant.may_follow is None else self._follows
         self.scheduler.config = replace(config, chooser=self, may_follow=follows)
 
@@ -235,7 +236,7 @@ class Request:
         job.guesses = None if self.steering is None else self.steering.guesses
         if self.corrections is not None:
             self.corrections.begin(job)
-        else:  # the root's branch may already have the first tokens, from the round before
+        elif self.goes_on:  # the root's branch may have the first tokens, from the round before
             job.tokens = branch.tokens[len(self.places[node].tokens) :]
             job.following = self.streams.target.fold_in(node.index + 1)
         self.jobs[node] = job

@@ -159,7 +159,6 @@ class AcceptanceRule(ABC):
     where the rule is. `trees`: it can verify trees, not only chains. `needs_fresh_noise`: its
     decision depends on drafts *after* the place where it stops, so the next round must not draw
     with the same noise (`BlockRule` says why). `draws_uniform`: a number chooses the outcome.
-    `matches`: every token is what plain decoding draws there, with the same key.
     """
 
     name: str
@@ -167,7 +166,6 @@ class AcceptanceRule(ABC):
     trees: bool
     needs_fresh_noise: bool = False
     draws_uniform: bool = True
-    matches: bool = False
 
     @abstractmethod
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
@@ -340,7 +338,6 @@ class MatchRule(AcceptanceRule):
     lossless = True
     trees = True
     draws_uniform = False
-    matches = True
 
     def outcomes(self, p_rows: Tensor, proposal: Proposal) -> list[Outcome]:
         """Where the drafts' noise is independent of the target's: a child stays with p(x), else p

@@ -7,9 +7,8 @@
 4. Tokens and cache of each branch are cut back to what was decided; the next token is left pending.
 
 Branches never influence each other. A step may end in the middle of what was decided; then the
-caller drops the rest (`Writer.write` of `lr/lookahead.py`) or, with rule "match", lets the next
-step begin with it (`write.py`). Nothing here knows steps or texts. Read next: `acceptance.py`,
-`drafters.py`.
+caller drops the rest or, with rule "match", lets the next step begin with it (`write.py`). Nothing
+here knows steps or texts. Read next: `acceptance.py`, `drafters.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from lr.errors import SettingError
 from lr.kvcache.branch import Branch
-from lr.spec.acceptance import EMPTY, ROOT, AcceptanceRule, Decision, Draws, Proposal
+from lr.spec.acceptance import EMPTY, ROOT, AcceptanceRule, Decision, Draws, MatchRule, Proposal
 from lr.spec.drafters import Context, Drafter
 from lr.spec.runner import Runner, read_up_to
 from lr.spec.sampling import distribution
@@ -59,11 +58,10 @@ class Speculation:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the next step may begin with what a round decides after the end of a step. Rule
-        "match" draws the target's own tokens, whatever was guessed; in a tree their keys would
-        depend on the path.
+        """Whether the next step may begin with what a round decides after the end of one: rule
+        "match" draws the target's own tokens, whatever was guessed (in a tree, by its path).
         """
-        return self.rule.matches and not self.drafter.trees
+        return isinstance(self.rule, MatchRule) and not self.drafter.trees
 
 
 @dataclass(frozen=True)

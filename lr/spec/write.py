@@ -145,7 +145,7 @@ class StepWriter:
                 Context(
                     *(job.branch, job.room, Draws(job.stream, len(job.tokens))),
                     note=job.trace.at(job.node),
-                    after=partial(self._after, job) if speculation.goes_on else None,
+                    after=partial(self._after, job) if job.following else None,
                 )
                 for job in self.live
             ]
@@ -202,13 +202,13 @@ class StepWriter:
         for token in job.tokens:
             segmenter.feed(token)
         end = next((n for n, token in enumerate(guesses, start=1) if segmenter.feed(token)), 0)
-        goes_on = end > 0 and self.config.eos_ids.isdisjoint(guesses[:end])
-        return (end, job.following) if goes_on and job.following else None
+        if job.following is None or not end or not self.config.eos_ids.isdisjoint(guesses[:end]):
+            return None
+        return end, job.following
 
     def _take_round(self, job: StepJob, end: RoundEnd) -> None:
-        speculation, offset = self.config.speculation, len(job.tokens)
-        goes_on = speculation is not None and speculation.goes_on and job.following is not None
-        taken = self._take(job, end.tokens, goes_on=goes_on)
+        offset = len(job.tokens)
+        taken = self._take(job, end.tokens, goes_on=job.following is not None)
         if end.proposed:
             detail = end.detail if job.trace.detailed else None
             numbers = (end.proposed, end.depth, end.accepted, taken)
@@ -225,9 +225,9 @@ class StepWriter:
             job.trace.record(TokenWritten(*where, token, p, key))
 
     def _take(self, job: StepJob, tokens: Sequence[int], *, goes_on: bool = False) -> int:
-        """Add tokens that end its branch to a step, which may end: end of sequence first, boundary,
-        then limit. The branch is cut back to there, the last token pending, unless the next step
-        begins with the rest (`goes_on`, at a boundary). How many of the tokens stay.
+        """Add the last `tokens` of its branch to a step until it ends: by end of sequence first, by
+        a boundary, by its limit. Cut the branch back to there, the last token pending, unless the
+        next step may begin with the rest (`goes_on`). Returns how many of the tokens stay.
 
         Example: "a b \n\n c" was decided on a branch of 10 tokens: the step ends with the third, so
         the branch is cut back to 12 tokens and the boundary appended again: 12 of 13 are cached.
@@ -242,9 +242,8 @@ class StepWriter:
                 job.finish = Finish.BOUNDARY
             elif len(job.tokens) >= job.limit:
                 job.finish = Finish.LENGTH
-        surplus = len(tokens) - taken
-        if surplus == 0 or (goes_on and job.finish is Finish.BOUNDARY):
+        if taken == len(tokens) or (goes_on and job.finish is Finish.BOUNDARY):
             return len(tokens)
-        self.runner.rewind(job.branch, len(job.branch) - surplus - 1)
+        self.runner.rewind(job.branch, len(job.branch) - len(tokens) + taken - 1)
         job.branch.append(job.tokens[-1])
         return taken

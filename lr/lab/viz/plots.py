@@ -213,7 +213,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Lanes:
-    """One panel of horizontal lanes; per lane its spans (begin, end)."""
+    """One panel of horizontal lanes; per lane, named by a role, its spans (begin, end)."""
 
     title: str
     x: str
@@ -223,8 +223,8 @@ class Lanes:
     def draw(self, axes: Any) -> None:
         for place, (name, spans) in enumerate(self.lanes.items()):
             widths = [(begin, end - begin) for begin, end in spans]
-            look = {"facecolors": SERIES[place % len(SERIES)], "label": name}
-            axes.broken_barh(widths, (place - 0.35, 0.7), **look)
+            role = COLOURS["verifier" if name == "judge" else name]
+            axes.broken_barh(widths, (place - 0.35, 0.7), facecolors=role, label=name)
         axes.set_yticks(range(len(self.lanes)), list(self.lanes))
         axes.set(xlabel=self.x)
         axes.grid(axis="y", visible=False)
