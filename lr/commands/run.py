@@ -22,14 +22,7 @@ from lr.lab.eval.grading import grader_for
 from lr.lab.eval.sandbox import Limits
 from lr.lab.eval.store import Store
 from lr.model.codec import Codec
-from lr.options import (
-    DRAFT_MODEL_DRAFTERS,
-    LOOKAHEAD,
-    Driver,
-    GenerateOptions,
-    ScheduleName,
-    TokenDrafter,
-)
+from lr.options import LOOKAHEAD, Driver, GenerateOptions, ScheduleName, TokenDrafter
 from lr.registry import CHECKPOINTS, is_served
 from lr.tiny.names import language_of
 from lr.trace import Stats
@@ -125,11 +118,11 @@ class RunModels:
         made = replace(self, model=model, draft_model=draft, judge_model=judge, verifier=verifier)
         return made, note
 
-    def used_in(self, mode: str, drafter: str) -> RunModels:
-        """The models that a mode uses, of settings that were `chosen`; None for the others. Mode
-        draft has the draft alone."""
+    def used_in(self, mode: str, options: GenerateOptions) -> RunModels:
+        """The models that a mode with these options uses, of settings that were `chosen`; None for
+        the others. Mode draft has the draft alone."""
         judges = mode in LOOKAHEAD
-        drafts = mode not in ("ar", "sd") or (mode == "sd" and drafter in DRAFT_MODEL_DRAFTERS)
+        drafts = mode == "draft" or options.needs_draft
         return replace(
             self,
             model=None if mode == "draft" else self.model,
@@ -284,7 +277,7 @@ class Run:
         self._check(mode)
         notes = console(stderr=True)
         models, note = self.models.chosen(self.dataset)
-        models = models.used_in(mode, self.drafter)
+        models = models.used_in(mode, self._options(mode))
         data = fingerprint(load_items(self.dataset, seed=self.seed))
         items = load_items(self.dataset, seed=self.seed, start=self.start_qid, end=self.end_qid)
         limits = Limits(self.code_seconds, self.code_memory_mb)
