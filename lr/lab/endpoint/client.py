@@ -376,6 +376,14 @@ class Endpoint:
             raise EndpointError(f"{self} answered with no completion ({str(answer)[:120]}).")
         return answer
 
+    async def pieces(self, body: dict[str, Any]) -> AsyncGenerator[Piece, None]:
+        """A stream, one attempt. Raises `Broken` or `Refused`."""
+        async with aclosing(self.client.events(COMPLETIONS, body | {"stream": True})) as events:
+            async for data in events:
+                if data == "[DONE]":
+                    break
+                yield read_piece(parse_json(data))
+
     def begin(
         self, prompt: Prompt, settings: dict[str, Any], deliver: Deliver, *, stream: bool = True
     ) -> Future[None]:
@@ -390,11 +398,8 @@ class Endpoint:
                 return
             last: Piece | None = None  # kept until the end: the usage may come after it
             news, timeout = time.monotonic(), self.client.retry.timeout
-            async with aclosing(self.client.events(COMPLETIONS, body | {"stream": True})) as events:
-                async for data in events:
-                    if data == "[DONE]":
-                        break
-                    piece = read_piece(parse_json(data))
+            async with aclosing(self.pieces(body)) as pieces:
+                async for piece in pieces:
                     late = time.monotonic() - news > timeout
                     if last is not None:
                         usage = piece.usage or last.usage
