@@ -84,16 +84,14 @@ def _draw(panels: Sequence[Panel], path: Path) -> None:
 
 def _bars(rows: Sequence[report.Row]) -> list[Panel]:
     """Accuracy and speed as bars, and speedups where there is a baseline."""
-    from lr.lab.eval.experiment import bars
-
     names = [row.mode if row.mode != "?" else row.name[:12] for row in rows]
     panels: list[Panel] = [
-        bars("right (95 % interval)", names, rows, "accuracy", percent=True),
-        bars("tokens per second", names, rows, "speed"),
+        report.bars("right (95 % interval)", names, rows, "accuracy", percent=True),
+        report.bars("tokens per second", names, rows, "speed"),
     ]
     if any(row.speedup for row in rows):
         fast = [replace(row, speedup=row.speedup or 1.0) for row in rows]
-        panels.append(bars("speedup (95 % interval)", names, fast, "speedup", line=1.0))
+        panels.append(report.bars("speedup (95 % interval)", names, fast, "speedup", line=1.0))
     return panels
 
 
