@@ -6,8 +6,9 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +19,7 @@ from lr.commands import show
 from lr.commands.options import Device, ModelChoice
 from lr.errors import CheckpointError
 from lr.lab.bench import alpha
-from lr.lab.bench.report import Way, acceptance_of, conditions, write_json
+from lr.lab.bench.report import Spread, Way, acceptance_of, conditions, in_turn, write_json
 from lr.lab.eval.report import cell
 from lr.options import MODES, GenerateOptions, Mode
 from lr.tiny.language import Split, problem
@@ -271,6 +272,8 @@ class BenchStep(Bench):
         return chosen
 
 
+TRACE_WAYS = ("off", "on", "file")
+"""Statistics only; every detail in memory; every detail, and the file."""
 GOAL = 0.03  # A trace may cost this share of the tokens per second.
 
 
@@ -286,36 +289,63 @@ class BenchTrace:
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
-        from lr.lab.bench import trace_cost
-
         show.at_least(self, problems=1, repeats=1)
         turns = self.problems * self.repeats
         require(turns >= 2, "repeats", self.repeats, "enough for two turns, to have a spread")
         settings: dict[str, dict[str, Any]] = {mode: {"mode": mode} for mode in self.modes}
         if self.overlapped:
             settings["lr, overlapped"] = {"mode": "lr", "driver": "overlapped"}
-        questions = [problem(Split.TEST, index).question for index in range(self.problems)]
+        rows, over = [], []
         with (
             self.models.load(needs_draft=True) as reasoner,
-            show.progress("measuring", len(settings) * turns) as advance,
-            tempfile.TemporaryDirectory() as folder,
+            show.progress("measuring", len(settings) * (turns + 1)) as advance,
         ):
-            path = Path(folder, "trace.jsonl")
-            found = trace_cost.measure(reasoner, questions, settings, self.repeats, path, advance)
-        out, rows = show.console(), []
+            for name, options in settings.items():
+                seconds, tokens, events, size = self._turns(reasoner, options, advance)
+                row = [name, f"{tokens / sum(seconds['off']):.0f}"]
+                for way in TRACE_WAYS[1:]:
+                    spread = Spread.of_ratios(seconds[way], seconds["off"])
+                    half = f"{spread.low - 1:+.1%} to {spread.high - 1:+.1%}"
+                    row += [f"{spread.median - 1:+.1%}", half]
+                    over += [name] if way == "on" and spread.median - 1 > GOAL else []
+                rows.append([*row, f"{events / tokens:.1f}", f"{size / turns / 1000:.0f}"])
+        out = show.console()
         out.print(show.in_words(conditions()))
-        for one in found:
-            row = [one.name, f"{one.tokens / sum(one.seconds['off']):.0f}"]
-            for spread in map(one.spread, trace_cost.WAYS[1:]):
-                half = f"{spread.low - 1:+.1%} to {spread.high - 1:+.1%}"
-                row += [f"{spread.median - 1:+.1%}", half]
-            rows.append([*row, f"{one.events / one.tokens:.1f}", f"{one.size / turns / 1000:.0f}"])
         columns = ("mode", "tokens/s, off", "on", "middle half", "on and file", "middle half")
         heads, title = (*columns, "events/token", "kB"), f"{turns} turns per row"
         out.print(show.table(heads, rows, title=title))
-        over = [one.name for one in found if one.spread("on").median - 1 > GOAL]
         met = f"not met by {', '.join(over)}" if over else "met"
         out.print(f"goal: on costs at most {GOAL:.0%}: {met}")
+
+    def _turns(
+        self, reasoner: Reasoner, options: dict[str, Any], advance: Callable[[], None]
+    ) -> tuple[dict[str, list[float]], int, int, int]:
+        """By way the seconds of every turn, and of all turns together the tokens, the events of
+        "on" and the bytes of the file.
+
+        A turn is one question, answered in all ways. Draws are keyed, so all write the same tokens,
+        and the ratio of two times is that of tokens/s."""
+        from lr.lab.trace.replay import save_trace
+
+        seconds: dict[str, list[float]] = {way: [] for way in TRACE_WAYS}
+        sizes, events = [], 0
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "trace.jsonl")
+            for turn in range(self.problems * self.repeats + 1):
+                question, written = problem(Split.TEST, turn % self.problems).question, set()
+                for way in in_turn(TRACE_WAYS, turn):
+                    started = time.perf_counter()
+                    run = reasoner.run(question, detailed=way != "off", **options)
+                    written.add(run.finish().tokens)
+                    if way == "file":
+                        save_trace(file, run)
+                    seconds[way].append(time.perf_counter() - started)
+                    events = len(run.trace.events) if way == "on" else events
+                assert len(written) == 1, "a trace must not change the answer"
+                sizes.append((len(written.pop()), events, file.stat().st_size))
+                advance()
+        tokens, events, size = map(sum, zip(*sizes[1:], strict=True))  # the first turn warms up
+        return {way: some[1:] for way, some in seconds.items()}, tokens, events, size
 
 
 ALPHA_NOTES = """\
