@@ -372,24 +372,21 @@ class BenchAlpha(Bench):
 
         require(1 <= self.longest <= 64, "longest", self.longest, "1 to 64")
         content, out = self.begin(problems=4, temperature=0), show.console()
-        reasoner, points = Reasoner(), []
+        reasoner, points, rows = Reasoner(), [], []
         with show.progress("k", self.longest) as advance:
             for k in range(1, self.longest + 1):
                 rounds = [self._rounds(reasoner, index, k) for index in range(self.problems)]
-                points.append(alpha.point(k, rounds))
+                p = alpha.point(k, rounds)
+                row = [str(p.k), str(p.rounds), f"{p.cut:.1%}", f"{p.alpha:.4f}"]
+                row += [f"{x:.3f}" for x in (p.measured, p.error, p.constant)]
+                row += [f"{p.gaps[0]:+.1f}", f"{p.by_place:.3f}", f"{p.gaps[1]:+.1f}"]
+                rows.append([*row, f"{p.emitted:.3f}"])
+                points.append(asdict(p) | {"gaps": p.gaps})
                 advance()
-        rows = [
-            [
-                *(str(p.k), str(p.rounds), f"{p.cut:.1%}", f"{p.alpha:.4f}", f"{p.measured:.3f}"),
-                *(f"{p.error:.3f}", f"{p.constant:.3f}", f"{p.gaps[0]:+.1f}", f"{p.by_place:.3f}"),
-                *(f"{p.gaps[1]:+.1f}", f"{p.emitted:.3f}"),
-            ]
-            for p in points
-        ]
         columns = (*ALPHA_COLUMNS, "off", "emitted")
         out.print(show.table(columns, rows, text=0, title="tokens per round"))
         out.print(ALPHA_NOTES, style="dim")
-        content["points"] = [asdict(p) | {"gaps": p.gaps} for p in points]
+        content["points"] = points
         write_json(content, self.json)
         for path in alpha.draw(content, self.figure) if self.figure is not None else ():
             out.print(f"drawn: {path}")
