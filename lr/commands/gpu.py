@@ -108,12 +108,11 @@ class BenchGpu:
         out.print(memory_table(memory))
         memory.check()
         chosen = gpu.ways(list(dict.fromkeys(("ar", *self.modes))), self.drivers)
-        steps = min(self.tokens, 64)
-        plan = gpu.Plan(options, self.batches, self.prompt, steps, self.repeats)
         runs = (2 * (len(self.batches) + 1) + len(chosen)) * (self.repeats + 1)
         with show.progress("timing", runs) as advance:
-            names, decides = (target, draft, judge), self._synthetic()
-            found = gpu.bench(names, layout, dtype, decides, plan, chosen, advance)
+            sizes = self.batches, self.prompt, min(self.tokens, 64), self.repeats
+            plan = gpu.Plan(options, chosen, self._synthetic(), *sizes, advance)
+            found = gpu.bench((target, draft, judge), layout, dtype, plan)
         out.print(gpu.report(found), highlight=False)
         out.print(GPU_NOTES, style="dim")
         kept = [asdict(device) | {"needed": device.needed} for device in memory.devices]
