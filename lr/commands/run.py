@@ -103,14 +103,12 @@ class RunModels:
                 note = f"no CUDA device here: {named} take the place of {OFFICIAL[0]} and its kin"
         _, draft, judge = {TINY[0]: TINY, PLANS[0]: PLANS}.get(model, OFFICIAL)
         draft = draft if self.draft_model is None else self.draft_model
+        given = self.judge_model
         if self.judge_port is not None:
-            judge = f"openai:http://localhost:{self.judge_port}/{self.judge_model or ''}"
-            verifier = self.verifier or "judge"
-        else:
-            none = judge is None and self.judge_model is None
-            verifier = self.verifier or ("oracle" if none else "judge")
-            usual = judge if verifier.partition(":")[0] == "judge" else None
-            judge = usual if self.judge_model is None else self.judge_model
+            given = f"openai:http://localhost:{self.judge_port}/{given or ''}"
+        verifier = self.verifier or ("oracle" if judge is None and given is None else "judge")
+        if given is not None or verifier.partition(":")[0] != "judge":
+            judge = given
         if self.load_format == "dummy":
             model, draft, note = dummy_name(model), dummy_name(draft), DUMMY_NOTE
             if judge is not None and not is_served(judge):
