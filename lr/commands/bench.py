@@ -67,12 +67,10 @@ class BenchDecode(Bench):
 
         for name in self.models:
             require(name in decode.NAMES, "models", name, f"names among {', '.join(decode.NAMES)}")
-        positive = all(0 < batch <= 10_000 for batch in self.batches or ())
-        require(positive, "batches", self.batches, "whole numbers from 1 to 10000")
         longest = 1024 - decode.PROMPT_TOKENS
         fits = self.tokens is None or 0 < self.tokens <= longest
         require(fits, "tokens", self.tokens, f"1 to {longest}")
-        content, out = self.begin(repeats=2, threads=1), show.console()
+        content, out = self.begin(repeats=2, threads=1, batches=1), show.console()
         timings: list[decode.Timing] = []
         for names, plan in self._groups():
             torch.set_num_threads(plan.threads)
@@ -147,10 +145,9 @@ class BenchToken(Bench):
         from lr.lab.bench import token
         from lr.reasoner import Reasoner
 
-        proper = len(self.temperature) > 0 and all(t >= 0 for t in self.temperature)
-        require(proper, "temperature", self.temperature, "numbers >= 0, such as 0.6 0")
+        require(bool(self.temperature), "temperature", (), "numbers such as 0.6 0")
         GenerateOptions(branching=self.branching)
-        content, out = self.begin(problems=2, k=1), show.console()
+        content, out = self.begin(problems=2, k=1, temperature=0), show.console()
         contenders = token.answerers(Reasoner(), self.k, self.branching)
         temperatures = tuple(dict.fromkeys(self.temperature))
         count = len(contenders) * len(temperatures) * (self.problems + 1)
