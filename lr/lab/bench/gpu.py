@@ -202,7 +202,7 @@ def time_modes(reasoner: Reasoner, plan: Plan, peaks: tuple[Peaks, Peaks]) -> li
                 if repeat:  # the first pays for what is set up once
                     stats = stats_of(asked.trace.events)
                     row.rates.append(stats.tokens / stats.seconds)
-                    row.shares.append(_limit(reasoner, asked, stats, plan, peaks) / stats.seconds)
+                    row.shares.append(_limit(asked, stats, plan, peaks) / stats.seconds)
                     row.stats += stats
                 plan.progress()
     finally:
@@ -213,21 +213,18 @@ def time_modes(reasoner: Reasoner, plan: Plan, peaks: tuple[Peaks, Peaks]) -> li
 
 def _answers(reasoner: Reasoner, way: Way, plan: Plan) -> Generator[Run, None, None]:
     """Answers in one way, one after the other, on the same caches."""
-    assert isinstance(reasoner.verifier, SyntheticVerifier)
     options = replace(plan.options, mode=way.mode, **way.settings)  # type: ignore[arg-type]
     engine, verifier, prompt = reasoner.engine, reasoner.verifier, "x" * plan.prompt
     samples = [replace(options, sample=sample) for sample in range(plan.repeats + 1)]
-    asked = [SyntheticRun(engine, verifier, prompt, one, plan.synthetic) for one in samples]
+    asked = [SyntheticRun(engine, verifier, prompt, one) for one in samples]
     for run, _ in engine.serve(asked):
         if run.done:
             yield run
 
 
-def _limit(
-    reasoner: Reasoner, asked: Run, stats: Stats, plan: Plan, peaks: tuple[Peaks, Peaks]
-) -> float:
+def _limit(asked: Run, stats: Stats, plan: Plan, peaks: tuple[Peaks, Peaks]) -> float:
     """Seconds that all passes of an answer take at least; sequences count at their mean length."""
-    target, draft = reasoner.models.target, reasoner.models.draft
+    target, draft = asked.models.target, asked.models.draft
     assert draft is not None
     length = plan.prompt + stats.tokens / 2
     limits = {Role.TARGET: 0.0, Role.DRAFT: 0.0}
