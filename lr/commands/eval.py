@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -291,7 +292,7 @@ class Experiment:
                 lab = Domains({one: self._lab(some, work / one, one) for one in LANGUAGES})
             else:
                 lab = self._lab(some, work)
-            try:
+            with closing(lab):
                 arms, count = experiment.arms(lab), len(lab.items)
                 for variant in self.variant:  # called as it is, in letters that a folder can have
                     called = re.sub(r"[^\w.=,-]+", "_", variant).strip("_")
@@ -299,8 +300,6 @@ class Experiment:
                 notes.print(f"{name}: {len(arms)} arms, {count} problems; answers in {lab.work}")
                 with progress(name, len(arms) * count) as advance:
                     finding = experiment.find(lab, lab.run(arms, advance))
-            finally:
-                lab.close()
             words = sys.argv[1:] if sys.argv[1:2] == ["experiment"] else ["experiment", self.name]
             machine = conditions()
             facts = {key: machine[key] for key in ("cpu", "cores", "load", "python", "torch")}

@@ -106,9 +106,7 @@ class StepRow:
     def figures(self) -> dict[str, Any]:
         tally = self.tally
         return {
-            "name": tally.way.name,
-            "mode": tally.way.mode,
-            "settings": tally.way.settings,
+            **asdict(tally.way),
             "tokens_per_second": tally.rates,
             "speedup": asdict(self.speedup),
             "predicted_tokens_per_second": self.predicted,
