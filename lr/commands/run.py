@@ -41,7 +41,6 @@ OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
 TINY = ("tiny-target", "tiny-draft", "tiny-judge")
 PLANS = ("plans-target", "plans-draft", None)  # There is no judge for plans: the oracle judges.
 GPU_IDS = ("target_gpu_id", "draft_gpu_id", "judge_gpu_id")
-MOST_AT_ONCE = 10_000  # Samples of a problem, and problems at a time.
 SHOWN_FROM = 1 << 30  # A memory plan of fewer bytes than this is checked, not shown.
 
 
@@ -327,9 +326,6 @@ class Run:
     def _check(self, mode: str) -> None:
         self.models.check()
         at_least(self, n_samples=1, concurrency=1, max_tokens_len=1)
-        for name in ("n_samples", "concurrency"):
-            value = getattr(self, name)
-            require(value <= MOST_AT_ONCE, name, value, f"at most {MOST_AT_ONCE}")
         guesses = not self.enable_n_gram or self.drafter == "ngram"
         require(guesses, "drafter", self.drafter, "'ngram', which is what --enable_n_gram means")
         judges = not self.save_pairs or mode in LOOKAHEAD

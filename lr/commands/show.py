@@ -78,7 +78,10 @@ def progress(what: str, total: int, done: int = 0) -> Iterator[Callable[..., Non
         yield advance
 
 
-MOST = {"problems": 100_000, "repeats": 10_000, "steps": 1_000_000, "k2": 10_000, "batches": 10_000}
+MOST = {
+    "problems": 100_000, "repeats": 10_000, "steps": 1_000_000, "k2": 10_000, "batches": 10_000,
+    "n_samples": 10_000, "concurrency": 10_000, "longest": 64,
+}  # fmt: skip
 """The largest values of some flags; of others 10 million. What is counted up to has an end."""
 
 

@@ -49,13 +49,10 @@ class Theory:
 
     def run(self) -> None:
         at = self.at
-        at_least(at, k=1, width=1, steps=400, k2=1)
+        at_least(at, k=1, width=1, steps=400, k2=1, c=0, v=0, b=0, beta=0)
         small = at.k <= 200 and at.width <= 8
         require(small, "k, width", (at.k, at.width), "at most 200 and 8 for a simulation")
         require(at.beta > 0, "beta", at.beta, "a number > 0")
-        for name in ("c", "v", "b", "beta"):
-            value = getattr(at, name)
-            require(0 <= value <= 1e6, name, value, "a number from 0 to 1e6")
         if self.variant:
             from lr.variants.clock import COLUMNS, rows_of
             from lr.variants.clock import NOTES as SAID
