@@ -191,8 +191,7 @@ class ModeRow:
 def time_modes(reasoner: Reasoner, plan: Plan, peaks: tuple[Peaks, Peaks]) -> list[ModeRow]:
     """Run every way `plan.repeats` times, each repeat with other draws; one more does not count.
 
-    `peaks`: of the target's and the draft's device. A way keeps its caches from answer to answer.
-    """
+    `peaks`: of target's and draft's device. A way keeps its caches from answer to answer."""
     rows = [ModeRow(way) for way in plan.ways]
     lanes = [_answers(reasoner, way, plan) for way in plan.ways]
     try:
