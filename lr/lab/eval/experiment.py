@@ -7,7 +7,6 @@ same that `lr run` writes, and goes on where it stopped. Read next: `experiments
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
@@ -238,5 +237,5 @@ def write_finding(
         "title": finding.title, "command": command, "conditions": facts, "columns": columns,
         "rows": report.plain(rows), "remarks": list(finding.remarks),
     }  # fmt: skip
-    data.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    Store(folder).write(data.name, content)
     return [markdown, data, *drawn]
