@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
-from rich.text import Text
 
 from lr import __version__
 from lr.commands.options import Device, DtypeName, ServerChoice, torch_dtype
@@ -98,12 +97,10 @@ def memory_plan(
 def memory_table(plan: MemoryPlan) -> Table:
     """What is going to be on which device."""
     columns = ("device", "model", "weights", "cache", "working", "total", "free")
-    rows: list[Sequence[str | Text]] = [
-        [Text(cell, "bold") for cell in row] if row[1].startswith("together") else row
-        for row in plan.rows()
-    ]
-    title = f"memory, planned for chains of {plan.tokens} tokens"
-    return table(columns, rows, text=2, title=title)
+    made = table(columns, text=2, title=f"memory, planned for chains of {plan.tokens} tokens")
+    for row in plan.rows():
+        made.add_row(*row, style="bold" if row[1].startswith("together") else None)
+    return made
 
 
 @dataclass(frozen=True)
