@@ -280,7 +280,6 @@ def timings(device: torch.device, sizes: Sizes, tell: Tell, large: bool) -> Answ
         mode="lr+sd", driver="overlapped", drafter="ngram", num_speculative_tokens=8, depth=4,
         max_tokens=384 if sizes.full else 24, temperature=0.6, top_p=0.95, top_k=20,
     )  # fmt: skip
-    plan = Plan(options, (1, 8)) if sizes.full else Plan(options, (1,), 20, 8, 2)
     chosen = ways(("ar", "sd", "lr", "lr+sd"), ("overlapped",) if large else DRIVERS)
     if large:
         more = {"depth": 6}, {"num_speculative_tokens": 4}
@@ -290,7 +289,9 @@ def timings(device: torch.device, sizes: Sizes, tell: Tell, large: bool) -> Answ
             chosen.append(Way(f"{mode}, overlapped, {named}", mode, how))
     # alpha1: Qwen3 on GSM8K in the paper's Table 1; alpha2 makes its SD speedup
     synthetic = Synthetic(0.5, 0.24, source="Table 1, Qwen3, GSM8K")
-    found = bench(names, DeviceMap.of(device), sizes.dtype, synthetic, plan, chosen)
+    what = options, chosen, synthetic
+    plan = Plan(*what, (1, 8)) if sizes.full else Plan(*what, (1,), 20, 8, 2)
+    found = bench(names, DeviceMap.of(device), sizes.dtype, plan)
     for line in report(found).splitlines():
         tell(line)
     share = found["passes"][0]["share_of_limit"]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -139,8 +139,7 @@ class Demo:
     show: int = 2  # How many of them to show step by step.
     dataset: Literal["stories", "tiny", "plans"] | None = None
     """stories: long problems; tiny: short ones. None: stories, or what the models speak."""
-    depth: int = 6  # How many draft steps to write ahead.
-    max_depth: int | None = None  # The official name of --depth; it counts if both are given.
+    depth: Annotated[int, tyro.conf.arg(aliases=["--max_depth"])] = 6  # Draft steps to write ahead.
     width: int = 1  # How many alternative draft steps per position.
     schedule: ScheduleName = "depth"  # When target steps begin: see lr generate --help.
     num_speculative_tokens: int = 4  # How many tokens to guess ahead, in sd and lr+sd.
@@ -191,14 +190,9 @@ class Demo:
 
     def _options(self, mode: Mode) -> dict[str, Any]:
         """The options of one mode. In mode sd nothing is there to overlap."""
-        names = ("width", "schedule", "num_speculative_tokens", "temperature", "seed")
+        names = ("depth", "width", "schedule", "num_speculative_tokens", "temperature", "seed")
         driver = self.driver if mode in LOOKAHEAD else "lockstep"
-        own = {"mode": mode, "driver": driver, "depth": self.steps_ahead}
-        return own | {name: getattr(self, name) for name in names}
-
-    @property
-    def steps_ahead(self) -> int:
-        return self.depth if self.max_depth is None else self.max_depth
+        return {name: getattr(self, name) for name in names} | {"mode": mode, "driver": driver}
 
     def _solve(self, reasoner: Reasoner, task: Problem[Any], index: int) -> dict[Mode, Result]:
         """One problem in every mode. The modes take turns in going first, so that drifts of the
@@ -241,7 +235,7 @@ def _conclusion(solved: Solved, demo: Demo) -> str:
         f"{_rate(both) / _rate(plain):.2f} times as fast as ar on this machine."
     )
     if demo.width == 1:
-        times = on_a_gpu(solved, demo.steps_ahead, Schedule(demo.schedule))
+        times = on_a_gpu(solved, demo.depth, Schedule(demo.schedule))
         said += (
             f" The same steps, simulated on the clock of {GPU} where a pass of "
             f"{', '.join(LARGE)} takes the time to read its weights: {times:.1f} times. "

@@ -6,8 +6,9 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +19,7 @@ from lr.commands import show
 from lr.commands.options import Device, ModelChoice
 from lr.errors import CheckpointError
 from lr.lab.bench import alpha
-from lr.lab.bench.report import Way, acceptance_of, conditions, write_json
+from lr.lab.bench.report import Spread, Way, acceptance_of, conditions, in_turn, write_json
 from lr.lab.eval.report import cell
 from lr.options import MODES, GenerateOptions, Mode
 from lr.tiny.language import Split, problem
@@ -66,12 +67,10 @@ class BenchDecode(Bench):
 
         for name in self.models:
             require(name in decode.NAMES, "models", name, f"names among {', '.join(decode.NAMES)}")
-        positive = all(0 < batch <= 10_000 for batch in self.batches or ())
-        require(positive, "batches", self.batches, "whole numbers from 1 to 10000")
         longest = 1024 - decode.PROMPT_TOKENS
         fits = self.tokens is None or 0 < self.tokens <= longest
         require(fits, "tokens", self.tokens, f"1 to {longest}")
-        content, out = self.begin(repeats=2, threads=1), show.console()
+        content, out = self.begin(repeats=2, threads=1, batches=1), show.console()
         timings: list[decode.Timing] = []
         for names, plan in self._groups():
             torch.set_num_threads(plan.threads)
@@ -146,10 +145,9 @@ class BenchToken(Bench):
         from lr.lab.bench import token
         from lr.reasoner import Reasoner
 
-        proper = len(self.temperature) > 0 and all(t >= 0 for t in self.temperature)
-        require(proper, "temperature", self.temperature, "numbers >= 0, such as 0.6 0")
+        require(bool(self.temperature), "temperature", (), "numbers such as 0.6 0")
         GenerateOptions(branching=self.branching)
-        content, out = self.begin(problems=2, k=1), show.console()
+        content, out = self.begin(problems=2, k=1, temperature=0), show.console()
         contenders = token.answerers(Reasoner(), self.k, self.branching)
         temperatures = tuple(dict.fromkeys(self.temperature))
         count = len(contenders) * len(temperatures) * (self.problems + 1)
@@ -271,6 +269,8 @@ class BenchStep(Bench):
         return chosen
 
 
+TRACE_WAYS = ("off", "on", "file")
+"""Statistics only; every detail in memory; every detail, and the file."""
 GOAL = 0.03  # A trace may cost this share of the tokens per second.
 
 
@@ -286,36 +286,63 @@ class BenchTrace:
     models: ModelChoice = field(default_factory=ModelChoice)
 
     def run(self) -> None:
-        from lr.lab.bench import trace_cost
-
         show.at_least(self, problems=1, repeats=1)
         turns = self.problems * self.repeats
         require(turns >= 2, "repeats", self.repeats, "enough for two turns, to have a spread")
         settings: dict[str, dict[str, Any]] = {mode: {"mode": mode} for mode in self.modes}
         if self.overlapped:
             settings["lr, overlapped"] = {"mode": "lr", "driver": "overlapped"}
-        questions = [problem(Split.TEST, index).question for index in range(self.problems)]
+        rows, over = [], []
         with (
             self.models.load(needs_draft=True) as reasoner,
-            show.progress("measuring", len(settings) * turns) as advance,
-            tempfile.TemporaryDirectory() as folder,
+            show.progress("measuring", len(settings) * (turns + 1)) as advance,
         ):
-            path = Path(folder, "trace.jsonl")
-            found = trace_cost.measure(reasoner, questions, settings, self.repeats, path, advance)
-        out, rows = show.console(), []
+            for name, options in settings.items():
+                seconds, tokens, events, size = self._turns(reasoner, options, advance)
+                row = [name, f"{tokens / sum(seconds['off']):.0f}"]
+                for way in TRACE_WAYS[1:]:
+                    spread = Spread.of_ratios(seconds[way], seconds["off"])
+                    half = f"{spread.low - 1:+.1%} to {spread.high - 1:+.1%}"
+                    row += [f"{spread.median - 1:+.1%}", half]
+                    over += [name] if way == "on" and spread.median - 1 > GOAL else []
+                rows.append([*row, f"{events / tokens:.1f}", f"{size / turns / 1000:.0f}"])
+        out = show.console()
         out.print(show.in_words(conditions()))
-        for one in found:
-            row = [one.name, f"{one.tokens / sum(one.seconds['off']):.0f}"]
-            for spread in map(one.spread, trace_cost.WAYS[1:]):
-                half = f"{spread.low - 1:+.1%} to {spread.high - 1:+.1%}"
-                row += [f"{spread.median - 1:+.1%}", half]
-            rows.append([*row, f"{one.events / one.tokens:.1f}", f"{one.size / turns / 1000:.0f}"])
         columns = ("mode", "tokens/s, off", "on", "middle half", "on and file", "middle half")
         heads, title = (*columns, "events/token", "kB"), f"{turns} turns per row"
         out.print(show.table(heads, rows, title=title))
-        over = [one.name for one in found if one.spread("on").median - 1 > GOAL]
         met = f"not met by {', '.join(over)}" if over else "met"
         out.print(f"goal: on costs at most {GOAL:.0%}: {met}")
+
+    def _turns(
+        self, reasoner: Reasoner, options: dict[str, Any], advance: Callable[[], None]
+    ) -> tuple[dict[str, list[float]], int, int, int]:
+        """By way the seconds of every turn, and of all turns together the tokens, the events of
+        "on" and the bytes of the file.
+
+        A turn is one question, answered in all ways. Draws are keyed, so all write the same tokens,
+        and the ratio of two times is that of tokens/s."""
+        from lr.lab.trace.replay import save_trace
+
+        seconds: dict[str, list[float]] = {way: [] for way in TRACE_WAYS}
+        sizes, events = [], 0
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "trace.jsonl")
+            for turn in range(self.problems * self.repeats + 1):
+                question, written = problem(Split.TEST, turn % self.problems).question, set()
+                for way in in_turn(TRACE_WAYS, turn):
+                    started = time.perf_counter()
+                    run = reasoner.run(question, detailed=way != "off", **options)
+                    written.add(run.finish().tokens)
+                    if way == "file":
+                        save_trace(file, run)
+                    seconds[way].append(time.perf_counter() - started)
+                    events = len(run.trace.events) if way == "on" else events
+                assert len(written) == 1, "a trace must not change the answer"
+                sizes.append((len(written.pop()), events, file.stat().st_size))
+                advance()
+        tokens, events, size = map(sum, zip(*sizes[1:], strict=True))  # the first turn warms up
+        return {way: some[1:] for way, some in seconds.items()}, tokens, events, size
 
 
 ALPHA_NOTES = """\
@@ -340,26 +367,22 @@ class BenchAlpha(Bench):
     def run(self) -> None:
         from lr.reasoner import Reasoner
 
-        require(1 <= self.longest <= 64, "longest", self.longest, "1 to 64")
-        content, out = self.begin(problems=4, temperature=0), show.console()
-        reasoner, points = Reasoner(), []
+        content, out = self.begin(problems=4, temperature=0, longest=1), show.console()
+        reasoner, points, rows = Reasoner(), [], []
         with show.progress("k", self.longest) as advance:
             for k in range(1, self.longest + 1):
                 rounds = [self._rounds(reasoner, index, k) for index in range(self.problems)]
-                points.append(alpha.point(k, rounds))
+                p = alpha.point(k, rounds)
+                row = [str(p.k), str(p.rounds), f"{p.cut:.1%}", f"{p.alpha:.4f}"]
+                row += [f"{x:.3f}" for x in (p.measured, p.error, p.constant)]
+                row += [f"{p.gaps[0]:+.1f}", f"{p.by_place:.3f}", f"{p.gaps[1]:+.1f}"]
+                rows.append([*row, f"{p.emitted:.3f}"])
+                points.append(asdict(p) | {"gaps": p.gaps})
                 advance()
-        rows = [
-            [
-                *(str(p.k), str(p.rounds), f"{p.cut:.1%}", f"{p.alpha:.4f}", f"{p.measured:.3f}"),
-                *(f"{p.error:.3f}", f"{p.constant:.3f}", f"{p.gaps[0]:+.1f}", f"{p.by_place:.3f}"),
-                *(f"{p.gaps[1]:+.1f}", f"{p.emitted:.3f}"),
-            ]
-            for p in points
-        ]
         columns = (*ALPHA_COLUMNS, "off", "emitted")
         out.print(show.table(columns, rows, text=0, title="tokens per round"))
         out.print(ALPHA_NOTES, style="dim")
-        content["points"] = [asdict(p) | {"gaps": p.gaps} for p in points]
+        content["points"] = points
         write_json(content, self.json)
         for path in alpha.draw(content, self.figure) if self.figure is not None else ():
             out.print(f"drawn: {path}")

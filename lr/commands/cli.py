@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Protocol
+from typing import Any
 
 from lr.commands.options import torchrun_place
 from lr.errors import LRError, SettingError
@@ -47,17 +47,10 @@ COMMANDS = {tuple(words.split()): (place, what) for words, place, what in (
 """By its words: "module:class" of the command in `lr/commands`, and what it does."""
 
 
-class Command(Protocol):
-    """A dataclass whose fields are the flags."""
-
-    def run(self) -> None: ...
-
-
-def command_class(name: tuple[str, ...]) -> type[Command]:
+def command_class(name: tuple[str, ...]) -> Any:
     """The class of a command, whose module is imported only now."""
     module, _, found = COMMANDS[name][0].partition(":")
-    made: type[Command] = getattr(import_module(f"lr.commands.{module}"), found)
-    return made
+    return getattr(import_module(f"lr.commands.{module}"), found)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,7 +88,7 @@ def _run(name: tuple[str, ...], flags: Sequence[str]) -> int:
 
         follow(place)
         return 0
-    made: Command = tyro.cli(
+    made = tyro.cli(
         command_class(name),
         args=list(flags),
         prog=" ".join(("lr", *name)),

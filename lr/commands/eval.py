@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -84,16 +85,14 @@ def _draw(panels: Sequence[Panel], path: Path) -> None:
 
 def _bars(rows: Sequence[report.Row]) -> list[Panel]:
     """Accuracy and speed as bars, and speedups where there is a baseline."""
-    from lr.lab.eval.experiment import bars
-
     names = [row.mode if row.mode != "?" else row.name[:12] for row in rows]
     panels: list[Panel] = [
-        bars("right (95 % interval)", names, rows, "accuracy", percent=True),
-        bars("tokens per second", names, rows, "speed"),
+        report.bars("right (95 % interval)", names, rows, "accuracy", percent=True),
+        report.bars("tokens per second", names, rows, "speed"),
     ]
     if any(row.speedup for row in rows):
         fast = [replace(row, speedup=row.speedup or 1.0) for row in rows]
-        panels.append(bars("speedup (95 % interval)", names, fast, "speedup", line=1.0))
+        panels.append(report.bars("speedup (95 % interval)", names, fast, "speedup", line=1.0))
     return panels
 
 
@@ -293,7 +292,7 @@ class Experiment:
                 lab = Domains({one: self._lab(some, work / one, one) for one in LANGUAGES})
             else:
                 lab = self._lab(some, work)
-            try:
+            with closing(lab):
                 arms, count = experiment.arms(lab), len(lab.items)
                 for variant in self.variant:  # called as it is, in letters that a folder can have
                     called = re.sub(r"[^\w.=,-]+", "_", variant).strip("_")
@@ -301,8 +300,6 @@ class Experiment:
                 notes.print(f"{name}: {len(arms)} arms, {count} problems; answers in {lab.work}")
                 with progress(name, len(arms) * count) as advance:
                     finding = experiment.find(lab, lab.run(arms, advance))
-            finally:
-                lab.close()
             words = sys.argv[1:] if sys.argv[1:2] == ["experiment"] else ["experiment", self.name]
             machine = conditions()
             facts = {key: machine[key] for key in ("cpu", "cores", "load", "python", "torch")}

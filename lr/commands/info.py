@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
-from rich.text import Text
 
 from lr import __version__
 from lr.commands.options import Device, DtypeName, ServerChoice, torch_dtype
@@ -20,7 +19,7 @@ from lr.lab.endpoint.models import ServedModel
 from lr.options import GenerateOptions, Mode
 from lr.registry import CHECKPOINTS, is_served
 from lr.tiny.names import checkpoint_path, companion
-from lr.types import SamplingParams, require
+from lr.types import SamplingParams
 
 if TYPE_CHECKING:
     import torch
@@ -55,9 +54,7 @@ class MemoryOf:
 
         from lr.model.device import DeviceMap, find_device
 
-        at_least(self, max_tokens_len=1, concurrency=1)
-        fits = self.free_gib is None or 0 <= self.free_gib <= 1e6
-        require(fits, "free_gib", self.free_gib, "0 to 1e6")
+        at_least(self, max_tokens_len=1, concurrency=1, free_gib=0)
         known = find_device if self.free_gib is None else torch.device
         named = str(find_device("auto")) if self.target_device == "auto" else self.target_device
         target = tuple(known(part.strip()) for part in named.split(","))
@@ -100,12 +97,10 @@ def memory_plan(
 def memory_table(plan: MemoryPlan) -> Table:
     """What is going to be on which device."""
     columns = ("device", "model", "weights", "cache", "working", "total", "free")
-    rows: list[Sequence[str | Text]] = [
-        [Text(cell, "bold") for cell in row] if row[1].startswith("together") else row
-        for row in plan.rows()
-    ]
-    title = f"memory, planned for chains of {plan.tokens} tokens"
-    return table(columns, rows, text=2, title=title)
+    made = table(columns, text=2, title=f"memory, planned for chains of {plan.tokens} tokens")
+    for row in plan.rows():
+        made.add_row(*row, style="bold" if row[1].startswith("together") else None)
+    return made
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -207,18 +207,18 @@ class VariantChoice:
         return None if self.variant is None else load_variant(self.variant, reasoner)
 
 
-def torchrun_place(environment: Mapping[str, str] = os.environ) -> Torchrun | None:
+def torchrun_place() -> Torchrun | None:
     """This process's place among those that torchrun has started with the same words; None where it
     has not, or only this one."""
-    if not all(name in environment for name in TORCHRUN) or environment["WORLD_SIZE"] == "1":
+    if not all(name in os.environ for name in TORCHRUN) or os.environ["WORLD_SIZE"] == "1":
         return None
     from lr.model.device import Torchrun
 
     try:
-        rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-        local_rank = int(environment.get("LOCAL_RANK", rank))
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        local_rank = int(os.environ.get("LOCAL_RANK", rank))
     except ValueError as error:
-        said = ", ".join(f"{name}={environment[name]!r}" for name in TORCHRUN)
+        said = ", ".join(f"{name}={os.environ[name]!r}" for name in TORCHRUN)
         expected = f"expected numbers as torchrun sets them ({error})"
         raise SettingError(f"the environment says {said}, {expected}.") from error
     return Torchrun(rank, size, local_rank)

@@ -22,14 +22,7 @@ from lr.lab.eval.grading import grader_for
 from lr.lab.eval.sandbox import Limits
 from lr.lab.eval.store import Store
 from lr.model.codec import Codec
-from lr.options import (
-    DRAFT_MODEL_DRAFTERS,
-    LOOKAHEAD,
-    Driver,
-    GenerateOptions,
-    ScheduleName,
-    TokenDrafter,
-)
+from lr.options import LOOKAHEAD, Driver, GenerateOptions, ScheduleName, TokenDrafter
 from lr.registry import CHECKPOINTS, is_served
 from lr.tiny.names import language_of
 from lr.trace import Stats
@@ -48,7 +41,6 @@ OFFICIAL = ("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-7B-Instruct")
 TINY = ("tiny-target", "tiny-draft", "tiny-judge")
 PLANS = ("plans-target", "plans-draft", None)  # There is no judge for plans: the oracle judges.
 GPU_IDS = ("target_gpu_id", "draft_gpu_id", "judge_gpu_id")
-MOST_AT_ONCE = 10_000  # Samples of a problem, and problems at a time.
 SHOWN_FROM = 1 << 30  # A memory plan of fewer bytes than this is checked, not shown.
 
 
@@ -110,14 +102,12 @@ class RunModels:
                 note = f"no CUDA device here: {named} take the place of {OFFICIAL[0]} and its kin"
         _, draft, judge = {TINY[0]: TINY, PLANS[0]: PLANS}.get(model, OFFICIAL)
         draft = draft if self.draft_model is None else self.draft_model
+        given = self.judge_model
         if self.judge_port is not None:
-            judge = f"openai:http://localhost:{self.judge_port}/{self.judge_model or ''}"
-            verifier = self.verifier or "judge"
-        else:
-            none = judge is None and self.judge_model is None
-            verifier = self.verifier or ("oracle" if none else "judge")
-            usual = judge if verifier.partition(":")[0] == "judge" else None
-            judge = usual if self.judge_model is None else self.judge_model
+            given = f"openai:http://localhost:{self.judge_port}/{given or ''}"
+        verifier = self.verifier or ("oracle" if judge is None and given is None else "judge")
+        if given is not None or verifier.partition(":")[0] != "judge":
+            judge = given
         if self.load_format == "dummy":
             model, draft, note = dummy_name(model), dummy_name(draft), DUMMY_NOTE
             if judge is not None and not is_served(judge):
@@ -125,11 +115,11 @@ class RunModels:
         made = replace(self, model=model, draft_model=draft, judge_model=judge, verifier=verifier)
         return made, note
 
-    def used_in(self, mode: str, drafter: str) -> RunModels:
-        """The models that a mode uses, of settings that were `chosen`; None for the others. Mode
-        draft has the draft alone."""
+    def used_in(self, mode: str, options: GenerateOptions) -> RunModels:
+        """The models that a mode with these options uses, of settings that were `chosen`; None for
+        the others. Mode draft has the draft alone."""
         judges = mode in LOOKAHEAD
-        drafts = mode not in ("ar", "sd") or (mode == "sd" and drafter in DRAFT_MODEL_DRAFTERS)
+        drafts = mode == "draft" or options.needs_draft
         return replace(
             self,
             model=None if mode == "draft" else self.model,
@@ -284,7 +274,7 @@ class Run:
         self._check(mode)
         notes = console(stderr=True)
         models, note = self.models.chosen(self.dataset)
-        models = models.used_in(mode, self.drafter)
+        models = models.used_in(mode, self._options(mode))
         data = fingerprint(load_items(self.dataset, seed=self.seed))
         items = load_items(self.dataset, seed=self.seed, start=self.start_qid, end=self.end_qid)
         limits = Limits(self.code_seconds, self.code_memory_mb)
@@ -336,9 +326,6 @@ class Run:
     def _check(self, mode: str) -> None:
         self.models.check()
         at_least(self, n_samples=1, concurrency=1, max_tokens_len=1)
-        for name in ("n_samples", "concurrency"):
-            value = getattr(self, name)
-            require(value <= MOST_AT_ONCE, name, value, f"at most {MOST_AT_ONCE}")
         guesses = not self.enable_n_gram or self.drafter == "ngram"
         require(guesses, "drafter", self.drafter, "'ngram', which is what --enable_n_gram means")
         judges = not self.save_pairs or mode in LOOKAHEAD

@@ -78,17 +78,21 @@ def progress(what: str, total: int, done: int = 0) -> Iterator[Callable[..., Non
         yield advance
 
 
-MOST = {"problems": 100_000, "repeats": 10_000, "steps": 1_000_000, "k2": 10_000}
+MOST = {
+    "problems": 100_000, "repeats": 10_000, "steps": 1_000_000, "k2": 10_000, "batches": 10_000,
+    "n_samples": 10_000, "concurrency": 10_000, "longest": 64,
+}  # fmt: skip
 """The largest values of some flags; of others 10 million. What is counted up to has an end."""
 
 
 def at_least(flags: object, **least: int) -> None:
     """Raise `SettingError` for a flag below its least value, or so large that a run of it would not
-    end; None passes."""
+    end; of several values for each. None passes."""
     for name, bound in least.items():
         value, most = getattr(flags, name), MOST.get(name, 10_000_000)
-        require(value is None or value >= bound, name, value, f"at least {bound}")
-        require(value is None or value <= most, name, value, f"at most {most}")
+        for one in value if isinstance(value, tuple) else (value,):
+            require(one is None or one >= bound, name, value, f"at least {bound}")
+            require(one is None or one <= most, name, value, f"at most {most}")
 
 
 def require_files(**files: Path | None) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -48,13 +49,10 @@ class Theory:
 
     def run(self) -> None:
         at = self.at
-        at_least(at, k=1, width=1, steps=400, k2=1)
+        at_least(at, k=1, width=1, steps=400, k2=1, c=0, v=0, b=0, beta=0)
         small = at.k <= 200 and at.width <= 8
         require(small, "k, width", (at.k, at.width), "at most 200 and 8 for a simulation")
         require(at.beta > 0, "beta", at.beta, "a number > 0")
-        for name in ("c", "v", "b", "beta"):
-            value = getattr(at, name)
-            require(0 <= value <= 1e6, name, value, "a number from 0 to 1e6")
         if self.variant:
             from lr.variants.clock import COLUMNS, rows_of
             from lr.variants.clock import NOTES as SAID
@@ -180,11 +178,7 @@ class Calibrate:
         limit = None if self.dataset == "stories" else 400
         own: dict[str, Any] = {"seed": self.seed, "max_tokens": self.max_tokens or limit}
         own["temperature"] = self.temperature
-        clock = clock_for(self.clock, reasoner)
-
-        def events(**options: object) -> list[Timed]:
-            return timed(reasoner, question, clock, **own, **options)
-
+        events = partial(timed, reasoner, question, self.clock, **own)
         seen = Seen()
         seen.add_plain(events(mode="ar"))
         seen.add_lookahead(events(mode="lr", schedule="sync", depth=self.depth))
@@ -218,12 +212,10 @@ def clock_for(name: str, reasoner: Reasoner) -> Callable[[], float]:
     return time.process_time if name == "cpu" or (name == "auto" and on_cpu) else time.perf_counter
 
 
-def timed(
-    reasoner: Reasoner, question: str, clock: Callable[[], float], **options: Any
-) -> list[Timed]:
-    """The events of one run by this clock."""
-    run = reasoner.run(question, **options)
-    run.trace.clock, run.trace.start = clock, clock()
+def timed(reasoner: Reasoner, question: str, clock: str, **options: Any) -> list[Timed]:
+    """The events of one run by the clock of that name."""
+    run, now = reasoner.run(question, **options), clock_for(clock, reasoner)
+    run.trace.clock, run.trace.start = now, now()
     return run.finish().trace.events
 
 
@@ -396,8 +388,7 @@ class TheoryReality:
         if way.tokens:
             options |= {"num_speculative_tokens": way.tokens}
         question = DATASETS[self.dataset](Split.TEST, number, 0).question
-        clock = clock_for(self._clock(), reasoner)
-        return timed(reasoner, question, clock, seed=self.seed, **options)
+        return timed(reasoner, question, self._clock(), seed=self.seed, **options)
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,8 @@ def replay(
     **changes: object,
 ) -> Result:
     options = GenerateOptions(**{"mode": "lr", "max_tokens": 400, "drafter": "ngram", **changes})  # type: ignore[arg-type]
-    return SyntheticRun(
-        reasoner.engine, verifier or SyntheticVerifier(synthetic), "x" * 20, options, synthetic
-    ).finish()
+    judge = verifier or SyntheticVerifier(synthetic)
+    return SyntheticRun(reasoner.engine, judge, "x" * 20, options).finish()
 
 
 def chance_of(successes: int, trials: int, p: float) -> float:

@@ -332,7 +332,7 @@ def test_the_models_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [one.index for one in places] == target, f"{count} GPUs"
         assert chosen.devices()[1] == f"cuda:{draft}"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    alone = chosen.used_in("ar", "ngram").target_device()  # nothing else needs a GPU
+    alone = chosen.used_in("ar", GenerateOptions(mode="ar")).target_device()
     assert isinstance(alone, tuple) and len(alone) == 2
     assert RunModels().chosen("tiny:5")[0].model == TINY[0]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -352,7 +352,7 @@ def test_every_model_goes_to_its_own_device(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("lr.model.device.find_device", torch.device)
     monkeypatch.setattr(RunModels, "devices", lambda _: ("cuda:0", "cuda:2", "cuda:3"))
     models, _ = RunModels(placement=Placement(dtype="float32")).chosen("tiny:1")
-    models.used_in("lr", "ngram").load().close()
+    models.used_in("lr", GenerateOptions()).load().close()
     assert seen == {"tiny-target": "cuda:0", "tiny-draft": "cuda:2", "tiny-judge": "cuda:3"}
 
 

@@ -59,13 +59,16 @@ def test_what_a_killed_process_left_is_swept_and_a_torn_file_is_put_aside(tmp_pa
     )
 
 
-def test_an_unwritable_place_is_an_error_at_once(tmp_path: Path) -> None:
+def test_an_unwritable_place_is_an_error_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(StorageError, match="cannot be written"):
             Store.open(place, HEAD)
+    monkeypatch.setattr("lr.lab.eval.store.LEAST_FREE", 1 << 62)
     with pytest.raises(StorageError, match="free space"):
-        Store.open(tmp_path / "run", HEAD, least_free=1 << 62)
+        Store.open(tmp_path / "run", HEAD)
 
 
 def test_a_disk_that_fills_leaves_every_finished_file_whole(

@@ -99,25 +99,23 @@ def measure_peaks(device: torch.device, dtype: torch.dtype, *, small: bool = Fal
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is timed. `options` are the engine's, but for mode and driver."""
+    """What is timed, and how often. `options` are the engine's, but for mode and driver; `ways`
+    have plain decoding first; `synthetic` decides. `progress` is called after each run."""
 
     options: GenerateOptions
+    ways: Sequence[Way]
+    synthetic: Synthetic
     batches: Sequence[int] = (1, 2, 4, 8)
     prompt: int = 512  # Tokens before the answer.
     steps: int = 64  # Tokens of plain decoding that are timed at each batch size.
     repeats: int = 3  # Once more does not count.
+    progress: Callable[[], None] = lambda: None
 
 
-def time_passes(
-    name: str,
-    model: CausalLM,
-    sampling: SamplingParams,
-    plan: Plan,
-    peaks: Peaks,
-    progress: Callable[[], None] = lambda: None,
-) -> list[dict[str, Any]]:
+def time_passes(name: str, model: CausalLM, plan: Plan, peaks: Peaks) -> list[dict[str, Any]]:
     """Figures of plain decoding at each batch size, as it is used, and of reading a prompt."""
     prompt = [(7 * i + 3) % model.config.vocab_size for i in range(plan.prompt)]
+    sampling = plan.options.sampling(SamplingParams())
     size, rows = model.attention.block_size, []
 
     def repeated(what: str, tokens: int, once: Callable[[], float], cost: Cost) -> None:
@@ -125,7 +123,7 @@ def time_passes(
         seconds = []
         for _ in range(plan.repeats + 1):
             seconds.append(once())
-            progress()
+            plan.progress()
         (limit, bound), middle = cost.limit(peaks), Spread.of(seconds[1:]).median
         figures = {"model": name, "what": what, "tokens_per_step": tokens, "seconds": seconds[1:]}
         limits = {"limit_seconds": limit, "bound": bound, "share_of_limit": limit / middle}
@@ -190,20 +188,12 @@ class ModeRow:
         }
 
 
-def time_modes(
-    reasoner: Reasoner,
-    chosen: Sequence[Way],
-    synthetic: Synthetic,
-    plan: Plan,
-    peaks: tuple[Peaks, Peaks],
-    progress: Callable[[], None] = lambda: None,
-) -> list[ModeRow]:
+def time_modes(reasoner: Reasoner, plan: Plan, peaks: tuple[Peaks, Peaks]) -> list[ModeRow]:
     """Run every way `plan.repeats` times, each repeat with other draws; one more does not count.
 
-    `peaks`: of the target's and the draft's device. A way keeps its caches from answer to answer.
-    """
-    rows = [ModeRow(way) for way in chosen]
-    lanes = [_answers(reasoner, way, synthetic, plan) for way in chosen]
+    `peaks`: of target's and draft's device. A way keeps its caches from answer to answer."""
+    rows = [ModeRow(way) for way in plan.ways]
+    lanes = [_answers(reasoner, way, plan) for way in plan.ways]
     try:
         for repeat in range(plan.repeats + 1):
             for row, lane in zip(rows, lanes, strict=True):
@@ -211,34 +201,29 @@ def time_modes(
                 if repeat:  # the first pays for what is set up once
                     stats = stats_of(asked.trace.events)
                     row.rates.append(stats.tokens / stats.seconds)
-                    row.shares.append(_limit(reasoner, asked, stats, plan, peaks) / stats.seconds)
+                    row.shares.append(_limit(asked, stats, plan, peaks) / stats.seconds)
                     row.stats += stats
-                progress()
+                plan.progress()
     finally:
         for lane in lanes:
             lane.close()
     return rows
 
 
-def _answers(
-    reasoner: Reasoner, way: Way, synthetic: Synthetic, plan: Plan
-) -> Generator[Run, None, None]:
+def _answers(reasoner: Reasoner, way: Way, plan: Plan) -> Generator[Run, None, None]:
     """Answers in one way, one after the other, on the same caches."""
-    assert isinstance(reasoner.verifier, SyntheticVerifier)
     options = replace(plan.options, mode=way.mode, **way.settings)  # type: ignore[arg-type]
     engine, verifier, prompt = reasoner.engine, reasoner.verifier, "x" * plan.prompt
     samples = [replace(options, sample=sample) for sample in range(plan.repeats + 1)]
-    asked = [SyntheticRun(engine, verifier, prompt, one, synthetic) for one in samples]
+    asked = [SyntheticRun(engine, verifier, prompt, one) for one in samples]
     for run, _ in engine.serve(asked):
         if run.done:
             yield run
 
 
-def _limit(
-    reasoner: Reasoner, asked: Run, stats: Stats, plan: Plan, peaks: tuple[Peaks, Peaks]
-) -> float:
+def _limit(asked: Run, stats: Stats, plan: Plan, peaks: tuple[Peaks, Peaks]) -> float:
     """Seconds that all passes of an answer take at least; sequences count at their mean length."""
-    target, draft = reasoner.models.target, reasoner.models.draft
+    target, draft = asked.models.target, asked.models.draft
     assert draft is not None
     length = plan.prompt + stats.tokens / 2
     limits = {Role.TARGET: 0.0, Role.DRAFT: 0.0}
@@ -255,15 +240,9 @@ def _limit(
 
 
 def bench(
-    names: tuple[str, str, str | None],
-    layout: DeviceMap,
-    dtype: torch.dtype,
-    synthetic: Synthetic,
-    plan: Plan,
-    chosen: Sequence[Way],
-    progress: Callable[[], None] = lambda: None,
+    names: tuple[str, str, str | None], layout: DeviceMap, dtype: torch.dtype, plan: Plan
 ) -> dict[str, Any]:
-    """Time the passes of both models and the `chosen` ways, plain decoding first; one document.
+    """Time the passes of both models and the ways of the plan; one document.
 
     `names`: shapes or folders of target, draft and judge; without a judge verdicts cost nothing.
     Every model has random weights in `dtype`. A target on several devices has the rates of the
@@ -279,21 +258,21 @@ def bench(
         equip(judge)
         blocks = -(-JUDGE_TOKENS // judge.attention.block_size)
         reads = ModelRunner(judge, num_blocks=blocks)
-    verifier = SyntheticVerifier(synthetic, reads)
+    verifier = SyntheticVerifier(plan.synthetic, reads)
     target, draft = (f"dummy:{name}" for name in names[:2])
     with Reasoner(target, draft, verifier, device=layout, dtype=dtype) as reasoner:
-        models, sampling = reasoner.models, plan.options.sampling(SamplingParams())
+        models = reasoner.models
         assert models.draft is not None
         passes = []
         for name, model in zip(names, (models.target, models.draft), strict=False):
             peak = both[model is models.draft]
-            passes += time_passes(str(name), model, sampling, plan, peak, progress)
-        modes = time_modes(reasoner, chosen, synthetic, plan, both, progress)
+            passes += time_passes(str(name), model, plan, peak)
+        modes = time_modes(reasoner, plan, both)
     named = ", ".join(dict.fromkeys(map(str, (*layout.target, layout.draft, layout.judge))))
     return {
         "conditions": conditions() | {"devices": named},
         "models": dict(zip(("target", "draft", "judge"), names, strict=True)),
-        "synthetic": dict(synthetic.facts()),
+        "synthetic": dict(plan.synthetic.facts()),
         "peaks": {"target": asdict(both[0]), "draft": asdict(both[1])},
         "passes": passes,
         "modes": [row.figures(modes[0]) for row in modes],

@@ -38,22 +38,21 @@ def ways(k: int, step_k: int) -> list[Way]:
     chain = {"drafter": "draft", "num_speculative_tokens": k}
     step = {"drafter": "step", "num_speculative_tokens": step_k}
     ngram = {"drafter": "ngram"}
-    rows: list[tuple[str, str, dict[str, Any]]] = [
-        ("ar", "ar", {}),
-        ("sd", "sd", chain),
-        ("sd, shared noise", "sd", chain | SHARED),
-        ("sd, n-gram", "sd", ngram),
-        ("lr, sync, lockstep", "lr", SYNC),
-        ("lr, lockstep", "lr", {}),
-        ("lr, sync, overlapped", "lr", SYNC | OVERLAPPED),
-        ("lr, paper, overlapped", "lr", {"schedule": "paper"} | OVERLAPPED),
-        ("lr, overlapped", "lr", OVERLAPPED),
-        ("lr+sd, lockstep", "lr+sd", chain),
-        ("lr+sd, overlapped", "lr+sd", chain | OVERLAPPED),
-        ("lr+sd, step, overlapped", "lr+sd", step | SHARED | OVERLAPPED),
-        ("lr+sd, n-gram, overlapped", "lr+sd", ngram | OVERLAPPED),
+    return [
+        Way("ar", "ar", {}),
+        Way("sd", "sd", chain),
+        Way("sd, shared noise", "sd", chain | SHARED),
+        Way("sd, n-gram", "sd", ngram),
+        Way("lr, sync, lockstep", "lr", SYNC),
+        Way("lr, lockstep", "lr", {}),
+        Way("lr, sync, overlapped", "lr", SYNC | OVERLAPPED),
+        Way("lr, paper, overlapped", "lr", {"schedule": "paper"} | OVERLAPPED),
+        Way("lr, overlapped", "lr", OVERLAPPED),
+        Way("lr+sd, lockstep", "lr+sd", chain),
+        Way("lr+sd, overlapped", "lr+sd", chain | OVERLAPPED),
+        Way("lr+sd, step, overlapped", "lr+sd", step | SHARED | OVERLAPPED),
+        Way("lr+sd, n-gram, overlapped", "lr+sd", ngram | OVERLAPPED),
     ]
-    return [Way(name, mode, settings) for name, mode, settings in rows]
 
 
 @dataclass
@@ -106,9 +105,7 @@ class StepRow:
     def figures(self) -> dict[str, Any]:
         tally = self.tally
         return {
-            "name": tally.way.name,
-            "mode": tally.way.mode,
-            "settings": tally.way.settings,
+            **asdict(tally.way),
             "tokens_per_second": tally.rates,
             "speedup": asdict(self.speedup),
             "predicted_tokens_per_second": self.predicted,

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lr.engine.engine import Engine, Run
+from lr.engine.engine import Run
 from lr.engine.runner import ModelRunner
 from lr.kvcache.branch import Branch
-from lr.options import GenerateOptions
 from lr.parts.verifiers import RandomVerifier
 from lr.rng import Stream, uniform
 from lr.spec.acceptance import AcceptanceRule, Decision, Draws, Outcome, Proposal, rows_of
@@ -117,25 +116,16 @@ class SyntheticRun(Run):
     """One answer, as `Run`, with what the model of acceptance changes. `options.drafter` is ngram
     or draft."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        verifier: SyntheticVerifier,
-        prompt: str,
-        options: GenerateOptions,
-        synthetic: Synthetic,
-    ) -> None:
-        self.synthetic = synthetic
-        super().__init__(engine, verifier, prompt, options)
+    verifier: SyntheticVerifier
 
     def writer_config(self, role: Role, guesser: Runner | None = None) -> WriterConfig:
         """As the engine's, but steps have drawn lengths and no token ends the sequence."""
         made = super().writer_config(role, guesser)
-        return replace(made, segmenter=self.synthetic.segmenter(role), eos_ids=frozenset())
+        return replace(made, segmenter=self.verifier.synthetic.segmenter(role), eos_ids=frozenset())
 
     def speculation(self, role: Role, guesser: Runner | None) -> Speculation | None:
         """As the engine's, with our rule; without a draft model something is always found."""
-        k, rule = self.options.num_speculative_tokens, SyntheticRule(self.synthetic.alpha2)
+        k, rule = self.options.num_speculative_tokens, SyntheticRule(self.verifier.synthetic.alpha2)
         if not self.options.drafts_tokens:
             return Speculation(SyntheticDrafter(self.models.codec.vocab_size), rule, k)
         made = super().speculation(role, guesser)
@@ -206,7 +196,7 @@ class SyntheticVerifier(RandomVerifier):
     def __init__(self, synthetic: Synthetic, judge: ModelRunner | None = None) -> None:
         super().__init__(synthetic.alpha1, synthetic.seed)
         self.name = f"synthetic:{synthetic.alpha1:g}"
-        self.runner, self.head = judge, list[Branch]()
+        self.synthetic, self.runner, self.head = synthetic, judge, list[Branch]()
 
     def judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         for start in range(0, len(pairs) if self.runner else 0, JUDGED_AT_ONCE):

@@ -23,12 +23,11 @@ from lr.trace import Stats, TokenRounds
 
 MAX_TOKENS = 400
 OURS, THEIRS = "lr", "transformers"
-KINDS = ("plain", "lookup", "draft model")
 
 
 @dataclass(frozen=True)
 class Answerer:
-    """A way to answer. `kind` is one of KINDS: rows of one kind are compared with each other."""
+    """A way to answer. Rows of one `kind` (plain, lookup, draft model) are compared."""
 
     side: str
     name: str

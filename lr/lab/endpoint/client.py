@@ -79,11 +79,24 @@ class Client:
                 "api_key is empty, or holds a letter that no header may hold, such as the end of a "
                 "line; it is not shown here. Give the key alone."
             )
-        self.address, self.retry, self._api_key = address, retry or Retry(), api_key
-        self._lock, self._slots = threading.Lock(), asyncio.Semaphore(AT_ONCE)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._http: httpx.AsyncClient | None = None
+        import httpx
+
+        self.address, self.retry = address, retry or Retry()
+        self._slots = asyncio.Semaphore(AT_ONCE)
         self._spent, self._failing_since = 0.0, math.inf
+        key = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        headers = {"Accept": "application/json, text/event-stream", "Accept-Encoding": "identity"}
+        self._http = httpx.AsyncClient(
+            base_url=address.server,
+            headers=headers | key,
+            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=30),
+            trust_env=False,  # no proxies, keys or certificates that nobody named
+        )
+        self._loop = asyncio.new_event_loop()
+        weakref.finalize(self, _stop, self._loop, self._http)
+        name = f"requests to {address.server}"
+        threading.Thread(target=_serve, args=[self._loop], name=name, daemon=True).start()
 
     @property
     def spent(self) -> float:
@@ -96,25 +109,6 @@ class Client:
         return self.spent > self.retry.budget
 
     def start(self, work: Coroutine[Any, Any, _Made]) -> Future[_Made]:
-        with self._lock:
-            if self._loop is None:
-                import httpx
-
-                headers = {"Accept": "application/json, text/event-stream"}
-                headers["Accept-Encoding"] = "identity"
-                if self._api_key is not None:
-                    headers["Authorization"] = f"Bearer {self._api_key}"
-                self._http = httpx.AsyncClient(
-                    base_url=self.address.server,
-                    headers=headers,
-                    timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
-                    limits=httpx.Limits(max_connections=None, keepalive_expiry=30),
-                    trust_env=False,  # no proxies, keys or certificates that nobody named
-                )
-                self._loop = asyncio.new_event_loop()
-                weakref.finalize(self, _stop, self._loop, self._http)
-                name = f"requests to {self.address.server}"
-                threading.Thread(target=_serve, args=[self._loop], name=name, daemon=True).start()
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
@@ -138,7 +132,7 @@ class Client:
         finally:
             over = True
             for task in begun:
-                if self._loop is not None and task is not None:
+                if task is not None:
                     self._loop.call_soon_threadsafe(task.cancel)
 
     async def retried(
@@ -201,7 +195,6 @@ class Client:
         import anyio
         import httpx
 
-        assert self._http is not None, "a request runs on the client's own loop"
         try:
             with anyio.fail_after(self.retry.timeout) as limit:
                 method = "GET" if body is None else "POST"
@@ -376,6 +369,14 @@ class Endpoint:
             raise EndpointError(f"{self} answered with no completion ({str(answer)[:120]}).")
         return answer
 
+    async def pieces(self, body: dict[str, Any]) -> AsyncGenerator[Piece, None]:
+        """A stream, one attempt. Raises `Broken` or `Refused`."""
+        async with aclosing(self.client.events(COMPLETIONS, body | {"stream": True})) as events:
+            async for data in events:
+                if data == "[DONE]":
+                    break
+                yield read_piece(parse_json(data))
+
     def begin(
         self, prompt: Prompt, settings: dict[str, Any], deliver: Deliver, *, stream: bool = True
     ) -> Future[None]:
@@ -390,11 +391,8 @@ class Endpoint:
                 return
             last: Piece | None = None  # kept until the end: the usage may come after it
             news, timeout = time.monotonic(), self.client.retry.timeout
-            async with aclosing(self.client.events(COMPLETIONS, body | {"stream": True})) as events:
-                async for data in events:
-                    if data == "[DONE]":
-                        break
-                    piece = read_piece(parse_json(data))
+            async with aclosing(self.pieces(body)) as pieces:
+                async for piece in pieces:
                     late = time.monotonic() - news > timeout
                     if last is not None:
                         usage = piece.usage or last.usage

@@ -217,11 +217,7 @@ class ServedScore(ServedVerifier):
     said, unsaid = "the target scores it {:.2f} of 9", "the target gives no score"
 
     def __init__(
-        self,
-        model: ServedModel,
-        *,
-        threshold: float = 7.0,
-        reading: ScoreReading = ScoreReading.EXPECTED,
+        self, model: ServedModel, threshold: float, reading: ScoreReading = ScoreReading.EXPECTED
     ) -> None:
         super().__init__(model, threshold)
         require(0 <= threshold <= 9, "threshold", threshold, "a score, 0 to 9")

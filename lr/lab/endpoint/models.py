@@ -27,8 +27,7 @@ from lr.lab.endpoint.client import Client, Endpoint, EndpointError
 from lr.lab.endpoint.probe import TEXT, Capabilities, Filters, Seeds, generation_config
 from lr.model.codec import Codec, first_difference
 from lr.model.files import read_json, resolve
-from lr.options import GenerateOptions
-from lr.spec.verifiers.base import Requires, Verifier
+from lr.spec.verifiers.base import Requires
 from lr.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -87,8 +86,7 @@ class ServedModel:
 
     def prepare(self, run: Run) -> None:
         """See `ModelElsewhere`. A draft with another tokenizer also learns to put the prompt."""
-        draft = run.models.draft if run.options.needs_draft else None
-        check_run(run.options, run.sampling, run.verifier, run.models.target, draft)
+        check_run(run)
         if self.foreign:
             system, thinking = run.options.system, run.options.enable_thinking
             chat = self.codec.chat(run.question, system=system, enable_thinking=thinking)
@@ -163,15 +161,11 @@ class ServedModel:
         return str(self.endpoint)
 
 
-def check_run(
-    options: GenerateOptions,
-    sampling: SamplingParams,
-    verifier: str | Verifier,
-    target: object,
-    draft: object = None,
-) -> None:
-    """Raise `SettingError` if a served target or draft (anything else: a local one, or none) lacks
-    what the settings need."""
+def check_run(run: Run) -> None:
+    """Raise `SettingError` if a served target or draft lacks what the settings need."""
+    options, verifier = run.options, run.verifier
+    target: object = run.models.target
+    draft: object = run.models.draft if options.needs_draft else None
     served = [model for model in (target, draft) if isinstance(model, ServedModel)]
     if isinstance(target, ServedModel):
         if options.looks_ahead and not isinstance(verifier, str):
@@ -194,9 +188,9 @@ def check_run(
         if options.segmenter == "fixed" and not model.ids:
             lack, remedy = "token ids, which it counts", "Use another segmenter"
             refuse(model, "segmenter 'fixed'", lack, remedy)
-        if not sampling.greedy:
+        if not run.sampling.greedy:
             for name in ("top_k", "min_p"):
-                value = getattr(sampling, name)
+                value = getattr(run.sampling, name)
                 if value and getattr(model.can, name) is Filters.NOT:
                     lack = f"{name}, which it refuses or ignores"
                     refuse(model, f"{name} {value:g}", lack, f"Give {name} 0 (--{name} 0)")

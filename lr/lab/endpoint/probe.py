@@ -17,17 +17,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from lr.lab.endpoint.client import (
-    BUSY,
-    COMPLETIONS,
-    Broken,
-    Endpoint,
-    EndpointError,
-    Piece,
-    Refused,
-    parse_json,
-    read_piece,
-)
+from lr.lab.endpoint.client import BUSY, Broken, Endpoint, EndpointError, Piece, Refused, read_piece
 
 TEXT = "The quick brown fox is 12 years old.\n\nIt said: \u201cna\u00efve\u201d, and"
 """The text that is completed: words, digits, a blank line and characters beyond ASCII, so that
@@ -195,16 +185,14 @@ class Capabilities:
 
     def _streams(self, settings: dict[str, Any]) -> bool:
         """Whether a stream with these settings gives the greedy text, and ends properly."""
-        how = {"max_tokens": LENGTH, "temperature": 0, "stream": True, **settings}
-        client, body = self.endpoint.client, self.endpoint.body(TEXT, how)
+        body = self.endpoint.body(TEXT, {"max_tokens": LENGTH, "temperature": 0, **settings})
 
         async def listen() -> str:
-            async with aclosing(client.events(COMPLETIONS, body)) as events:
-                pieces = [read_piece(parse_json(one)) async for one in events if one != "[DONE]"]
-            return "".join(piece.text for piece in pieces)
+            async with aclosing(self.endpoint.pieces(body)) as pieces:
+                return "".join([piece.text async for piece in pieces])
 
         try:
-            return bool(client.wait(listen()) == self.greedy)
+            return bool(self.endpoint.client.wait(listen()) == self.greedy)
         except (Broken, Refused):
             return False
 

@@ -7,8 +7,7 @@ because other segmenters have no string; the string is sent along only if it lea
 
 Nothing blocks but `poll` with a wait: `begin` sends, `cancel` hangs up. Branches are lists of
 tokens: the server's prefix cache is the cache. Whether ids or text are the truth: see `models.py`.
-With text, steps are cut at characters instead of tokens: a step never has more than its boundary.
-"""
+With text, steps are cut at characters, not at tokens: a step never has more than its boundary."""
 
 from __future__ import annotations
 

@@ -84,8 +84,7 @@ class Item:
     """One problem. `number` is its place in the data set, counted from 0; `name` its own id.
 
     `gold` is None for tasks without a gold answer. `choices` are the options of a multiple choice
-    in the order they are shown in; the first is A. `starter` is code that the program begins with.
-    """
+    in the order they are shown in; the first is A. `starter`: code that the program begins with."""
 
     number: int
     question: str

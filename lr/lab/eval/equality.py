@@ -12,7 +12,6 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as TimeIsUp  # the built-in one from Python 3.11 on
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,7 +89,7 @@ class MathChecker(contextlib.AbstractContextManager["MathChecker"]):
                 if line.result(seconds):
                     said: dict[str, Any] = json.loads(line.result())
                     return said
-            except TimeIsUp:
+            except TimeoutError:
                 self._process.kill()  # so the reader comes back
         self.close()
         return None

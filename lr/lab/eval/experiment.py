@@ -7,8 +7,6 @@ same that `lr run` writes, and goes on where it stopped. Read next: `experiments
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
@@ -19,23 +17,13 @@ from typing import Any
 import torch
 
 from lr.errors import SettingError
+from lr.lab.eval import report
 from lr.lab.eval.datasets import Item, fingerprint
 from lr.lab.eval.grading import grader_for
-from lr.lab.eval.report import (
-    Row,
-    RunResults,
-    cell,
-    choose_baseline,
-    make_row,
-    plain,
-    read_run,
-    table,
-)
 from lr.lab.eval.running import Evaluation, Plan, engine_options, run_head, variant_of
 from lr.lab.eval.sandbox import Limits
 from lr.lab.eval.store import Store
-from lr.lab.eval.verifier_eval import SavedPair, load_pairs
-from lr.lab.viz.plots import Bars, Panel, draw
+from lr.lab.viz.plots import Panel, draw
 from lr.options import GenerateOptions
 from lr.parts.verifiers import VerifierChoice
 from lr.reasoner import Reasoner
@@ -69,8 +57,8 @@ class Outcome:
     """What the arms of an experiment gave, by name, and the rows of their comparison with the first
     arm in mode ar."""
 
-    runs: dict[str, RunResults]
-    rows: dict[str, Row]
+    runs: dict[str, report.RunResults]
+    rows: dict[str, report.Row]
 
 
 @dataclass
@@ -107,13 +95,13 @@ class Lab:
                     there = len(plan.keys) - len(evaluation.missing)
                     for _ in chain(range(there), evaluation.run() if evaluation.missing else ()):
                         heard(arm.name)
-            runs = {arm.name: read_run(self.work / arm.name, grader) for arm in arms}
+            runs = {arm.name: report.read_run(self.work / arm.name, grader) for arm in arms}
         wanted = {item.number for item in self.items}
         for name, run in runs.items():
             records = {key: one for key, one in run.records.items() if key.number in wanted}
             runs[name] = replace(run, records=records)
-        baseline = choose_baseline(list(runs.values()))
-        rows = {name: make_row(run, baseline) for name, run in runs.items()}
+        baseline = report.choose_baseline(list(runs.values()))
+        rows = {name: report.make_row(run, baseline) for name, run in runs.items()}
         for name, row in rows.items():
             if runs[name] is baseline:
                 rows[name] = replace(row, speedup=1.0)
@@ -200,8 +188,8 @@ class Domains:
     def run(self, arms: Sequence[Arm], heard: Callable[[str], None] = lambda name: None) -> Outcome:
         """Every domain in turn; within a domain the arms take turns, and each is compared with the
         domain's own plain decoding. The results are named "tiny/lr", "plans/lr"."""
-        runs: dict[str, RunResults] = {}
-        rows: dict[str, Row] = {}
+        runs: dict[str, report.RunResults] = {}
+        rows: dict[str, report.Row] = {}
         for family, lab in self.labs.items():
             outcome = lab.run(arms, lambda name, at=family: heard(f"{at}/{name}"))  # type: ignore[misc]
             runs |= {f"{family}/{name}": run for name, run in outcome.runs.items()}
@@ -237,7 +225,7 @@ def write_finding(
         drawn = draw(finding.panels, folder / name, finding.title)
     columns, rows = list(finding.rows[0]), [list(row.values()) for row in finding.rows]
     lines = [f"# {finding.title}", "", "```", command, "```", ""]
-    lines += table([columns, *([cell(value) for value in row] for row in rows)])
+    lines += report.table([columns, *([report.cell(value) for value in row] for row in rows)])
     lines += ["", *(f"- {remark}" for remark in finding.remarks)]
     if drawn:
         lines += ["", f"![{finding.title}]({name}.png)"]
@@ -247,30 +235,7 @@ def write_finding(
     markdown.write_text("\n".join(lines), encoding="utf-8")
     content = {
         "title": finding.title, "command": command, "conditions": facts, "columns": columns,
-        "rows": plain(rows), "remarks": list(finding.remarks),
+        "rows": report.plain(rows), "remarks": list(finding.remarks),
     }  # fmt: skip
-    data.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    Store(folder).write(data.name, content)
     return [markdown, data, *drawn]
-
-
-# ---------------------------------------------------------------- what experiments share
-
-GUESSED = {"drafter": "draft"}  # Tokens are guessed by the draft model.
-
-
-def bars(title: str, names: Sequence[str], rows: Sequence[Row], field: str, **how: Any) -> Bars:
-    """One bar per row, with its interval if the field has one."""
-    values = [math.nan if (value := getattr(row, field)) is None else value for row in rows]
-    intervals = [getattr(row, f"{field}_interval", None) for row in rows]
-    return Bars(title, names, values, intervals, **how)
-
-
-def saved_pairs(run: RunResults) -> list[SavedPair]:
-    """The pairs that an arm has judged, with both steps."""
-    return [one for one in load_pairs(run.path, run.records) if one.pair.target is not None]
-
-
-def steps_of(run: RunResults) -> list[tuple[str, int]]:
-    """(origin, tokens) of every step of an arm."""
-    records = run.records.values()
-    return [(step[0], step[1]) for one in records for step in one.get("steps", [])]

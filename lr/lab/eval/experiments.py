@@ -23,19 +23,10 @@ from statistics import fmean
 from typing import Any
 
 from lr.errors import SettingError
-from lr.lab.eval.experiment import (
-    GUESSED,
-    Arm,
-    Domains,
-    Finding,
-    Lab,
-    Outcome,
-    bars,
-    saved_pairs,
-    steps_of,
-)
+from lr.lab.eval.experiment import Arm, Domains, Finding, Lab, Outcome
 from lr.lab.eval.failure_modes import spans_at_work
-from lr.lab.eval.report import ACCURACY, KEPT, PASSES, SPEEDUP, RunResults, notes, pick
+from lr.lab.eval.report import ACCURACY, KEPT, PASSES, SPEEDUP, RunResults, bars, notes, pick
+from lr.lab.eval.verifier_eval import SavedPair, load_pairs
 from lr.lab.trace.file import read_trace
 from lr.lab.viz.plots import Bars, Curves, Lanes
 from lr.theory.trace_metrics import Spans, covered
@@ -43,6 +34,20 @@ from lr.tiny.language import Kind
 from lr.tiny.languages import LANGUAGES
 from lr.trace import ForwardPass
 from lr.types import Role
+
+GUESSED = {"drafter": "draft"}  # Tokens are guessed by the draft model.
+
+
+def saved_pairs(run: RunResults) -> list[SavedPair]:
+    """The pairs that an arm has judged, with both steps."""
+    return [one for one in load_pairs(run.path, run.records) if one.pair.target is not None]
+
+
+def steps_of(run: RunResults) -> list[tuple[str, int]]:
+    """(origin, tokens) of every step of an arm."""
+    records = run.records.values()
+    return [(step[0], step[1]) for one in records for step in one.get("steps", [])]
+
 
 # ---------------------------------------------------------------- speedup (Table 1)
 

@@ -91,11 +91,9 @@ def cascade_rejection(
     return CascadeRejection(len(outcomes), longest, high, low, longest >= run or drops)
 
 
-def draft_bottleneck(
-    trace: Trace, *, idle: float = 0.5, drafting: float = 0.5
-) -> DraftBottleneck | None:
+def draft_bottleneck(trace: Trace, *, idle: float = 0.5) -> DraftBottleneck | None:
     """The target starves if it is idle for at least `idle` of the time and the draft is at work for
-    at least `drafting` of that.
+    at least half of that.
 
     None for a trace without a target forward."""
     total, spans = trace.events[-1][0] if trace.events else 0.0, spans_at_work(trace.events)
@@ -103,7 +101,7 @@ def draft_bottleneck(
         return None
     busy = covered(spans["target"])
     instead, waits = covered([*spans["target"], *spans["draft"]]) - busy, max(0.0, total - busy)
-    starves = waits >= idle * total and waits > 0 and instead >= drafting * waits
+    starves = waits >= idle * total and waits > 0 and instead >= waits / 2
     return DraftBottleneck(total, waits / total, instead / total, starves)
 
 

@@ -27,6 +27,7 @@ from lr.errors import SettingError
 from lr.lab.eval.datasets import Item, Task
 from lr.lab.eval.grading import Grader
 from lr.lab.eval.store import Key, Store
+from lr.lab.viz.plots import Bars
 from lr.trace import Stats
 
 SAME = ("data", "seed", "temperature", "top_p", "top_k", "min_p", "max_tokens_len", "model")
@@ -322,6 +323,13 @@ def cells(row: Row) -> tuple[str, ...]:
 def pick(row: Row, columns: Mapping[str, str]) -> dict[str, object]:
     """Some of a row: `columns` are heads and the fields of `Row` below them."""
     return {head: getattr(row, name) for head, name in columns.items()}
+
+
+def bars(title: str, names: Sequence[str], rows: Sequence[Row], field: str, **how: Any) -> Bars:
+    """One bar per row, with its interval if the field has one."""
+    values = [math.nan if (value := getattr(row, field)) is None else value for row in rows]
+    intervals = [getattr(row, f"{field}_interval", None) for row in rows]
+    return Bars(title, names, values, intervals, **how)
 
 
 def notes(rows: Sequence[Row]) -> list[str]:

@@ -97,9 +97,7 @@ class Store:
             self.path.rmdir()
 
     @classmethod
-    def open(
-        cls, path: Path, settings: Mapping[str, Any], *, least_free: int = LEAST_FREE
-    ) -> Store:
+    def open(cls, path: Path, settings: Mapping[str, Any]) -> Store:
         """Make the directory, or go on in it. Raises `StorageError` if nothing could be written,
         `SettingError` if it holds a run with other settings."""
         store = cls(path)
@@ -113,8 +111,8 @@ class Store:
             free = shutil.disk_usage(path).free
         except OSError as error:
             raise _cannot_write(path, error) from error
-        if free < least_free:
-            lacks = f"{free >> 20} MiB of free space, expected at least {least_free >> 20}"
+        if free < LEAST_FREE:
+            lacks = f"{free >> 20} MiB of free space, expected at least {LEAST_FREE >> 20}"
             raise StorageError(f"{path} has {lacks}. Make room, or choose another --output.")
         known = store.settings()
         if known is not None:

@@ -9,8 +9,7 @@ reference rejects.
 `drift` asks what the accepted steps have cost in the target's own measure: log p(draft step) - log
 p(target step) from the prefix they share, in nats at temperature 1. Negative: the target finds its
 own wording likelier. The sum over a problem says how far the chain was led away from what the
-target would have written, and beside it stands whether the answer flipped against plain decoding.
-"""
+target would have written; beside it stands whether the answer flipped against plain decoding."""
 
 from __future__ import annotations
 
