@@ -192,15 +192,14 @@ class Client:
     ) -> AsyncIterator[tuple[httpx.Response, Callable[[], None]]]:
         """One request and its response; and what to call when there is news, so that the time for
         silence begins again. Raises `Broken` or `Refused`."""
-        import anyio
         import httpx
 
         try:
-            with anyio.fail_after(self.retry.timeout) as limit:
+            async with asyncio.timeout(self.retry.timeout) as limit:
                 method = "GET" if body is None else "POST"
 
                 def heard() -> None:
-                    limit.deadline = anyio.current_time() + self.retry.timeout
+                    limit.reschedule(self._loop.time() + self.retry.timeout)
 
                 async with self._http.stream(method, path, json=body) as response:
                     if "," in response.headers.get("Content-Encoding", ""):
