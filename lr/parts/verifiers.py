@@ -281,7 +281,8 @@ class TimedVerifier(Around):
         why = f"is still busy with pairs of {self.seconds:g} s ago"
         if self.last is None or self.last.done():
             self.last = Future()
-            work = partial(self._work, self.last, list(pairs))
+            here = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+            work = partial(self._work, self.last, list(pairs), here)
             threading.Thread(target=work, name=f"verifier {self.name}", daemon=True).start()
             wait([self.last], self.seconds)
             if self.last.done():
@@ -289,9 +290,13 @@ class TimedVerifier(Around):
             why = f"did not answer within {self.seconds:g} s"
         return [Verdict(False, why=f"verifier {self.name} {why}", failed=True) for _ in pairs]
 
-    def _work(self, answer: Future[list[Verdict]], pairs: Sequence[Pair]) -> None:
+    def _work(
+        self, answer: Future[list[Verdict]], pairs: Sequence[Pair], stream: torch.cuda.Stream | None
+    ) -> None:
+        """On CUDA in the caller's stream, since the default one would hold up all others."""
         try:
-            answer.set_result(verdicts_of(self.verifier, pairs))
+            with torch.cuda.stream(stream):
+                answer.set_result(verdicts_of(self.verifier, pairs))
         except BaseException as error:
             answer.set_exception(error)
 
