@@ -86,13 +86,13 @@ def quick_starts() -> Iterator[None]:
 
 @pytest.fixture
 def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every answer ends after forty tokens: for commands that have no flag for it."""
+    """Every answer ends after 24 tokens: for commands that have no flag for it."""
     from lr.reasoner import Reasoner
 
     begin = Reasoner.run
 
     def cut(reasoner: Reasoner, question: str, **options: Any) -> Any:
-        return begin(reasoner, question, **options | {"max_tokens": 40})
+        return begin(reasoner, question, **options | {"max_tokens": 24})
 
     monkeypatch.setattr(Reasoner, "run", cut)
 

@@ -193,14 +193,13 @@ def recurrence_speedup(
 ) -> float:
     """The speedup summed over the recurrence: exact to 1e-12 for every c and v.
 
-    alpha = 1: steps per time over whole periods of the window. Raises `DomainError` for alpha
-    between 0.9997 and 1, where stages are too long to sum."""
+    "paper" repeats itself after k steps, "depth" after k + 1, or after k if drafts are late: what
+    comes after three whole periods is a geometric series of the fourth. Raises `DomainError`."""
     a, k = float(probability("alpha", alpha)), int(whole("k", k, 1))
+    period = k * (k + 1)
+    times = stage_times(window, k, c, 4 * period + 1, verifier_latency)
     if a == 1:
-        # "paper" repeats after k steps, "depth" after k + 1, or after k if drafts are late
-        period = k * (k + 1)
-        times = stage_times(window, k, c, 4 * period + 1, verifier_latency)
         return float(period / (times[-1] - times[-1 - period]))
-    inside(np.asarray(a <= 0.9997), "alpha", np.asarray(a), "at most 0.9997, or exactly 1")
-    length = 2 if a == 0 else 2 + int(np.ceil(-36.0 / np.log(a)))
-    return speedup_of_stages(a, stage_times(window, k, c, length, verifier_latency))
+    gains = np.diff(times, prepend=0.0) * a ** np.arange(len(times))
+    time = gains[:-period].sum() + gains[-period:].sum() / (1 - a) / geometric(a, period)
+    return float(1 / (1 - a) / time)

@@ -170,7 +170,8 @@ FORMULAS = (
             lambda p: lr_async_speedup(p.alpha, p.k, p.c, "cycle", p.v)),
     Formula("lr_async_limit", "1 / ((1+v)(1-alpha) + c alpha), no window",
             lambda p: lr_async_limit(p.alpha, p.c, p.v),  # a window too wide to hold the draft up
-            lambda p: rate(run(p, Schedule.PAPER, 1 + math.ceil((1 + p.v) / max(p.c, 0.01))))),
+            lambda p: rate(run(replace(p, steps=p.steps // 4), Schedule.PAPER,
+                               1 + math.ceil((1 + p.v) / max(p.c, 0.01))))),
     Formula("width_acceptance", "1 - (1 - alpha)^W",
             lambda p: width_acceptance(p.alpha, p.width), lambda p: accepted(first_position(p))),
     Formula("beta_width_acceptance", "1 - prod (q+i)/(p+q+i)",

@@ -101,8 +101,8 @@ def token_gain(found: Calibration, tokens: int) -> float:
     """G_(k+1) / time of a round: speedup of one row by k draft tokens, ends of steps ignored."""
     if not tokens:
         return 1.0
-    load = found.expected_load(tokens)
-    round_seconds = found.target.seconds(1, tokens) + load.draft_passes * found.draft.first
+    drafting = 0.0 if found.lookup else tokens * found.draft.first
+    round_seconds = found.target.seconds(1, tokens) + drafting
     decided = float(geometric(found.alpha2.value, tokens + 1))
     return decided * found.plain_token.value / round_seconds
 
@@ -153,7 +153,7 @@ def _lookahead(found: Calibration, way: Way, gain: float, alpha: float) -> Plan 
         return None
     window = way.schedule.value
     assert window == "paper" or window == "depth"
-    f = float(lr_async_speedup(min(alpha, 0.9997), depth, c / slow, window, v / slow)) / slow
+    f = float(lr_async_speedup(alpha, depth, c / slow, window, v / slow)) / slow
     return Plan(way.schedule, depth, way.tokens, width, rows, gain * f)
 
 

@@ -53,7 +53,12 @@ def make_scorer(reasoner: Reasoner, kind: str | None, threshold: float | None) -
     if kind == "digits":
         asked = asked_model(target, codec)
         return ScoreVerifier(asked, threshold=least, reading=ScoreReading.LIKELIEST)
-    choice = VerifierChoice(f"judge:{least}", codec, device=target.device, dtype=target.dtype)
-    judge = choice.build(target)
+    judge: object = reasoner.verifier  # with its model, where that is the judge
+    if not (isinstance(judge, NormalisedMatch) and isinstance(judge.verifier, JudgeVerifier)):
+        choice = VerifierChoice("judge", codec, device=target.device, dtype=target.dtype)
+        judge = choice.build(target)
     assert isinstance(judge, NormalisedMatch) and isinstance(judge.verifier, JudgeVerifier)
-    return judge.verifier
+    own = judge.verifier
+    made = JudgeVerifier(own.model, own.decode, threshold=least, prompt=own.prompt)
+    made.prefixes = own.prefixes  # and with the prompts that it keeps
+    return made

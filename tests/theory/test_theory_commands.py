@@ -145,7 +145,7 @@ def test_figures_are_drawn_twice_alike(tmp_path: Path, capsys: pytest.CaptureFix
         assert path.read_bytes() == (second / path.name).read_bytes()
 
 
-@pytest.mark.usefixtures("coarse")
+@pytest.mark.usefixtures("coarse", "short_answers")
 def test_the_tiny_models_are_calibrated_and_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,7 +154,7 @@ def test_the_tiny_models_are_calibrated_and_compared(
     """
     path, table = tmp_path / "tiny.json", tmp_path / "reality.json"
     flags = ["--verifier", "oracle", "--problems"]
-    assert main(["calibrate", *flags, "4", "--max_tokens", "80", "--output", str(path)]) == 0
+    assert main(["calibrate", *flags, "4", "--output", str(path)]) == 0
     found = Calibration.load(path)
     assert 0.3 < found.alpha1.value <= 1 and 0.3 < found.alpha2.value < 1
     assert 0 < found.c1 < 0.6 and 0 < found.c2 < 0.6 and found.v < 0.1

@@ -8,6 +8,6 @@ from lr.commands.cli import main
 
 
 def test_the_tiny_models_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tiny", "eval", "--problems", "3"]) == 0
+    assert main(["tiny", "eval", "--problems", "1"]) == 0
     shown = capsys.readouterr().out
     assert "Accuracy: target" in shown and "step acceptance" in shown

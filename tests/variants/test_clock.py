@@ -19,7 +19,7 @@ from lr.types import Role, Step, Verdict
 from lr.variants.choosers import BestScore
 from lr.variants.clock import rows_of, simulated
 
-AT = Point(alpha=0.7, c=0.1, k=3)
+AT = Point(alpha=0.7, c=0.1, k=3, steps=1500)
 
 
 class Alone(Verifier):
@@ -71,7 +71,7 @@ def test_its_own_costs_count() -> None:
 def test_a_controller_is_told_of_every_step_and_heeded() -> None:
     one = One()
     value = speed(Variant(controller=one))  # the first step is looked at 3 ahead
-    assert value[0] == pytest.approx(speed(Variant(), Point(alpha=0.7, c=0.1, k=1))[0], rel=1e-2)
+    assert value[0] == pytest.approx(speed(Variant(), replace(AT, k=1))[0], rel=1e-2)
     assert value[0] < 0.9 * speed(Variant())[0]
     assert [stats.steps for stats in one.told[:4]] == [1, 2, 3, 4]
     assert all(stats.accepted <= stats.judged for stats in one.told)

@@ -4,6 +4,7 @@ said; `lr new variant`.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint
@@ -22,7 +23,7 @@ from lr.spec.variant import Variant
 from lr.spec.verifiers.base import ExactVerifier, Pair
 from lr.types import Origin, Verdict
 from lr.variants import door
-from lr.variants.door import SHIPPED, is_named, load_variant
+from lr.variants.door import is_named, load_variant
 
 QUESTION = (
     "At first Ann has 7 coins. Then Ben gets 3 more coins than Ann. How many coins does Ben have?"
@@ -78,12 +79,6 @@ def plugin(tmp_path: Path) -> Path:
     file = tmp_path / "plugin.py"
     file.write_text(PLUGIN)
     return file
-
-
-def test_all_that_ship_are_found(reasoner: Reasoner) -> None:
-    for name in SHIPPED:
-        variant = load_variant(name, reasoner)
-        assert isinstance(variant, Variant) and variant.name == name
 
 
 def test_files_modules_and_parameters(reasoner: Reasoner, plugin: Path, tmp_path: Path) -> None:
@@ -161,6 +156,7 @@ def test_a_part_of_the_script_that_runs_is_told_where_to_go(reasoner: Reasoner) 
         reasoner.generate(QUESTION, variant=Variant(segmenter=Threes), driver="overlapped")  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("short_answers")
 def test_commands_take_it(
     plugin: Path,
     tmp_path: Path,
@@ -174,9 +170,9 @@ def test_commands_take_it(
     assert trace.header.variant == mine and trace.header.depth == 2
     assert replay(trace).difference is None
     assert main(["play", QUESTION, "--variant", mine, "-o", "mine.html"]) == 0
-    monkeypatch.setattr("sys.stdin", (tmp_path / "plugin.py").open())  # its letters are no moves
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\nno move\nz\n"))
     assert main(["step", QUESTION, "--variant", mine]) == 0
-    run = ["run", "--dataset", "tiny:2", "--variant", mine, "--output", "out"]
+    run = ["run", "--dataset", "tiny:1", "--variant", mine, "--output", "out"]
     assert main(run) == 0
     assert '"variant"' in (tmp_path / "out" / "run.json").read_text()
     bench = ["bench", "step", "--dataset", "tiny", "--problems", "1", "--repeats", "2"]

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from lr.reasoner import Reasoner
+from lr.result import Result
 from lr.spec.protocol import Schedule, Target
 from lr.spec.variant import StepStats
 from lr.spec.verifiers.base import ExactVerifier
@@ -30,21 +32,23 @@ from lr.variants import door
 from lr.variants.adaptive import Halving
 from lr.variants.door import SHIPPED, load_variant
 
-HOW: dict[str, Any] = {"max_tokens": 100, "seed": 1}
+Answer = Callable[[str], Result]
+HOW: dict[str, Any] = {"max_tokens": 60, "seed": 1}
 VISIBLE = [name for name in SHIPPED if name not in ("lossless", "traversal")]
 """Lossless keeps next to nothing, by nature; traversal works on tokens."""
 
 
 @pytest.fixture(scope="module")
 def reasoner() -> Iterator[Reasoner]:
-    with Reasoner() as made:
+    """With the judge, which the variants that score then need not load."""
+    with Reasoner(verifier="judge") as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def precise() -> Iterator[Reasoner]:
     """In float64: there company does not change a rounding."""
-    with Reasoner(dtype=torch.float64) as made:
+    with Reasoner(verifier="judge", dtype=torch.float64) as made:
         yield made
 
 
@@ -53,21 +57,33 @@ def question() -> str:
     return problem(Split.TEST, 0, 0).question
 
 
+@pytest.fixture(scope="module")
+def answer(reasoner: Reasoner, question: str) -> Answer:
+    """The answer with a variant, by its name; plain decoding's for ""."""
+
+    def write(name: str) -> Result:
+        if not name:
+            return reasoner.generate(question, mode="ar", **HOW)
+        return reasoner.generate(question, variant=load_variant(name, reasoner), **HOW)
+
+    return cache(write)
+
+
 @pytest.mark.parametrize("name", SHIPPED)
-def test_it_answers_and_the_drivers_agree(reasoner: Reasoner, question: str, name: str) -> None:
-    variant = load_variant(name, reasoner)
-    here = reasoner.generate(question, variant=variant, **HOW)
-    again = reasoner.generate(question, variant=variant, **HOW)
+def test_it_answers_and_the_drivers_agree(
+    reasoner: Reasoner, question: str, answer: Answer, name: str
+) -> None:
+    variant, here = load_variant(name, reasoner), answer(name)
     there = reasoner.generate(question, variant=variant, driver="overlapped", **HOW)
-    assert here.tokens == again.tokens == there.tokens
+    assert variant.name == name and here.tokens == there.tokens
     assert here.stats.judged > 0 or here.stats.rounds.drafted > 0
     if name in VISIBLE:
         assert here.stats.accepted > 0
 
 
-def test_best_of_takes_the_likeliest(reasoner: Reasoner, question: str) -> None:
-    result = reasoner.generate(question, variant=load_variant("best_of", reasoner), **HOW)
-    kept = [e for _, e in result.trace.events if isinstance(e, Emit) and e.verdicts[-1:]]
+def test_best_of_takes_the_likeliest(answer: Answer) -> None:
+    events = answer("best_of").trace.events
+    kept = [e for _, e in events if isinstance(e, Emit) and e.verdicts[-1:]]
     chosen = [e for e in kept if e.emitted.origin is Origin.ACCEPTED]
     assert chosen and all(len(e.verdicts) == 3 for e in chosen)
     for emit in chosen:
@@ -75,39 +91,35 @@ def test_best_of_takes_the_likeliest(reasoner: Reasoner, question: str) -> None:
         assert emit.verdicts[-1].score == max(scores)
 
 
-def test_the_threshold_of_rsd_and_specreason_is_the_judges(
-    reasoner: Reasoner, question: str
-) -> None:
+def test_the_threshold_of_rsd_and_specreason_is_the_judges(answer: Answer) -> None:
     for name in ("rsd(threshold=0.7)", "specreason(threshold=0.7)"):
-        result = reasoner.generate(question, variant=load_variant(name, reasoner), **HOW)
-        judged = [s for s in result.steps if s.verdict is not None and s.verdict.score is not None]
+        steps = answer(name).steps
+        judged = [s for s in steps if s.verdict is not None and s.verdict.score is not None]
         assert judged
         for step in judged:
             assert step.verdict is not None and step.verdict.score is not None
             assert (step.origin is Origin.ACCEPTED) == (step.verdict.score >= 0.7)
 
 
-def test_speculative_thinking_hands_over_at_a_cue(reasoner: Reasoner, question: str) -> None:
+def test_speculative_thinking_hands_over_at_a_cue(answer: Answer) -> None:
     """The cues are the first words of the draft's own steps, since the tiny languages reflect on
     nothing: then the target writes all that it hands over, and begins as the draft began.
     """
-    free = load_variant("speculative_thinking", reasoner)
-    draft = reasoner.generate(question, variant=free, **HOW)
-    cue = draft.steps[-1].text.strip().split()[0]
-    variant = load_variant(f"speculative_thinking(cues=({cue!r},))", reasoner)
-    result = reasoner.generate(question, variant=variant, **HOW)
+    cue = answer("speculative_thinking").steps[-1].text.strip().split()[0]
+    result = answer(f"speculative_thinking(cues=({cue!r},))")
     handed = [s for s in result.steps if s.origin is Origin.CORRECTION]
     assert handed and all(s.text.strip().casefold().startswith(cue.casefold()) for s in handed)
     kept = [s for s in result.steps if s.origin is Origin.ACCEPTED]
     assert not [s for s in kept if s.text.strip().casefold().startswith(cue.casefold())]
 
 
-def test_the_cascade_asks_the_judge_only_in_doubt(reasoner: Reasoner, question: str) -> None:
+def test_the_cascade_asks_the_judge_only_in_doubt(
+    reasoner: Reasoner, question: str, answer: Answer
+) -> None:
     sure = load_variant("confidence_cascade(high=-99.0)", reasoner)
     result = reasoner.generate(question, variant=sure, **HOW | {"max_tokens": 160})  # the whole
     assert {step.origin for step in result.steps} <= {Origin.ACCEPTED, Origin.TARGET, Origin.BONUS}
-    doubt = load_variant("confidence_cascade(high=0.0)", reasoner)
-    result = reasoner.generate(question, variant=doubt, **HOW)
+    result = answer("confidence_cascade(high=0.0)")
     said = [s.verdict.why for s in result.steps if s.verdict is not None]
     assert said and not [why for why in said if "is sure" in why]
 
@@ -123,25 +135,22 @@ def test_three_levels_proposes_what_stood_before(reasoner: Reasoner) -> None:
     assert strict is not None and strict.propose(tokens, 1) == [None]
 
 
-def test_gsi_draws_by_the_tilted_reward(reasoner: Reasoner, question: str) -> None:
+def test_gsi_draws_by_the_tilted_reward(answer: Answer) -> None:
     for threshold, kept in ((-99.0, True), (99.0, False)):
-        variant = load_variant(f"gsi(threshold={threshold})", reasoner)
-        result = reasoner.generate(question, variant=variant, **HOW)
-        assert (result.stats.accepted > 0) == kept
+        assert (answer(f"gsi(threshold={threshold})").stats.accepted > 0) == kept
 
 
 def test_adaptive_looks_less_far_after_a_rejection_and_changes_no_step(
-    reasoner: Reasoner, question: str
+    reasoner: Reasoner, question: str, answer: Answer
 ) -> None:
     """The exact verifier keeps what plain decoding writes, however far the draft looks ahead."""
     how = HOW | {"mode": "lr", "coupling": "shared"}
-    plain = reasoner.generate(question, **HOW | {"mode": "ar"})
     drafted = {}
     for name in ("adaptive(floor=-99.0)", "adaptive(floor=0.0)"):
         variant = replace(load_variant(name, reasoner), verifier=ExactVerifier())
         run = reasoner.run(question, variant=variant, detailed=True, **how)
         result = run.finish()
-        assert result.tokens == plain.tokens
+        assert result.tokens == answer("").tokens
         drafted[name] = result.stats.drafted
         kept = [e.emitted.origin is Origin.ACCEPTED for _, e in run.trace.events if type(e) is Emit]
         noted = [e for _, e in run.trace.events if isinstance(e, Noted)]
@@ -153,7 +162,7 @@ def test_adaptive_looks_less_far_after_a_rejection_and_changes_no_step(
 
 
 def test_planned_asks_the_planner_at_the_acceptance_so_far(
-    reasoner: Reasoner, question: str, tmp_path: Path
+    reasoner: Reasoner, question: str, answer: Answer, tmp_path: Path
 ) -> None:
     """At the paper's costs a sure draft is worth more steps ahead than a doubtful one. What is
     emitted stays the same, and a calibration that is not there is named.
@@ -171,8 +180,7 @@ def test_planned_asks_the_planner_at_the_acceptance_so_far(
     assert controller.depth(doubtful) < controller.depth(sure)
     how = HOW | {"mode": "lr", "coupling": "shared"}
     exact = replace(made, verifier=ExactVerifier())
-    plain = reasoner.generate(question, **HOW | {"mode": "ar"})
-    assert reasoner.generate(question, variant=exact, **how).tokens == plain.tokens
+    assert reasoner.generate(question, variant=exact, **how).tokens == answer("").tokens
     with pytest.raises(CalibrationError, match=r"missing\.json"):
         load_variant(f"planned(calibration={str(tmp_path / 'missing.json')!r})", reasoner)
 
@@ -229,9 +237,8 @@ def test_each_is_one_short_file_that_says_what_is_faithful() -> None:
 
 
 @pytest.mark.parametrize("name", ["rsd", "rsd(weight='clip')", "gsi"])
-def test_the_passes_of_the_judge_are_counted(reasoner: Reasoner, question: str, name: str) -> None:
-    result = reasoner.generate(question, variant=load_variant(name, reasoner), **HOW)
-    assert result.stats.verifier_passes > 0
+def test_the_passes_of_the_judge_are_counted(answer: Answer, name: str) -> None:
+    assert answer(name).stats.verifier_passes > 0
 
 
 @pytest.mark.parametrize("name", SHIPPED)
