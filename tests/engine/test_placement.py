@@ -5,7 +5,8 @@ the same wherever target, draft and judge are.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -162,34 +163,43 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def placed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str | None], Reasoner]:
+    """Reasoners with this verifier, and with this role (None: nothing) on the second device."""
     folder = tmp_path_factory.mktemp("checkpoints")
-    return [write_checkpoint(folder / str(seed), seed=seed) for seed in (1, 2)]
+    folders = [write_checkpoint(folder / str(seed), seed=seed) for seed in (1, 2)]
+
+    @cache
+    def made(verifier: str, role: str | None) -> Reasoner:
+        models: list[CausalLM] = []
+
+        def loaded(*names: Path, **how: Any) -> CausalLM:
+            models.append(load(*names, **how))
+            return models[-1]
+
+        where = dict.fromkeys(("target", "draft", "judge"), torch.device("cpu"))
+        where |= {role: ELSEWHERE} if role else {}
+        judge = folders[1] if verifier == "judge" else None
+        names, how = (folders[0], folders[0], verifier), {"judge": judge, "dtype": torch.float64}
+        with pytest.MonkeyPatch.context() as patch:
+            for module in ("lr.engine.load", "lr.parts.verifiers"):
+                patch.setattr(f"{module}.load_model", loaded)
+            reasoner = Reasoner(*names, device=where, **how)
+        assert [model.device for model in models].count(ELSEWHERE) == (role is not None)
+        return reasoner
+
+    return made
 
 
 @pytest.mark.parametrize(
     ("role", "verifier", "way"), CASES, ids=lambda one: str(one).replace("'", "")
 )
 def test_one_model_on_a_second_device(
-    folders: list[Path], monkeypatch: pytest.MonkeyPatch, role: str, verifier: str, way: dict
+    placed: Callable[[str, str | None], Reasoner], role: str, verifier: str, way: dict
 ) -> None:
     """The steps are those of one device, and nothing of the one meets anything of the other."""
-    models: list[CausalLM] = []
-
-    def loaded(*names: Path, **how: Any) -> CausalLM:
-        models.append(load(*names, **how))
-        return models[-1]
-
-    for module in ("lr.engine.load", "lr.parts.verifiers"):
-        monkeypatch.setattr(f"{module}.load_model", loaded)
-    where = dict.fromkeys(("target", "draft", "judge"), torch.device("cpu"))
-    judge = folders[1] if verifier == "judge" else None
-    names, how = (folders[0], folders[0], verifier), {"judge": judge, "dtype": torch.float64}
-    with Reasoner(*names, **how) as here:
-        expected = here.generate(QUESTION, **BABBLE, **way).steps
-    with SecondDevice(), Reasoner(*names, device=where | {role: ELSEWHERE}, **how) as apart:
-        found = apart.generate(QUESTION, **BABBLE, **way).steps
-    assert [model.device for model in models].count(ELSEWHERE) == 1
+    expected = placed(verifier, None).generate(QUESTION, **BABBLE, **way).steps
+    with SecondDevice():
+        found = placed(verifier, role).generate(QUESTION, **BABBLE, **way).steps
     assert [(s.tokens, s.origin) for s in found] == [(s.tokens, s.origin) for s in expected]
 
 
