@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import runpy
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -170,12 +171,18 @@ def test_what_cannot_be_is_said() -> None:
         model.loglikelihood([Instance("loglikelihood", {}, ("At", " first"), 0)])
 
 
-def test_the_command_says_a_mistake_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_says_a_mistake_in_one_line(
+    tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`python -m lr.lab.harness`, in this process, which has loaded the harness and has its model
-    in the list already. A `SystemExit` with a text prints it and ends with code 1.
+    in the list already, and without the thousands of tasks that come with it, which take seconds. A
+    `SystemExit` with a text prints it and ends with code 1.
     """
-    words = "--model lr --model_args target=tiny-target,depth=99 --tasks piqa --device cpu"
-    monkeypatch.setattr(sys, "argv", ["harness", *words.split()])
+    words = f"--model lr --model_args target=tiny-target,depth=99 --include_path {tasks}"
+    monkeypatch.setattr(sys, "argv", ["harness", *words.split(), "--tasks", "coins"])
     monkeypatch.setattr("lm_eval.api.registry.register_model", lambda name: lambda model: model)
+    ours = partial(TaskManager, include_defaults=False)
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", ours)
+    monkeypatch.delitem(sys.modules, "lr.lab.harness")
     with pytest.raises(SystemExit, match=r"^error: depth is 99"):
         runpy.run_module("lr.lab.harness", run_name="__main__")
