@@ -101,6 +101,8 @@ GUESSING: list[dict] = [
 ]
 """Every drafter with every rule that it goes with; in the last ones the draft's steps come from a
 process of their own where the driver is overlapped."""
+SHORT: dict = {"segmenter": "fixed", "segment_tokens": 4, "max_tokens": 16, "depth": 2}
+"""Four steps, whatever is said: a pass of several processes takes its time."""
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +125,7 @@ def test_real_runs_with_models_in_several_processes(
     drivers = ["overlapped", "lockstep"] if way["mode"] == "lr+sd" else ["lockstep"] * 2
     seen = []
     for reasoner, driver in zip(several, drivers, strict=True):
-        result = reasoner.generate(QUESTION, max_tokens=24, depth=2, driver=driver, **way)
+        result = reasoner.generate(QUESTION, driver=driver, **SHORT, **way)
         seen.append([(step.tokens, step.origin) for step in result.steps])
     assert result.stats.rounds.drafted > 0
     assert seen[0] == seen[1]
@@ -138,7 +140,7 @@ def test_verifiers_read_models_in_several_processes(
     for reasoner, driver in zip(several, ("overlapped", "lockstep"), strict=True):
         models, codec = reasoner.models, reasoner.codec
         made = VerifierChoice(verifier, codec, dtype=torch.float64).build(models.target)
-        options = make_options(mode="lr", depth=2, max_tokens=24, driver=driver)
+        options = make_options(mode="lr", driver=driver, **SHORT)
         run = Run(reasoner.engine, made, QUESTION, options)
         seen.append([(step.tokens, step.origin) for step in run.finish().steps])
     assert seen[0] == seen[1]
